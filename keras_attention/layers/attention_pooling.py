@@ -1,0 +1,126 @@
+"""`AttentionPooling`: a learned query sums a sequence to one vector."""
+
+import keras
+
+from keras_attention import masks, normalizations, saving, scores, shapes
+from keras_attention.layers.attention import Attention
+
+ops = keras.ops
+
+
+@saving.register
+class AttentionPooling(saving.ConfigurableLayer):
+    r"""Sums a sequence to one vector, or a few, by attention from learned queries.
+
+    `output = Σ_s weight[s] · x[s]`, with `weight = softmax(score(q, x))` and `q` a weight of the
+    layer (the word-level context vector of Yang et al. 2016, section 2.2). Padding is left out.
+
+    Args:
+        num_queries: None for one query and output (B, D); a number for so many, (B, num_queries, D).
+        num_heads, key_dim, value_dim: heads with projections, as in `Attention`; without `key_dim`
+            the inputs themselves are compared and summed.
+        score, normalization: slots, as in `Attention`.
+        dropout: rate at which weights are dropped in training.
+        query_initializer: of the queries.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, S, D).
+        mask: boolean (B, S), True = a real token; counts together with the mask that `x` carries.
+        return_attention_scores: whether to return `(output, scores)`, scores
+            (B, num_heads, num_queries or 1, S) being the weights before dropout.
+        training: whether to drop weights.
+
+    Returns:
+        (B, D), or (B, num_queries, D); with `key_dim`, `num_heads · value_dim` in place of D. It
+        carries no mask. A row that is all padding gives zeros.
+
+    Raises:
+        ValueError, TypeError: as `Attention`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(keras.ops.ones((2, 5), "int32"))
+    >>> keras_attention.AttentionPooling()(x).shape
+    (2, 32)
+    """
+
+    def __init__(
+        self,
+        num_queries=None,
+        num_heads=1,
+        key_dim=None,
+        value_dim=None,
+        score="scaled_dot",
+        normalization="softmax",
+        dropout=0.0,
+        query_initializer="glorot_uniform",
+        seed=None,
+        **kwargs,
+    ):
+        if num_queries is not None:
+            shapes.check_count("num_queries", num_queries)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_queries = num_queries
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.score = scores.get(score)
+        self.normalization = normalizations.get(normalization)
+        self.dropout = dropout
+        self.query_initializer = keras.initializers.get(query_initializer)
+        self.seed = seed
+        self._attention = Attention(
+            num_heads,
+            key_dim,
+            value_dim,
+            score=self.score,
+            normalization=self.normalization,
+            dropout=dropout,
+            seed=seed,
+            name="attention",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, x_shape, mask_shape=None):
+        query_shape = self._query_shape(x_shape)
+        self.query = self.add_weight(
+            name="query", shape=query_shape[1:], initializer=self.query_initializer
+        )
+        self._attention.build(query_shape, x_shape)
+
+    def _query_shape(self, x_shape):
+        if len(x_shape) != 3 or x_shape[-1] is None:
+            raise ValueError(
+                "`x` must be (batch, positions, features) with a known number of features. "
+                f"Received: x.shape={tuple(x_shape)}"
+            )
+        return (x_shape[0], self.num_queries or 1, x_shape[-1])
+
+    def call(self, x, mask=None, return_attention_scores=False, training=None):
+        query = ops.cast(self.query, self.compute_dtype)
+        query = ops.broadcast_to(query, (ops.shape(x)[0], *query.shape))
+        output, weights = self._attention(
+            query, x, value_mask=mask, return_attention_scores=True, training=training
+        )
+        output = output if self.num_queries else ops.squeeze(output, axis=1)
+        return (output, weights) if return_attention_scores else output
+
+    def compute_mask(self, x, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape, mask_shape=None):
+        batch, queries, features = self._attention.compute_output_shape(
+            self._query_shape(x_shape), x_shape
+        )
+        return (batch, queries, features) if self.num_queries else (batch, features)
+
+    def compute_output_spec(self, x, mask=None, return_attention_scores=False, training=None):
+        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        shape = (x.shape[0], self.num_heads, self.num_queries or 1, x.shape[1])
+        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)

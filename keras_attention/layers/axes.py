@@ -1,0 +1,122 @@
+"""Attention along chosen axes of an array of any rank, folded to the (B, T, H, K) of every kernel.
+
+The axes attended over become one axis of positions, in row-major order; the others join the batch.
+"""
+
+import math
+
+import keras
+
+ops = keras.ops
+
+
+class Axes:
+    """How inputs (B, axis 1, …, axis rank-2, features) fold: which axes are positions.
+
+    Args:
+        rank: rank of the inputs.
+        attention_axes: the axes attended over, counted from the batch axis, negative ones from the
+            features; None for all between batch and features.
+    """
+
+    def __init__(self, rank, attention_axes):
+        middle = range(1, rank - 1)
+        if attention_axes is None:
+            attention_axes = tuple(middle)
+        self.positions = tuple(axis if axis >= 0 else rank - 1 + axis + 1 for axis in attention_axes)
+        if not self.positions or any(axis not in middle for axis in self.positions):
+            raise ValueError(
+                f"`attention_axes` must lie between the batch axis and the features of inputs with "
+                f"{rank} axes. Received: attention_axes={attention_axes}"
+            )
+        self.free = tuple(axis for axis in middle if axis not in self.positions)
+        self._order = (0, *self.free, *self.positions)
+
+    @property
+    def trivial(self):
+        """Whether folding changes nothing: inputs (B, T, D)."""
+        return self._order == (0, 1)
+
+    def fold(self, heads):
+        """(B, …, H, K) to (B · free, T, H, K)."""
+        rank = len(heads.shape)
+        heads = ops.transpose(heads, (*self._order, rank - 2, rank - 1))
+        shape = ops.shape(heads)
+        lead = 1 + len(self.free)
+        return ops.reshape(heads, (_product(shape[:lead]), _product(shape[lead:-2]), *shape[-2:]))
+
+    def unfold(self, heads, like):
+        """(B · free, T, H, K) to (B, …, H, K), where `like` is the input (B, …, D)."""
+        shape = ops.shape(like)
+        heads = ops.reshape(heads, (*(shape[axis] for axis in self._order), *ops.shape(heads)[-2:]))
+        rank = len(heads.shape)
+        inverse = [self._order.index(axis) for axis in range(rank - 2)]
+        return ops.transpose(heads, (*inverse, rank - 2, rank - 1))
+
+    def unfold_scores(self, scores, query, value):
+        """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
+        query_shape, value_shape = ops.shape(query), ops.shape(value)
+        return ops.reshape(
+            scores,
+            (
+                *(query_shape[axis] for axis in (0, *self.free)),
+                scores.shape[1],
+                *(query_shape[axis] for axis in self.positions),
+                *(value_shape[axis] for axis in self.positions),
+            ),
+        )
+
+    def scores_shape(self, num_heads, query_shape, value_shape):
+        """The static shape that `unfold_scores` gives."""
+        return (
+            *(query_shape[axis] for axis in (0, *self.free)),
+            num_heads,
+            *(query_shape[axis] for axis in self.positions),
+            *(value_shape[axis] for axis in self.positions),
+        )
+
+    def fold_padding(self, mask, like):
+        """A mask (B, …) of the first axes of `like` (B, …, D) to (B · free, T)."""
+        shape = ops.shape(like)[:-1]
+        for _ in range(len(shape) - len(mask.shape)):
+            mask = ops.expand_dims(mask, -1)
+        mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
+        sizes = [shape[axis] for axis in self._order]
+        lead = 1 + len(self.free)
+        return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
+
+    def fold_mask(self, mask, query, value):
+        """An attention mask to (B · free, 1 or H, T, S).
+
+        The mask's last axes are the query's and the key's positions; the axes before them stand for
+        the batch, the free axes and the heads, and as many as there are count from the left.
+        """
+        count = len(self.positions)
+        full = 2 + len(self.free) + 2 * count
+        rank = len(mask.shape)
+        if not 2 * count <= rank <= full:
+            raise ValueError(
+                f"`attention_mask` must have {2 * count} to {full} axes, the last {2 * count} being "
+                f"positions of query and key. Received: attention_mask.shape={tuple(mask.shape)}"
+            )
+        for _ in range(full - rank):
+            mask = ops.expand_dims(mask, -2 * count - 1)
+        query_shape, value_shape = ops.shape(query), ops.shape(value)
+        lead = [query_shape[axis] for axis in (0, *self.free)]
+        queries = [query_shape[axis] for axis in self.positions]
+        keys = [value_shape[axis] for axis in self.positions]
+        heads = mask.shape[1 + len(self.free)]
+        mask = ops.broadcast_to(mask, (*lead, heads, *queries, *keys))
+        return ops.reshape(mask, (_product(lead), heads, _product(queries), _product(keys)))
+
+
+def _product(sizes):
+    """The product of sizes, one of which may be a tensor that is known only when the model runs."""
+    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else _dynamic(sizes)
+
+
+def _dynamic(sizes):
+    product = sizes[0]
+    for size in sizes[1:]:
+        product = product * size
+    return product

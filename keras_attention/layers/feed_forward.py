@@ -1,0 +1,108 @@
+"""`FeedForward`: the position-wise network of a transformer block."""
+
+import keras
+
+from keras_attention import saving, shapes
+
+ops = keras.ops
+
+
+@saving.register
+class FeedForward(saving.ConfigurableLayer):
+    r"""Two projections with an activation between, applied to every position alike.
+
+    `act(x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, equation 2), or gated,
+    `(act(x W_g + b_g) ⊙ (x W_1 + b_1)) W_2 + b_2` (Shazeer 2020: GEGLU with "gelu", SwiGLU with
+    "silu").
+
+    Args:
+        intermediate_dim: features between the projections.
+        activation: a Keras activation.
+        gated: whether the activation is of a gate of its own.
+        dropout: rate of the dropout before the second projection.
+        output_dim: features of the output; defaults to those of the input.
+        use_bias: whether the projections have biases.
+        kernel_initializer, bias_initializer: of the projections.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+        training: whether to drop.
+
+    Returns:
+        (..., output_dim), carrying the mask of `x`.
+
+    Raises:
+        ValueError: a size or the rate is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 16))
+    >>> keras_attention.FeedForward(64, "silu", gated=True)(x).shape
+    (2, 5, 16)
+    """
+
+    def __init__(
+        self,
+        intermediate_dim,
+        activation="relu",
+        gated=False,
+        dropout=0.0,
+        output_dim=None,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
+        shapes.check_count("intermediate_dim", intermediate_dim)
+        if output_dim is not None:
+            shapes.check_count("output_dim", output_dim)
+        shapes.check_rate("dropout", dropout)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.intermediate_dim = intermediate_dim
+        self.activation = keras.activations.get(activation)
+        self.gated = gated
+        self.dropout = dropout
+        self.output_dim = output_dim
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = seed
+
+    def build(self, x_shape):
+        if self.gated:
+            self._gate_dense = self._dense("gate", self.intermediate_dim, self.activation)
+            self._gate_dense.build(x_shape)
+        self._intermediate_dense = self._dense(
+            "intermediate", self.intermediate_dim, None if self.gated else self.activation
+        )
+        self._intermediate_dense.build(x_shape)
+        self._output_dense = self._dense("output", self.output_dim or x_shape[-1])
+        self._output_dense.build((*x_shape[:-1], self.intermediate_dim))
+        self._dropout_layer = keras.layers.Dropout(
+            self.dropout, seed=self.seed, dtype=self.dtype_policy
+        )
+
+    def _dense(self, name, size, activation=None):
+        return keras.layers.Dense(
+            size,
+            activation=activation,
+            use_bias=self.use_bias,
+            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
+            bias_initializer=saving.clone_initializer(self.bias_initializer),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def call(self, x, training=None):
+        hidden = self._intermediate_dense(x)
+        if self.gated:
+            hidden = ops.multiply(hidden, self._gate_dense(x))
+        return self._output_dense(self._dropout_layer(hidden, training=training))
+
+    def compute_output_shape(self, x_shape):
+        return (*x_shape[:-1], self.output_dim or x_shape[-1])

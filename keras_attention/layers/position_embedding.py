@@ -1,0 +1,227 @@
+"""Absolute positions, added or joined to a sequence: sines and cosines, or learned vectors."""
+
+import keras
+import numpy as np
+
+from keras_attention import saving, shapes
+
+ops = keras.ops
+
+MERGE_MODES = ("add", "concat", "none")
+
+
+class PositionEmbedding(saving.ConfigurableLayer):
+    """The base of both: finds each row's positions, and merges what `embed` gives for them."""
+
+    def __init__(self, dim=None, merge_mode="add", **kwargs):
+        if dim is not None:
+            shapes.check_count("dim", dim)
+        if merge_mode not in MERGE_MODES:
+            raise ValueError(
+                f"`merge_mode` must be one of {MERGE_MODES}. Received: merge_mode={merge_mode!r}"
+            )
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.dim = dim
+        self.merge_mode = merge_mode
+
+    def embed(self, positions, size):
+        """Vectors (..., T, size) for integer positions (..., T)."""
+        raise TypeError(f"{type(self).__name__} must implement `embed(self, positions, size)`.")
+
+    def build(self, x_shape, start_index_shape=None, positions_shape=None):
+        self._check(x_shape)
+
+    def _check(self, x_shape):
+        if len(x_shape) != 3 or x_shape[-1] is None:
+            raise ValueError(
+                "`x` must be (batch, positions, features) with a known number of features. "
+                f"Received: x.shape={tuple(x_shape)}"
+            )
+        if self.merge_mode == "add" and self.dim not in (None, x_shape[-1]):
+            raise ValueError(
+                "With merge_mode='add', `dim` must be None or the number of features of `x`. "
+                f"Received: dim={self.dim}, x.shape={tuple(x_shape)}"
+            )
+
+    def call(self, x, start_index=0, positions=None):
+        size = self.dim or x.shape[-1]
+        batch, length = ops.shape(x)[:2]
+        if positions is None:
+            start = ops.cast(start_index, "int32")
+            start = start[:, None] if len(start.shape) == 1 else start
+            positions = start + ops.arange(length, dtype="int32")
+        embedding = self.embed(ops.cast(positions, "int32"), size)
+        if self.merge_mode == "add":
+            # The sum is taken in float32 too: in bfloat16 the position would be rounded first.
+            wide = shapes.accumulation_dtype(x, embedding)
+            return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
+        embedding = ops.cast(embedding, self.compute_dtype)
+        embedding = ops.broadcast_to(embedding, (batch, length, size))
+        if self.merge_mode == "none":
+            return embedding
+        return ops.concatenate([x, embedding], axis=-1)
+
+    def compute_mask(self, x, previous_mask=None):
+        return previous_mask
+
+    def compute_output_shape(self, x_shape, start_index_shape=None, positions_shape=None):
+        self._check(x_shape)
+        features = {
+            "add": x_shape[-1],
+            "concat": x_shape[-1] + (self.dim or x_shape[-1]),
+            "none": self.dim or x_shape[-1],
+        }
+        return (*x_shape[:-1], features[self.merge_mode])
+
+    def compute_output_spec(self, x, start_index=0, positions=None):
+        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+
+
+@saving.register
+class SinCosPositionEmbedding(PositionEmbedding):
+    r"""Sinusoidal positions of Vaswani et al. 2017, section 3.5.
+
+    `PE[p, 2i] = sin(p / max_wavelength^(2i / dim))` and
+    `PE[p, 2i+1] = cos(p / max_wavelength^(2i / dim))`: sines and cosines interleaved. Computed in
+    float32 whatever the dtype policy; only the result is rounded to the compute dtype.
+
+    Args:
+        dim: features of the embedding; defaults to those of the input.
+        merge_mode: "add" to the input, "concat" after its features, or "none" for the embedding
+            alone.
+        max_wavelength: the longest wavelength, divided by 2π.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, T, D).
+        start_index: position of the first element, a number or one for each row, (B,).
+        positions: integer positions (T,) or (B, T), in place of `start_index` onwards.
+
+    Returns:
+        (B, T, D), or (B, T, D + dim) for "concat", or (B, T, dim) for "none", carrying the mask
+        of `x`.
+
+    Raises:
+        ValueError: a size or the merge mode is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.ops.zeros((2, 3, 4))
+    >>> embedding = keras_attention.SinCosPositionEmbedding()(x)
+    >>> [round(float(value), 4) for value in embedding[0, 1]]
+    [0.8415, 0.5403, 0.01, 0.9999]
+    """
+
+    def __init__(self, dim=None, merge_mode="add", max_wavelength=10000, **kwargs):
+        super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
+        if isinstance(max_wavelength, bool) or not max_wavelength > 0:
+            raise ValueError(
+                f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength!r}"
+            )
+        self.max_wavelength = max_wavelength
+
+    def embed(self, positions, size):
+        feature = np.arange(size)
+        # In float64 here, once, so that the frequencies are as good as float32 can hold them.
+        frequency = float(self.max_wavelength) ** (-2.0 * (feature // 2) / size)
+        wide = "float64" if self.compute_dtype == "float64" else "float32"
+        angle = ops.cast(positions, wide)[..., None] * ops.cast(frequency, wide)
+        return ops.where(feature % 2 == 0, ops.sin(angle), ops.cos(angle))
+
+
+@saving.register
+class LearnedPositionEmbedding(PositionEmbedding):
+    """Learned positions: row `p` of a table of weights for position `p` (Gehring et al. 2017).
+
+    Args:
+        max_length: number of positions in the table.
+        dim: features of the embedding; defaults to those of the input.
+        merge_mode: "add" to the input, "concat" after its features, or "none" for the embedding
+            alone.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, T, D).
+        start_index: position of the first element, a number or one for each row, (B,).
+        positions: integer positions (T,) or (B, T), in place of `start_index` onwards.
+
+    Returns:
+        As `SinCosPositionEmbedding`.
+
+    Raises:
+        ValueError: a size or the merge mode is not as described, or positions reach past
+            `max_length`. Positions whose values are known only when a compiled model runs cannot be
+            checked: one outside the table has a vector of zeros.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.ops.zeros((2, 3, 4))
+    >>> keras_attention.LearnedPositionEmbedding(max_length=10)(x, start_index=7).shape
+    (2, 3, 4)
+    """
+
+    def __init__(
+        self,
+        max_length,
+        dim=None,
+        merge_mode="add",
+        embeddings_initializer="uniform",
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        **kwargs,
+    ):
+        shapes.check_count("max_length", max_length)
+        super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
+        self.max_length = max_length
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+
+    def build(self, x_shape, start_index_shape=None, positions_shape=None):
+        super().build(x_shape)
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_length, self.dim or x_shape[-1]),
+            initializer=self.embeddings_initializer,
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
+        )
+
+    def _check_range(self, x, start_index, positions):
+        """Refuses positions past the table, where they are known."""
+        if positions is None:
+            length = x.shape[1]
+            first, last = _extremes(start_index)
+            last = None if last is None or length is None else last + length - 1
+            if last is None and length is not None and length > self.max_length:
+                first, last = 0, length - 1
+        else:
+            first, last = _extremes(positions)
+        if (first is not None and first < 0) or (last is not None and last >= self.max_length):
+            raise ValueError(
+                f"Positions must lie in [0, max_length={self.max_length}). "
+                f"Received positions from {first} to {last}"
+            )
+
+    def call(self, x, start_index=0, positions=None):
+        self._check_range(x, start_index, positions)
+        return super().call(x, start_index=start_index, positions=positions)
+
+    def compute_output_spec(self, x, start_index=0, positions=None):
+        self._check_range(x, start_index, positions)
+        return super().compute_output_spec(x, start_index, positions)
+
+    def embed(self, positions, size):
+        vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
+        inside = ops.logical_and(positions >= 0, positions < self.max_length)
+        return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))
+
+
+def _extremes(positions):
+    """The smallest and largest of integer positions, or (None, None) while they have no values."""
+    values = shapes.visible_values(positions)
+    return (None, None) if values is None or not values.size else (values.min(), values.max())

@@ -1,0 +1,108 @@
+"""`ScaledEmbedding`: token vectors at the scale that positions expect, and back to tokens."""
+
+import keras
+
+from keras_attention import masks, saving, shapes
+
+ops = keras.ops
+
+
+@saving.register
+class ScaledEmbedding(saving.ConfigurableLayer):
+    r"""Token embedding multiplied by √dim, whose table can also give the logits at the end.
+
+    `embedding[id] · √dim` (Vaswani et al. 2017, section 3.4), and with `reverse=True` the tied
+    output projection `x · embeddingᵀ` of the same section (Press & Wolf 2017).
+
+    Args:
+        vocabulary_size: number of tokens.
+        dim: features of each vector.
+        mask_zero: whether token 0 is padding, to be masked.
+        embeddings_initializer: of the table. The default, a normal of standard deviation 1/√dim,
+            gives vectors of unit variance after scaling.
+        embeddings_regularizer, embeddings_constraint: of the table.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        inputs: integer token ids of any shape; or vectors (..., dim) with `reverse=True`.
+        reverse: whether to give logits over the vocabulary.
+
+    Returns:
+        (..., dim), carrying the mask of token 0 if `mask_zero`; or logits (..., vocabulary_size)
+        with `reverse=True`, carrying the mask of the input. Logits are not scaled.
+
+    Raises:
+        ValueError: a size is not a positive integer.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> embedding = keras_attention.ScaledEmbedding(100, 16, mask_zero=True)
+    >>> x = embedding(keras.ops.convert_to_tensor([[5, 7, 0]]))
+    >>> x.shape, embedding(x, reverse=True).shape
+    ((1, 3, 16), (1, 3, 100))
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        dim,
+        mask_zero=False,
+        embeddings_initializer=None,
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        **kwargs,
+    ):
+        shapes.check_count("vocabulary_size", vocabulary_size)
+        shapes.check_count("dim", dim)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.vocabulary_size = vocabulary_size
+        self.dim = dim
+        self.mask_zero = mask_zero
+        self.embeddings_initializer = keras.initializers.get(
+            keras.initializers.RandomNormal(stddev=dim**-0.5)
+            if embeddings_initializer is None
+            else embeddings_initializer
+        )
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+
+    def build(self, inputs_shape):
+        self._embedding = keras.layers.Embedding(
+            self.vocabulary_size,
+            self.dim,
+            embeddings_initializer=self.embeddings_initializer,
+            embeddings_regularizer=self.embeddings_regularizer,
+            embeddings_constraint=self.embeddings_constraint,
+            name="embedding",
+            dtype=self.dtype_policy,
+        )
+        self._embedding.build(inputs_shape)
+
+    @property
+    def embeddings(self):
+        """The table, (vocabulary_size, dim)."""
+        return self._embedding.embeddings
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            table = ops.cast(self.embeddings, self.compute_dtype)
+            logits = ops.matmul(ops.cast(inputs, self.compute_dtype), ops.transpose(table))
+            return masks.carry(logits, masks.implicit(inputs))
+        vectors = self._embedding(inputs)
+        output = ops.multiply(vectors, ops.cast(self.dim**0.5, vectors.dtype))
+        return masks.carry(output, ops.not_equal(inputs, 0)) if self.mask_zero else output
+
+    def compute_mask(self, inputs, previous_mask=None):
+        # `call` has marked its output already; this is for symbolic inputs, which it never sees.
+        if self.mask_zero and "int" in keras.backend.standardize_dtype(inputs.dtype):
+            return ops.not_equal(inputs, 0)
+        return previous_mask
+
+    def compute_output_spec(self, inputs, reverse=False):
+        shape = (*inputs.shape[:-1], self.vocabulary_size) if reverse else (*inputs.shape, self.dim)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape):
+        return (*inputs_shape, self.dim)

@@ -1,0 +1,48 @@
+"""`SelfAttention`: a sequence attends to itself."""
+
+from keras_attention import patterns, saving
+from keras_attention.layers.attention import Attention
+
+
+@saving.register
+class SelfAttention(Attention):
+    """Attention of a sequence over itself: `Attention` with one input.
+
+    `SelfAttention(8, 16)(x)` is `Attention(8, 16)([x, x, x])`, and with `causal=True` each position
+    sees only itself and those before it.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `Attention`.
+        causal: whether position t sees only positions up to t.
+        **kwargs: the other arguments of `Attention`, its slots among them.
+
+    Call arguments are those of `Attention`; give only the first.
+
+    Returns:
+        (B, T, num_heads · value_dim), carrying the input's mask.
+
+    Raises:
+        ValueError, TypeError: as `Attention`; and when a second sequence is given.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 128))
+    >>> keras_attention.SelfAttention(8, 16, causal=True)(x).shape
+    (2, 5, 128)
+    """
+
+    def __init__(self, num_heads=1, key_dim=None, value_dim=None, causal=False, **kwargs):
+        super().__init__(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, **kwargs)
+        self.causal = causal
+
+    def _check_shapes(self, query_shape, value_shape, key_shape):
+        super()._check_shapes(query_shape, value_shape, key_shape)
+        if not query_shape[1:] == value_shape[1:] == key_shape[1:]:
+            raise ValueError(
+                "SelfAttention takes one sequence. Received: "
+                f"query.shape={query_shape}, value.shape={value_shape}, key.shape={key_shape}"
+            )
+
+    def _whole_pattern(self, use_causal_mask):
+        return super()._whole_pattern(use_causal_mask or self.causal)

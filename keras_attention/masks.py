@@ -1,0 +1,64 @@
+"""Boolean masks: reading the ones Keras carries on tensors, checking the ones users pass.
+
+True means attend. Nothing here writes to a tensor it was given; `carry` marks only outputs that
+the calling layer has just made.
+"""
+
+import keras
+import numpy as np
+from keras.src import backend
+
+from keras_attention import shapes
+
+ops = keras.ops
+
+
+def implicit(tensor):
+    """The Keras mask that `tensor` carries, or None."""
+    return backend.get_keras_mask(tensor)
+
+
+def carry(tensor, mask):
+    """Lets a freshly made `tensor` carry `mask`, and returns it."""
+    if mask is not None:
+        backend.set_keras_mask(tensor, mask)
+    return tensor
+
+
+def both(first, second):
+    """`first & second`, where None is the mask that is True everywhere."""
+    if first is None:
+        return second
+    if second is None:
+        return first
+    return ops.logical_and(first, second)
+
+
+def boolean(name, mask):
+    """`mask` as a boolean tensor; an error unless it is boolean, or its values are 0 and 1.
+
+    A float mask of 0 and -1e9, meant to be added to scores, turns into its own opposite when it is
+    cast to boolean. So float and integer values are checked where they can be seen; a float mask
+    whose values are not known yet (a symbolic input, a traced function) is refused by its dtype.
+    """
+    if mask is None:
+        return None
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype == "bool":
+        return mask if ops.is_tensor(mask) else ops.convert_to_tensor(mask)
+    values = shapes.visible_values(mask)
+    if values is None and "float" in dtype:
+        raise TypeError(
+            f"`{name}` must be boolean, True = attend. Received dtype {dtype}, whose values cannot "
+            f"be checked before the model runs: give the input dtype='bool', or pass "
+            f"`keras.ops.cast({name}, 'bool')` of zeros and ones. A mask to be added to the scores "
+            "(0 and a large negative number) is a bias, not a mask: pass `mask == 0` instead."
+        )
+    if values is not None and not np.isin(values, (0, 1)).all():
+        strange = values[~np.isin(values, (0, 1))].ravel()[0]
+        raise ValueError(
+            f"`{name}` must be boolean, True = attend (zeros and ones are taken for False and "
+            f"True). Received dtype {dtype} with the value {strange}. A mask to be added to the "
+            "scores (0 and a large negative number) is a bias, not a mask: pass `mask == 0` instead."
+        )
+    return ops.cast(mask, "bool")

@@ -1,0 +1,159 @@
+"""Serialization: a configuration is read off the constructor's signature, so none can be lost.
+
+The convention of the package is one attribute per constructor argument, of the same name. Given
+that, `get_config` needs no hand-written list, and a user's subclass of any slot or layer saves and
+loads without writing one either.
+"""
+
+import inspect
+
+import keras
+
+PACKAGE = "keras_attention"
+
+register = keras.saving.register_keras_serializable(package=PACKAGE)
+
+
+def constructor_arguments(cls, stop=object):
+    """Names of the arguments that `cls(...)` takes, those passed on through `**kwargs` included.
+
+    Walks up the classes of `cls` for as long as each hands its `**kwargs` on, and ends before
+    `stop`, whose own arguments its own `get_config` knows.
+    """
+    names = {}
+    for owner in cls.__mro__:
+        if owner is stop or owner is object:
+            break
+        if "__init__" not in vars(owner):
+            continue
+        parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                names.setdefault(parameter.name)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    fixed = getattr(cls, "_fixed_arguments", ())
+    return [name for name in names if name not in fixed]
+
+
+def serialize(value):
+    """A JSON-ready form of one constructor argument."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [serialize(item) for item in value]
+    if inspect.isfunction(value) or inspect.isbuiltin(value):
+        return keras.activations.serialize(value)
+    return keras.saving.serialize_keras_object(value)
+
+
+def deserialize(value):
+    """The object that `serialize` wrote; anything else is returned as it is."""
+    if isinstance(value, dict) and "class_name" in value:
+        return keras.saving.deserialize_keras_object(value)
+    return value
+
+
+def slot(kind, base, builtin, value):
+    """Resolves what a user gave for a slot: an object, its string id, or its saved config.
+
+    `kind` is the slot's name in messages, `base` the class an object must have, `builtin` the
+    classes that a snake_case string may name.
+    """
+    if value is None or isinstance(value, base):
+        return value
+    if isinstance(value, str):
+        if value not in builtin:
+            raise ValueError(
+                f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
+                f"a subclass of {base.__name__}."
+            )
+        return builtin[value]()
+    if isinstance(value, dict):
+        value = deserialize(value)
+        if isinstance(value, base):
+            return value
+    raise TypeError(
+        f"`{kind}` must be a string, an instance of {base.__name__} or its saved config. "
+        f"Received: {value!r} (of type {type(value).__name__})"
+    )
+
+
+class Configurable:
+    """A plain object whose configuration, equality and repr come from its constructor's signature."""
+
+    def get_config(self):
+        return {name: serialize(getattr(self, name)) for name in constructor_arguments(type(self))}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{name: deserialize(value) for name, value in config.items()})
+
+    def _key(self):
+        return tuple(_hashable(getattr(self, name)) for name in constructor_arguments(type(self)))
+
+    def __eq__(self, other):
+        if type(self) is not type(other):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self):
+        return hash((type(self), self._key()))
+
+    def __repr__(self):
+        names = constructor_arguments(type(self))
+        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
+
+def _hashable(value):
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+
+
+class ConfigurableLayer(keras.layers.Layer):
+    """A Keras layer whose configuration comes from its constructor's signature.
+
+    It also remembers which of its sublayers were quantized: Keras rebuilds a layer from its config
+    alone, which knows only the float sublayers, and then finds int8 weights that fit nowhere.
+    """
+
+    def get_config(self):
+        config = super().get_config()
+        for name in constructor_arguments(type(self), stop=ConfigurableLayer):
+            config[name] = serialize(getattr(self, name))
+        return config
+
+    def get_build_config(self):
+        config = super().get_build_config()
+        quantized = {
+            path: sublayer.quantization_mode
+            for path, sublayer in _sublayers(self)
+            if getattr(sublayer, "quantization_mode", None) is not None
+        }
+        if quantized:
+            config = {**(config or {}), "quantized": quantized}
+        return config
+
+    def build_from_config(self, config):
+        config = dict(config)
+        quantized = config.pop("quantized", {})
+        super().build_from_config(config)
+        sublayers = dict(_sublayers(self))
+        for path, mode in quantized.items():
+            sublayer = sublayers.get(path)
+            if sublayer is not None and sublayer.quantization_mode is None:
+                sublayer.quantize(mode)
+
+
+def _sublayers(layer, prefix=""):
+    """Every layer inside `layer`, with its path of names relative to it."""
+    for child in layer._flatten_layers(include_self=False, recursive=False):
+        path = f"{prefix}{child.name}"
+        yield path, child
+        yield from _sublayers(child, f"{path}/")
+
+
+def clone_initializer(initializer):
+    """A fresh copy, since one initializer with a seed would start every weight alike."""
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    return type(initializer).from_config(initializer.get_config())

@@ -1,0 +1,93 @@
+"""The legend of axis letters, and the static shape checks that every kernel and layer shares.
+
+| letter | axis |
+| --- | --- |
+| `B` | batch |
+| `T` | query positions ("target") |
+| `S` | key and value positions ("source") |
+| `H` | heads |
+| `K` | features of one query or key head (`key_dim`) |
+| `V` | features of one value head (`value_dim`) |
+| `D` | features of a layer's input or output |
+
+Heads stand before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
+before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these letters
+in lower case.
+"""
+
+import keras
+import numpy as np
+
+
+def check_rank(name, array, rank, axes):
+    """Raises unless `array` has `rank` axes; `axes` is how the legend spells them."""
+    if len(array.shape) != rank:
+        raise ValueError(
+            f"`{name}` must have {rank} axes, {axes}. Received: {name}.shape={tuple(array.shape)}"
+        )
+
+
+def check_same(what, **sizes):
+    """Raises when two statically known sizes differ. Unknown (None) sizes agree with any."""
+    known = {name: size for name, size in sizes.items() if size is not None}
+    if len(set(known.values())) > 1:
+        received = ", ".join(f"{name}={size}" for name, size in known.items())
+        raise ValueError(f"{what} must be equal. Received: {received}")
+
+
+def check_heads(query, key, value):
+    """Raises unless the three are `(B, T, H, K)`, `(B, S, H, K)` and `(B, S, H, V)`."""
+    check_rank("query", query, 4, "(B, T, H, K)")
+    check_rank("key", key, 4, "(B, S, H, K)")
+    check_rank("value", value, 4, "(B, S, H, V)")
+    check_same("Batch sizes", query=query.shape[0], key=key.shape[0], value=value.shape[0])
+    check_same("Lengths of key and value", key=key.shape[1], value=value.shape[1])
+    check_same("Numbers of heads", query=query.shape[2], key=key.shape[2], value=value.shape[2])
+
+
+def check_count(name, value, minimum=1):
+    """Raises unless `value` is an integer (not a bool) of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(
+            f"Received an invalid value for argument `{name}`, expected an integer of at least "
+            f"{minimum}. Received: {name}={value!r}"
+        )
+
+
+def check_rate(name, value):
+    """Raises unless `value` is a probability below one, as a dropout rate must be."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
+
+
+def accumulation_dtype(*arrays):
+    """The dtype that scores and weights are computed in: float32, or float64 among float64."""
+    dtypes = {keras.backend.standardize_dtype(array.dtype) for array in arrays}
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def check_lengths(value_shape, key_shape):
+    """Raises unless values and keys stand in pairs: only their features may differ."""
+    if len(value_shape) != len(key_shape) or any(
+        v is not None and k is not None and v != k
+        for v, k in zip(value_shape[1:-1], key_shape[1:-1], strict=True)
+    ):
+        raise ValueError(
+            "All dimensions of `value` and `key`, except the last one, must be equal. Received: "
+            f"value_shape={value_shape} and key_shape={key_shape}"
+        )
+
+
+def visible_values(array):
+    """The values of `array` as a NumPy array, or None while it is symbolic or being traced."""
+    if isinstance(array, np.ndarray):
+        return array
+    if isinstance(array, keras.KerasTensor):
+        return None
+    try:
+        return keras.ops.convert_to_numpy(array)
+    # Each backend has an error of its own for a value that does not exist yet: NotImplementedError
+    # or AttributeError in a TensorFlow graph, TracerArrayConversionError (a TypeError) in JAX,
+    # RuntimeError for PyTorch's meta and fake tensors.
+    except (NotImplementedError, AttributeError, TypeError, RuntimeError):
+        return None
