@@ -59,6 +59,6 @@ def boolean(name, mask):
         raise ValueError(
             f"`{name}` must be boolean, True = attend (zeros and ones are taken for False and "
             f"True). Received dtype {dtype} with the value {strange}. A mask to be added to the "
-            "scores (0 and a large negative number) is a bias, not a mask: pass `mask == 0` instead."
+            "scores (0 and a large negative number) is a bias, not a mask: pass `mask == 0`."
         )
     return ops.cast(mask, "bool")

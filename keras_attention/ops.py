@@ -72,7 +72,7 @@ def attend(
         score.build(tuple(query.shape), tuple(key.shape))
         if score.weights:
             raise ValueError(
-                f"`score` has weights, which a function cannot own: use a layer, or build it first. "
+                "`score` has weights, which a function cannot own: use a layer, or build it first. "
                 f"Received: score={score!r}"
             )
     offset = keras.ops.cast(offset, "int32")

@@ -80,7 +80,7 @@ def slot(kind, base, builtin, value):
 
 
 class Configurable:
-    """A plain object whose configuration, equality and repr come from its constructor's signature."""
+    """A plain object: configuration, equality and repr come from the constructor's signature."""
 
     def get_config(self):
         return {name: serialize(getattr(self, name)) for name in constructor_arguments(type(self))}

@@ -57,7 +57,7 @@ class Score(saving.ConfigurableLayer):
             )
 
     def factor(self, size):
-        """What inner products of `size` features are multiplied by. The kernel does it, in float32."""
+        """What inner products of `size` features are multiplied by, by the kernel, in float32."""
         return 1.0
 
     def prepare(self, query, key):

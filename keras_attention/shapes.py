@@ -11,8 +11,8 @@
 | `D` | features of a layer's input or output |
 
 Heads stand before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
-before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these letters
-in lower case.
+before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these
+letters in lower case.
 """
 
 import keras

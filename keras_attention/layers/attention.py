@@ -2,7 +2,16 @@
 
 import keras
 
-from keras_attention import kernels, masks, normalizations, patterns, positions, saving, scores, shapes
+from keras_attention import (
+    kernels,
+    masks,
+    normalizations,
+    patterns,
+    positions,
+    saving,
+    scores,
+    shapes,
+)
 
 ops = keras.ops
 
@@ -138,7 +147,7 @@ class Attention(saving.ConfigurableLayer):
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
                 slot.build(*heads)
-        # A Dropout layer rather than a bare seed generator, for the sake of its name in saved files.
+        # A Dropout layer rather than a seed generator, for the sake of its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
@@ -168,7 +177,7 @@ class Attention(saving.ConfigurableLayer):
         return dense
 
     def _sublayer_arguments(self):
-        """What every projection is made with: initializers are cloned, so that no two start equal."""
+        """What every projection is made with."""
         return {
             "kernel_initializer": saving.clone_initializer(self.kernel_initializer),
             "bias_initializer": saving.clone_initializer(self.bias_initializer),

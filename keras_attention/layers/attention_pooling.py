@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import masks, normalizations, saving, scores, shapes
+from keras_attention import normalizations, saving, scores, shapes
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -16,7 +16,7 @@ class AttentionPooling(saving.ConfigurableLayer):
     layer (the word-level context vector of Yang et al. 2016, section 2.2). Padding is left out.
 
     Args:
-        num_queries: None for one query and output (B, D); a number for so many, (B, num_queries, D).
+        num_queries: None for one query and output (B, D), or their number for (B, num_queries, D).
         num_heads, key_dim, value_dim: heads with projections, as in `Attention`; without `key_dim`
             the inputs themselves are compared and summed.
         score, normalization: slots, as in `Attention`.

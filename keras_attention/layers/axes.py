@@ -23,7 +23,7 @@ class Axes:
         middle = range(1, rank - 1)
         if attention_axes is None:
             attention_axes = tuple(middle)
-        self.positions = tuple(axis if axis >= 0 else rank - 1 + axis + 1 for axis in attention_axes)
+        self.positions = tuple(axis if axis >= 0 else rank + axis for axis in attention_axes)
         if not self.positions or any(axis not in middle for axis in self.positions):
             raise ValueError(
                 f"`attention_axes` must lie between the batch axis and the features of inputs with "
@@ -96,8 +96,9 @@ class Axes:
         rank = len(mask.shape)
         if not 2 * count <= rank <= full:
             raise ValueError(
-                f"`attention_mask` must have {2 * count} to {full} axes, the last {2 * count} being "
-                f"positions of query and key. Received: attention_mask.shape={tuple(mask.shape)}"
+                f"`attention_mask` must have {2 * count} to {full} axes, the last {2 * count} "
+                "being positions of query and key. "
+                f"Received: attention_mask.shape={tuple(mask.shape)}"
             )
         for _ in range(full - rank):
             mask = ops.expand_dims(mask, -2 * count - 1)

@@ -139,9 +139,7 @@ class MultiHeadAttention(Attention):
             self._gate_dense = self._einsum("gate", query_shape, 1, values, activation="sigmoid")
         self._value_dense = self._einsum("value", value_shape, 1, values)
         size = self.output_shape or (query_shape[-1],)
-        self._output_dense = self._einsum(
-            "attention_output", (*query_shape[:-1], *values), 2, size
-        )
+        self._output_dense = self._einsum("attention_output", (*query_shape[:-1], *values), 2, size)
 
     def _einsum(self, name, shape, summed, size, **kwargs):
         """A projection of the last `summed` axes of inputs of `shape` to axes of `size`."""

@@ -78,6 +78,8 @@ class ScaledEmbedding(saving.ConfigurableLayer):
             name="embedding",
             dtype=self.dtype_policy,
         )
+        # A mask that ids carry, if any, passes through; Keras's layer would warn that it is lost.
+        self._embedding.supports_masking = True
         self._embedding.build(inputs_shape)
 
     @property

@@ -1,6 +1,6 @@
 """`SelfAttention`: a sequence attends to itself."""
 
-from keras_attention import patterns, saving
+from keras_attention import saving
 from keras_attention.layers.attention import Attention
 
 

@@ -11,7 +11,7 @@ ops = keras.ops
 
 @saving.register
 class TransformerBlock(saving.ConfigurableLayer):
-    r"""An encoder block of Vaswani et al. 2017, section 3.1, or with `causal=True` a decoder-only one.
+    r"""An encoder block of Vaswani et al. 2017, section 3.1; decoder-only with `causal=True`.
 
     Post-norm, the default: `x = norm(x + attention(x))`, then `x = norm(x + feed_forward(x))`.
     Pre-norm (`normalize_first=True`, Xiong et al. 2020): `x = x + attention(norm(x))`, then
@@ -146,9 +146,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         norm.build(shape)
         return norm
 
-    def call(
-        self, x, mask=None, attention_mask=None, return_attention_scores=False, training=None
-    ):
+    def call(self, x, mask=None, attention_mask=None, return_attention_scores=False, training=None):
         mask = masks.both(
             masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
         )

@@ -61,7 +61,7 @@ class Position(saving.ConfigurableLayer):
         raise TypeError(f"{type(self).__name__} has no bias.")
 
     def bias_between(self, num_heads):
-        """`bias` as kernels ask for it: a function of the position arrays; None if there is none."""
+        """`bias` as kernels ask for it, a function of the position arrays; or None."""
         if not self.has_bias:
             return None
 

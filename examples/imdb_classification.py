@@ -1,0 +1,181 @@
+"""Is a film review positive? Trains attention models on IMDB, and asks them.
+
+    python -m examples.imdb_classification [--model best|transformer|post] [--data-dir aclImdb] …
+    python -m examples.imdb_classification predict DIR "text" …
+
+Without --data-dir the reviews come from TensorFlow Datasets, and where these are not to be had
+either, from a small made-up sample, which the program then says. The folder --output gets
+model.keras (from raw strings to the probability of "positive"), figures.json and curves.png. If the
+program is interrupted, the same command resumes after the last finished epoch.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from examples import imdb_data
+from examples.errors import UsageError
+from examples.run_directory import RunDirectory
+
+# TensorFlow, Keras and what imports them are imported where they are needed: they take seconds, and
+# a mistake in the command line should not.
+
+PROGRAM = "examples.imdb_classification"
+MODELS = ("best", "transformer", "post")
+
+
+def main(argv=None):
+    """Runs the program and returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        if argv[:1] == ["predict"]:
+            return predict(_parse_predict(argv[1:]))
+        return train(_parse_train(argv))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command resumes after the last epoch.", file=sys.stderr)
+        return 130
+
+
+def train(options):
+    """The program's main job."""
+    name = "post-positions" if options.positions else options.model
+    output = options.output or Path("runs") / f"imdb-{name}"
+    run = RunDirectory(output, PROGRAM)
+    _require_tensorflow()
+    dataset = imdb_data.load(options.data_dir, options.sample)
+    if dataset.warning:
+        _shout(dataset.warning)
+
+    from examples import imdb_models, imdb_training
+
+    recipe = imdb_models.RECIPES[name]
+    settings = {
+        key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
+        for key in ("epochs", "batch_size", "max_length", "vocabulary_size")
+    }
+    for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
+        settings[key] = getattr(options, key)
+    figures = imdb_training.train(run, name, dataset, settings)
+    print(
+        f"test accuracy {figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
+        f"on {imdb_training.describe_data(figures)}\n"
+        f"in {output}: {', '.join(sorted(path.name for path in output.iterdir()))}"
+    )
+    return 0
+
+
+def predict(options):
+    """What the model of an earlier run says of some texts."""
+    _require_tensorflow()
+
+    from examples import imdb_prediction
+
+    predictor = imdb_prediction.Predictor(options.directory, PROGRAM)
+    # An argument that is not UTF-8 reaches Python as surrogates, which TensorFlow refuses.
+    texts = [text.encode("utf-8", "replace").decode("utf-8") for text in options.texts]
+    for prediction in predictor(texts):
+        print(imdb_prediction.report(prediction))
+    return 0
+
+
+def _require_tensorflow():
+    """The vectorizer inside the saved model is made of TensorFlow's operations on strings."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend in (None, "tensorflow"):
+        try:
+            import keras
+        except ImportError as error:
+            raise UsageError(f"{error}. This example needs it: pip install tensorflow") from None
+        backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise UsageError(
+            f"This example needs Keras on TensorFlow, and Keras is set to {backend}. "
+            "Set KERAS_BACKEND=tensorflow."
+        )
+
+
+def _shout(warning):
+    rule = "*" * 80
+    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)
+
+
+def _parse_train(argv):
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", choices=MODELS, default="best", help="default: best")
+    parser.add_argument("--positions", action="store_true", help="for --model post: add positions")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--data-dir", type=Path, metavar="DIR", help="an unpacked aclImdb folder")
+    source.add_argument(
+        "--sample", action="store_true", help="use the made-up sample, which is not IMDB"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="default: runs/imdb-MODEL[-positions]"
+    )
+    for name in ("epochs", "batch-size", "max-length"):
+        parser.add_argument(f"--{name}", type=_at_least(1), metavar="N", help="default: the model's")
+    parser.add_argument(
+        "--vocabulary-size",
+        type=_at_least(4),
+        metavar="N",
+        help="words, with padding, start and unknown; default: the model's",
+    )
+    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
+    parser.add_argument(
+        "--limit", type=_at_least(2), metavar="N", help="train on N reviews and test on N"
+    )
+    parser.add_argument(
+        "--validation",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="measure epochs on so much of the training reviews, and the test set only at the end",
+    )
+    parser.add_argument("--jit", action="store_true", help="compile with XLA")
+    parser.add_argument(
+        "--mixed-precision", action="store_true", help="compute in bfloat16, keep float32 weights"
+    )
+    options = parser.parse_args(argv)
+    if options.positions and options.model != "post":
+        parser.error("--positions is for --model post; the other models have theirs")
+    return options
+
+
+def _parse_predict(argv):
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM} predict",
+        description="Label, probability and most attended words of each text.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the --output of a finished run")
+    parser.add_argument("texts", nargs="+", metavar="text")
+    return parser.parse_args(argv)
+
+
+def _at_least(minimum):
+    def parse(text):
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum}, received {value}")
+        return value
+
+    parse.__name__ = "integer"
+    return parse
+
+
+def _fraction(text):
+    value = float(text)
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, received {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Packaging. `pyproject.toml` names the build system and configures the tools."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (HERE / "keras_attention/version.py").read_text(encoding="utf-8")
+).group(1)
+
+EXAMPLES = ["tensorflow-datasets>=4.9.4", "matplotlib>=3.7"]
+
+setup(
+    name="keras_attention",
+    version=VERSION,
+    description="Attention layers for Keras 3, on TensorFlow, JAX and PyTorch",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10",
+    packages=find_packages(include=["keras_attention", "keras_attention.*"]),
+    install_requires=["keras>=3.7", "numpy"],
+    extras_require={
+        "tensorflow": ["tensorflow>=2.18"],
+        "jax": ["jax"],
+        "torch": ["torch"],
+        "examples": EXAMPLES,
+        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6", *EXAMPLES],
+        "docs": ["matplotlib>=3.7"],
+        "benchmarks": ["keras-nlp", "matplotlib>=3.7"],
+    },
+    classifiers=[
+        "Intended Audience :: Developers",
+        "Intended Audience :: Education",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,251 @@
+"""The suite that every layer passes. A layer enters it with one `Case` in test_conformance.py.
+
+A case names the layer, its inputs, and for every constructor argument a value other than its
+default, so that an argument which the configuration forgets cannot hide.
+"""
+
+import dataclasses
+import inspect
+import json
+
+import keras
+import numpy as np
+
+from keras_attention import masks
+from keras_attention.saving import ConfigurableLayer
+from tests.gradients import gradients
+
+BATCH = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One way to make a layer, and what to call it with."""
+
+    layer: type
+    # Arguments the layer is tested with throughout.
+    arguments: dict
+    # A value other than the default for every remaining constructor argument; None in the second
+    # and later cases of a layer, which need not say it again.
+    other_arguments: dict | None
+    # One (positions, features) an input; features None for token ids, drawn below `vocabulary`.
+    inputs: tuple = ((5, 8),)
+    vocabulary: int = 10
+    # Whether the inputs are one list, as in `Attention()([query, value])`.
+    listed: bool = False
+    returns_scores: bool = False
+    # Whether positions attend to one another, so that masks matter inside the layer.
+    mixes_positions: bool = True
+    carries_mask: bool = True
+    id: str = ""
+
+    def __str__(self):
+        return self.id or self.layer.__name__
+
+    def make(self, **kwargs):
+        return self.layer(**{**self.arguments, **kwargs})
+
+    def arrays(self, seed=0):
+        """Input arrays, one for each of `inputs`."""
+        rng = np.random.default_rng(seed)
+        arrays = []
+        for positions, features in self.inputs:
+            if features is None:
+                arrays.append(rng.integers(1, self.vocabulary, (BATCH, positions)).astype("int32"))
+            else:
+                arrays.append(rng.normal(size=(BATCH, positions, features)).astype("float32"))
+        return arrays
+
+    def call(self, layer, arrays, **kwargs):
+        return layer(list(arrays), **kwargs) if self.listed else layer(*arrays, **kwargs)
+
+    def symbols(self, batch=None, lengths=True):
+        """Symbolic inputs; with `lengths=False` the numbers of positions are unknown."""
+        return [
+            keras.Input(
+                batch_shape=(batch, p if lengths else None) + (() if f is None else (f,)),
+                dtype="int32" if f is None else "float32",
+            )
+            for p, f in self.inputs
+        ]
+
+    def model(self, layer=None, scores=False):
+        symbols = self.symbols(lengths=False)
+        kwargs = {"return_attention_scores": True} if scores else {}
+        outputs = self.call(layer or self.make(), symbols, **kwargs)
+        return keras.Model(alone(symbols), outputs)
+
+    @property
+    def float_inputs(self):
+        return all(features is not None for _, features in self.inputs)
+
+
+def alone(inputs):
+    """What a model of these inputs takes: the list, or the only one of it."""
+    return inputs if len(inputs) > 1 else inputs[0]
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def outputs_of(result):
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def check_symbolic_shapes_are_the_eager_ones(case):
+    for kwargs in [{}] + [{"return_attention_scores": True}] * case.returns_scores:
+        layer = case.make()
+        eager = outputs_of(case.call(layer, case.arrays(), **kwargs))
+        for batch, lengths in ((BATCH, True), (None, True), (None, False)):
+            symbolic = outputs_of(case.call(layer, case.symbols(batch, lengths), **kwargs))
+            assert len(symbolic) == len(eager)
+            for symbol, array in zip(symbolic, eager, strict=True):
+                assert len(symbol.shape) == len(array.shape)
+                for known, size in zip(symbol.shape, array.shape, strict=True):
+                    assert known is None or known == size, (symbol.shape, array.shape)
+                if batch and lengths:
+                    assert tuple(symbol.shape) == tuple(array.shape)
+                assert keras.backend.standardize_dtype(
+                    symbol.dtype
+                ) == keras.backend.standardize_dtype(array.dtype)
+
+
+def check_every_argument_is_in_the_config(case):
+    signature = set()
+    for owner in case.layer.__mro__:
+        if owner is ConfigurableLayer:
+            break
+        if "__init__" in vars(owner):
+            parameters = inspect.signature(owner.__init__).parameters.values()
+            signature |= {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+    signature -= {"self"} | set(getattr(case.layer, "_fixed_arguments", ()))
+    given = {**case.arguments, **case.other_arguments}
+    assert set(given) == signature, "the case must give a value for every constructor argument"
+    assert signature <= set(case.make().get_config())
+
+    defaults = case.make().get_config()
+    for name, value in given.items():
+        layer = case.layer(**{**case.arguments, name: value})
+        config = json.loads(json.dumps(layer.get_config()))
+        if name in case.other_arguments:
+            assert config[name] != defaults[name], f"{name}={value!r} is not in the config"
+        again = case.layer.from_config(config)
+        assert json.loads(json.dumps(again.get_config())) == config
+    named = case.make(name="given", dtype="mixed_bfloat16", trainable=False)
+    again = case.layer.from_config(named.get_config())
+    assert again.name == "given" and not again.trainable
+    assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+def masked(arrays, kept):
+    """Tensors of `arrays` that carry boolean masks `kept`."""
+    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
+    flags = [keras.ops.convert_to_tensor(mask) for mask in kept]
+    return [masks.carry(t, m) for t, m in zip(tensors, flags, strict=True)], flags
+
+
+def padding(case):
+    """A mask for each input: different lengths in each row, none empty."""
+    kept = []
+    for index, (positions, _) in enumerate(case.inputs):
+        lengths = np.array([positions, positions - 2, 1 + index])
+        kept.append(np.arange(positions)[None] < lengths[:, None])
+    return kept
+
+
+def check_masks_are_read_carried_and_never_written(case):
+    layer, kept = case.make(), padding(case)
+    arrays = case.arrays()
+    tensors, flags = masked(arrays, kept)
+    output = outputs_of(case.call(layer, tensors))[0]
+    for tensor, flag, mask in zip(tensors, flags, kept, strict=True):
+        assert masks.implicit(tensor) is flag
+        np.testing.assert_array_equal(numpy(flag), mask)
+    carried = masks.implicit(output)
+    if not case.carries_mask:
+        assert carried is None
+    elif case.float_inputs:
+        np.testing.assert_array_equal(numpy(carried), kept[0])
+    if not case.float_inputs:
+        return
+
+    garbage = [
+        np.where(m[..., None], a, 50.0).astype(a.dtype) for a, m in zip(arrays, kept, strict=True)
+    ]
+    changed = outputs_of(case.call(layer, masked(garbage, kept)[0]))[0]
+    real = kept[0] if len(output.shape) == 3 and case.carries_mask else ...
+    np.testing.assert_allclose(numpy(changed)[real], numpy(output)[real], rtol=1e-5, atol=1e-5)
+    if case.mixes_positions:
+        unmasked = outputs_of(case.call(layer, garbage))[0]
+        assert np.abs(numpy(unmasked)[real] - numpy(output)[real]).max() > 1e-3
+
+
+def check_mixed_precision(case, policy):
+    full, arrays = case.make(), case.arrays()
+    expected = outputs_of(case.call(full, arrays))[0]
+    layer = case.make(dtype=policy)
+    result = outputs_of(case.call(layer, arrays))[0]
+    layer.set_weights(full.get_weights())
+    result = outputs_of(case.call(layer, arrays))[0]
+    assert keras.backend.standardize_dtype(result.dtype) == policy.removeprefix("mixed_")
+    assert all(keras.backend.standardize_dtype(w.dtype) == "float32" for w in layer.weights)
+    scale = np.abs(numpy(expected)).max()
+    tolerance = (0.01 if "float16" in policy and "b" not in policy else 0.06) * scale
+    np.testing.assert_allclose(
+        numpy(keras.ops.cast(result, "float32")), numpy(expected), atol=tolerance
+    )
+
+
+def check_compiled_is_eager(case, jit_compile):
+    model, arrays = case.model(), case.arrays()
+    expected = numpy(model(alone(arrays)))
+    model.compile(jit_compile=jit_compile)
+    result = model.predict(alone(arrays), verbose=0)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def check_one_training_step(case, jit_compile):
+    layer = case.make()
+    symbols = case.symbols(lengths=False)
+    # The projection gives layers without weights something to train through.
+    output = keras.layers.Dense(2)(outputs_of(case.call(layer, symbols))[0])
+    model = keras.Model(alone(symbols), output)
+    arrays = case.arrays()
+    inputs = alone(arrays)
+    target = np.random.default_rng(1).normal(size=model(inputs).shape)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
+    before = [numpy(weight) for weight in layer.trainable_weights]
+    history = model.fit(inputs, target, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    for weight, old in zip(layer.trainable_weights, before, strict=True):
+        new = numpy(weight)
+        assert np.isfinite(new).all(), weight.path
+        # A bias of the keys shifts all scores of a query alike, which no softmax can see.
+        if not weight.path.endswith("key/bias"):
+            assert np.abs(new - old).max() > 0, f"{weight.path} did not change"
+
+
+def check_empty_rows(case):
+    """A sequence of nothing but padding: finite everywhere, and no gradient into it."""
+    if not case.float_inputs:
+        return
+    layer, arrays = case.make(), case.arrays()
+    case.call(layer, arrays)
+    kept = padding(case)
+    for mask in kept:
+        mask[1] = False
+
+    def total(*tensors):
+        flags = [keras.ops.convert_to_tensor(mask) for mask in kept]
+        tensors = [masks.carry(t, m) for t, m in zip(tensors, flags, strict=True)]
+        output = outputs_of(case.call(layer, tensors))[0]
+        flag = masks.implicit(output)
+        if flag is not None:
+            flag = keras.ops.reshape(flag, flag.shape + (1,) * (len(output.shape) - 2))
+            output = keras.ops.where(flag, output, keras.ops.zeros_like(output))
+        return keras.ops.sum(keras.ops.square(output))
+
+    for gradient in gradients(total, arrays):
+        assert np.isfinite(gradient).all()
+        np.testing.assert_array_equal(gradient[1], 0.0)
