@@ -177,7 +177,7 @@ def check_masks_are_read_carried_and_never_written(case):
     real = kept[0] if len(output.shape) == 3 and case.carries_mask else ...
     np.testing.assert_allclose(numpy(changed)[real], numpy(output)[real], rtol=1e-5, atol=1e-5)
     if case.mixes_positions:
-        unmasked = outputs_of(case.call(layer, garbage))[0]
+        unmasked = outputs_of(case.call(layer, arrays))[0]
         assert np.abs(numpy(unmasked)[real] - numpy(output)[real]).max() > 1e-3
 
 

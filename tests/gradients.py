@@ -10,9 +10,9 @@ def gradients(function, arrays):
     Args:
         function: takes as many tensors as there are arrays and returns a tensor. Unless that has
             no axes, its gradient is that of the sum of its elements. A tuple or list of tensors
-            counts as the sum of all.
-        arrays: NumPy arrays or tensors of a float dtype, which the tensors are made from; or
-            variables, whose values are then what `function` is given, in the same order.
+            counts as the sum of all. Layers that it calls must be built. It may be traced, and what
+            it does to variables (the state of a dropout's seed) may be forgotten.
+        arrays: NumPy arrays or tensors of a float dtype, which the tensors are made from.
 
     Returns:
         A list of NumPy arrays, one for each of `arrays`, of its shape (and of its dtype where NumPy
@@ -24,23 +24,25 @@ def gradients(function, arrays):
     return _as_numpy(_BACKENDS[keras.backend.backend()](lambda *x: _total(function(*x)), tensors))
 
 
-def weight_gradients(layer, function):
-    """The gradients of a scalar function without arguments with respect to a layer's weights.
+def weight_gradients(layer, function, arrays=()):
+    """The gradients of a scalar function with respect to a layer's weights, and to some arrays.
 
     Args:
         layer: a built layer or model; its trainable variables are what is differentiated by.
-        function: calls `layer`, and returns what `gradients` takes from a function.
+        function, arrays: as in `gradients`; `function` calls `layer`.
 
     Returns:
-        A list of NumPy arrays in the order of `layer.trainable_variables`.
+        Two lists of NumPy arrays: one in the order of `layer.trainable_variables`, one of `arrays`.
     """
     variables = layer.trainable_variables
+    count = len(variables)
 
     def of_values(*values):
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return function()
+        with keras.StatelessScope(state_mapping=list(zip(variables, values[:count], strict=True))):
+            return function(*values[count:])
 
-    return gradients(of_values, [variable.value for variable in variables])
+    found = gradients(of_values, [*(variable.value for variable in variables), *arrays])
+    return found[:count], found[count:]
 
 
 def _total(outputs):
@@ -64,7 +66,12 @@ def _tensorflow(function, tensors):
 def _jax(function, tensors):
     import jax
 
-    return jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
+    def pure(*tensors):
+        with keras.StatelessScope():
+            return function(*tensors)
+
+    # Compiled as a whole, since JAX would else compile every operation on its own.
+    return jax.jit(jax.grad(pure, argnums=tuple(range(len(tensors)))))(*tensors)
 
 
 def _torch(function, tensors):

@@ -84,7 +84,10 @@ class ScaledEmbedding(saving.ConfigurableLayer):
 
     @property
     def embeddings(self):
-        """The table, (vocabulary_size, dim)."""
+        """The table, (vocabulary_size, dim); what it stands for where it is quantized."""
+        if self._embedding.quantization_mode is not None:
+            # Keras's own property gives the stored integers then, without their scales.
+            return self._embedding(ops.arange(self.vocabulary_size, dtype="int32"))
         return self._embedding.embeddings
 
     def call(self, inputs, reverse=False):

@@ -1,0 +1,1 @@
+"""Benchmarks against Keras, in one run, alternating; never timed tests."""

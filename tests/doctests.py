@@ -1,0 +1,83 @@
+"""Runs every example in the package's docstrings, README.md and docs/: `python -m tests.doctests`.
+
+In Markdown, each fenced `python` block runs as pasted; blocks of one page share their names, top to
+bottom. A block marked `python no-run` is shown, not run.
+"""
+
+import doctest
+import importlib
+import os
+import pathlib
+import pkgutil
+import re
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+
+import keras_attention
+
+ROOT = pathlib.Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+class ShapeChecker(doctest.OutputChecker):
+    """Lets PyTorch's `torch.Size([2, 3])` and TensorFlow's `TensorShape` stand for `(2, 3)`."""
+
+    def check_output(self, want, got, optionflags):
+        got = re.sub(r"(?:torch\.Size|TensorShape)\(\[([\d, ]*)\]\)", r"(\1)", got)
+        return super().check_output(want, got, optionflags)
+
+
+def docstring_failures():
+    """Runs the docstrings of all modules; returns (failed, attempted)."""
+    failed = attempted = 0
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(keras_attention.__path__, "keras_attention.")
+    ]
+    for name in ["keras_attention", *names]:
+        module = importlib.import_module(name)
+        runner = doctest.DocTestRunner(ShapeChecker(), optionflags=doctest.ELLIPSIS)
+        for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
+            test.globs["__name__"] = "__main__"
+            keras.utils.set_random_seed(0)
+            runner.run(test)
+        failed, attempted = failed + runner.failures, attempted + runner.tries
+    return failed, attempted
+
+
+def page_failures():
+    """Runs the Python blocks of every page; returns (failed, attempted)."""
+    failed = attempted = 0
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    for page in pages:
+        names = {"__name__": "__main__"}
+        for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+            line = page.read_text(encoding="utf-8")[: block.start()].count("\n") + 2
+            attempted += 1
+            try:
+                exec(compile("\n" * (line - 1) + block.group(1), str(page), "exec"), names)
+            except Exception as error:
+                failed += 1
+                print(f"{page.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")
+    return failed, attempted
+
+
+def main():
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        results = [docstring_failures(), page_failures()]
+        os.chdir(ROOT)
+    failed, attempted = (sum(column) for column in zip(*results, strict=True))
+    print(f"{attempted - failed} passed, {failed} failed")
+    print(f"({results[0][1]} examples, {results[1][1]} blocks, {time.perf_counter() - start:.0f} s)")
+    sys.exit(1 if failed or not attempted else 0)
+
+
+if __name__ == "__main__":
+    main()
