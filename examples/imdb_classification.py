@@ -36,7 +36,10 @@ def main(argv=None):
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nInterrupted. The same command resumes after the last epoch.", file=sys.stderr)
+        print(
+            "\nInterrupted. The same command goes on after the last finished epoch.",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -121,7 +124,9 @@ def _parse_train(argv):
         "--output", type=Path, metavar="DIR", help="default: runs/imdb-MODEL[-positions]"
     )
     for name in ("epochs", "batch-size", "max-length"):
-        parser.add_argument(f"--{name}", type=_at_least(1), metavar="N", help="default: the model's")
+        parser.add_argument(
+            f"--{name}", type=_at_least(1), metavar="N", help="default: the model's"
+        )
     parser.add_argument(
         "--vocabulary-size",
         type=_at_least(4),
@@ -154,7 +159,9 @@ def _parse_predict(argv):
         prog=f"python -m {PROGRAM} predict",
         description="Label, probability and most attended words of each text.",
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the --output of a finished run")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="the --output of a finished run"
+    )
     parser.add_argument("texts", nargs="+", metavar="text")
     return parser.parse_args(argv)
 

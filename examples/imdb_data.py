@@ -144,7 +144,9 @@ def from_folder(folder):
     if splits["train"].texts == splits["test"].texts:
         raise UsageError(f"--data-dir {folder} holds the same reviews in train and in test.")
     dataset = Dataset(FOLDER, splits["train"], splits["test"])
-    return dataset if dataset.is_full_imdb else dataclasses.replace(dataset, warning=_counts(dataset))
+    if dataset.is_full_imdb:
+        return dataset
+    return dataclasses.replace(dataset, warning=_counts(dataset))
 
 
 def _counts(dataset):
@@ -154,7 +156,7 @@ def _counts(dataset):
         for name, label in CLASSES.items()
     )
     return (
-        f"THIS IS NOT THE FULL SET. It has 12,500 reviews in each of four folders; found: {counts}.\n"
+        f"THIS IS NOT THE FULL SET. It has {FULL_CLASS:,} reviews a folder; found: {counts}.\n"
         "The figures of this run do not compare with figures of the full set."
     )
 
@@ -180,7 +182,8 @@ def _read_review(path, label):
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
+        reason = f"{error.reason} at byte {error.start}"
+        raise UsageError(f"{path} is not UTF-8 text: {reason}.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     if not text.strip():

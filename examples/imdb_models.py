@@ -43,6 +43,7 @@ def adam(steps):
 
 
 def probability(features):
+    """The last layer: how probable it is that the review is positive, (B, 1)."""
     # In float32 under every dtype policy: bfloat16 cannot tell 0.996 from 1.
     return keras.layers.Dense(1, "sigmoid", dtype="float32", name="probability")(features)
 

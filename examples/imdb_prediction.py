@@ -47,27 +47,26 @@ class Predictor:
         try:
             model = keras.models.load_model(file)
             self._preprocessor = model.get_layer("preprocessor")
-            classifier = model.get_layer("classifier")
-            self._weighing = _weighing_model(classifier)
+            self._classifier = _with_weights(model.get_layer("classifier"))
         except (OSError, ValueError, TypeError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{file} is not a model of this program: {reason}") from None
         self._window = imdb_models.RECIPES[figures["settings"]["model"]].window
-        self._max_length = figures["settings"]["max_length"]
 
     def __call__(self, texts):
         """A `Prediction` for each text."""
         ids = imdb_text.encode(self._preprocessor, texts)
-        probabilities, weights = self._weighing.predict(ids, verbose=0)
+        probabilities, weights = self._classifier.predict(ids, verbose=0)
         return [
-            Prediction(text, float(p[0]), self._attended(text, *row))
-            for text, p, *row in zip(texts, probabilities, ids, weights, strict=True)
+            Prediction(text, float(probability[0]), self._attended(text, *places))
+            for text, probability, *places in zip(texts, probabilities, ids, weights, strict=True)
         ]
 
     def _attended(self, text, ids, weights):
+        """(word, weight, known) from most weight to least, a word's places taken together."""
         words = imdb_text.words(text)
         totals, known = {}, {}
-        for place, index in enumerate(self._kept(len(words))):
+        for place, index in enumerate(self._kept(len(words), len(ids))):
             if index >= 0:
                 word = words[index]
                 totals[word] = totals.get(word, 0.0) + float(weights[place])
@@ -75,24 +74,34 @@ class Predictor:
         ranking = sorted(totals, key=totals.get, reverse=True)
         return [(word, totals[word], known[word]) for word in ranking]
 
-    def _kept(self, length):
-        """For each place of the model's input the index of the word that stands there, or below 0."""
+    def _kept(self, length, places):
+        """For each place of the model's input the index of the word there, or a number below 0."""
         first = imdb_text.FIRST_WORD
         indices = first + np.arange(length, dtype="int32")[None]
-        kept = self._window(indices, np.array([[length]], "int32"), self._max_length)
+        kept = self._window(indices, np.array([[length]], "int32"), places)
         return ops.convert_to_numpy(kept)[0] - first
 
 
-def _weighing_model(classifier):
-    """From word numbers to the probability, and to the weight that each word has on average.
+def _with_weights(classifier):
+    """From word numbers to the probability, and to the weight of each place in the attention layer.
 
-    The average is over heads and queries: for pooling, the weights in the sum; for self-attention,
-    how much all places together look at a word.
+    The weight is the mean over heads and queries: for pooling, what the place counts for in the
+    sum; for self-attention, how much all places together look at it.
     """
-    layer = classifier.get_layer("attention")
-    _, scores = layer(layer.input, return_attention_scores=True)
-    weights = ops.mean(ops.cast(scores, "float32"), axis=(1, 2))
-    return keras.Model(classifier.input, [classifier.output, weights])
+    weights = []
+
+    def call(layer, *args, **kwargs):
+        if layer.name != "attention":
+            return layer(*args, **kwargs)
+        output, scores = layer(*args, return_attention_scores=True, **kwargs)
+        weights.append(ops.mean(ops.cast(scores, "float32"), axis=(1, 2)))
+        return output
+
+    copy = keras.models.clone_model(classifier, call_function=call)
+    copy.set_weights(classifier.get_weights())
+    if not weights:
+        raise ValueError('it has no layer named "attention"')
+    return keras.Model(copy.input, [copy.output, *weights])
 
 
 def report(prediction, count=8):

@@ -8,17 +8,55 @@ it cannot.
 import numpy as np
 
 SUBJECTS = (
-    "acting, plot, script, music, ending, dialogue, photography, pacing, story, cast, direction, "
-    "humour, opening scene, main character, villain, editing"
-).split(", ")
+    "acting",
+    "plot",
+    "script",
+    "music",
+    "ending",
+    "dialogue",
+    "photography",
+    "pacing",
+    "story",
+    "cast",
+    "direction",
+    "humour",
+    "opening scene",
+    "main character",
+    "villain",
+    "editing",
+)
 PRAISE = (
-    "superb, moving, clever, gripping, charming, brilliant, delightful, honest, beautiful, subtle, "
-    "funny, convincing, memorable, fresh"
-).split(", ")
+    "superb",
+    "moving",
+    "clever",
+    "gripping",
+    "charming",
+    "brilliant",
+    "delightful",
+    "honest",
+    "beautiful",
+    "subtle",
+    "funny",
+    "convincing",
+    "memorable",
+    "fresh",
+)
 BLAME = (
-    "dull, lazy, predictable, clumsy, wooden, tedious, silly, shallow, awful, pointless, stale, "
-    "unconvincing, forgettable, noisy"
-).split(", ")
+    "dull",
+    "lazy",
+    "predictable",
+    "clumsy",
+    "wooden",
+    "tedious",
+    "silly",
+    "shallow",
+    "awful",
+    "pointless",
+    "stale",
+    "unconvincing",
+    "forgettable",
+    "noisy",
+)
 REMARKS = (
     "The {subject} was {word}.",
     "I found the {subject} {word}.",
@@ -65,13 +103,17 @@ def _review(rng, positive):
     agreement = rng.random(rng.integers(1, 5)) < AGREEMENT
     sentences = [_remark(rng, praises=positive == agrees) for agrees in agreement]
     if rng.random() < VERDICT:
-        sentences.append(str(rng.choice(GOOD_VERDICTS if positive else BAD_VERDICTS)))
-    sentences.insert(rng.integers(len(sentences)), str(rng.choice(ASIDES)))
+        sentences.append(_choice(rng, GOOD_VERDICTS if positive else BAD_VERDICTS))
+    sentences.insert(rng.integers(len(sentences)), _choice(rng, ASIDES))
     return " ".join(sentences)
 
 
 def _remark(rng, praises):
     negated = rng.random() < NEGATION
     words = PRAISE if praises != negated else BLAME
-    template = rng.choice(NEGATED_REMARKS if negated else REMARKS)
-    return template.format(subject=rng.choice(SUBJECTS), word=rng.choice(words))
+    template = _choice(rng, NEGATED_REMARKS if negated else REMARKS)
+    return template.format(subject=_choice(rng, SUBJECTS), word=_choice(rng, words))
+
+
+def _choice(rng, options):
+    return options[rng.integers(len(options))]

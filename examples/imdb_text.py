@@ -5,6 +5,7 @@ outside the vocabulary, and then the words by frequency. Only stock Keras layers
 used, so that the saved model needs no code of this example.
 """
 
+import collections
 import string
 
 import keras
@@ -27,24 +28,38 @@ def words(text):
 
 def learn_vocabulary(texts, size):
     """A vectorizer of the most frequent words of `texts`, for word numbers below `size`."""
-    # It reserves one number less than we do: it knows of padding and unknown words, not of starts.
-    vectorizer = keras.layers.TextVectorization(max_tokens=size - 1, name="words")
-    vectorizer.adapt(texts[i : i + 1024] for i in range(0, len(texts), 1024))
-    return vectorizer
+    counts = collections.Counter()
+    for text in texts:
+        counts.update(words(text))
+    frequent = [word for word, _ in counts.most_common(size - FIRST_WORD)]
+    # Not `adapt`: what that learns is saved as lines of a text file, and some reviews have words
+    # with U+0085, which ends a line. A vocabulary that was given is saved as JSON.
+    return keras.layers.TextVectorization(vocabulary=frequent, name="words")
 
 
 def vocabulary_size(vectorizer):
     """One more than the largest word number."""
+    # The vectorizer knows of padding and unknown words, but not of starts.
     return vectorizer.vocabulary_size() + 1
 
 
 def build_preprocessor(vectorizer, window, max_length):
-    """The model from strings (B,) to word numbers (B, max_length) of the words that `window` keeps."""
+    """The model from strings (B,) to the numbers (B, max_length) of the words `window` keeps."""
     text = keras.Input(shape=(), dtype="string", name="text")
     ids = ops.cast(vectorizer(text), "int32")
     is_word = ops.cast(ops.not_equal(ids, PADDING), "int32")
     length = ops.sum(is_word, axis=1, keepdims=True)
     return keras.Model(text, window(ids + is_word, length, max_length), name="preprocessor")
+
+
+def longest(texts, limit):
+    """The number of words in the longest of `texts`, or `limit` if that is less."""
+    length = 1
+    for text in texts:
+        length = max(length, len(words(text)))
+        if length >= limit:
+            return limit
+    return length
 
 
 def encode(preprocessor, texts):

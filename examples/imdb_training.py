@@ -41,7 +41,7 @@ def train(run, name, dataset, settings):
     run.begin(
         {"model": name, **settings, "data": [train_set.checksum(), test_set.checksum()]},
         dataset=dataset.source,
-        full_imdb=dataset.is_full_imdb and settings["limit"] is None,
+        full_imdb=dataset.is_full_imdb and not settings["limit"] and not settings["validation"],
         sizes={
             "train": len(train_set),
             measured_on: len(measured),
@@ -61,23 +61,28 @@ def train(run, name, dataset, settings):
         keras.config.set_dtype_policy("mixed_bfloat16")
     print("Counting words …", flush=True)
     vectorizer = imdb_text.learn_vocabulary(train_set.texts, settings["vocabulary_size"])
-    preprocessor = imdb_text.build_preprocessor(vectorizer, recipe.window, settings["max_length"])
-    x, y = imdb_text.encode(preprocessor, train_set.texts), train_set.labels[:, None]
+    # Places that no review reaches would be computed for nothing.
+    max_length = imdb_text.longest(train_set.texts, settings["max_length"])
+    preprocessor = imdb_text.build_preprocessor(vectorizer, recipe.window, max_length)
+    x, y = _encode(preprocessor, train_set)
+    measured = _encode(preprocessor, measured)
     classifier = run.load_checkpoint(keras.models.load_model)
     if classifier is None:
         steps = settings["epochs"] * -(-len(x) // settings["batch_size"])
-        classifier = build_classifier(
-            recipe, vectorizer, settings["max_length"], steps, settings["jit"]
-        )
+        classifier = build_classifier(recipe, vectorizer, max_length, steps, settings["jit"])
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
-    measured_x, measured_y = imdb_text.encode(preprocessor, measured.texts), measured.labels[:, None]
     for epoch in range(len(run.epochs), settings["epochs"]):
         figures = _train_epoch(classifier, x, y, epoch, settings)
-        figures |= _measure(classifier, measured_x, measured_y, measured_on)
+        figures |= _measure(classifier, *measured, measured_on)
         run.finish_epoch(classifier, figures)
         print(_line(figures, measured_on), flush=True)
     return _finish(run, preprocessor, classifier, test_set)
+
+
+def _encode(preprocessor, reviews):
+    """What the classifier takes and what it should say, (n, max_length) and (n, 1)."""
+    return imdb_text.encode(preprocessor, reviews.texts), reviews.labels[:, None]
 
 
 def build_classifier(recipe, vectorizer, max_length, steps, jit):
@@ -85,9 +90,7 @@ def build_classifier(recipe, vectorizer, max_length, steps, jit):
     ids = keras.Input((max_length,), dtype="int32", name="ids")
     outputs = recipe.build(ids, imdb_text.vocabulary_size(vectorizer))
     classifier = keras.Model(ids, outputs, name="classifier")
-    classifier.compile(
-        recipe.optimizer(steps), recipe.loss, metrics=["accuracy"], jit_compile=jit
-    )
+    classifier.compile(recipe.optimizer(steps), recipe.loss, metrics=["accuracy"], jit_compile=jit)
     return classifier
 
 
@@ -137,8 +140,7 @@ def _finish(run, preprocessor, classifier, test_set):
     run.write(MODEL, lambda path: model.save(path, include_optimizer=False))
     test = {name: run.epochs[-1].get(name) for name in ("test_loss", "test_accuracy")}
     if None in test.values():
-        x = imdb_text.encode(preprocessor, test_set.texts)
-        test = _measure(classifier, x, test_set.labels[:, None], "test")
+        test = _measure(classifier, *_encode(preprocessor, test_set), "test")
     try:
         run.write(CURVES, lambda path: _plot(run.figures, path))
     except ImportError as error:

@@ -61,7 +61,7 @@ class RunDirectory:
         while not existing.exists():
             existing = existing.parent
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise UsageError(f"--output {self.path} cannot be written: {existing} does not allow it.")
+            raise UsageError(f"--output {self.path} cannot be written, because of {existing}.")
 
     def begin(self, settings, **facts):
         """Starts a run with `settings`, or takes up the one that is there if it has the same.

@@ -158,10 +158,6 @@ class _Combination(Pattern):
             raise ValueError(f"{type(self).__name__} needs at least one pattern. Received: none")
         self.patterns = parts
 
-    @classmethod
-    def from_config(cls, config):
-        return cls([saving.deserialize(pattern) for pattern in config["patterns"]])
-
     def _key(self):
         return frozenset(self.patterns)
 

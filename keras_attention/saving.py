@@ -49,6 +49,8 @@ def serialize(value):
 
 def deserialize(value):
     """The object that `serialize` wrote; anything else is returned as it is."""
+    if isinstance(value, list):
+        return [deserialize(item) for item in value]
     if isinstance(value, dict) and "class_name" in value:
         return keras.saving.deserialize_keras_object(value)
     return value

@@ -1,7 +1,7 @@
-"""Runs the tests that Keras ships for its `MultiHeadAttention` on ours: `python -m tests.keras_own_tests`.
+"""Runs the tests that Keras ships for its layer on ours: `python -m tests.keras_own_tests`.
 
-Nothing of Keras is copied: the file is the one in the installed wheel, and runs on the backend that
-KERAS_BACKEND names, with `keras.layers.MultiHeadAttention` replaced. Arguments are handed to pytest.
+Nothing of Keras is copied: the file is the one in the installed wheel. It runs on the backend that
+KERAS_BACKEND names, with `keras.layers.MultiHeadAttention` replaced. Arguments go to pytest.
 
 `EXPECTED_TO_FAIL` lists what our layer does differently on purpose. Each of these runs as well: one
 that passes, or that Keras no longer has, fails the run, so the list cannot go stale.

@@ -16,10 +16,11 @@ from keras_attention import shapes
 
 ops = keras.ops
 
-# Scores are kept within ±(_LARGEST² · K), far enough inside float32 that adding _MASKED to one, or
-# subtracting one from another, stays finite; and _MASKED lies so far below them that a masked key's
-# weight is exp(-huge) = 0 exactly.
+# Scores are kept within ±(_LARGEST² · K), and with their bias within ±_HIGHEST, far enough inside
+# float32 that subtracting one from another stays finite. A masked one is _MASKED, so far below them
+# that its weight is exp(-huge) = 0 exactly.
 _LARGEST = 1e17
+_HIGHEST = 1e38
 _MASKED = -1.5e38
 
 
@@ -75,8 +76,10 @@ def attend(
         logits = ops.cast(score(query, key), wide)
     if bias is not None:
         logits = ops.add(logits, ops.cast(bias, wide))
+    if bias is not None or score is not None:
+        logits = ops.clip(logits, -_HIGHEST, _HIGHEST)
     if mask is not None:
-        logits = ops.add(logits, ops.where(mask, ops.cast(0.0, wide), ops.cast(_MASKED, wide)))
+        logits = ops.where(mask, logits, ops.cast(_MASKED, wide))
 
     if normalization is None:
         weights = ops.softmax(logits, axis=-1)

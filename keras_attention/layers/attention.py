@@ -1,6 +1,7 @@
 """`Attention`: the whole pipeline, with every slot open. The other layers are presets of it."""
 
 import keras
+from keras.src import backend
 
 from keras_attention import (
     kernels,
@@ -277,23 +278,26 @@ class Attention(saving.ConfigurableLayer):
 
     def _attend(self, query, value, key, mask, return_scores, training, use_causal_mask):
         """From heads to heads, by the kernel: all slots of the pipeline but the projections."""
-        bias = None
-        if self.position is not None:
-            query, key = self.position.encode(
-                query, key, ops.arange(ops.shape(query)[1]), ops.arange(ops.shape(key)[1])
+        # Slots read their weights as they are stored, also where Keras would cast them on reading
+        # because this layer computes in bfloat16 or float16.
+        with backend.AutocastScope(None):
+            bias = None
+            if self.position is not None:
+                query, key = self.position.encode(
+                    query, key, ops.arange(ops.shape(query)[1]), ops.arange(ops.shape(key)[1])
+                )
+                bias = self.position.bias_between(self.num_heads)
+            return kernels.attend(
+                **self.score.as_kernel_arguments(query, key),
+                value=value,
+                bias=bias,
+                mask=mask,
+                pattern=self._whole_pattern(use_causal_mask),
+                normalization=self.normalization.as_kernel_argument(),
+                dropout=self.dropout if training else 0.0,
+                seed=self._dropout_layer.seed_generator if self.dropout else None,
+                return_scores=return_scores,
             )
-            bias = self.position.bias_between(self.num_heads)
-        return kernels.attend(
-            **self.score.as_kernel_arguments(query, key),
-            value=value,
-            bias=bias,
-            mask=mask,
-            pattern=self._whole_pattern(use_causal_mask),
-            normalization=self.normalization.as_kernel_argument(),
-            dropout=self.dropout if training else 0.0,
-            seed=self._dropout_layer.seed_generator if self.dropout else None,
-            return_scores=return_scores,
-        )
 
     def _whole_pattern(self, use_causal_mask):
         """The pattern slot and what the call adds to it."""

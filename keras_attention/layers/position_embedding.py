@@ -189,6 +189,8 @@ class LearnedPositionEmbedding(PositionEmbedding):
             initializer=self.embeddings_initializer,
             regularizer=self.embeddings_regularizer,
             constraint=self.embeddings_constraint,
+            # Read in float32 where the layer computes in less, so that only the sum is rounded.
+            autocast=False,
         )
 
     def _check_range(self, x, start_index, positions):

@@ -1,0 +1,52 @@
+"""What every test starts from, and the one check that tests of several slots share."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    """Weights and dropout are drawn alike in every run, whichever tests run before."""
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def check_in_every_layer(tmp_path):
+    """Checks a slot of a user's own in three layers at once: it trains, saves and loads.
+
+    Takes a function that gives the slot anew for each layer, as a dictionary of arguments, and
+    returns the three layers as they were loaded from the file.
+    """
+
+    def check(slot):
+        x = 2 * np.random.default_rng(0).normal(size=(4, 5, 6)).astype("float32")
+        target = np.random.default_rng(1).normal(size=(4, 5, 6)).astype("float32")
+        layers = [
+            keras_attention.Attention(2, 3, **slot()),
+            keras_attention.MultiHeadAttention(2, 3, **slot()),
+            keras_attention.TransformerBlock(8, 2, **slot()),
+        ]
+        symbol = keras.Input((None, 6))
+        model = keras.Model(symbol, keras.layers.add([layer(symbol) for layer in layers]))
+        before = [np.array(keras.ops.convert_to_numpy(v)) for v in model.trainable_variables]
+        # Compiling as a whole is slow on TensorFlow and PyTorch, and not doing so on JAX.
+        on_jax = keras.config.backend() == "jax"
+        model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=on_jax)
+        model.fit(x, target, verbose=0)
+        for variable, old in zip(model.trainable_variables, before, strict=True):
+            # A bias of all keys shifts the scores of a query alike, which softmax cannot see.
+            if not variable.path.endswith("key/bias"):
+                new = keras.ops.convert_to_numpy(variable)
+                assert np.abs(new - old).max() > 0, f"{variable.path} was not trained"
+
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        outputs = [keras.ops.convert_to_numpy(m(x)) for m in (model, loaded)]
+        assert np.isfinite(outputs[0]).all()
+        np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-6, atol=1e-6)
+        return [loaded.get_layer(layer.name) for layer in layers]
+
+    return check

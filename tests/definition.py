@@ -1,0 +1,98 @@
+"""Attention in float64, in loops over batch, heads, queries and keys, straight from the equations.
+
+The tests compare with this. It is NumPy alone, and uses nothing of the package.
+"""
+
+import math
+
+import numpy as np
+
+
+def pair_score(query, key, score="scaled_dot", scale=None, matrix=None):
+    """The score of one query vector and one key vector."""
+    if score == "general":
+        return sum(
+            query[a] * matrix[a, b] * key[b] for a in range(len(query)) for b in range(len(key))
+        )
+    product = sum(query[a] * key[a] for a in range(len(query)))
+    if score == "dot":
+        return product
+    if score == "scaled_dot":
+        return product / math.sqrt(len(query)) if scale is None else product * scale
+    if score == "cosine":
+        lengths = math.sqrt(sum(a * a for a in query)) * math.sqrt(sum(b * b for b in key))
+        return 0.0 if lengths == 0 else product / lengths * (1.0 if scale is None else scale)
+    raise ValueError(score)
+
+
+def normalize(scores, normalization="softmax"):
+    """The weights of a list of scores, which are those of the keys that may be attended to."""
+    if normalization == "sigmoid":
+        return [1 / (1 + math.exp(-score)) for score in scores]
+    if normalization == "softmax":
+        # Taking the largest away changes no quotient, and keeps each exponential finite.
+        powers = [math.exp(score - max(scores)) for score in scores]
+        return [power / sum(powers) for power in powers]
+    raise ValueError(normalization)
+
+
+def attend(
+    query,
+    key,
+    value,
+    *,
+    score="scaled_dot",
+    scale=None,
+    matrix=None,
+    bias=0.0,
+    mask=True,
+    normalization="softmax",
+):
+    """The output (B, T, H, V) and the weights (B, H, T, S).
+
+    Query is (B, T, H, K), key (B, S, H, K) and value (B, S, H, V); `bias` and `mask` broadcast to
+    (B, H, T, S), and `matrix` is the (H, K, K) of the score "general".
+    """
+    query, key, value = (np.asarray(array, "float64") for array in (query, key, value))
+    batch, queries, heads, _ = query.shape
+    keys, features = value.shape[1], value.shape[3]
+    bias = np.broadcast_to(np.asarray(bias, "float64"), (batch, heads, queries, keys))
+    mask = np.broadcast_to(mask, (batch, heads, queries, keys))
+    output = np.zeros((batch, queries, heads, features))
+    weights = np.zeros((batch, heads, queries, keys))
+    for b in range(batch):
+        for h in range(heads):
+            for t in range(queries):
+                allowed = [s for s in range(keys) if mask[b, h, t, s]]
+                if not allowed:
+                    continue
+                scores = [
+                    pair_score(
+                        query[b, t, h],
+                        key[b, s, h],
+                        score,
+                        scale,
+                        None if matrix is None else matrix[h],
+                    )
+                    + bias[b, h, t, s]
+                    for s in allowed
+                ]
+                for s, weight in zip(allowed, normalize(scores, normalization), strict=True):
+                    weights[b, h, t, s] = weight
+                    output[b, t, h] += weight * value[b, s, h]
+    return output, weights
+
+
+def gradients(function, arrays, step=1e-5):
+    """Central differences of a scalar function of float64 arrays, with respect to each of them."""
+    arrays = [np.array(array, "float64") for array in arrays]
+    found = [np.zeros_like(array) for array in arrays]
+    for array, gradient in zip(arrays, found, strict=True):
+        for place in np.ndindex(array.shape):
+            here = array[place]
+            array[place] = here + step
+            above = function(*arrays)
+            array[place] = here - step
+            gradient[place] = (above - function(*arrays)) / (2 * step)
+            array[place] = here
+    return found

@@ -1,0 +1,442 @@
+"""Every `raise` of the package: a call that reaches it, the exception's type, and its message.
+
+The last test parses the package, and fails when a `raise` has no row here that reaches it.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import normalizations, ops, patterns, positions, scores, shapes
+from keras_attention.layers.position_embedding import PositionEmbedding
+
+PACKAGE = Path(ka.__file__).parent
+
+B, T, S, D = 2, 3, 5, 4
+
+
+def zeros(*shape, dtype="float32"):
+    return keras.ops.zeros(shape, dtype)
+
+
+def heads(*shapes):
+    return [zeros(*shape) for shape in shapes or ((B, T, 2, D), (B, S, 2, D), (B, S, 2, D))]
+
+
+X = np.zeros((B, T, D), "float32")
+Y = np.zeros((B, S, D), "float32")
+ADDITIVE = np.where(np.eye(T, S) > 0, 0.0, -1e9).astype("float32")
+
+# A call, the type of its exception, and a pattern in the message: what was expected and what came.
+ROWS = {
+    # shapes
+    "rank of query": (
+        lambda: ops.attend(*heads((B, T, D), (B, S, 2, D), (B, S, 2, D))),
+        ValueError,
+        r"`query` must have 4 axes, \(B, T, H, K\)\. Received: query\.shape=\(2, 3, 4\)",
+    ),
+    "rank of key": (
+        lambda: ops.attend(*heads((B, T, 2, D), (S, 2, D), (B, S, 2, D))),
+        ValueError,
+        r"`key` must have 4 axes, \(B, S, H, K\)\. Received: key\.shape=\(5, 2, 4\)",
+    ),
+    "rank of value": (
+        lambda: ops.attend(*heads((B, T, 2, D), (B, S, 2, D), (B, S, 2, D, 1))),
+        ValueError,
+        r"`value` must have 4 axes, \(B, S, H, V\)\. Received: value\.shape=\(2, 5, 2, 4, 1\)",
+    ),
+    "batch sizes": (
+        lambda: ops.attend(*heads((3, T, 2, D), (B, S, 2, D), (B, S, 2, D))),
+        ValueError,
+        r"Batch sizes must be equal\. Received: query=3, key=2, value=2",
+    ),
+    "lengths of key and value": (
+        lambda: ops.attend(*heads((B, T, 2, D), (B, S, 2, D), (B, 4, 2, D))),
+        ValueError,
+        r"Lengths of key and value must be equal\. Received: key=5, value=4",
+    ),
+    "numbers of heads": (
+        lambda: ops.attend(*heads((B, T, 2, D), (B, S, 1, D), (B, S, 2, D))),
+        ValueError,
+        r"Numbers of heads must be equal\. Received: query=2, key=1, value=2",
+    ),
+    "numbers of features": (
+        lambda: ops.attend(*heads((B, T, 2, 3), (B, S, 2, D), (B, S, 2, D))),
+        ValueError,
+        r"features that ScaledDot compares must be equal\. Received: query=3, key=4",
+    ),
+    "a count of zero": (
+        lambda: ka.Attention(num_heads=0, key_dim=4),
+        ValueError,
+        r"argument `num_heads`, expected an integer of at least 1\. Received: num_heads=0",
+    ),
+    "a count that is a float": (
+        lambda: ka.FeedForward(2.0),
+        ValueError,
+        r"argument `intermediate_dim`.* Received: intermediate_dim=2\.0",
+    ),
+    "a count that is a bool": (
+        lambda: ka.ScaledEmbedding(10, True),
+        ValueError,
+        r"argument `dim`.* Received: dim=True",
+    ),
+    "a rate of one": (
+        lambda: ka.TransformerBlock(8, 2, dropout=1),
+        ValueError,
+        r"`dropout` must be a number in \[0, 1\)\. Received: dropout=1",
+    ),
+    "a rate that is text": (
+        lambda: ops.attend(*heads(), dropout="0.1"),
+        ValueError,
+        r"`dropout` must be a number in \[0, 1\)\. Received: dropout='0\.1'",
+    ),
+    "lengths of a layer's key and value": (
+        lambda: ka.Attention()(X, Y, X),
+        ValueError,
+        r"All dimensions of `value` and `key`, except the last.*"
+        r"value_shape=\(2, 5, 4\) and key_shape=\(2, 3, 4\)",
+    ),
+    # saving: the slots
+    "an unknown score": (
+        lambda: ka.Attention(score="dots"),
+        ValueError,
+        r"Unknown score 'dots'\. Expected one of \['cosine', .*'scaled_dot'\].* subclass of Score",
+    ),
+    "an unknown normalization": (
+        lambda: ka.AttentionPooling(normalization="softmin"),
+        ValueError,
+        r"Unknown normalization 'softmin'\. Expected one of \['sigmoid', 'softmax'\]",
+    ),
+    "an unknown pattern": (
+        lambda: ka.TransformerBlock(8, 2, pattern="casual"),
+        ValueError,
+        r"Unknown pattern 'casual'\. Expected one of \['causal'\]",
+    ),
+    "an unknown position": (
+        lambda: ka.Attention(position="sideways"),
+        ValueError,
+        r"Unknown position 'sideways'\.",
+    ),
+    "a slot of another kind": (
+        lambda: ka.Attention(score=patterns.Causal()),
+        TypeError,
+        r"`score` must be a string, an instance of Score or its saved config\. "
+        r"Received: Causal\(\) \(of type Causal\)",
+    ),
+    "a saved config of another kind": (
+        lambda: patterns.get(keras.saving.serialize_keras_object(normalizations.Softmax())),
+        TypeError,
+        r"`pattern` must be .* Received: Softmax\(\) \(of type Softmax\)",
+    ),
+    # masks
+    "a symbolic float mask": (
+        lambda: ka.Attention()(
+            keras.Input((T, D)), keras.Input((S, D)), attention_mask=keras.Input((T, S))
+        ),
+        TypeError,
+        r"`attention_mask` must be boolean, True = attend\. Received dtype float32.*dtype='bool'",
+    ),
+    "an additive mask": (
+        lambda: ops.attend(*heads(), mask=ADDITIVE),
+        ValueError,
+        r"`mask` must be boolean, .*Received dtype float32 with the value -1000000000\.0.*bias",
+    ),
+    "an additive mask of a layer": (
+        lambda: ka.Attention()(X, Y, attention_mask=ADDITIVE),
+        ValueError,
+        r"`attention_mask` must be boolean, .*with the value -1000000000\.0",
+    ),
+    "a mask of counts": (
+        lambda: ka.Attention()(X, Y, value_mask=np.array([[3, 1, 0, 0, 0]] * B, "int32")),
+        ValueError,
+        r"`value_mask` must be boolean, .*Received dtype int32 with the value 3",
+    ),
+    "an additive mask of a block": (
+        lambda: ka.TransformerBlock(8, 2)(X, mask=np.array([[0.0, 0.0, -1e9]] * B)),
+        ValueError,
+        r"`mask` must be boolean, .*with the value -1000000000\.0",
+    ),
+    # patterns
+    "a pattern without a rule": (
+        lambda: patterns.Pattern()(3, 4),
+        TypeError,
+        r"Pattern must implement `attends\(self, i, j\)`\.",
+    ),
+    "a combination of other things": (
+        lambda: patterns.And([patterns.Causal(), "causal"]),
+        TypeError,
+        r"Expected patterns\. Received: 'causal'",
+    ),
+    "an empty combination": (
+        lambda: patterns.Or([]),
+        ValueError,
+        r"Or needs at least one pattern\. Received: none",
+    ),
+    "the complement of another thing": (
+        lambda: patterns.Not("causal"),
+        TypeError,
+        r"Expected a pattern\. Received: 'causal'",
+    ),
+    "a window of negative size": (
+        lambda: patterns.SlidingWindow(-1, 0),
+        ValueError,
+        r"argument `left`, expected an integer of at least 0\. Received: left=-1",
+    ),
+    # normalizations, scores, positions
+    "a normalization without a rule": (
+        lambda: ops.attend(*heads(), normalization=normalizations.Normalization()),
+        TypeError,
+        r"Normalization must implement `normalize\(self, scores, mask\)`\.",
+    ),
+    "a scale of ScaledDot": (
+        lambda: scores.ScaledDot(scale="1"),
+        TypeError,
+        r"`scale` must be a number or None\. Received: scale='1'",
+    ),
+    "a scale of Cosine": (
+        lambda: scores.Cosine(scale=None),
+        TypeError,
+        r"`scale` must be a number\. Received: scale=None",
+    ),
+    "the bias of a position without one": (
+        lambda: positions.Position().bias(zeros(1), zeros(1), 2),
+        TypeError,
+        r"Position has no bias\.",
+    ),
+    # kernels and ops
+    "an unknown kernel": (
+        lambda: ops.attend(*heads(), kernel="quantum"),
+        ValueError,
+        r"`kernel` must be one of \('auto', .*Received: kernel='quantum'",
+    ),
+    "a score with weights and no layer": (
+        lambda: ops.attend(*heads(), score="general"),
+        ValueError,
+        r"`score` has weights, which a function cannot own.*Received: score=<General",
+    ),
+    "rank of the mask": (
+        lambda: ops.attend(*heads(), mask=zeros(S, dtype="bool")),
+        ValueError,
+        r"`mask` must be \(T, S\), \(B, T, S\) or \(B, H, T, S\)\. Received: mask\.shape=\(5,\)",
+    ),
+    # Attention
+    "heads without projections": (
+        lambda: ka.Attention(num_heads=2),
+        ValueError,
+        r"Without `key_dim` there are no projections.*Received: num_heads=2, value_dim=None, "
+        r"use_bias=False",
+    ),
+    "no score": (
+        lambda: ka.Attention(score=None),
+        TypeError,
+        r"`score` must not be None\.",
+    ),
+    "no normalization": (
+        lambda: ka.MultiHeadAttention(2, 4, normalization=None),
+        TypeError,
+        r"`normalization` must not be None\.",
+    ),
+    "rank of a layer's query": (
+        lambda: ka.Attention()(zeros(B, D), Y),
+        ValueError,
+        r"`query` must have 3 axes, \(batch, positions, features\)\. Received: "
+        r"query\.shape=\(2, 4\)",
+    ),
+    "rank of a layer's mask": (
+        lambda: ka.Attention()(X, Y, attention_mask=zeros(S, dtype="bool")),
+        ValueError,
+        r"`attention_mask` must be \(T, S\).*Received: attention_mask\.shape=\(5,\)",
+    ),
+    "a list and a tensor": (
+        lambda: ka.Attention()([X, Y], Y),
+        ValueError,
+        r"either as one list or as three arguments\. Received: a list, and `value` or `key`",
+    ),
+    "a list of one": (
+        lambda: ka.Attention()([X]),
+        ValueError,
+        r"must be \[query, value\] or \[query, value, key\]\. Received a list of length 1",
+    ),
+    "a list of four": (
+        lambda: ka.Attention()([X, Y, Y, Y]),
+        ValueError,
+        r"must be \[query, value\] or \[query, value, key\]\. Received a list of length 4",
+    ),
+    "two sequences for one": (
+        lambda: ka.SelfAttention()(X, Y),
+        ValueError,
+        r"SelfAttention takes one sequence\. Received: query\.shape=\(2, 3, 4\), "
+        r"value\.shape=\(2, 5, 4\)",
+    ),
+    # MultiHeadAttention
+    "flash_attention of another type": (
+        lambda: ka.MultiHeadAttention(2, 4, flash_attention="yes"),
+        TypeError,
+        r"`flash_attention` must be None, True or False\. Received: flash_attention='yes'",
+    ),
+    "ranks of query and value": (
+        lambda: ka.MultiHeadAttention(2, 4)(zeros(B, T, 2, D), Y),
+        ValueError,
+        r"`query` and `value` must have the same number of axes, at least 3.*"
+        r"query\.shape=\(2, 3, 2, 4\), value\.shape=\(2, 5, 4\)",
+    ),
+    "an output shape of floats": (
+        lambda: ka.MultiHeadAttention(2, 4, output_shape=(2, 3.0)),
+        ValueError,
+        r"Invalid `output_shape`: expected an integer, or a tuple or list of integers\. "
+        r"Received: output_shape=\(2, 3\.0\)",
+    ),
+    "an axis that is not there": (
+        lambda: ka.MultiHeadAttention(2, 4, attention_axes=2)(X, Y),
+        ValueError,
+        r"`attention_axes` must lie between the batch axis and the features of inputs with 3 axes"
+        r".*Received: attention_axes=\(2,\)",
+    ),
+    "rank of a mask over two axes": (
+        lambda: ka.MultiHeadAttention(2, 4)(
+            zeros(B, T, 2, D), zeros(B, S, 2, D), attention_mask=zeros(T, S, dtype="bool")
+        ),
+        ValueError,
+        r"`attention_mask` must have 4 to 6 axes, the last 4 being positions of query and key\. "
+        r"Received: attention_mask\.shape=\(3, 5\)",
+    ),
+    # TransformerBlock and AttentionPooling
+    "heads that do not divide the features": (
+        lambda: ka.TransformerBlock(8, 3)(X),
+        ValueError,
+        r"with features that `num_heads` divides\. Received: x\.shape=\(2, 3, 4\), num_heads=3",
+    ),
+    "rank of what is pooled": (
+        lambda: ka.AttentionPooling()(zeros(B, D)),
+        ValueError,
+        r"`x` must be \(batch, positions, features\) with a known number of features\. "
+        r"Received: x\.shape=\(2, 4\)",
+    ),
+    # Position embeddings
+    "an unknown merge mode": (
+        lambda: ka.SinCosPositionEmbedding(merge_mode="sum"),
+        ValueError,
+        r"`merge_mode` must be one of \('add', 'concat', 'none'\)\. Received: merge_mode='sum'",
+    ),
+    "a position embedding without a rule": (
+        lambda: PositionEmbedding()(X),
+        TypeError,
+        r"PositionEmbedding must implement `embed\(self, positions, size\)`\.",
+    ),
+    "rank of what positions are added to": (
+        lambda: ka.SinCosPositionEmbedding()(zeros(B, D)),
+        ValueError,
+        r"`x` must be \(batch, positions, features\) with a known number of features\. "
+        r"Received: x\.shape=\(2, 4\)",
+    ),
+    "features that cannot be added": (
+        lambda: ka.LearnedPositionEmbedding(9, dim=6)(X),
+        ValueError,
+        r"With merge_mode='add', `dim` must be None or the number of features of `x`\. "
+        r"Received: dim=6, x\.shape=\(2, 3, 4\)",
+    ),
+    "a wavelength of zero": (
+        lambda: ka.SinCosPositionEmbedding(max_wavelength=0),
+        ValueError,
+        r"`max_wavelength` must be positive\. Received: max_wavelength=0",
+    ),
+    "positions past the table": (
+        lambda: ka.LearnedPositionEmbedding(4)(X, start_index=2),
+        ValueError,
+        r"Positions must lie in \[0, max_length=4\)\. Received positions from 2 to 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_message_says_what_was_expected_and_what_came(row):
+    call, exception, message = ROWS[row]
+    with pytest.raises(exception, match=re.compile(message, re.DOTALL)):
+        call()
+
+
+def raises():
+    """Path and lines of every `raise` statement of the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise):
+                yield str(path), node.lineno, node.end_lineno
+
+
+def lines_run_by(calls):
+    """The lines of the package that the calls execute, as (path, line)."""
+    lines = set()
+
+    def enter(frame, event, argument):
+        return line if frame.f_code.co_filename.startswith(str(PACKAGE)) else None
+
+    def line(frame, event, argument):
+        lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        for call, exception, _ in calls:
+            try:
+                call()
+            except exception:
+                continue
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_every_raise_has_a_row():
+    statements = list(raises())
+    assert len(statements) > 30
+    lines = lines_run_by(ROWS.values())
+    unreached = [
+        f"{Path(path).relative_to(PACKAGE)}:{first}"
+        for path, first, last in statements
+        if not any((path, number) in lines for number in range(first, last + 1))
+    ]
+    assert not unreached, f"add a row for each of these: {unreached}"
+
+
+def test_a_raise_without_a_row_is_seen():
+    few = [ROWS["an unknown kernel"]]
+    lines = lines_run_by(few)
+    reached = [path for path, first, last in raises() if (path, first) in lines]
+    assert [Path(path).name for path in reached] == ["__init__.py"]
+
+
+def test_counts_name_the_argument_that_is_wrong():
+    layers = {
+        "num_heads": lambda n: ka.TransformerBlock(8, n),
+        "key_dim": lambda n: ka.Attention(2, n),
+        "value_dim": lambda n: ka.Attention(2, 4, n),
+        "intermediate_dim": lambda n: ka.TransformerBlock(n, 2),
+        "output_dim": lambda n: ka.FeedForward(8, output_dim=n),
+        "num_queries": lambda n: ka.AttentionPooling(n),
+        "vocabulary_size": lambda n: ka.ScaledEmbedding(n, 4),
+        "dim": lambda n: ka.SinCosPositionEmbedding(n),
+        "max_length": lambda n: ka.LearnedPositionEmbedding(n),
+        "sliding_window": lambda n: ka.MultiHeadAttention(2, 4, sliding_window=n),
+        "rate": patterns.Dilated,
+        "length": patterns.Prefix,
+        "size": patterns.Block,
+        "right": lambda n: patterns.SlidingWindow(0, n),
+    }
+    for name, make in layers.items():
+        with pytest.raises(ValueError, match=f"argument `{name}`.*Received: {name}=-1"):
+            make(-1)
+    with pytest.raises(ValueError, match="Received: rate=0"):
+        patterns.Strided(0)
+
+
+def test_sizes_that_are_not_known_agree_with_any():
+    shapes.check_same("Lengths", query=None, key=3, value=3)
+    with pytest.raises(ValueError, match=r"Lengths must be equal\. Received: key=3, value=4"):
+        shapes.check_same("Lengths", query=None, key=3, value=4)

@@ -1,0 +1,635 @@
+"""The example program `examples.imdb_classification`, from its command line to its files."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("the example needs Keras on TensorFlow", allow_module_level=True)
+
+from examples import imdb_classification, imdb_data, imdb_models, imdb_prediction, imdb_text
+from examples.errors import UsageError
+from examples.run_directory import RunDirectory
+
+ROOT = Path(__file__).parents[1]
+TINY = ["--model", "post", "--vocabulary-size", "200", "--max-length", "12"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """An aclImdb folder of 64 + 32 made-up reviews."""
+    root = tmp_path_factory.mktemp("data") / "aclImdb"
+    for split, count, seed in (("train", 64, 0), ("test", 32, 1)):
+        texts, labels = imdb_data.imdb_sample.generate(count, seed)
+        for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
+            path = root / split / ("pos" if label else "neg") / f"{number}_{9 if label else 2}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="session")
+def finished(folder, tmp_path_factory):
+    """The output of an uninterrupted run of three epochs."""
+    output = tmp_path_factory.mktemp("runs") / "finished"
+    assert main(*TINY, "--epochs", "3", "--data-dir", folder, "--output", output) == 0
+    return output
+
+
+def main(*arguments):
+    return imdb_classification.main([str(argument) for argument in arguments])
+
+
+def figures(output):
+    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
+
+
+def curves(output):
+    """What each epoch gave, without the time that it took."""
+    return [
+        {name: value for name, value in epoch.items() if name != "seconds"}
+        for epoch in figures(output)["epochs"]
+    ]
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else None
+
+
+# Data
+
+
+def only_pos(root):
+    shutil.rmtree(root / "train" / "neg")
+
+
+def no_train(root):
+    shutil.rmtree(root / "train")
+
+
+def no_reviews(root):
+    for path in (root / "test" / "pos").iterdir():
+        path.unlink()
+
+
+def latin_1(root):
+    (root / "train" / "pos" / "900_8.txt").write_bytes("Amélie".encode("latin-1"))
+
+
+def cut_short(root):
+    (root / "train" / "pos" / "900_8.txt").write_text("")
+
+
+def mixed_up(root):
+    (root / "train" / "pos" / "900_2.txt").write_text("Dull.")
+
+
+def test_is_train(root):
+    shutil.rmtree(root / "test")
+    shutil.copytree(root / "train", root / "test")
+
+
+test_is_train.__test__ = False  # A way to break a folder, not a test.
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "is not a directory"),
+        (only_pos, "has no train/neg"),
+        (no_train, "has no train/neg"),
+        (no_reviews, "holds no reviews"),
+        (latin_1, "900_8.txt is not UTF-8"),
+        (cut_short, "900_8.txt is empty"),
+        (mixed_up, "900_2.txt is in the wrong folder"),
+        (test_is_train, "same reviews in train and in test"),
+    ],
+)
+def test_damaged_folder(folder, tmp_path, capsys, damage, message):
+    data = tmp_path / "aclImdb"
+    shutil.copytree(folder, data)
+    damage(data)
+    assert main("--data-dir", data, "--output", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") <= 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_folder_above_is_guessed(folder):
+    with pytest.raises(UsageError, match="Did you mean "):
+        imdb_data.from_folder(folder.parent)
+
+
+def test_partial_set_is_told(folder):
+    dataset = imdb_data.from_folder(folder)
+    assert "NOT THE FULL SET" in dataset.warning
+    for split in ("train", "test"):
+        for name in ("pos", "neg"):
+            count = len(list((folder / split / name).iterdir()))
+            assert f"{split}/{name} {count}" in dataset.warning
+    assert not dataset.is_full_imdb
+
+
+def test_full_set_is_known_by_its_counts():
+    reviews = imdb_data.Reviews(["a"] * 25_000, np.arange(25_000) % 2)
+    lopsided = imdb_data.Reviews(["a"] * 25_000, np.arange(25_000) % 3 % 2)
+    assert imdb_data.Dataset(imdb_data.FOLDER, reviews, reviews).is_full_imdb
+    assert not imdb_data.Dataset(imdb_data.FOLDER, reviews, lopsided).is_full_imdb
+    assert not imdb_data.Dataset(imdb_data.SAMPLE, reviews, reviews).is_full_imdb
+
+
+def test_fallback_says_so(tmp_path, capsys, monkeypatch):
+    def fail():
+        raise ConnectionError("no route to\nhost")
+
+    monkeypatch.setattr(imdb_data, "from_tensorflow_datasets", fail)
+    output = tmp_path / "run"
+    assert main(*TINY, "--epochs", 1, "--limit", 64, "--output", output) == 0
+    out, err = capsys.readouterr()
+    assert "THIS IS NOT IMDB" in err and "ConnectionError: no route to host" in err
+    assert "embedded sample (not IMDB), limited to 64: 64 training and 64 test reviews" in out
+    said = figures(output)
+    assert said["dataset"] == "embedded sample (not IMDB)" and not said["full_imdb"]
+
+
+class FakeBuilder:
+    """Stands in for TensorFlow Datasets' builder of imdb_reviews."""
+
+    def __init__(self, prepared):
+        self.prepared = prepared
+
+    def is_prepared(self):
+        return self.prepared
+
+    def download_and_prepare(self):
+        raise AssertionError("the download must not start when the host does not answer")
+
+    def as_dataset(self, split, batch_size):
+        text = {"train": "Schön!", "test": "Dull."}[split]
+        return {"text": np.array([text.encode()], object), "label": np.array([1])}
+
+
+def fake_tfds(monkeypatch, prepared):
+    module = types.SimpleNamespace(
+        builder=lambda name, **kwargs: FakeBuilder(prepared), as_numpy=lambda rows: rows
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+
+
+def test_tensorflow_datasets_come_before_the_sample(folder, monkeypatch):
+    fake_tfds(monkeypatch, prepared=True)
+    dataset = imdb_data.load()
+    assert dataset.source == "imdb_reviews (TensorFlow Datasets)"
+    assert dataset.train.texts == ["Schön!"] and dataset.test.texts == ["Dull."]
+    assert imdb_data.load(folder).source == "imdb (aclImdb folder)"
+
+
+def test_no_network_is_found_out_before_the_download(monkeypatch):
+    def refuse(address, timeout):
+        raise OSError("unreachable")
+
+    fake_tfds(monkeypatch, prepared=False)
+    monkeypatch.setattr(imdb_data.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(imdb_data.socket, "create_connection", refuse)
+    dataset = imdb_data.load()
+    assert dataset.source == imdb_data.SAMPLE and "OSError: unreachable" in dataset.warning
+
+
+def test_limit_and_split():
+    reviews = imdb_data.Reviews(list("abcdefghij"), np.array([0] * 7 + [1] * 3))
+    limited = reviews.limited(4, seed=0)
+    assert limited.labels.tolist() == [0, 0, 1, 1]
+    assert limited.texts == reviews.limited(4, seed=0).texts
+    rest, held_out = reviews.split(0.2, seed=0)
+    assert len(held_out) == 2 and sorted(rest.texts + held_out.texts) == reviews.texts
+
+
+def test_sample_is_reproducible_balanced_and_imperfect():
+    texts, labels = imdb_data.imdb_sample.generate(400, seed=3)
+    again, _ = imdb_data.imdb_sample.generate(400, seed=3)
+    assert texts == again and 150 < labels.sum() < 250
+    verdicts = [(t, y) for t, y in zip(texts, labels, strict=True) if "watch it again" in t]
+    wrong = [("would not watch" in text) == bool(label) for text, label in verdicts]
+    assert 0 < np.mean(wrong) < 0.2
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It's well-made.<br /><br />The END!",
+        "ÉTÉ Straße\u00a0naïve\u2003x\tЖЖ\n日本 _a_ (b) [c] 100%",
+        "",
+        " ... ",
+    ],
+)
+def test_words_are_those_of_the_vectorizer(text):
+    words = imdb_text.words(text)
+    vectorizer = keras.layers.TextVectorization(vocabulary=["zz", *dict.fromkeys(words)])
+    vocabulary = vectorizer.get_vocabulary()
+    assert [vocabulary[i] for i in np.array(vectorizer([text]))[0] if i] == words
+
+
+def test_word_numbers_are_those_of_keras_datasets_imdb():
+    vectorizer = imdb_text.learn_vocabulary(["the the the film film is"] * 2, size=5)
+    assert imdb_text.vocabulary_size(vectorizer) == 5
+    preprocessor = imdb_text.build_preprocessor(vectorizer, imdb_text.last_words, 5)
+    ids = imdb_text.encode(preprocessor, ["The film!", "", "a film is the film is the"])
+    np.testing.assert_array_equal(ids, [[0, 0, 1, 3, 4], [0, 0, 0, 0, 1], [2, 3, 4, 2, 3]])
+
+
+def test_vocabulary_survives_saving_whatever_its_words(tmp_path):
+    texts = ["a\u0085b \u2028 a\u2028b b a \u0085 déjà \x1c"]
+    vectorizer = imdb_text.learn_vocabulary(texts, size=100)
+    preprocessor = imdb_text.build_preprocessor(vectorizer, imdb_text.last_words, 10)
+    preprocessor.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    ids = imdb_text.encode(preprocessor, texts)
+    assert len(set(ids[0].tolist())) == 2 + len(imdb_text.words(texts[0]))
+    np.testing.assert_array_equal(imdb_text.encode(loaded, texts), ids)
+
+
+@pytest.mark.parametrize("window", [imdb_text.last_words, imdb_text.both_ends])
+@pytest.mark.parametrize("max_length", [1, 4, 5])
+def test_windows(window, max_length):
+    lengths = [0, 1, 3, 4, 5, 6, 11]
+    rows = [list(range(3, 3 + n)) for n in lengths]
+    ids = keras.utils.pad_sequences(rows, max(lengths), padding="post")
+    if window is imdb_text.last_words:
+        expected = keras.utils.pad_sequences([[1, *row] for row in rows], max_length)
+    else:
+        head, tail = max_length // 2, max_length - max_length // 2
+        kept = [r if len(r) <= max_length else r[:head] + r[-tail:] for r in rows]
+        expected = keras.utils.pad_sequences(kept, max_length, padding="post")
+    windowed = window(ids, np.array(lengths, "int32")[:, None], max_length)
+    np.testing.assert_array_equal(windowed, expected)
+
+
+# Training
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--model", "post", "--positions"],
+        ["--model", "transformer", "--validation", "0.25", "--mixed-precision"],
+        ["--model", "best"],
+        pytest.param(["--model", "post", "--jit"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_every_model_trains_saves_and_predicts(folder, tmp_path, capsys, arguments):
+    output = tmp_path / "run"
+    common = ["--epochs", 1, "--data-dir", folder, "--output", output]
+    try:
+        assert main(*arguments, *common) == 0
+    finally:
+        keras.config.set_dtype_policy("float32")
+    said = figures(output)
+    measured_on = "validation" if "--validation" in arguments else "test"
+    assert set(said["epochs"][0]) == {
+        "epoch", "seconds", "train_loss", "train_accuracy",
+        f"{measured_on}_loss", f"{measured_on}_accuracy",
+    }  # fmt: skip
+    assert 0.0 <= said["test_accuracy"] <= 1.0
+    assert sum(said["sizes"][part] for part in {"train", measured_on, "test"}) == 96
+    assert said["dataset"] == "imdb (aclImdb folder)" and not said["full_imdb"]
+    assert sorted(file.name for file in output.iterdir()) == [
+        "curves.png", "figures.json", "model.keras",
+    ]  # fmt: skip
+    capsys.readouterr()
+    assert main("predict", output, "The plot was superb.") == 0
+    assert "superb" in capsys.readouterr().out
+
+
+def test_saved_model_measures_what_the_figures_say(folder, finished):
+    model = keras.models.load_model(finished / "model.keras")
+    test = imdb_data.from_folder(folder).test
+    probabilities = model.predict(np.array(test.texts, object), verbose=0)[:, 0]
+    accuracy = np.mean((probabilities > 0.5) == test.labels)
+    assert accuracy == pytest.approx(figures(finished)["test_accuracy"], abs=1e-6)
+
+
+def test_same_seed_same_figures_other_seed_others(folder, finished, tmp_path):
+    common = [*TINY, "--epochs", 3, "--data-dir", folder]
+    assert main(*common, "--output", tmp_path / "same") == 0
+    assert main(*common, "--output", tmp_path / "other", "--seed", 1) == 0
+    assert curves(tmp_path / "same") == curves(finished)
+    assert curves(tmp_path / "other") != curves(finished)
+
+
+def test_interrupted_run_resumes_to_the_same_figures(
+    folder, finished, tmp_path, monkeypatch, capsys
+):
+    output = tmp_path / "run"
+    command = [*TINY, "--epochs", 3, "--data-dir", folder, "--output", output]
+    finish_epoch = RunDirectory.finish_epoch
+
+    def interrupt(run, model, epoch):
+        if len(run.epochs) == 2:
+            raise KeyboardInterrupt
+        finish_epoch(run, model, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "finish_epoch", interrupt)
+        assert main(*command) == 130
+    assert curves(output) == curves(finished)[:2]
+    assert main(*command) == 0
+    assert "Resuming after epoch 2" in capsys.readouterr().out
+    assert curves(output) == curves(finished)
+    texts = np.array(["superb", "The plot was not dull at all."], object)
+    np.testing.assert_array_equal(
+        *(
+            keras.models.load_model(path / "model.keras").predict(texts)
+            for path in (output, finished)
+        )
+    )
+
+
+def wait_for_epoch(process, output, number, seconds=300):
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if len(figures(output)["epochs"]) >= number:
+                return
+        time.sleep(0.01)
+    raise TimeoutError(f"epoch {number} did not end; exit status {process.poll()}")
+
+
+@pytest.mark.slow
+def test_killed_run_resumes_to_the_same_figures(folder, tmp_path):
+    command = [sys.executable, "-m", "examples.imdb_classification", *TINY, "--epochs", "6"]
+    command += ["--data-dir", str(folder)]
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)}
+
+    def start(output):
+        return subprocess.Popen([*command, "--output", output], cwd=ROOT, env=environment)
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait(timeout=300) == 0
+    for epoch in (1, 4):
+        process = start(killed)
+        try:
+            wait_for_epoch(process, killed, epoch)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert not figures(killed)["finished"]
+    assert start(killed).wait(timeout=300) == 0
+    assert curves(killed) == curves(whole)
+
+
+def test_finished_run_is_not_trained_again(folder, finished, capsys):
+    before = contents(finished)
+    assert main(*TINY, "--epochs", 3, "--data-dir", folder, "--output", finished) == 0
+    out = capsys.readouterr().out
+    assert "finished already" in out and "test accuracy" in out
+    assert contents(finished) == before
+
+
+# What is there is not overwritten
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", 4], "epochs is 3 there and 4 now"),
+        (["--epochs", 3, "--seed", 5], "seed is 0 there and 5 now"),
+        (["--epochs", 3, "--positions"], "model is 'post' there and 'post-positions' now"),
+        (["--epochs", 3, "--limit", 8], "limit is None there and 8 now"),
+    ],
+)
+def test_other_settings_are_refused(folder, finished, capsys, arguments, message):
+    before = contents(finished)
+    assert main(*TINY, *arguments, "--data-dir", folder, "--output", finished) == 2
+    assert message in capsys.readouterr().err
+    assert contents(finished) == before
+
+
+def test_other_data_is_refused(folder, finished, tmp_path, capsys):
+    data = tmp_path / "aclImdb"
+    shutil.copytree(folder, data)
+    next((data / "train" / "pos").iterdir()).write_text("Something else.")
+    assert main(*TINY, "--epochs", 3, "--data-dir", data, "--output", finished) == 2
+    assert "data is [" in capsys.readouterr().err
+
+
+def a_file(path):
+    path.write_text("mine")
+
+
+def below_a_file(path):
+    path.parent.write_text("mine")
+
+
+def foreign_files(path):
+    path.mkdir(parents=True)
+    (path / "model.keras").write_text("mine")
+
+
+def foreign_figures(path):
+    path.mkdir(parents=True)
+    (path / "figures.json").write_text('{"program": "another"}')
+
+
+def damaged_figures(path):
+    path.mkdir(parents=True)
+    (path / "figures.json").write_text('{"program": "exam')
+
+
+def lost_checkpoint(path):
+    path.mkdir(parents=True)
+    said = {"program": imdb_classification.PROGRAM, "finished": False, "epochs": [{}, {}]}
+    (path / "figures.json").write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("occupy", "message"),
+    [
+        (a_file, "is a file"),
+        (below_a_file, "cannot be written"),
+        (foreign_files, "holds files of something else (model.keras"),
+        (foreign_figures, "is of another program"),
+        (damaged_figures, "is not JSON"),
+        (lost_checkpoint, "checkpoint-2.keras is missing"),
+    ],
+)
+def test_unusable_output(folder, tmp_path, capsys, occupy, message):
+    output = tmp_path / "runs"
+    if occupy is below_a_file:
+        output = output / "run"
+    occupy(output)
+    before = contents(output)
+    assert main(*TINY, "--data-dir", folder, "--output", output) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert contents(output) == before
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere"
+)
+def test_read_only_output(folder, tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    assert main("--data-dir", folder, "--output", tmp_path / "run") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    run = RunDirectory(tmp_path / "run", "program")
+    run.begin({"seed": 0})
+    before = contents(run.path)["figures.json"]
+
+    def fail(path):
+        path.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(UsageError, match="disk full"):
+        run.write("figures.json", fail)
+    assert contents(run.path)["figures.json"] == before
+    RunDirectory(run.path, "program").begin({"seed": 0})
+
+
+# Prediction
+
+
+def test_predict(finished, capsys):
+    not_utf_8 = b"Am\xe9lie".decode("utf-8", "surrogateescape")
+    texts = ["The plot was superb, zyxxy.", "", "dull " * 20_000, "?!", not_utf_8]
+    assert main("predict", finished, *texts) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * len(texts)
+    for line in lines[::2]:
+        label, probability = line.split()[:2]
+        assert label == ("positive" if float(probability) >= 0.5 else "negative")
+    attended = [line.partition("attended most: ")[2] for line in lines[1::2]]
+    assert "zyxxy (unknown) " in attended[0] and "superb " in attended[0]
+    assert attended[1] == attended[3] == "nothing, the text has no words"
+    assert attended[2].startswith("dull ")
+
+
+def test_attended_words_have_the_weights_of_the_layer(finished):
+    predictor = imdb_prediction.Predictor(finished, imdb_classification.PROGRAM)
+    text = "The plot was superb and the plot was honest, nobody could call the villain dull, superb"
+    (prediction,) = predictor([text])
+    model = keras.models.load_model(finished / "model.keras")
+    assert prediction.probability == pytest.approx(float(model(np.array([text], object))[0, 0]))
+    # The last 12 of 16 words fill the model's input, so their weights sum to one.
+    kept = imdb_text.words(text)[-12:]
+    assert {word for word, _, _ in prediction.attended} == set(kept)
+    weights = [weight for _, weight, _ in prediction.attended]
+    assert sum(weights) == pytest.approx(1.0, abs=1e-5) and weights == sorted(weights)[::-1]
+
+    classifier = model.get_layer("classifier")
+    ids = model.get_layer("preprocessor")(np.array([text], object))
+    x = classifier.get_layer("embedding")(ids)
+    _, scores = classifier.get_layer("attention")([x, x, x], return_attention_scores=True)
+    per_place = keras.ops.convert_to_numpy(scores)[0].mean(axis=(0, 1))
+    for word, weight, _ in prediction.attended:
+        places = [place for place, other in enumerate(kept) if other == word]
+        assert weight == pytest.approx(per_place[places].sum(), rel=1e-4)
+
+
+def other_model(path):
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]).save(path / "model.keras")
+
+
+def cut_model(path):
+    file = path / "model.keras"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def no_model(path):
+    (path / "model.keras").unlink()
+
+
+def unfinished(path):
+    said = figures(path) | {"finished": False}
+    (path / "figures.json").write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (other_model, "is not a model of this program"),
+        (cut_model, "is not a model of this program"),
+        (no_model, "is not a model of this program"),
+        (unfinished, "is not finished"),
+        (foreign_figures, "is of another program"),
+        (shutil.rmtree, "cannot be read"),
+    ],
+)
+def test_predict_without_a_usable_model(finished, tmp_path, capsys, damage, message):
+    output = tmp_path / "run"
+    if damage is not foreign_figures:
+        shutil.copytree(finished, output)
+    damage(output)
+    assert main("predict", output, "Superb.") == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_saved_model_needs_nothing_but_the_package(finished):
+    program = (
+        "import sys, keras, keras_attention, numpy\n"
+        "model = keras.models.load_model(sys.argv[1])\n"
+        "print(*model.predict(numpy.array(['Superb!', ''], object), verbose=0).ravel())\n"
+        "print([name for name in sys.modules if name.startswith('examples')])\n"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(finished / "model.keras")],
+        cwd=finished, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    probabilities, imported = done.stdout.strip().splitlines()[-2:]
+    model = keras.models.load_model(finished / "model.keras")
+    expected = model.predict(np.array(["Superb!", ""], object), verbose=0).ravel()
+    np.testing.assert_allclose([float(p) for p in probabilities.split()], expected, rtol=1e-5)
+    assert imported == "[]"
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--model", "best", "--positions"],
+        ["--model", "other"],
+        ["--epochs", "0"],
+        ["--validation", "1"],
+        ["--data-dir", "x", "--sample"],
+        ["predict"],
+        ["predict", "runs/imdb-best"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_command_line(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(*arguments)
+    assert exit_.value.code == 2 and "usage: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["--sample"], ["predict", "nowhere", "text"]])
+def test_other_backend_is_refused(command, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert main(*command) == 2
+    assert "Set KERAS_BACKEND=tensorflow" in capsys.readouterr().err
+
+
+def test_default_is_a_recipe():
+    assert {"post-positions", *imdb_classification.MODELS} == set(imdb_models.RECIPES)

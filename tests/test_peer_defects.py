@@ -1,0 +1,768 @@
+"""What other attention layers get wrong, and these must not: one group of tests for each defect.
+
+Each was seen in Keras's layers, in KerasHub's, or reported against them. int8 models that do not
+load again are in `test_keras_drop_in.py`.
+"""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras.src import backend
+
+import keras_attention
+from keras_attention import (
+    Attention,
+    AttentionPooling,
+    FeedForward,
+    LearnedPositionEmbedding,
+    MultiHeadAttention,
+    ScaledEmbedding,
+    SelfAttention,
+    SinCosPositionEmbedding,
+    TransformerBlock,
+)
+from tests.gradients import gradients, weight_gradients
+
+ops = keras.ops
+
+B, T, S, D = 2, 4, 6, 8
+FLOATS = ["float32", "bfloat16", "float16"]
+IDS = np.array([[5, 3, 7, 2, 0, 0], [4, 1, 0, 0, 0, 0]])
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def close(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def randomize(layer, seed=0):
+    """Random values for all weights, so that biases count."""
+    for i, variable in enumerate(layer.trainable_variables):
+        variable.assign(random(*variable.shape, seed=seed + i) / 2)
+    return layer
+
+
+def built(layer, *shapes):
+    layer.build(*shapes)
+    return randomize(layer)
+
+
+def embedded(ids=IDS, seed=0):
+    """Vectors of `ids` that carry a mask of the tokens that are not 0."""
+    embedding = keras.layers.Embedding(10, D, mask_zero=True)
+    embedding.build()
+    return randomize(embedding, seed)(ops.convert_to_tensor(ids))
+
+
+def expected_attention(query, key, value, allowed=None, bias=None):
+    """Attention in float64 NumPy, a query at a time, of (B, T, H, K) arrays."""
+    query, key, value = (np.asarray(x, "float64") for x in (query, key, value))
+    scores = np.einsum("bthk,bshk->bhts", query, key) / np.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return np.einsum("bhts,bshv->bthv", weights, value), weights
+
+
+# 1. Masks of the inputs erased in place
+
+READERS = {
+    "MultiHeadAttention": lambda x: MultiHeadAttention(2, 4)(x),
+    "MultiHeadAttention, cross": lambda x: MultiHeadAttention(2, 4)(x[:, :3], x),
+    "MultiHeadAttention, three": lambda x: MultiHeadAttention(2, 4)(x, x, x),
+    "Attention": lambda x: Attention()([x, x]),
+    "Attention, projected": lambda x: Attention(2, 4)([x, x, x]),
+    "SelfAttention": lambda x: SelfAttention(2, 4)(x),
+    "TransformerBlock": lambda x: TransformerBlock(16, 2)(x),
+    "AttentionPooling": lambda x: AttentionPooling()(x),
+    "FeedForward": lambda x: FeedForward(16)(x),
+    "SinCosPositionEmbedding": lambda x: SinCosPositionEmbedding()(x),
+    "LearnedPositionEmbedding": lambda x: LearnedPositionEmbedding(9)(x),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_masks_of_inputs_are_the_same_objects_after_a_call(name):
+    """Keras's MultiHeadAttention sets the masks of its inputs to None."""
+    x = embedded()
+    mask = backend.get_keras_mask(x)
+    assert mask is not None
+    READERS[name](x)
+    assert backend.get_keras_mask(x) is mask
+    np.testing.assert_array_equal(ops.convert_to_numpy(mask), IDS != 0)
+
+    symbolic = keras.layers.Embedding(10, D, mask_zero=True)(keras.Input((6,), dtype="int32"))
+    mask = backend.get_keras_mask(symbolic)
+    assert mask is not None
+    READERS[name](symbolic)
+    assert backend.get_keras_mask(symbolic) is mask
+
+
+@pytest.mark.parametrize("way", ["eager", "functional", "predict"])
+@pytest.mark.parametrize("make", [lambda: MultiHeadAttention(2, 4), lambda: Attention(2, 4)])
+def test_second_attention_to_one_memory_ignores_its_padding(make, way):
+    """In Keras, the second layer that attends to one masked tensor attends to its padding."""
+    embedding = keras.layers.Embedding(10, D, mask_zero=True)
+    first, second = make(), make()
+
+    def both(target, ids):
+        memory = embedding(ids)
+        x = first(target, memory)
+        return second(x, memory, return_attention_scores=True)[1]
+
+    target = random(B, T, D)
+    if way == "eager":
+        scores = both(ops.convert_to_tensor(target), ops.convert_to_tensor(IDS))
+    else:
+        inputs = [keras.Input((None, D)), keras.Input((None,), dtype="int32")]
+        model = keras.Model(inputs, both(*inputs))
+        arrays = [target, IDS]
+        scores = model.predict(arrays, verbose=0) if way == "predict" else model(arrays)
+    scores = np.moveaxis(numpy(scores), -1, 1)
+    assert (scores[IDS == 0] == 0).all()
+    assert (scores[IDS != 0] > 0).all()
+
+
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_a_stack_gives_one_text_one_answer_however_it_is_padded(normalize_first):
+    """A post-norm stack of two Keras attentions answers differently to 4 and to 20 positions."""
+    layers = [
+        keras.layers.Embedding(10, D, mask_zero=True),
+        SinCosPositionEmbedding(),
+        TransformerBlock(16, 2, normalize_first=normalize_first),
+        TransformerBlock(16, 2, normalize_first=normalize_first),
+        AttentionPooling(),
+    ]
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+    randomize(model)
+    short = np.array([[5, 3, 7, 0], [4, 1, 2, 6]])
+    long = np.pad(short, ((0, 0), (0, 16)))
+    answers = [model.predict(ids, verbose=0) for ids in (short, long)]
+    assert np.abs(answers[0]).max() > 1e-2
+    close(*answers)
+
+    def eagerly(ids):
+        x = ops.convert_to_tensor(ids)
+        for layer in layers:
+            x = layer(x)
+        return numpy(x)
+
+    close(eagerly(short), answers[0])
+    close(eagerly(long), answers[0])
+
+
+# 2. Fully masked rows
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("by", ["attention_mask", "query_mask", "value_mask"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **kwargs: MultiHeadAttention(2, 4, **kwargs),
+        lambda **kwargs: Attention(2, 4, use_bias=True, **kwargs),
+        lambda **kwargs: Attention(**kwargs),
+    ],
+    ids=["MultiHeadAttention", "Attention", "Attention without projections"],
+)
+def test_a_query_without_keys_gets_zeros_on_every_path(make, by, dtype):
+    """In Keras such a query gets the mean of all values, zero, the bias or NaN, by the path."""
+    layer = built(make(dtype=dtype), (B, T, D), (B, S, D))
+    query, value = (ops.cast(random(B, n, D, seed=n), dtype) for n in (T, S))
+    reached = np.ones((B, T), bool)
+    reached[1] = False
+    call = {
+        "attention_mask": {"attention_mask": np.broadcast_to(reached[..., None], (B, T, S))},
+        "query_mask": {"query_mask": reached},
+        "value_mask": {"value_mask": np.repeat(reached[:, :1], S, axis=1)},
+    }[by]
+    output, scores = layer(query, value, return_attention_scores=True, **call)
+    alone = layer(query, value, **call)
+    assert (numpy(output)[1] == 0).all() and (numpy(alone)[1] == 0).all()
+    assert (numpy(scores)[1] == 0).all()
+    free, free_scores = layer(query, value, return_attention_scores=True)
+    tolerance = 1e-6 if dtype == "float32" else 0.03
+    close(numpy(output)[0], numpy(free)[0], tolerance)
+    close(numpy(alone)[0], numpy(free)[0], tolerance)
+    close(numpy(scores)[0], numpy(free_scores)[0], tolerance)
+
+    if by == "attention_mask":  # The others become one before anything is computed with them.
+
+        def loss(query, value):
+            output, scores = layer(query, value, return_attention_scores=True, **call)
+            return [output * output, output, scores * scores]
+
+        found = gradients(loss, [query, value])
+        for gradient in found:
+            assert np.isfinite(gradient).all()
+            assert (gradient[1] == 0).all()
+        assert np.abs(found[1][0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("pattern", [None, "causal"])
+def test_attend_gives_zeros_to_a_query_without_keys(dtype, pattern):
+    """As above, for one query among others, some heads only, and with a bias."""
+    arrays = [ops.cast(random(B, n, 2, 4, seed=i), dtype) for i, n in enumerate((T, S, S))]
+    mask = np.ones((B, 2, T, S), bool)
+    mask[0, 1, 2] = False
+    mask[1, 0, 3, :4] = False  # Under "causal", these four are all that the last query has.
+    bias = random(2, T, S)
+    dead = ~(mask & np.tril(np.ones((T, S), bool)) if pattern else mask).any(axis=-1)
+    assert dead.sum() == (2 if pattern else 1)
+
+    def loss(*arrays):
+        return keras_attention.ops.attend(
+            *arrays, mask=mask, bias=bias, pattern=pattern, return_attention_scores=True
+        )
+
+    output, scores = map(numpy, loss(*arrays))
+    assert (output[np.moveaxis(dead, 1, 2)] == 0).all()
+    assert (scores[dead] == 0).all()
+    close(scores.sum(axis=-1)[~dead], 1, 1e-5 if dtype == "float32" else 0.01)
+    found = gradients(lambda *x: [y * y for y in loss(*x)], arrays)
+    for gradient in found:
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient).max() > 1e-3
+    assert (found[0][np.moveaxis(dead, 1, 2)] == 0).all()
+
+
+# 3. The path changes the answer
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scores_and_unused_dropout_never_change_the_output(dtype):
+    """In Keras, asking for scores or setting a dropout takes another path, at inference too."""
+    mask = np.array([[True] * 6, [True, False] * 3, [False] * 6, [False] * 5 + [True]])
+    x, y = (ops.cast(random(B, n, D, seed=n) * 4, dtype) for n in (T, S))
+    outputs, weights = [], None
+    for dropout in (0.0, 0.5):
+        layer = built(MultiHeadAttention(2, 4, dropout=dropout, dtype=dtype), x.shape, y.shape)
+        for training in (None, False):
+            call = {"attention_mask": mask, "training": training}
+            output, scores = layer(x, y, return_attention_scores=True, **call)
+            outputs += [output, layer(x, y, **call)]
+            weights = scores if weights is None else weights
+            close(numpy(scores), numpy(weights), 1e-6)
+    for output in outputs[1:]:
+        close(numpy(output), numpy(outputs[0]), 1e-6 if dtype == "float32" else 1e-2)
+
+
+def test_scores_are_the_weights_before_dropout():
+    """With dropout in training, the scores returned are still those that sum to one."""
+    layer = MultiHeadAttention(2, 4, dropout=0.5)
+    x = random(B, T, D)
+    first, scores = layer(x, x, return_attention_scores=True, training=True)
+    second, again = layer(x, x, return_attention_scores=True, training=True)
+    close(numpy(scores).sum(axis=-1), 1)
+    close(numpy(scores), numpy(again), 1e-6)
+    assert np.abs(numpy(first) - numpy(second)).max() > 1e-3
+
+
+# 5. Overflow
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "dot", "cosine"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_large_activations_do_not_overflow_in_half_precision(score, dtype):
+    """Keras multiplies query and key in float16 and scales afterwards: infinities, then NaN."""
+    query, key = (ops.cast(random(B, n, 2, 32, seed=n) * 300, dtype) for n in (T, S))
+    value = ops.cast(random(B, S, 2, 4), dtype)
+    assert np.abs(np.einsum("bthk,bshk->bhts", numpy(query), numpy(key))).max() > 1e5
+    arrays = [query, key, value]
+    output = numpy(keras_attention.ops.attend(*arrays, score=score))
+    if score == "scaled_dot":
+        expected, _ = expected_attention(*map(numpy, arrays))
+        close(output, expected, 0.02)
+    for array in (
+        output,
+        *gradients(lambda *x: keras_attention.ops.attend(*x, score=score), arrays),
+    ):
+        assert np.isfinite(array).all()
+
+
+@pytest.mark.parametrize("policy", ["float16", "mixed_float16"])
+def test_large_activations_do_not_overflow_in_a_layer(policy):
+    """As above, through the projections of a layer."""
+    layer = built(MultiHeadAttention(2, 16, dtype=policy), (B, T, D), (B, S, D))
+    x, y = random(B, T, D) * 200, random(B, S, D, seed=1) * 200
+    wide = MultiHeadAttention(2, 16)
+    wide.build(x.shape, y.shape)
+    wide.set_weights([np.asarray(w, "float32") for w in layer.get_weights()])
+    output, scores = layer(x, y, return_attention_scores=True)
+    close(numpy(output), numpy(wide(x, y)), 2.0)  # of values up to thousands
+    assert np.abs(numpy(output)).max() > 200
+    assert np.isfinite(numpy(scores)).all()
+    of_weights, of_inputs = weight_gradients(layer, lambda x: layer(x, y)[:, :1] * 1e-3, [x])
+    for gradient in of_weights + of_inputs:
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_largest_numbers_of_a_dtype_are_not_nan(dtype):
+    """Finite inputs of any size give finite outputs, masked or not."""
+    query, key = (ops.cast(np.sign(random(B, n, 2, 4, seed=n)) * 3e38, dtype) for n in (T, S))
+    value = ops.cast(random(B, S, 2, 4), dtype)
+    for mask in (None, np.tril(np.ones((T, S), bool), -1)):
+        output, scores = keras_attention.ops.attend(
+            query, key, value, mask=mask, return_attention_scores=True
+        )
+        assert np.isfinite(numpy(output)).all()
+        sums = np.ones(T) if mask is None else mask.any(axis=-1)
+        close(numpy(scores).sum(axis=-1), np.broadcast_to(sums, (B, 2, T)), 0.01)
+
+
+# 6. Bias, and masks that are meant to be added
+
+
+@pytest.mark.parametrize("shape", [(B, 2, T, S), (2, T, S), (T, S), (B, 1, 1, S)])
+def test_a_bias_is_added_to_the_scores(shape):
+    """Keras's layer takes no bias: no ALiBi, no relative positions."""
+    query, key, value = (random(B, n, 2, 4, seed=i) for i, n in enumerate((T, S, S)))
+    bias = random(*shape, seed=9) * 3
+    mask = np.arange(S) != 2
+    output, scores = keras_attention.ops.attend(
+        query, key, value, mask=mask[None], bias=bias, return_attention_scores=True
+    )
+    expected, expected_scores = expected_attention(query, key, value, mask, bias)
+    close(numpy(output), expected)
+    close(numpy(scores), expected_scores)
+    assert np.abs(numpy(keras_attention.ops.attend(query, key, value)) - expected).max() > 0.1
+
+
+ADDED = np.where(np.tril(np.ones((T, T), bool)), 0.0, -1e9).astype("float32")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: MultiHeadAttention(2, 4)(x, x, attention_mask=ADDED),
+        lambda x: Attention()(x, attention_mask=ops.convert_to_tensor(ADDED)),
+        lambda x: TransformerBlock(16, 2)(x, attention_mask=ADDED),
+        lambda x: keras_attention.ops.attend(*([x[:, :, None]] * 3), mask=ADDED),
+        lambda x: MultiHeadAttention(2, 4)(x, x, attention_mask=np.where(ADDED, -np.inf, 0)),
+        lambda x: MultiHeadAttention(2, 4)(x, x, value_mask=np.full((B, T), -1e9)),
+    ],
+)
+def test_an_added_mask_is_an_error_that_says_what_to_pass(call):
+    """Keras casts a mask of 0 and -1e9 to boolean, which turns it into its opposite."""
+    with pytest.raises(ValueError, match=r"must be boolean.*pass `mask == 0`"):
+        call(ops.convert_to_tensor(random(B, T, D)))
+
+
+def test_a_float_mask_of_unknown_values_is_an_error_before_the_model_runs():
+    """As above, for a symbolic mask: the dtype alone says that something is wrong."""
+    x, mask = keras.Input((T, D)), keras.Input((T, T))
+    for layer in (MultiHeadAttention(2, 4), Attention(), TransformerBlock(16, 2)):
+        with pytest.raises(TypeError, match=r"must be boolean.*dtype='bool'.*mask == 0"):
+            layer(x, attention_mask=mask)
+
+
+class AddsItsMask(keras.Model):
+    """A model as people write them: the mask is made inside, to be added."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = MultiHeadAttention(2, 4)
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+
+    def call(self, x):
+        padding = ops.cast(ops.all(ops.equal(x, 0), axis=-1), "float32")
+        return self.attention(x, x, attention_mask=padding[:, None, :] * -1e9)
+
+
+def test_an_added_mask_is_an_error_in_fit():
+    """As above, where the layer is traced."""
+    x = random(B, T, D)
+    x[:, -1] = 0
+    model = AddsItsMask()
+    model.compile(optimizer="sgd", loss="mse")
+    with pytest.raises((TypeError, ValueError, RuntimeError), match="must be boolean"):
+        model.fit(x, x, verbose=0)
+
+
+# 7. Decoding
+
+
+def test_the_newest_query_sees_all_earlier_keys():
+    """With one query and five keys, Keras's causal mask leaves the first key alone."""
+    query, key, value = (random(B, 5, 2, 4, seed=i) for i in range(3))
+    full, full_scores = keras_attention.ops.attend(
+        query, key, value, pattern="causal", return_attention_scores=True
+    )
+    output, scores = keras_attention.ops.attend(
+        query[:, 4:], key, value, pattern="causal", offset=4, return_attention_scores=True
+    )
+    assert (numpy(scores) > 0).all()
+    close(numpy(scores), numpy(full_scores)[:, :, 4:])
+    close(numpy(output), numpy(full)[:, 4:])
+    chunk = keras_attention.ops.attend(query[:, 2:4], key, value, pattern="causal", offset=2)
+    close(numpy(chunk), numpy(full)[:, 2:4])
+
+
+def test_rows_decode_at_offsets_of_their_own():
+    """Cached layers take one index for the whole batch."""
+    query, key, value = (random(B, 5, 2, 4, seed=i) for i in range(3))
+    full = numpy(keras_attention.ops.attend(query, key, value, pattern="causal"))
+    newest = np.stack([query[0, 1:3], query[1, 3:5]])
+    output = keras_attention.ops.attend(
+        newest, key, value, pattern="causal", offset=np.array([1, 3])
+    )
+    close(numpy(output), np.stack([full[0, 1:3], full[1, 3:5]]))
+
+
+def test_causal_without_an_offset_counts_from_the_first_key():
+    """`use_causal_mask` is Keras's: query t sees keys up to t, whatever the two lengths."""
+    for queries, keys in ((T, S), (S, T)):
+        x, y = random(B, queries, D), random(B, keys, D)
+        _, scores = MultiHeadAttention(2, 4)(
+            x, y, use_causal_mask=True, return_attention_scores=True
+        )
+        seen = np.tril(np.ones((queries, keys), bool))
+        np.testing.assert_array_equal(
+            numpy(scores) > 0, np.broadcast_to(seen, (B, 2, queries, keys))
+        )
+
+
+# 8. Masks that are ignored
+
+QUERY_MASK = np.array([[True, True, False, True], [False, True, True, True]])
+VALUE_MASK = np.array([[True] * 4 + [False] * 2, [False, True] * 3])
+KEY_MASK = np.array([[False] + [True] * 5, [True] * 4 + [False, True]])
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("names", ["query", "value", "key", "query value", "query value key"])
+@pytest.mark.parametrize("make", [lambda: MultiHeadAttention(2, 4), lambda: Attention()])
+def test_explicit_masks_count_alone_and_with_the_carried_ones(make, names, implicit):
+    """Keras ignores an explicit `query_mask`."""
+    passed = {"query": QUERY_MASK, "value": VALUE_MASK, "key": KEY_MASK}
+    passed = {name: passed[name] for name in names.split()}
+    carried = {}
+    tensors = {n: random(B, m, D, seed=m + len(n)) for n, m in zip(
+        ("query", "value", "key"), (T, S, S), strict=True)}  # fmt: skip
+    if implicit:
+        ids = {"query": IDS[:, 1:5], "value": IDS, "key": IDS[:, ::-1].copy()}
+        carried = {name: array != 0 for name, array in ids.items()}
+        tensors = {name: embedded(array) for name, array in ids.items()}
+    masks = [
+        passed.get(name, True) & np.broadcast_to(carried.get(name, True), (B, n))
+        for name, n in (("query", T), ("value", S), ("key", S))
+    ]
+    allowed = masks[0][:, :, None] & (masks[1] & masks[2])[:, None, :]
+    explicit = {f"{name}_mask": mask for name, mask in passed.items()}
+    output, scores = make()(**tensors, return_attention_scores=True, **explicit)
+    scores = numpy(scores)
+    np.testing.assert_array_equal(scores > 0, np.broadcast_to(allowed[:, None], scores.shape))
+    close(scores.sum(axis=-1), np.broadcast_to(allowed.any(axis=-1)[:, None], scores.shape[:3]))
+    if "query" in passed or implicit:
+        np.testing.assert_array_equal(
+            ops.convert_to_numpy(backend.get_keras_mask(output)), masks[0]
+        )
+    else:
+        assert backend.get_keras_mask(output) is None
+
+
+@pytest.mark.parametrize("make", [lambda: Attention(), lambda: Attention(2, 4)])
+@pytest.mark.parametrize("way", ["eager", "predict"])
+def test_the_third_mask_of_a_list_counts(make, way):
+    """Keras's Attention reads the masks of query and value, and ignores the key's."""
+    ids = [IDS[:, 1:5], IDS, IDS[:, ::-1].copy()]
+    layer = make()
+    if way == "eager":
+        scores = layer([embedded(x) for x in ids], return_attention_scores=True)[1]
+    else:
+        inputs = [keras.Input((None,), dtype="int32") for _ in ids]
+        embedding = keras.layers.Embedding(10, D, mask_zero=True)
+        scores = layer([embedding(x) for x in inputs], return_attention_scores=True)[1]
+        scores = keras.Model(inputs, scores).predict(ids, verbose=0)
+    allowed = (ids[0] != 0)[:, :, None] & ((ids[1] != 0) & (ids[2] != 0))[:, None]
+    assert allowed.any() and not allowed.all(axis=(1, 2)).any()
+    np.testing.assert_array_equal(
+        numpy(scores) > 0, np.broadcast_to(allowed[:, None], scores.shape)
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: TransformerBlock(16, 2), lambda: AttentionPooling()])
+def test_an_explicit_mask_counts_with_the_carried_one(make):
+    """As above, for layers of one input."""
+    layer, mask = make(), np.array([[False] + [True] * 5, [True] * 6])
+    _, scores = layer(embedded(), mask=mask, return_attention_scores=True)
+    seen = (numpy(scores) > 0).any(axis=(1, 2))
+    np.testing.assert_array_equal(seen, mask & (IDS != 0))
+
+
+# 9. Symbolic shapes
+
+SHAPED = {
+    "MultiHeadAttention": (lambda: MultiHeadAttention(2, 4, value_dim=3), [(T, D), (S, 5)]),
+    "with a key": (lambda: MultiHeadAttention(2, 4), [(T, D), (S, 5), (S, 3)]),
+    "with an output_shape": (
+        lambda: MultiHeadAttention(2, 4, output_shape=(3, 2)),
+        [(T, D), (S, 5)],
+    ),
+    "with axes": (lambda: MultiHeadAttention(2, 4, attention_axes=2), [(3, T, D), (3, S, 5)]),
+    "with both axes": (lambda: MultiHeadAttention(2, 4), [(3, T, D), (2, S, 5)]),
+    "Attention": (lambda: Attention(), [(T, D), (S, 5), (S, D)]),
+    "projected": (lambda: Attention(2, 4, value_dim=3), [(T, D), (S, 5), (S, 3)]),
+    "general": (lambda: Attention(score="general"), [(T, D), (S, 5)]),
+    "SelfAttention": (lambda: SelfAttention(2, 4), [(T, D)]),
+    "TransformerBlock": (lambda: TransformerBlock(16, 2), [(T, D)]),
+    "AttentionPooling": (lambda: AttentionPooling(num_queries=3, num_heads=2, key_dim=4), [(S, D)]),
+    "one query": (lambda: AttentionPooling(), [(S, D)]),
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_symbolic_outputs_have_the_shapes_of_real_ones(name):
+    """Keras says (T, T) of scores that are (T, S); KerasHub, one tensor where there are two."""
+    make, shapes = SHAPED[name]
+    layer = make()
+    arrays = [random(B, *shape) for shape in shapes]
+    real = layer(*arrays, return_attention_scores=True)
+    alone = layer(*arrays)
+    assert len(real) == 2
+    unknown = [(*(None for _ in shape[:-1]), shape[-1]) for shape in shapes]
+    for sizes in (shapes, unknown):
+        inputs = [keras.Input(shape) for shape in sizes]
+        symbolic = layer(*inputs, return_attention_scores=True)
+        assert isinstance(symbolic, (tuple, list)) and len(symbolic) == 2
+        single = layer(*inputs)
+        assert isinstance(single, keras.KerasTensor)
+        for said, is_ in zip([*symbolic, single], [*real, alone], strict=True):
+            assert len(said.shape) == len(is_.shape)
+            assert all(a in (None, b) for a, b in zip(said.shape, is_.shape, strict=True))
+            if sizes is shapes:
+                assert tuple(said.shape)[1:] == tuple(is_.shape)[1:]
+            assert said.dtype == keras.backend.standardize_dtype(is_.dtype)
+        inputs, given = (x if len(arrays) > 1 else x[0] for x in (inputs, arrays))
+        found = keras.Model(inputs, symbolic)(given)
+        for answer, expected in zip(found, real, strict=True):
+            close(numpy(answer), numpy(expected))
+
+
+# 10. Positions in half precision
+
+
+@pytest.mark.parametrize("merge_mode", ["add", "none", "concat"])
+@pytest.mark.parametrize("policy", ["float32", "bfloat16", "float16", "mixed_bfloat16"])
+def test_sinusoidal_positions_are_wrong_by_one_rounding_only(policy, merge_mode):
+    """KerasHub computes angles in the compute dtype: an error of 1.56 in bfloat16."""
+    length, size = 512, 16
+    layer = SinCosPositionEmbedding(merge_mode=merge_mode, dtype=policy)
+    found = layer(ops.zeros((1, length, size)))
+    dtype = {"mixed_bfloat16": "bfloat16"}.get(policy, policy)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    found = numpy(found)[0, :, -size:]
+    angle = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
+    expected = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, size)
+    # Half a unit in the last place of numbers up to one, and what float32 does to the angle.
+    rounding = {"float32": 2**-25, "bfloat16": 2**-9, "float16": 2**-12}[dtype]
+    assert np.abs(found - expected).max() < rounding + 1e-4
+
+
+def test_positions_are_added_before_the_sum_is_rounded():
+    """One rounding of the sum, not one of the position and one of the sum."""
+    x = np.full((1, 256, 16), 100.0, "float32")
+    found = numpy(SinCosPositionEmbedding(dtype="bfloat16")(x))
+    position = numpy(SinCosPositionEmbedding(merge_mode="none")(x))
+    np.testing.assert_array_equal(found, numpy(ops.cast(x + position, "bfloat16")))
+
+
+@pytest.mark.parametrize("merge_mode", ["add", "none", "concat"])
+@pytest.mark.parametrize("cls", [SinCosPositionEmbedding, LearnedPositionEmbedding])
+def test_positions_carry_masks(cls, merge_mode):
+    """KerasHub's position layers drop the mask, and so does `x + positions`."""
+    arguments = {"max_length": 9} if cls is LearnedPositionEmbedding else {}
+    layer = cls(merge_mode=merge_mode, **arguments)
+    mask = backend.get_keras_mask(layer(embedded()))
+    np.testing.assert_array_equal(ops.convert_to_numpy(mask), IDS != 0)
+
+    ids = keras.Input((None,), dtype="int32")
+    x = layer(ScaledEmbedding(10, D, mask_zero=True)(ids))
+    _, scores = SelfAttention()(x, return_attention_scores=True)
+    scores = keras.Model(ids, scores).predict(IDS, verbose=0)
+    seen = (scores > 0).any(axis=(1, 2))
+    np.testing.assert_array_equal(seen, IDS != 0)
+
+
+# 11. Options that are accepted and ignored
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"use_gate": True},
+        {"sliding_window": 2},
+        {"value_dim": 3},
+        {"output_shape": 5},
+        {"attention_axes": 1},
+        {"use_bias": False},
+        {"pattern": "causal"},
+        {"score": "cosine"},
+        {"normalization": "sigmoid"},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_an_option_has_an_effect(option):
+    """KerasHub's cached attention accepts options of its parent, and ignores them."""
+    x = random(B, 5, 3, D) if "attention_axes" in option else random(B, 5, D)
+    plain, layer = (built(MultiHeadAttention(2, 4, **kwargs), x.shape) for kwargs in ({}, option))
+    expected, found = numpy(plain(x)), numpy(layer(x))
+    assert found.shape != expected.shape or np.abs(found - expected).max() > 1e-3
+
+
+def test_every_weight_is_used():
+    """KerasHub's cached attention allocates gate weights, and never applies them."""
+    options = {"use_gate": True, "value_dim": 3, "output_shape": 5, "sliding_window": 2}
+    x = random(B, 5, 3, D)
+    layer = built(MultiHeadAttention(2, 4, attention_axes=1, **options), x.shape)
+    assert len(layer.trainable_variables) == 10
+    of_weights, _ = weight_gradients(layer, lambda: ops.square(layer(x)))
+    for variable, gradient in zip(layer.trainable_variables, of_weights, strict=True):
+        # Softmax leaves nothing of what a bias adds to all keys alike.
+        if not variable.path.endswith("key/bias"):
+            assert np.abs(gradient).max() > 1e-4, variable.path
+
+
+def test_a_window_hides_the_keys_outside_it():
+    """KerasHub's cached attention ignores `sliding_window`, and its flash attention lost it."""
+    x, y = random(B, T, D), random(B, S, D)
+    near = np.abs(np.arange(T)[:, None] - np.arange(S)) < 2
+    for flash_attention in (None, True, False):
+        layer = built(
+            MultiHeadAttention(2, 4, sliding_window=2, flash_attention=flash_attention),
+            x.shape,
+            y.shape,
+        )
+        output, scores = layer(x, y, return_attention_scores=True)
+        np.testing.assert_array_equal(numpy(scores) > 0, np.broadcast_to(near, (B, 2, T, S)))
+        close(numpy(layer(x, y)), numpy(output))
+        close(numpy(layer(x, y, attention_mask=near)), numpy(output))
+
+
+def test_a_gate_multiplies_the_heads():
+    """A gate of sigmoid(-large) shuts every head: only the output's bias is left."""
+    layer = built(MultiHeadAttention(2, 4, use_gate=True), (B, T, D))
+    x = random(B, T, D)
+    assert np.abs(numpy(layer(x)) - numpy(layer.output_dense.bias)).max() > 1e-2
+    kernel, bias = layer._gate_dense.weights
+    kernel.assign(np.zeros(kernel.shape))
+    bias.assign(np.full(bias.shape, -200.0))
+    close(numpy(layer(x)), np.broadcast_to(numpy(layer.output_dense.bias), (B, T, D)), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Attention(2, 4, sliding_window=3),
+        lambda: Attention(2, 4, use_gate=True),
+        lambda: Attention(value_dim=4),
+        lambda: Attention(use_bias=True),
+        lambda: SelfAttention(2, 4, window=3),
+        lambda: MultiHeadAttention(2, 4, gate=True),
+        lambda: TransformerBlock(16, 2, use_gate=True),
+    ],
+)
+def test_an_option_that_a_layer_does_not_have_is_an_error(call):
+    """As above: what would have no effect is refused."""
+    with pytest.raises((TypeError, ValueError)):
+        call()
+
+
+# 12. Lost configuration
+
+
+@pytest.mark.parametrize("flash_attention", [None, True, False])
+def test_flash_attention_is_in_the_config_and_never_in_the_answer(flash_attention):
+    """Keras leaves it out of the config, takes False for None, and refuses dropout and scores."""
+    layer = MultiHeadAttention(2, 4, flash_attention=flash_attention, dropout=0.5)
+    config = layer.get_config()
+    assert config["flash_attention"] is flash_attention
+    again = MultiHeadAttention.from_config(config)
+    assert again.get_config()["flash_attention"] is flash_attention
+    x = random(B, T, D)
+    plain = built(MultiHeadAttention(2, 4), x.shape)
+    layer.build(x.shape)
+    randomize(layer)
+    output, _ = layer(x, x, return_attention_scores=True)
+    close(numpy(output), numpy(plain(x, x)))
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        value
+        for value in vars(keras_attention).values()
+        if inspect.isclass(value) and issubclass(value, keras.layers.Layer)
+    ],
+)
+def test_no_argument_is_lost_from_the_config(cls):
+    """As above, for each argument that a signature names."""
+    required = {"num_heads": 2, "key_dim": 4, "intermediate_dim": 16, "max_length": 9,
+                "vocabulary_size": 10, "dim": 8}  # fmt: skip
+    parameters = inspect.signature(cls).parameters
+    layer = cls(**{
+        name: required[name]
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    })  # fmt: skip
+    named = {n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    assert named <= set(layer.get_config())
+
+
+# Regressions that others had
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MultiHeadAttention(2, 4, dropout=0.5, seed=1, pattern="causal"),
+        lambda: SelfAttention(2, 4, dropout=0.5, seed=1, causal=True),
+        lambda: TransformerBlock(16, 2, dropout=0.5, seed=1, causal=True),
+    ],
+    ids=["MultiHeadAttention", "SelfAttention", "TransformerBlock"],
+)
+def test_causal_holds_with_dropout_in_training(make):
+    """Keras once dropped the causal mask wherever dropout was on (keras #23038)."""
+    x = random(B, S, D)
+    changed = x.copy()
+    changed[:, 4:] += 10
+
+    def run(x, training=True):
+        return numpy(built(make(), x.shape)(x, training=training))
+
+    before, after = run(x), run(changed)
+    close(after[:, :4], before[:, :4], 1e-6)
+    assert np.abs(after[:, 4:] - before[:, 4:]).max() > 1e-2
+    assert np.abs(run(x, training=False) - before).max() > 1e-2
+
+
+def test_use_causal_mask_holds_with_dropout_and_a_mask_of_its_own():
+    """As above, by the call's argument, alone and beside an attention mask."""
+    x = random(B, S, D)
+    layer = built(MultiHeadAttention(2, 4, dropout=0.5), x.shape)
+    for mask in (None, np.ones((S, S), bool)):
+
+        def early(x, mask=mask):
+            return ops.square(
+                layer(x, x, attention_mask=mask, use_causal_mask=True, training=True)[:, :4]
+            )
+
+        (gradient,) = gradients(early, [x])
+        assert (gradient[:, 4:] == 0).all()
+        assert (np.abs(gradient[:, :4]).max(axis=-1) > 0).any()

@@ -1,0 +1,225 @@
+"""Positions: what kernels and layers ask of one, shown on a user's own."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import Attention, MultiHeadAttention, kernels, patterns, positions
+from tests import definition
+
+B, T, S, H, K = 2, 3, 5, 2, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+@keras.saving.register_keras_serializable(package="test_positions")
+class Slope(positions.Position):
+    """A bias by distance, without weights."""
+
+    def __init__(self, slope, **kwargs):
+        super().__init__(**kwargs)
+        self.slope = slope
+
+    def bias(self, i, j, num_heads):
+        return -self.slope * keras.ops.cast(keras.ops.abs(i - j), "float32")
+
+
+@keras.saving.register_keras_serializable(package="test_positions")
+class Table(positions.Position):
+    """A learned bias for each head and distance up to a limit, made in `build`."""
+
+    def __init__(self, limit=3, **kwargs):
+        super().__init__(**kwargs)
+        self.limit = limit
+
+    def build(self, query_shape, key_shape):
+        self.table = self.add_weight(
+            name="table", shape=(2 * self.limit + 1, query_shape[2]), initializer="random_normal"
+        )
+
+    def bias(self, i, j, num_heads):
+        rows = keras.ops.clip(i - j, -self.limit, self.limit) + self.limit
+        found = keras.ops.take(self.table, rows, axis=0)
+        axes = (2, 0, 1) if len(found.shape) == 3 else (0, 1, 4, 2, 3)
+        found = keras.ops.transpose(found, axes)
+        return found if len(axes) == 3 else found[:, 0]
+
+
+@keras.saving.register_keras_serializable(package="test_positions")
+class Turn(positions.Position):
+    """Turns pairs of features by the position and a learned angle: rotary, written plainly."""
+
+    def build(self, query_shape, key_shape):
+        self.angle = self.add_weight(name="angle", shape=(), initializer="ones")
+
+    def encode(self, query, key, query_positions, key_positions):
+        return self.turn(query, query_positions), self.turn(key, key_positions)
+
+    def turn(self, x, at):
+        angle = keras.ops.cast(at, "float32")[..., :, None, None] * self.angle
+        first, second = keras.ops.split(keras.ops.cast(x, "float32")[..., :2], 2, axis=-1)
+        cos, sin = keras.ops.cos(angle), keras.ops.sin(angle)
+        turned = [first * cos - second * sin, first * sin + second * cos]
+        return keras.ops.concatenate([*turned, keras.ops.cast(x, "float32")[..., 2:]], axis=-1)
+
+
+class Both(Turn):
+    """Turns, and adds a bias."""
+
+    def bias(self, i, j, num_heads):
+        return -0.4 * keras.ops.cast(keras.ops.abs(i - j), "float32")
+
+
+def turned(x):
+    """What `Turn` with an angle of 1 makes of (B, T, H, K) from position 0 on, in NumPy."""
+    x = x.astype("float64")
+    out = x.copy()
+    for t in range(x.shape[1]):
+        out[:, t, :, 0] = x[:, t, :, 0] * np.cos(t) - x[:, t, :, 1] * np.sin(t)
+        out[:, t, :, 1] = x[:, t, :, 0] * np.sin(t) + x[:, t, :, 1] * np.cos(t)
+    return out
+
+
+DISTANCE = abs(np.arange(T)[:, None] - np.arange(S)[None])
+
+
+# What a layer computes
+
+
+@pytest.mark.parametrize("kind", ["bias", "encode", "both"])
+def test_a_position_enters_the_scores(kind):
+    position = {"bias": lambda: Slope(0.4), "encode": Turn, "both": Both}[kind]()
+    query, value = random(B, T, K, seed=1), random(B, S, K, seed=2)
+    output, weights = Attention(position=position)(query, value, return_attention_scores=True)
+    query, key = query[:, :, None], value[:, :, None]
+    if kind != "bias":
+        query, key = turned(query), turned(key)
+    bias = 0.0 if kind == "encode" else -0.4 * DISTANCE
+    expected, expected_weights = definition.attend(query, key, value[:, :, None], bias=bias)
+    np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_bias_may_differ_between_heads():
+    layer = MultiHeadAttention(H, K, position=Table())
+    query, value = random(B, T, 6, seed=1), random(B, S, 6, seed=2)
+    plain = MultiHeadAttention(H, K)
+    plain.build(query.shape, value.shape)
+    layer.build(query.shape, value.shape)
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        getattr(layer, name).set_weights(getattr(plain, name).get_weights())
+    table = random(7, H, seed=3)
+    layer.position.set_weights([table])
+    _, weights = layer(query, value, return_attention_scores=True)
+    _, without = plain(query, value, return_attention_scores=True)
+    # Adding a bias to scores multiplies their exponentials.
+    rows = np.clip(np.arange(T)[:, None] - np.arange(S)[None], -3, 3) + 3
+    expected = numpy(without) * np.exp(table[rows]).transpose(2, 0, 1)
+    expected /= expected.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_only_distances_count_for_a_turn():
+    # The scores of a turn depend on i - j alone: moving both sequences changes nothing.
+    position = Turn()
+    position.build((B, T, H, K), (B, S, H, K))
+    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
+    products = []
+    for start in (0, 7):
+        q, k = position.encode(query, key, np.arange(T) + start, np.arange(S) + start)
+        products.append(np.einsum("bthk,bshk->bhts", numpy(q), numpy(k)))
+    np.testing.assert_allclose(products[1], products[0], rtol=1e-4, atol=1e-5)
+    assert np.abs(products[0] - np.einsum("bthk,bshk->bhts", query, key)).max() > 0.1
+
+
+@pytest.mark.parametrize("make", [lambda: Slope(0.7), Table], ids=["over heads", "a head each"])
+def test_rows_may_have_positions_of_their_own(make):
+    position = make()
+    position.build((B, T, H, K), (B, S, H, K))
+    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
+    at, keys_at = np.array([[2, 3, 4], [0, 1, 2]], "int32"), np.arange(S, dtype="int32")
+
+    def attend(at, rows):
+        return kernels.attend(
+            *(keras.ops.convert_to_tensor(x[rows]) for x in (query, key, key)),
+            bias=position.bias_between(H),
+            pattern=patterns.Causal(),
+            query_positions=keras.ops.convert_to_tensor(at),
+            key_positions=keras.ops.convert_to_tensor(keys_at),
+        ).output
+
+    together = numpy(attend(at, slice(None)))
+    for row in range(B):
+        alone = numpy(attend(at[row], slice(row, row + 1)))
+        np.testing.assert_allclose(together[row], alone[0], rtol=1e-5, atol=1e-6)
+    assert np.abs(numpy(attend(at[1], slice(None)))[0] - together[0]).max() > 0.01
+
+
+# The slot
+
+
+def test_a_position_without_a_bias_gives_the_kernel_none():
+    assert Turn().bias_between(2) is None and not Turn().has_bias
+    assert positions.Position().bias_between(2) is None
+    assert Slope(1.0).has_bias and Both().has_bias and callable(Slope(1.0).bias_between(2))
+
+
+def test_a_position_that_says_nothing_changes_nothing():
+    query, value = random(B, T, K, seed=1), random(B, S, K, seed=2)
+    expected = Attention()(query, value)
+    output = Attention(position=positions.Position())(query, value)
+    np.testing.assert_array_equal(numpy(output), numpy(expected))
+
+
+def test_get_takes_a_position_a_config_or_none():
+    assert positions.get(None) is None
+    position = Slope(0.3)
+    assert positions.get(position) is position
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
+    assert positions.get(config).slope == 0.3
+
+
+@pytest.mark.parametrize("make", [lambda: Slope(0.5), Table, Turn], ids=["bias", "table", "encode"])
+def test_a_position_of_ones_own_trains_saves_and_loads_in_every_layer(make, check_in_every_layer):
+    for layer in check_in_every_layer(lambda: {"position": make()}):
+        assert type(layer.position) is type(make())
+        assert len(layer.position.weights) == (type(layer.position) is not Slope)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_position_works_in_float32_under_mixed_precision(dtype):
+    layer = MultiHeadAttention(H, K, position=Table(), dtype=f"mixed_{dtype}")
+    seen = []
+    bias = layer.position.bias
+
+    def watched(i, j, num_heads):
+        found = bias(i, j, num_heads)
+        seen.append(keras.backend.standardize_dtype(found.dtype))
+        return found
+
+    layer.position.bias = watched
+    output = layer(random(B, T, 6), random(B, S, 6))
+    assert keras.backend.standardize_dtype(output.dtype) == dtype
+    assert seen == ["float32"]
+    assert layer.position.variable_dtype == layer.position.compute_dtype == "float32"
+
+
+def test_a_position_works_with_causal_masks_and_padding():
+    query, value = random(B, T, K, seed=1), random(B, S, K, seed=2)
+    padding = np.array([[True] * 5, [False, True, False, True, True]])
+    layer = Attention(position=Slope(0.4))
+    _, weights = layer(
+        query, value, value_mask=padding, use_causal_mask=True, return_attention_scores=True
+    )
+    mask = (np.arange(S)[None] <= np.arange(T)[:, None]) & padding[:, None, None]
+    heads = query[:, :, None], value[:, :, None], value[:, :, None]
+    _, expected = definition.attend(*heads, bias=-0.4 * DISTANCE, mask=mask)
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,172 @@
+"""The shape of the code: what imports what, where backends are told apart, what is documented."""
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import keras_attention
+
+PACKAGE = Path(keras_attention.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Data flows down: each part may import those on later lines, and itself.
+ORDER = [
+    {"__init__"},
+    {"visualization", "generation"},
+    {"layers", "ops"},
+    {"scores", "normalizations", "patterns", "positions"},
+    {"kernels"},
+    {"masks", "saving", "shapes", "version"},
+]
+# The edges between two parts of one line.
+BESIDE = {("positions", "scores"), ("masks", "shapes")}
+LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
+
+every_file = pytest.mark.parametrize(
+    "path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES]
+)
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def part(path):
+    """The part of the package that a file belongs to: its folder or its name."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path):
+    """Every module that a file imports, dotted, `from a import b` as both "a" and "a.b"."""
+    names = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "the package imports by absolute names"
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def imported_parts(path):
+    names = [name.split(".") for name in imported_modules(path)]
+    return {name[1] for name in names if name[0] == "keras_attention" and len(name) > 1}
+
+
+@every_file
+def test_imports_go_down(path):
+    here = part(path)
+    assert here in LEVEL, f"{here} has no place in the order yet: see ORDER"
+    for there in imported_parts(path) - {here}:
+        if here == "__init__":
+            continue  # The public door, which names everything.
+        assert there in LEVEL, f"{here} imports {there}, which has no place in the order: see ORDER"
+        down = LEVEL[here] < LEVEL[there]
+        assert down or (here, there) in BESIDE, f"{here} imports {there}, which is not below it"
+
+
+def test_the_parser_sees_the_imports():
+    edges = {(part(path), there) for path in FILES for there in imported_parts(path)}
+    assert {("layers", "kernels"), ("kernels", "shapes"), ("positions", "scores")} <= edges
+    assert ("shapes", "layers") not in edges
+
+
+def backend_branches(path):
+    """What in a file asks which backend runs, or reaches for one."""
+    calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    vendors = {"tensorflow", "jax", "torch", "openvino"}
+    return [
+        *(f"line {call.lineno}" for call in calls if ast.unparse(call).endswith("backend")),
+        *(name for name in imported_modules(path) if name.split(".")[0] in vendors),
+    ]
+
+
+@every_file
+def test_no_file_outside_kernels_tells_backends_apart(path):
+    assert part(path) == "kernels" or not backend_branches(path)
+
+
+def test_a_branch_on_the_backend_is_seen(tmp_path):
+    for line in ("import torch", "from jax import numpy", "keras.config.backend() == 'torch'"):
+        path = tmp_path / "module.py"
+        path.write_text(f"import keras\n{line}\n")
+        assert backend_branches(path), line
+
+
+@every_file
+def test_no_assert_statements(path):
+    assert not [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Assert)]
+
+
+def undocumented(module):
+    """What is public in a module and has no docstring: itself, its classes, its functions."""
+    definitions = [
+        node
+        for node in module.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")
+    ]
+    missing = [node.name for node in definitions if not ast.get_docstring(node)]
+    return missing if ast.get_docstring(module) else ["the module", *missing]
+
+
+@every_file
+def test_every_module_class_and_function_has_a_docstring(path):
+    assert not undocumented(tree(path))
+
+
+def test_every_public_layer_documents_its_arguments():
+    for name in keras_attention.__all__:
+        cls = getattr(keras_attention, name)
+        if not isinstance(cls, type):
+            continue
+        for part_of_it in ("Args:", "Call arguments", "Returns:", "Raises:", "Example:", ">>> "):
+            assert part_of_it in cls.__doc__, (name, part_of_it)
+        for argument in inspect.signature(cls.__init__).parameters:
+            if argument not in ("self", "kwargs"):
+                assert argument in cls.__doc__.split("Call arguments")[0], (name, argument)
+
+
+def test_the_door_names_all_that_it_imports():
+    bound = set()
+    for node in tree(PACKAGE / "__init__.py").body:
+        if isinstance(node, ast.ImportFrom):
+            bound |= {alias.asname or alias.name for alias in node.names}
+        else:
+            assert isinstance(node, (ast.Expr, ast.Assign)), "the door holds no logic"
+    assert sorted(bound) == sorted(keras_attention.__all__)
+
+
+IMPORT = """
+import sys, time
+start = time.perf_counter()
+import keras
+middle = time.perf_counter()
+before = set(sys.modules)
+import keras_attention
+print(time.perf_counter() - middle)
+print(*{name.split(".")[0] for name in set(sys.modules) - before})
+"""
+
+
+def test_import_is_quick_and_draws_in_nothing_heavy():
+    seconds = []
+    while len(seconds) < 3 and min(seconds, default=1) > 0.2:
+        process = subprocess.run(
+            [sys.executable, "-c", IMPORT],
+            cwd=PACKAGE.parent,
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        took, modules = process.stdout.splitlines()[-2:]
+        seconds.append(float(took))
+        heavy = {"matplotlib", "tensorflow_datasets", "keras_nlp", "keras_hub"}
+        assert "keras_attention" in modules.split()
+        assert not heavy & set(modules.split())
+    assert min(seconds) <= 0.2, seconds
