@@ -57,6 +57,7 @@ class Predictor:
         """A `Prediction` for each text."""
         ids = imdb_text.encode(self._preprocessor, texts)
         probabilities, weights = self._classifier.predict(ids, verbose=0)
+        ids = ids if ids.ndim == 2 else ids[..., 0]  # Without the n-grams beside each word.
         return [
             Prediction(text, float(probability[0]), self._attended(text, *places))
             for text, probability, *places in zip(texts, probabilities, ids, weights, strict=True)

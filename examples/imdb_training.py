@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_attention
-from examples import imdb_models, imdb_text
+from examples import imdb_models, imdb_ngrams, imdb_text
 
 MODEL = "model.keras"
 CURVES = "curves.png"
@@ -64,12 +64,19 @@ def train(run, name, dataset, settings):
     # Places that no review reaches would be computed for nothing.
     max_length = imdb_text.longest(train_set.texts, settings["max_length"])
     preprocessor = imdb_text.build_preprocessor(vectorizer, recipe.window, max_length)
+    sizes = imdb_text.vocabulary_size(vectorizer)
+    if recipe.ngrams:
+        print("Counting n-grams …", flush=True)
+        ids = imdb_text.encode(preprocessor, train_set.texts)
+        preprocessor, sizes = imdb_ngrams.extend(
+            preprocessor, ids, recipe.ngrams, sizes, recipe.min_reviews
+        )
     x, y = _encode(preprocessor, train_set)
     measured = _encode(preprocessor, measured)
     classifier = run.load_checkpoint(keras.models.load_model)
     if classifier is None:
         steps = settings["epochs"] * -(-len(x) // settings["batch_size"])
-        classifier = build_classifier(recipe, vectorizer, max_length, steps, settings["jit"])
+        classifier = build_classifier(recipe, x.shape[1:], sizes, steps, settings["jit"])
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
     for epoch in range(len(run.epochs), settings["epochs"]):
@@ -81,16 +88,17 @@ def train(run, name, dataset, settings):
 
 
 def _encode(preprocessor, reviews):
-    """What the classifier takes and what it should say, (n, max_length) and (n, 1)."""
+    """What the classifier takes, (n, max_length, …), and what it should say, (n, 1)."""
     return imdb_text.encode(preprocessor, reviews.texts), reviews.labels[:, None]
 
 
-def build_classifier(recipe, vectorizer, max_length, steps, jit):
-    """The compiled model from word numbers (B, max_length) to probabilities."""
-    ids = keras.Input((max_length,), dtype="int32", name="ids")
-    outputs = recipe.build(ids, imdb_text.vocabulary_size(vectorizer))
-    classifier = keras.Model(ids, outputs, name="classifier")
-    classifier.compile(recipe.optimizer(steps), recipe.loss, metrics=["accuracy"], jit_compile=jit)
+def build_classifier(recipe, shape, sizes, steps, jit):
+    """The compiled model from numbers (B, *shape) to probabilities."""
+    ids = keras.Input(shape, dtype="int32", name="ids")
+    classifier = keras.Model(ids, recipe.build(ids, sizes), name="classifier")
+    classifier.compile(
+        recipe.optimizer(steps), "binary_crossentropy", metrics=["accuracy"], jit_compile=jit
+    )
     return classifier
 
 

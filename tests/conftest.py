@@ -22,14 +22,14 @@ def check_in_every_layer(tmp_path):
     """
 
     def check(slot):
-        x = 2 * np.random.default_rng(0).normal(size=(4, 5, 6)).astype("float32")
-        target = np.random.default_rng(1).normal(size=(4, 5, 6)).astype("float32")
+        x = 2 * np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
+        target = np.random.default_rng(1).normal(size=(3, 5, 8)).astype("float32")
         layers = [
-            keras_attention.Attention(2, 3, **slot()),
-            keras_attention.MultiHeadAttention(2, 3, **slot()),
-            keras_attention.TransformerBlock(8, 2, **slot()),
+            keras_attention.Attention(2, 4, **slot()),
+            keras_attention.MultiHeadAttention(2, 4, **slot()),
+            keras_attention.TransformerBlock(16, 2, **slot()),
         ]
-        symbol = keras.Input((None, 6))
+        symbol = keras.Input((None, 8))
         model = keras.Model(symbol, keras.layers.add([layer(symbol) for layer in layers]))
         before = [np.array(keras.ops.convert_to_numpy(v)) for v in model.trainable_variables]
         # Compiling as a whole is slow on TensorFlow and PyTorch, and not doing so on JAX.

@@ -75,7 +75,9 @@ def main():
         os.chdir(ROOT)
     failed, attempted = (sum(column) for column in zip(*results, strict=True))
     print(f"{attempted - failed} passed, {failed} failed")
-    print(f"({results[0][1]} examples, {results[1][1]} blocks, {time.perf_counter() - start:.0f} s)")
+    print(
+        f"({results[0][1]} examples, {results[1][1]} blocks, {time.perf_counter() - start:.0f} s)"
+    )
     sys.exit(1 if failed or not attempted else 0)
 
 
