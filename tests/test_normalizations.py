@@ -166,9 +166,9 @@ def test_a_normalization_of_ones_own_compares_by_value():
     assert repr(Power(3.0)) == "Power(base=3.0)"
 
 
-def test_a_normalization_of_ones_own_trains_saves_and_loads_in_every_layer(check_in_every_layer):
-    for layer in check_in_every_layer(lambda: {"normalization": Power(1.5)}):
-        assert layer.normalization == Power(1.5)
+def test_normalizations_train_save_and_load_in_every_layer(check_in_every_layer):
+    (powers,) = check_in_every_layer("normalization", lambda: Power(1.5))
+    assert powers == [Power(1.5)] * 3
 
 
 def test_a_normalization_of_ones_own_pools():

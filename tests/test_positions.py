@@ -188,11 +188,11 @@ def test_get_takes_a_position_a_config_or_none():
     assert positions.get(config).slope == 0.3
 
 
-@pytest.mark.parametrize("make", [lambda: Slope(0.5), Table, Turn], ids=["bias", "table", "encode"])
-def test_a_position_of_ones_own_trains_saves_and_loads_in_every_layer(make, check_in_every_layer):
-    for layer in check_in_every_layer(lambda: {"position": make()}):
-        assert type(layer.position) is type(make())
-        assert len(layer.position.weights) == (type(layer.position) is not Slope)
+def test_positions_train_save_and_load_in_every_layer(check_in_every_layer):
+    slopes, tables, turns = check_in_every_layer("position", lambda: Slope(0.5), Table, Turn)
+    assert [position.slope for position in slopes] == [0.5] * 3
+    assert [position.table.shape for position in tables] == [(7, H)] * 3
+    assert [position.angle.shape for position in turns] == [()] * 3
 
 
 def test_a_position_works_in_float32_under_mixed_precision():

@@ -275,24 +275,18 @@ def test_a_score_of_ones_own_is_what_it_says():
     )
 
 
-@pytest.mark.parametrize(
-    "make, weights",
-    [(lambda: Distance(0.5), 0), (Diagonal, 1), (lambda: Perceptron(4, "sigmoid"), 3)],
-    ids=["pairs", "weights in prepare", "weights in call"],
-)
-def test_a_score_of_ones_own_trains_saves_and_loads_in_every_layer(
-    make, weights, check_in_every_layer
-):
-    for layer in check_in_every_layer(lambda: {"score": make()}):
-        assert type(layer.score) is type(make())
-        assert len(layer.score.weights) == weights
+def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
+    def perceptron():
+        return Perceptron(4, "sigmoid")
+
+    makers = [lambda: Distance(0.5), Diagonal, perceptron, scores.General]
+    loaded = check_in_every_layer("score", *makers)
+    for make, found, weights in zip(makers, loaded, (0, 1, 3, 1), strict=True):
         expected = {k: v for k, v in make().get_config().items() if k != "name"}
-        assert expected.items() <= layer.score.get_config().items()
-
-
-def test_general_trains_saves_and_loads_in_every_layer(check_in_every_layer):
-    for layer in check_in_every_layer(lambda: {"score": "general"}):
-        assert layer.score.kernel.shape == (H, K, K)
+        for score in found:
+            assert type(score) is type(make())
+            assert len(score.weights) == weights
+            assert expected.items() <= score.get_config().items()
 
 
 def test_a_score_of_ones_own_may_compare_unequal_sizes_without_projections():

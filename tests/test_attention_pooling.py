@@ -1,0 +1,140 @@
+"""`AttentionPooling`: softmax(q · x) x, with the layer's own queries, and nothing of the padding."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_attention import AttentionPooling, masks
+from tests import definition
+from tests.gradients import gradients
+
+B, S, D, H, K = 3, 5, 8, 2, 4
+few_examples = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+X = random(B, S, D)
+MASK = np.arange(S) < np.array([[5], [3], [0]])
+
+
+def made(*args, **kwargs):
+    layer = AttentionPooling(*args, **kwargs)
+    layer.build(X.shape)
+    layer.query.assign(2 * random(*layer.query.shape, seed=1))
+    return layer
+
+
+def by_definition(layer, x, mask=True):
+    """Output (B, queries, heads · values) and scores, by loops."""
+    queries = np.stack([numpy(layer.query)] * len(x))
+    if layer.key_dim is None:
+        heads = queries[:, :, None], x[:, :, None], x[:, :, None]
+    else:
+        dense = [getattr(layer._attention, f"{name}_dense") for name in ("query", "key", "value")]
+        heads = [
+            (part @ numpy(projection.kernel)).reshape(*part.shape[:2], layer.num_heads, -1)
+            for part, projection in zip((queries, x, x), dense, strict=True)
+        ]
+    output, scores = definition.attend(*heads, mask=mask, score=layer.score.name)
+    return output.reshape(*output.shape[:2], -1), scores
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_queries": 3},
+        {"num_heads": H, "key_dim": K},
+        {"num_queries": 3, "num_heads": H, "key_dim": K, "value_dim": 3},
+    ],
+    ids=["one query", "queries", "heads", "queries and heads"],
+)
+def test_pooling_is_its_equation(arguments, masked):
+    layer = made(**arguments)
+    mask = {"mask": MASK} if masked else {}
+    output, scores = layer(X, return_attention_scores=True, **mask)
+    expected, expected_scores = by_definition(layer, X, MASK[:, None, None] if masked else True)
+    expected = expected if "num_queries" in arguments else expected[:, 0]
+    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(numpy(scores), expected_scores, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(numpy(layer(X, **mask)), numpy(output))
+    assert np.abs(expected_scores[0] - 1 / S).max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_a_row_of_nothing_but_padding_gives_zeros(dtype):
+    layer = made(2, H, K, dtype=dtype)
+    output, scores = layer(X, mask=MASK, return_attention_scores=True)
+    output, scores = (numpy(keras.ops.cast(x, "float32")) for x in (output, scores))
+    np.testing.assert_array_equal(output[2], 0.0)
+    np.testing.assert_array_equal(scores[2], 0.0)
+    np.testing.assert_array_equal(scores[1, ..., 3:], 0.0)
+    assert np.abs(output[:2]).max(axis=(1, 2)).min() > 0.1
+
+
+def test_padding_has_no_gradient():
+    layer = made()
+    (gradient,) = gradients(lambda x: keras.ops.square(layer(x, mask=MASK)), [X])
+    np.testing.assert_array_equal(gradient[~MASK], 0.0)
+    assert (np.abs(gradient[MASK]).max(axis=-1) > 0).all()
+
+
+def test_masks_carried_and_passed_count_together():
+    layer = made()
+    late = np.arange(S) > np.array([[1], [0], [0]])
+    carried = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(MASK))
+    output = layer(carried, mask=late)
+    np.testing.assert_allclose(
+        numpy(output), numpy(layer(X, mask=MASK & late)), rtol=1e-6, atol=1e-7
+    )
+    assert np.abs(numpy(layer(X, mask=MASK)) - numpy(output))[:2].max() > 1e-3
+    assert masks.implicit(output) is None
+    np.testing.assert_allclose(
+        numpy(layer(carried)), numpy(layer(X, mask=MASK)), rtol=1e-6, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("left, right", [(2, 0), (0, 2), (1, 1)])
+def test_padding_on_either_side_changes_nothing(left, right):
+    layer = made(2, H, K)
+    padded = np.pad(X, ((0, 0), (left, right), (0, 0)), constant_values=7.0)
+    mask = np.pad(np.ones((B, S), bool), ((0, 0), (left, right)))
+    np.testing.assert_allclose(
+        numpy(layer(padded, mask=mask)), numpy(layer(X)), rtol=1e-5, atol=1e-6
+    )
+
+
+@few_examples
+@given(st.permutations(range(S)))
+def test_order_does_not_matter(order):
+    layer = made(2, H, K)
+    np.testing.assert_allclose(
+        numpy(layer(X[:, order], mask=MASK[:, order])),
+        numpy(layer(X, mask=MASK)),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_dropout_is_only_in_training():
+    layer, plain = made(dropout=0.5, seed=1), made()
+    output, expected = numpy(layer(X)), numpy(plain(X))
+    np.testing.assert_array_equal(output, expected)
+    trained, scores = layer(X, training=True, return_attention_scores=True)
+    assert np.abs(numpy(trained) - expected).max() > 0.1
+    np.testing.assert_allclose(numpy(scores).sum(-1), 1.0, rtol=1e-5)
+
+
+def test_a_float_mask_is_refused_by_the_name_of_the_argument():
+    with pytest.raises(ValueError, match="`mask` must be boolean"):
+        made()(X, mask=np.where(MASK, 0.0, -1e9).astype("float32"))
