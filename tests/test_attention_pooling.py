@@ -1,4 +1,4 @@
-"""`AttentionPooling`: softmax(q · x) x, with the layer's own queries, and nothing of the padding."""
+"""`AttentionPooling`: softmax(q · x) x by the layer's own queries, without the padding."""
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ def by_definition(layer, x, mask=True):
             (part @ numpy(projection.kernel)).reshape(*part.shape[:2], layer.num_heads, -1)
             for part, projection in zip((queries, x, x), dense, strict=True)
         ]
-    output, scores = definition.attend(*heads, mask=mask, score=layer.score.name)
+    output, scores = definition.attend(*heads, mask=mask)
     return output.reshape(*output.shape[:2], -1), scores
 
 

@@ -107,7 +107,7 @@ def test_dropout_is_before_the_second_projection_and_only_in_training():
 
 
 def test_gate_and_intermediate_start_apart():
-    layer = FeedForward(HIDDEN, gated=True, kernel_initializer=keras.initializers.HeNormal())
+    layer = FeedForward(HIDDEN, gated=True, kernel_initializer=keras.initializers.GlorotUniform())
     layer.build(X.shape)
     kernels = [numpy(w) for w in layer.trainable_weights if w.shape == (D, HIDDEN)]
     assert len(kernels) == 2

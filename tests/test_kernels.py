@@ -371,7 +371,8 @@ def test_what_masked_keys_hold_changes_nothing(dtype, score):
     for answer in (numpy(output), numpy(weights), *found):
         assert np.abs(answer).max() > 0.01
         for part in (answer[B : 2 * B], answer[2 * B :]):
-            np.testing.assert_array_equal(part, answer[:B])
+            # A matrix product may round one sequence of a batch otherwise than the next.
+            np.testing.assert_allclose(part, answer[:B], **ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("number", [-1e30, -3.4e38, 2e38])

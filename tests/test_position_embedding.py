@@ -1,4 +1,4 @@
-"""Position embeddings: sines and cosines against the paper's equation, learned ones against a table."""
+"""Position embeddings: sines and cosines against their equation, learned ones against a table."""
 
 import math
 

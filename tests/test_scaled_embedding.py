@@ -53,9 +53,10 @@ def test_reverse_gives_logits_of_the_same_table_without_the_scale():
 
 def test_the_table_learns_from_both_ends():
     layer, other = made(), random(2, 4, SIZE, seed=3)
+    cotangent = keras.ops.convert_to_tensor(other)
 
     def loss():
-        return keras.ops.sum(layer(layer(IDS), reverse=True) * other)
+        return keras.ops.sum(layer(layer(IDS), reverse=True) * cotangent)
 
     (found,), _ = weight_gradients(layer, loss)
     table = numpy(layer.embeddings).astype("float64")

@@ -1,4 +1,4 @@
-"""`TransformerBlock`: its equations, composed by hand from its weights, and what it must not see."""
+"""`TransformerBlock`: its equations, by hand from its weights, and what it must not see."""
 
 import keras
 import numpy as np
@@ -196,20 +196,9 @@ def test_dropout_is_on_each_branch():
 
 
 def test_projections_start_apart():
-    block = TransformerBlock(HIDDEN, H, kernel_initializer=keras.initializers.HeNormal())
+    block = TransformerBlock(HIDDEN, H, kernel_initializer=keras.initializers.GlorotUniform())
     block.build(X.shape)
     dense = block.attention.query_dense, block.attention.key_dense, block.attention.value_dense
     kernels = [numpy(layer.kernel) for layer in dense]
     for first, second in ((0, 1), (1, 2), (0, 2)):
         assert np.abs(kernels[first] - kernels[second]).max() > 0.1
-
-
-def test_a_stack_trains():
-    x = keras.Input((None, D))
-    y = TransformerBlock(HIDDEN, H, causal=True)(x)
-    y = TransformerBlock(HIDDEN, H, normalize_first=True)(y)
-    model = keras.Model(x, y)
-    on_jax = keras.config.backend() == "jax"
-    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=on_jax)
-    history = model.fit(X, random(B, T, D, seed=1), epochs=8, verbose=0).history["loss"]
-    assert history[-1] < 0.9 * history[0]

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import normalizations, saving, scores, shapes
+from keras_attention import masks, normalizations, saving, scores, shapes
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -101,6 +101,7 @@ class AttentionPooling(saving.ConfigurableLayer):
         return (x_shape[0], self.num_queries or 1, x_shape[-1])
 
     def call(self, x, mask=None, return_attention_scores=False, training=None):
+        mask = masks.boolean("mask", mask)
         query = ops.cast(self.query, self.compute_dtype)
         query = ops.broadcast_to(query, (ops.shape(x)[0], *query.shape))
         output, weights = self._attention(

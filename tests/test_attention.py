@@ -1,0 +1,343 @@
+"""`Attention` and `SelfAttention`: the definition, the ways to call them, and what masks mean."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_attention import Attention, SelfAttention, masks, patterns
+from tests import definition
+
+B, T, S, D, H, K = 3, 5, 7, 8, 2, 4
+few_examples = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+X, VALUE, KEY = random(B, T, D), random(B, S, D, seed=1), random(B, S, 6, seed=2)
+
+
+def made(cls=Attention, inputs=(X, VALUE, KEY), **kwargs):
+    """A layer with heads and random weights, biases included."""
+    layer = cls(**{"num_heads": H, "key_dim": K, "use_bias": True, **kwargs})
+    layer.build(*(x.shape for x in inputs))
+    for seed, weight in enumerate(layer.trainable_weights):
+        weight.assign(random(*weight.shape, seed=20 + seed) / 2)
+    return layer
+
+
+def by_definition(layer, query, value, key, mask=True):
+    """Output (B, T, heads · values) and scores, by loops, with the layer's weights."""
+    heads = []
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        kernel, *bias = (numpy(w) for w in getattr(layer, f"{name}_dense").trainable_weights)
+        projected = x.astype("float64") @ kernel + (bias[0] if bias else 0.0)
+        heads.append(projected.reshape(*x.shape[:2], layer.num_heads, -1))
+    output, scores = definition.attend(*heads, mask=mask)
+    return output.reshape(*output.shape[:2], -1), scores
+
+
+def close(found, expected, tolerance=1e-5):
+    found, expected = (x if isinstance(x, np.ndarray) else numpy(x) for x in (found, expected))
+    np.testing.assert_allclose(found, expected, rtol=10 * tolerance, atol=tolerance)
+
+
+# The definition
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("value_dim", [None, 3])
+def test_heads_are_the_definition_side_by_side(value_dim, use_bias):
+    layer = made(value_dim=value_dim, use_bias=use_bias)
+    output, scores = layer(X, VALUE, KEY, return_attention_scores=True)
+    expected, expected_scores = by_definition(layer, X, VALUE, KEY)
+    assert output.shape == (B, T, H * (value_dim or K))
+    close(output, expected)
+    close(scores, expected_scores)
+    assert len(layer.weights) == 3 * (1 + use_bias)
+
+
+def test_the_call_of_the_readme():
+    layer = made(inputs=(X, X, X), use_bias=False)
+    expected, _ = by_definition(layer, X, X, X)
+    close(layer([X, X, X]), expected)
+
+
+def test_without_projections_the_inputs_are_compared_and_summed():
+    layer = Attention()
+    output, scores = layer([X, KEY, VALUE], return_attention_scores=True)
+    heads = X[:, :, None], VALUE[:, :, None], KEY[:, :, None]
+    expected, expected_scores = definition.attend(*heads)
+    close(output, expected[:, :, 0])
+    close(scores, expected_scores)
+    assert not layer.weights
+
+
+def test_self_attention_is_attention_of_one_sequence():
+    plain = made(inputs=(X,))
+    expected, expected_scores = by_definition(plain, X, X, X)
+    layer = made(SelfAttention, inputs=(X,))
+    output, scores = layer(X, return_attention_scores=True)
+    close(output, expected)
+    close(scores, expected_scores)
+    close(made(SelfAttention, inputs=(X,), causal=True)(X), plain(X, use_causal_mask=True))
+
+
+# Ways to call it
+
+
+def test_lists_and_arguments_say_the_same():
+    layer = made()
+    expected = numpy(layer(X, VALUE, KEY))
+    for inputs in (([X, VALUE, KEY],), ((X, VALUE, KEY),)):
+        np.testing.assert_array_equal(numpy(layer(*inputs)), expected)
+    np.testing.assert_array_equal(numpy(layer(query=X, key=KEY, value=VALUE)), expected)
+
+
+def test_key_defaults_to_value_and_value_to_query():
+    layer = made(inputs=(X, VALUE))
+    expected = numpy(layer(X, VALUE, VALUE))
+    for inputs in ((X, VALUE), ([X, VALUE],)):
+        np.testing.assert_array_equal(numpy(layer(*inputs)), expected)
+    np.testing.assert_array_equal(numpy(layer(X)), numpy(layer(X, X, X)))
+    assert np.abs(numpy(layer(X)) - expected).max() > 0.1
+
+
+def test_functional_sequential_and_subclassed_models_agree():
+    layer = made(SelfAttention, inputs=(X,), causal=True)
+    expected = numpy(layer(X))
+    symbol = keras.Input((None, D))
+    close(keras.Model(symbol, layer(symbol))(X), expected)
+    close(keras.Sequential([keras.Input((None, D)), layer])(X), expected)
+
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.attention = layer
+
+        def call(self, x):
+            return self.attention(x)
+
+    close(Subclassed()(X), expected)
+
+
+def test_functional_models_of_several_inputs():
+    layer = made()
+    expected = numpy(layer(X, VALUE, KEY, use_causal_mask=True))
+    symbols = [keras.Input((None, x.shape[-1])) for x in (X, VALUE, KEY)]
+    for output in (
+        layer(symbols, use_causal_mask=True),
+        layer(*symbols, use_causal_mask=True),
+    ):
+        assert tuple(output.shape) == (None, None, H * K)
+        close(keras.Model(symbols, output)([X, VALUE, KEY]), expected)
+
+
+def test_masks_may_be_inputs_of_a_model():
+    layer = made()
+    symbols = [keras.Input((None, x.shape[-1])) for x in (X, VALUE, KEY)]
+    kept, allowed = keras.Input((None,), dtype="bool"), keras.Input((None, None), dtype="bool")
+    output = layer(*symbols, value_mask=kept, attention_mask=allowed)
+    model = keras.Model([*symbols, kept, allowed], output)
+    expected = numpy(layer(X, VALUE, KEY, value_mask=KEPT, attention_mask=ALLOWED))
+    close(model([X, VALUE, KEY, KEPT, ALLOWED]), expected)
+
+
+def test_a_layer_serves_any_length():
+    layer = made(inputs=(X,))
+    whole = numpy(layer(X, use_causal_mask=True))
+    for length in (2, 3):
+        close(layer(X[:, :length], use_causal_mask=True), whole[:, :length])
+
+
+# Masks
+
+KEPT = np.arange(S) < np.array([[7], [4], [2]])
+LATE = np.arange(S) >= np.array([[2], [1], [0]])
+REAL = np.arange(T) < np.array([[5], [3], [2]])
+ALLOWED = np.random.default_rng(5).random((B, T, S)) < 0.6
+ALLOWED[..., 1] = True
+# Name: (masks carried by query, value and key; call arguments; the mask that these mean).
+MASKED = {
+    "query, implicit": ({"query": REAL}, {}, REAL[:, None, :, None]),
+    "query, explicit": ({}, {"query_mask": REAL}, REAL[:, None, :, None]),
+    "value, implicit": ({"value": KEPT}, {}, KEPT[:, None, None]),
+    "value, explicit": ({}, {"value_mask": KEPT}, KEPT[:, None, None]),
+    "key, implicit": ({"key": KEPT}, {}, KEPT[:, None, None]),
+    "key, explicit": ({}, {"key_mask": KEPT}, KEPT[:, None, None]),
+    "value, both": ({"value": KEPT}, {"value_mask": LATE}, (KEPT & LATE)[:, None, None]),
+    "value and key": ({"value": KEPT}, {"key_mask": LATE}, (KEPT & LATE)[:, None, None]),
+    "attention": ({}, {"attention_mask": ALLOWED}, ALLOWED[:, None]),
+    "attention (T, S)": ({}, {"attention_mask": ALLOWED[0]}, ALLOWED[0]),
+    "attention of heads": (
+        {},
+        {"attention_mask": np.stack([ALLOWED, ALLOWED[:, ::-1]], axis=1)},
+        np.stack([ALLOWED, ALLOWED[:, ::-1]], axis=1),
+    ),
+    "causal": ({}, {"use_causal_mask": True}, np.tri(T, S, dtype=bool)),
+    "all": (
+        {"query": REAL, "value": KEPT},
+        {"key_mask": LATE, "attention_mask": ALLOWED, "use_causal_mask": True},
+        REAL[:, None, :, None]
+        & (KEPT & LATE)[:, None, None]
+        & ALLOWED[:, None]
+        & np.tri(T, S, dtype=bool),
+    ),
+}
+
+
+def carrying(array, mask):
+    """A tensor of `array` that carries `mask`, or none."""
+    tensor = keras.ops.convert_to_tensor(array)
+    return tensor if mask is None else masks.carry(tensor, keras.ops.convert_to_tensor(mask))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("kind", MASKED)
+def test_every_mask_means_what_it_says(kind, listed):
+    carried, call, mask = MASKED[kind]
+    layer = made()
+    inputs = [
+        carrying(array, carried.get(name))
+        for name, array in (("query", X), ("value", VALUE), ("key", KEY))
+    ]
+    inputs = [inputs] if listed else inputs
+    output, scores = layer(*inputs, return_attention_scores=True, **call)
+    expected, expected_scores = by_definition(layer, X, VALUE, KEY, mask)
+    close(output, expected)
+    close(scores, expected_scores)
+    np.testing.assert_array_equal(numpy(scores)[~np.broadcast_to(mask, scores.shape)], 0.0)
+    # The output carries the query's mask, from wherever it came.
+    query_mask = carried.get("query", call.get("query_mask"))
+    found = masks.implicit(output)
+    assert (found is None) == (query_mask is None)
+    if found is not None:
+        np.testing.assert_array_equal(numpy(found), query_mask)
+
+
+def test_the_mask_of_one_tensor_counts_for_both_of_its_roles():
+    layer = made(inputs=(X,))
+    output, scores = layer(carrying(X, REAL), return_attention_scores=True)
+    mask = REAL[:, None, :, None] & REAL[:, None, None]
+    expected, expected_scores = by_definition(layer, X, X, X, mask)
+    close(output, expected)
+    close(scores, expected_scores)
+    for inputs in ((carrying(X, REAL), carrying(X, REAL)), ([carrying(X, REAL)] * 3,)):
+        np.testing.assert_array_equal(numpy(layer(*inputs)), numpy(output))
+
+
+def test_a_padded_query_has_output_zero():
+    output, scores = made()(X, VALUE, KEY, query_mask=REAL, return_attention_scores=True)
+    np.testing.assert_array_equal(numpy(output)[~REAL], 0.0)
+    np.testing.assert_array_equal(numpy(scores).transpose(0, 2, 1, 3)[~REAL], 0.0)
+    assert (np.abs(numpy(output)[REAL]).max(axis=-1) > 0).all()
+
+
+def test_the_pattern_slot_and_the_masks_hold_together():
+    layer = made(pattern=patterns.SlidingWindow(1, 2))
+    _, scores = layer(
+        X, VALUE, KEY, value_mask=LATE, use_causal_mask=True, return_attention_scores=True
+    )
+    i, j = np.arange(T)[:, None], np.arange(S)[None]
+    mask = (j >= i - 1) & (j <= i) & LATE[:, None, None]
+    _, expected = by_definition(layer, X, VALUE, KEY, mask)
+    close(scores, expected)
+
+
+# What must not matter
+
+
+@pytest.mark.parametrize("kind", ["causal", "all", "value, both"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"dropout": 0.5}, {"normalization": "sigmoid"}, {"score": "cosine"}]
+)
+def test_asking_for_scores_changes_no_output(arguments, kind):
+    carried, call, _ = MASKED[kind]
+    layer = made(**arguments)
+    inputs = carrying(X, carried.get("query")), carrying(VALUE, carried.get("value")), KEY
+    output, _ = layer(*inputs, return_attention_scores=True, **call)
+    np.testing.assert_array_equal(numpy(layer(*inputs, **call)), numpy(output))
+
+
+@few_examples
+@given(st.permutations(range(S)))
+def test_order_of_the_keys_does_not_matter(order):
+    layer = made()
+    expected, scores = layer(
+        X, VALUE, KEY, value_mask=KEPT, attention_mask=ALLOWED, return_attention_scores=True
+    )
+    output, moved = layer(
+        X,
+        VALUE[:, order],
+        KEY[:, order],
+        value_mask=KEPT[:, order],
+        attention_mask=ALLOWED[:, :, order],
+        return_attention_scores=True,
+    )
+    close(output, expected)
+    close(moved, numpy(scores)[..., order])
+
+
+@few_examples
+@given(st.permutations(range(T)))
+def test_moving_the_queries_moves_the_outputs(order):
+    layer = made(inputs=(X,))
+    close(layer(X[:, order], VALUE), numpy(layer(X, VALUE))[:, order])
+    # And with the keys along, since without positions a sequence is a set.
+    close(layer(X[:, order]), numpy(layer(X))[:, order])
+
+
+@pytest.mark.parametrize("left, right", [(2, 0), (0, 2), (1, 1)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_on_either_side_changes_nothing(left, right, causal):
+    layer = made(SelfAttention, inputs=(X,), causal=causal)
+    padded = np.pad(X, ((0, 0), (left, right), (0, 0)), constant_values=7.0)
+    mask = np.pad(np.ones((B, T), bool), ((0, 0), (left, right)))
+    output = numpy(layer(carrying(padded, mask)))
+    close(output[mask].reshape(B, T, -1), layer(X))
+    np.testing.assert_array_equal(output[~mask], 0.0)
+
+
+@pytest.mark.parametrize("at", range(T))
+def test_a_causal_layer_does_not_see_the_future(at):
+    layer = made(SelfAttention, inputs=(X,), causal=True)
+    changed = X.copy()
+    changed[:, at] += random(B, D, seed=9)
+    difference = np.abs(numpy(layer(changed)) - numpy(layer(X))).max(axis=(0, 2))
+    np.testing.assert_array_equal(difference[:at], 0.0)
+    assert (difference[at:] > 1e-3).all()
+
+
+def test_rows_of_a_batch_do_not_see_one_another():
+    layer = made()
+    whole = numpy(layer(X, VALUE, KEY, value_mask=KEPT))
+    changed = VALUE.copy()
+    changed[1] += 1
+    output = numpy(layer(X, changed, KEY, value_mask=KEPT))
+    np.testing.assert_array_equal(output[[0, 2]], whole[[0, 2]])
+    assert np.abs(output[1] - whole[1]).min() > 1e-3
+
+
+# Training
+
+
+def test_dropout_is_only_in_training_and_scores_are_before_it():
+    layer, plain = made(dropout=0.5, seed=1), made()
+    expected, expected_scores = plain(X, VALUE, KEY, return_attention_scores=True)
+    for training in (None, False):
+        np.testing.assert_array_equal(
+            numpy(layer(X, VALUE, KEY, training=training)), numpy(expected)
+        )
+    trained, scores = layer(X, VALUE, KEY, training=True, return_attention_scores=True)
+    np.testing.assert_array_equal(numpy(scores), numpy(expected_scores))
+    assert np.abs(numpy(trained) - numpy(expected)).max() > 0.1
+    assert np.abs(numpy(layer(X, VALUE, KEY, training=True)) - numpy(trained)).max() > 0.1
+    again = made(dropout=0.5, seed=1)
+    np.testing.assert_array_equal(numpy(again(X, VALUE, KEY, training=True)), numpy(trained))
