@@ -162,6 +162,8 @@ class _Combination(Pattern):
         return frozenset(self.patterns)
 
     def __repr__(self):
+        if len(self.patterns) == 1:
+            return f"{type(self).__name__}({self.patterns!r})"
         return "(" + f" {self.symbol} ".join(map(repr, self.patterns)) + ")"
 
 

@@ -121,7 +121,9 @@ class ConfigurableLayer(keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         for name in constructor_arguments(type(self), stop=ConfigurableLayer):
-            config[name] = serialize(getattr(self, name))
+            # After an underscore where the plain name means something else to Keras.
+            private = f"_{name}"
+            config[name] = serialize(getattr(self, private if private in vars(self) else name))
         return config
 
     def get_build_config(self):

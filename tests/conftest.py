@@ -15,24 +15,18 @@ def fixed_seed():
 
 @pytest.fixture
 def check_in_every_layer(tmp_path):
-    """Checks slots of a user's own, each in three layers: they train, save and load.
+    """Checks that slots of a user's own train, save and load, one in each of three layers.
 
-    Takes a slot's name and functions that make what to put there, anew for each layer. Returns, for
-    each function, the three slots as they were loaded from the file.
+    Takes the slot's name and what to put there, and returns it as it was loaded from the file.
     """
 
-    def check(name, *makers):
+    def check(name, in_attention, in_multi_head, in_block):
         x = 2 * np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
         target = np.random.default_rng(1).normal(size=(3, 5, 8)).astype("float32")
-        # All in one model, since compiling takes most of the time.
         layers = [
-            layer
-            for make in makers
-            for layer in (
-                keras_attention.Attention(2, 4, **{name: make()}),
-                keras_attention.MultiHeadAttention(2, 4, **{name: make()}),
-                keras_attention.TransformerBlock(16, 2, **{name: make()}),
-            )
+            keras_attention.Attention(2, 4, **{name: in_attention}),
+            keras_attention.MultiHeadAttention(2, 4, **{name: in_multi_head}),
+            keras_attention.TransformerBlock(16, 2, **{name: in_block}),
         ]
         symbol = keras.Input((None, 8))
         model = keras.Model(symbol, keras.layers.add([layer(symbol) for layer in layers]))
@@ -52,7 +46,6 @@ def check_in_every_layer(tmp_path):
         outputs = [keras.ops.convert_to_numpy(m(x)) for m in (model, loaded)]
         assert np.isfinite(outputs[0]).all()
         np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-6, atol=1e-6)
-        slots = [getattr(loaded.get_layer(layer.name), name) for layer in layers]
-        return [slots[first : first + 3] for first in range(0, len(slots), 3)]
+        return [getattr(loaded.get_layer(layer.name), name) for layer in layers]
 
     return check

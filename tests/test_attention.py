@@ -329,15 +329,13 @@ def test_rows_of_a_batch_do_not_see_one_another():
 
 
 def test_dropout_is_only_in_training_and_scores_are_before_it():
-    layer, plain = made(dropout=0.5, seed=1), made()
-    expected, expected_scores = plain(X, VALUE, KEY, return_attention_scores=True)
+    layer, plain = (made(inputs=(X,), dropout=rate, seed=1) for rate in (0.5, 0.0))
+    expected, expected_scores = plain(X, return_attention_scores=True)
     for training in (None, False):
-        np.testing.assert_array_equal(
-            numpy(layer(X, VALUE, KEY, training=training)), numpy(expected)
-        )
-    trained, scores = layer(X, VALUE, KEY, training=True, return_attention_scores=True)
+        np.testing.assert_array_equal(numpy(layer(X, training=training)), numpy(expected))
+    trained, scores = layer(X, training=True, return_attention_scores=True)
     np.testing.assert_array_equal(numpy(scores), numpy(expected_scores))
     assert np.abs(numpy(trained) - numpy(expected)).max() > 0.1
-    assert np.abs(numpy(layer(X, VALUE, KEY, training=True)) - numpy(trained)).max() > 0.1
-    again = made(dropout=0.5, seed=1)
-    np.testing.assert_array_equal(numpy(again(X, VALUE, KEY, training=True)), numpy(trained))
+    assert np.abs(numpy(layer(X, training=True)) - numpy(trained)).max() > 0.1
+    again = made(inputs=(X,), dropout=0.5, seed=1)
+    np.testing.assert_array_equal(numpy(again(X, training=True)), numpy(trained))

@@ -158,7 +158,9 @@ ROWS = {
         r"`value_mask` must be boolean, .*Received dtype int32 with the value 3",
     ),
     "an additive mask of a block": (
-        lambda: ka.TransformerBlock(8, 2)(X, mask=np.array([[0.0, 0.0, -1e9]] * B)),
+        lambda: ka.TransformerBlock(8, 2, kernel_initializer="zeros")(
+            X, mask=np.array([[0.0, 0.0, -1e9]] * B)
+        ),
         ValueError,
         r"`mask` must be boolean, .*with the value -1000000000\.0",
     ),
@@ -299,7 +301,7 @@ ROWS = {
         r".*Received: attention_axes=\(2,\)",
     ),
     "rank of a mask over two axes": (
-        lambda: ka.MultiHeadAttention(2, 4)(
+        lambda: ka.MultiHeadAttention(2, 4, kernel_initializer="zeros")(
             zeros(B, T, 2, D), zeros(B, S, 2, D), attention_mask=zeros(T, S, dtype="bool")
         ),
         ValueError,

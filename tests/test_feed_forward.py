@@ -27,7 +27,7 @@ ACTIVATIONS = {
 
 def made(*args, x=X, **kwargs):
     """A layer with random weights, biases included, and these weights by name."""
-    layer = FeedForward(HIDDEN, *args, **kwargs)
+    layer = FeedForward(HIDDEN, *args, kernel_initializer="zeros", **kwargs)
     layer.build(x.shape)
     layer.set_weights(
         [
@@ -92,7 +92,7 @@ def test_dropout_is_before_the_second_projection_and_only_in_training():
     np.testing.assert_array_equal(numpy(layer(X, training=False)), numpy(plain(X)))
 
     # With the identity for a second projection, the output shows what was dropped.
-    layer = FeedForward(HIDDEN, "relu", dropout=0.5, output_dim=HIDDEN, seed=1)
+    layer = FeedForward(HIDDEN, dropout=0.5, output_dim=HIDDEN, kernel_initializer="zeros", seed=1)
     layer.build(X.shape)
     kernel = weights["intermediate/kernel"]
     values = [kernel, np.ones(HIDDEN) * 9, np.eye(HIDDEN), np.zeros(HIDDEN)]

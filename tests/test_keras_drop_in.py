@@ -333,20 +333,25 @@ def test_weight_files_load_in_both_directions(writer, reader, tmp_path):
     close(read.predict(inputs, verbose=0), written.predict(inputs, verbose=0))
 
 
-def test_a_model_with_it_has_a_summary(capsys):
-    for output_shape in (None, 5):
-        model = keras.Sequential([keras.Input((T, D)), Wrapped(output_shape=output_shape)])
-        model.summary()
-    inputs = keras.Input((T, D))
-    keras.Model(inputs, MultiHeadAttention(2, 4, output_shape=5)(inputs, inputs)).summary()
-    assert "(None, 5, 5)" in capsys.readouterr().out
+class Subclassed(keras.Model):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, x):
+        return self.layer(x, x)
 
 
-class Wrapped(MultiHeadAttention):
-    """Self-attention that a Sequential model can hold."""
-
-    def __init__(self, **kwargs):
-        super().__init__(2, 4, **kwargs)
+@pytest.mark.parametrize("output_shape", [None, 5, (3, 2)])
+def test_a_model_with_it_has_a_summary(output_shape, capsys):
+    expected = {None: "(2, 5, 6)", 5: "(2, 5, 5)", (3, 2): "(2, 5, 3, 2)"}[output_shape]
+    subclassed = Subclassed(MultiHeadAttention(2, 4, output_shape=output_shape))
+    subclassed(random(B, T, D))
+    inputs = keras.Input((T, D), batch_size=B)
+    layer = MultiHeadAttention(2, 4, output_shape=output_shape)
+    for model in (subclassed, keras.Model(inputs, layer(inputs, inputs))):
+        model.summary(line_length=100)
+        assert expected in capsys.readouterr().out
 
 
 # PyTorch

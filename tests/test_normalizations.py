@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, AttentionPooling, normalizations, ops
+from keras_attention import (
+    Attention,
+    AttentionPooling,
+    MultiHeadAttention,
+    TransformerBlock,
+    normalizations,
+    ops,
+)
 from tests import definition
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
@@ -166,9 +173,26 @@ def test_a_normalization_of_ones_own_compares_by_value():
     assert repr(Power(3.0)) == "Power(base=3.0)"
 
 
-def test_normalizations_train_save_and_load_in_every_layer(check_in_every_layer):
-    (powers,) = check_in_every_layer("normalization", lambda: Power(1.5))
-    assert powers == [Power(1.5)] * 3
+def test_a_normalization_of_ones_own_saves_and_loads_in_every_layer(tmp_path):
+    slot = {"normalization": Power(1.5)}
+    layers = [
+        Attention(H, K, **slot),
+        MultiHeadAttention(H, K, **slot),
+        TransformerBlock(16, H, **slot),
+    ]
+    x = keras.Input((None, D))
+    model = keras.Model(x, keras.layers.add([layer(x) for layer in layers]))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for layer in layers:
+        assert loaded.get_layer(layer.name).normalization == Power(1.5)
+    x = random(B, T, D)
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6)
+    for layer in layers:
+        plain = type(layer).from_config({**layer.get_config(), "normalization": "softmax"})
+        plain.build(x.shape)
+        plain.set_weights(layer.get_weights())
+        assert np.abs(numpy(plain(x)) - numpy(layer(x))).max() > 1e-3
 
 
 def test_a_normalization_of_ones_own_pools():

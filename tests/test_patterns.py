@@ -173,6 +173,13 @@ def test_config_goes_through_json_to_an_equal_pattern(pattern):
     assert patterns.get(config) == pattern
 
 
+@pytest.mark.parametrize("cls", [And, Or])
+def test_repr_of_a_combination_of_one_evaluates_to_it(cls):
+    pattern = cls([Causal()])
+    assert eval(repr(pattern)) == pattern != Causal()
+    np.testing.assert_array_equal(asked(pattern), asked(Causal()))
+
+
 def test_patterns_that_differ_are_unequal():
     different = [pattern for pattern, _ in DEFINITIONS]
     different += [Causal() & Prefix(2), SlidingWindow(1, 2), Dilated(2), Strided(2), ~~Causal()]

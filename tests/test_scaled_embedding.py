@@ -20,7 +20,7 @@ def random(*shape, seed=0):
 
 
 def made(**kwargs):
-    layer = ScaledEmbedding(SIZE, D, **kwargs)
+    layer = ScaledEmbedding(SIZE, D, embeddings_initializer="zeros", **kwargs)
     layer.build(IDS.shape)
     layer.set_weights([random(SIZE, D, seed=1)])
     return layer

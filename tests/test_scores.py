@@ -56,10 +56,10 @@ def test_score_is_its_equation(score, name, scale):
 
 def test_general_is_its_equation_with_a_matrix_a_head_and_unequal_sizes():
     key = random(B, S, H, 3, seed=3)
-    score = scores.General()
+    score, matrix = scores.General("zeros"), random(H, K, 3, seed=4)
+    score.build(QUERY.shape, key.shape)
+    score.set_weights([matrix])
     found = score(QUERY, key)
-    matrix = numpy(score.kernel)
-    assert matrix.shape == (H, K, 3)
     np.testing.assert_allclose(
         numpy(found), by_definition(QUERY, key, "general", matrix=matrix), rtol=1e-5, atol=1e-6
     )
@@ -134,7 +134,7 @@ def test_sizes_that_cannot_be_compared_are_refused(name):
 
 
 def test_general_compares_unequal_sizes():
-    layer = Attention(score="general")
+    layer = Attention(score=scores.General("ones"))
     output = layer(random(B, T, D), random(B, S, 6), random(B, S, 4))
     assert output.shape == (B, T, 6)
     assert layer.score.kernel.shape == (1, D, 4)
@@ -255,9 +255,10 @@ class Perceptron(scores.Score):
 
     def build(self, query_shape, key_shape):
         super().build(query_shape, key_shape)
-        self.of_query = keras.layers.Dense(self.units, use_bias=False, name="of_query")
+        self.of_query = keras.layers.Dense(self.units, use_bias=False, kernel_initializer="ones")
         self.of_query.build(query_shape)
-        self.of_key = self.add_weight(name="of_key", shape=(key_shape[-1], self.units))
+        shape = (key_shape[-1], self.units)
+        self.of_key = self.add_weight(name="of_key", shape=shape, initializer="ones")
         self.last = self.add_weight(name="last", shape=(self.units,), initializer="ones")
 
     def call(self, query, key):
@@ -276,17 +277,12 @@ def test_a_score_of_ones_own_is_what_it_says():
 
 
 def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
-    def perceptron():
-        return Perceptron(4, "sigmoid")
-
-    makers = [lambda: Distance(0.5), Diagonal, perceptron, scores.General]
-    loaded = check_in_every_layer("score", *makers)
-    for make, found, weights in zip(makers, loaded, (0, 1, 3, 1), strict=True):
-        expected = {k: v for k, v in make().get_config().items() if k != "name"}
-        for score in found:
-            assert type(score) is type(make())
-            assert len(score.weights) == weights
-            assert expected.items() <= score.get_config().items()
+    given = Diagonal(), scores.General("he_normal"), Perceptron(4, "sigmoid")
+    found = check_in_every_layer("score", *given)
+    for score, expected, weights in zip(found, given, (1, 1, 3), strict=True):
+        assert type(score) is type(expected)
+        assert score.get_config() == expected.get_config()
+        assert len(score.weights) == weights
 
 
 def test_a_score_of_ones_own_may_compare_unequal_sizes_without_projections():

@@ -111,4 +111,16 @@ def gate(array, reached, axes):
 
 def _finite(array):
     """Keeps products of two such arrays, and sums of them, inside float32."""
+    return _clip(array)
+
+
+def _clip(array):
     return ops.clip(array, -_LARGEST, _LARGEST)
+
+
+if keras.config.backend() == "tensorflow":
+    # TensorFlow's gradient of a clip costs five passes over the array. No value that matters is
+    # ever cut off, so it may as well pass straight through. The other backends fuse it away.
+    @ops.custom_gradient
+    def _finite(array):  # noqa: F811
+        return _clip(array), lambda upstream: upstream

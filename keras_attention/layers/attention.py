@@ -133,11 +133,6 @@ class Attention(saving.ConfigurableLayer):
             if given is None:
                 raise TypeError(f"`{name}` must not be None.")
 
-    def get_config(self):
-        config = super().get_config()
-        config["activity_regularizer"] = saving.serialize(self._activity_regularizer)
-        return config
-
     # Building
 
     def build(self, query_shape, value_shape=None, key_shape=None):

@@ -113,7 +113,8 @@ class MultiHeadAttention(Attention):
             )
         if sliding_window is not None:
             shapes.check_count("sliding_window", sliding_window)
-        self.output_shape = _sizes("output_shape", output_shape)
+        # A public `output_shape` would be what a model's summary prints, the batch axis missing.
+        self._output_shape = _sizes("output_shape", output_shape)
         self.attention_axes = _sizes("attention_axes", attention_axes)
         self.sliding_window = sliding_window
         self.flash_attention = flash_attention
@@ -138,7 +139,7 @@ class MultiHeadAttention(Attention):
         if self.use_gate:
             self._gate_dense = self._einsum("gate", query_shape, 1, values, activation="sigmoid")
         self._value_dense = self._einsum("value", value_shape, 1, values)
-        size = self.output_shape or (query_shape[-1],)
+        size = self._output_shape or (query_shape[-1],)
         self._output_dense = self._einsum("attention_output", (*query_shape[:-1], *values), 2, size)
 
     def _einsum(self, name, shape, summed, size, **kwargs):
@@ -217,7 +218,7 @@ class MultiHeadAttention(Attention):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         super().compute_output_shape(query_shape, value_shape, key_shape)
         query_shape = tuple(query_shape[0] if _is_list(query_shape) else query_shape)
-        return (*query_shape[:-1], *self.output_shape) if self.output_shape else query_shape
+        return (*query_shape[:-1], *self._output_shape) if self._output_shape else query_shape
 
     def _scores_shape(self, query_shape, value_shape):
         axes = Axes(len(query_shape), self.attention_axes)
