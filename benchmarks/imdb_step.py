@@ -1,4 +1,4 @@
-"""Where a training step of the IMDB `post` model goes, ours against Keras's: `python -m benchmarks.imdb_step`.
+"""A training step of the IMDB `post` model, ours against Keras's: `python -m benchmarks.imdb_step`.
 
 The same model four times, but for the layer in the middle: `keras_attention.Attention(8, 16)`,
 `keras.layers.MultiHeadAttention(8, 16)`, our `MultiHeadAttention(8, 16)`, and nothing (embedding,
@@ -25,11 +25,13 @@ import keras_attention
 WORDS, LENGTH, FEATURES, BATCH = 20_000, 80, 128, 32
 
 LAYERS = {
-    "keras.layers.MultiHeadAttention(8, 16)": lambda x: keras.layers.MultiHeadAttention(8, 16)(x, x),
-    "keras_attention.Attention(8, 16)": lambda x: keras_attention.Attention(8, 16)([x, x, x]),
-    "keras_attention.MultiHeadAttention(8, 16)": lambda x: keras_attention.MultiHeadAttention(8, 16)(
-        x
+    "keras.layers.MultiHeadAttention(8, 16)": lambda x: keras.layers.MultiHeadAttention(8, 16)(
+        x, x
     ),
+    "keras_attention.Attention(8, 16)": lambda x: keras_attention.Attention(8, 16)([x, x, x]),
+    "keras_attention.MultiHeadAttention(8, 16)": lambda x: keras_attention.MultiHeadAttention(
+        8, 16
+    )(x),
     "no attention": lambda x: x,
 }
 BASELINE = "keras.layers.MultiHeadAttention(8, 16)"
@@ -81,7 +83,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bursts", type=int, default=15)
     parser.add_argument("--steps", type=int, default=30, help="steps a burst")
-    parser.add_argument("--small", action="store_true", help="two short bursts, to see that it runs")
+    parser.add_argument(
+        "--small", action="store_true", help="two short bursts, to see that it runs"
+    )
     parser.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
     arguments = parser.parse_args()
     bursts, steps = (2, 3) if arguments.small else (arguments.bursts, arguments.steps)
@@ -101,7 +105,9 @@ def main():
         report[mode] = summary(measure(jit_compile, bursts, steps))
         print(f"\n{mode}, training step, B{BATCH} T{LENGTH} D{FEATURES}")
         for name, row in report[mode].items():
-            print(f"{name:45} {row['median_ms']:8.2f} ms   Keras / this {row['keras_over_this']:.2f}")
+            print(
+                f"{name:45} {row['median_ms']:8.2f} ms   Keras / this {row['keras_over_this']:.2f}"
+            )
     if arguments.output:
         arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

@@ -45,6 +45,15 @@ def check_heads(query, key, value):
     check_same("Numbers of heads", query=query.shape[2], key=key.shape[2], value=value.shape[2])
 
 
+def check_mask(mask, query, key):
+    """Raises unless the last two axes of `mask` are the lengths T and S, or 1."""
+    for size, name, length in zip(
+        mask.shape[-2:], ("query", "key"), (query.shape[1], key.shape[1]), strict=True
+    ):
+        if size != 1:
+            check_same(f"Lengths of the mask and of `{name}`", **{"mask": size, name: length})
+
+
 def check_count(name, value, minimum=1):
     """Raises unless `value` is an integer (not a bool) of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:

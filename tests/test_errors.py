@@ -102,6 +102,21 @@ ROWS = {
         r"All dimensions of `value` and `key`, except the last.*"
         r"value_shape=\(2, 5, 4\) and key_shape=\(2, 3, 4\)",
     ),
+    "a padding mask of another length": (
+        lambda: ka.Attention()(X, Y, query_mask=np.ones((B, T + 1), bool)),
+        ValueError,
+        r"Lengths of `query` and its mask must be equal\. Received: query=3, query_mask=4",
+    ),
+    "a padding mask with another number of axes": (
+        lambda: ka.Attention()(X, Y, value_mask=np.ones((S,), bool)),
+        ValueError,
+        r"`value_mask` must have 2 axes, \(batch, positions\)\.",
+    ),
+    "an attention mask of another length": (
+        lambda: ka.MultiHeadAttention(2, 4)(X, Y, attention_mask=np.ones((T, S + 1), bool)),
+        ValueError,
+        r"Lengths of the mask and of `key` must be equal\. Received: mask=6, key=5",
+    ),
     # saving: the slots
     "an unknown score": (
         lambda: ka.Attention(score="dots"),

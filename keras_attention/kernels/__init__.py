@@ -50,6 +50,8 @@ def attend(
     """
     shapes.check_heads(query, key, value)
     choose(kernel)
+    if mask is not None:
+        shapes.check_mask(mask, query, key)
     if pattern is not None or callable(bias):
         if query_positions is None:
             query_positions = ops.arange(ops.shape(query)[1], dtype="int32")

@@ -109,12 +109,8 @@ def gate(array, reached, axes):
     return ops.where(ops.expand_dims(reached, -1), array, ops.zeros_like(array))
 
 
-def _finite(array):
-    """Keeps products of two such arrays, and sums of them, inside float32."""
-    return _clip(array)
-
-
 def _clip(array):
+    """Keeps products of two such arrays, and sums of them, inside float32."""
     return ops.clip(array, -_LARGEST, _LARGEST)
 
 
@@ -122,5 +118,8 @@ if keras.config.backend() == "tensorflow":
     # TensorFlow's gradient of a clip costs five passes over the array. No value that matters is
     # ever cut off, so it may as well pass straight through. The other backends fuse it away.
     @ops.custom_gradient
-    def _finite(array):  # noqa: F811
+    def _finite(array):
         return _clip(array), lambda upstream: upstream
+
+else:
+    _finite = _clip

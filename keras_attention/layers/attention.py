@@ -389,6 +389,11 @@ def _three_inputs(inputs, explicit):
         # Keras itself passes what the tensor carries; looking at it twice would cost an operation.
         if carried is not None and carried is not passed[name]:
             mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
+        if mask is not None:
+            if len(tensor.shape) == 3:
+                shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
+            lengths = {name: tensor.shape[1], f"{name}_mask": mask.shape[1]}
+            shapes.check_same(f"Lengths of `{name}` and its mask", **lengths)
         found.append(mask)
     if tensors["key"] is tensors["value"] and key_mask is None:
         found[2] = None
