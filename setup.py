@@ -22,9 +22,9 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
-    install_requires=["keras>=3.7", "numpy"],
+    install_requires=["keras>=3.12", "numpy"],
     extras_require={
-        "tensorflow": ["tensorflow>=2.18"],
+        "tensorflow": ["tensorflow>=2.20"],
         "jax": ["jax"],
         "torch": ["torch"],
         "examples": EXAMPLES,

@@ -3,8 +3,9 @@
 The same model four times, but for the layer in the middle: `keras_attention.Attention(8, 16)`,
 `keras.layers.MultiHeadAttention(8, 16)`, our `MultiHeadAttention(8, 16)`, and nothing (embedding,
 pooling, head and optimizer alone). Each is compiled and warmed up, then they take turns, a burst of
-steps each, so that a machine that slows down slows all of them. Quoted are medians of the bursts
-and, for ratios, the median of the ratios of neighbouring bursts.
+steps each, so that a machine that slows down slows all of them. Quoted are medians over the bursts,
+of wall-clock time and of the processor time of all cores (steadier on a machine that others share),
+and the ratios of these medians.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def build(attend, jit_compile):
 
 
 def measure(jit_compile, bursts, steps):
-    """Milliseconds a step of each model, burst by burst."""
+    """Milliseconds a step of each model, wall clock and processor, burst by burst."""
     rng = np.random.default_rng(0)
     # Words as frequent as Zipf's law has them: how many distinct rows of the table a batch
     # touches decides what its gradient costs.
@@ -60,22 +61,27 @@ def measure(jit_compile, bursts, steps):
     times = {name: [] for name in models}
     for _ in range(bursts):
         for name, model in models.items():
-            start = time.perf_counter()
+            wall, processor = time.perf_counter(), time.process_time()
             model.fit(ids, labels, batch_size=BATCH, verbose=0, shuffle=False)
-            times[name].append((time.perf_counter() - start) / steps * 1000)
+            spent = time.perf_counter() - wall, time.process_time() - processor
+            times[name].append([seconds / steps * 1000 for seconds in spent])
     return times
 
 
 def summary(times):
-    """Medians in milliseconds, and medians of the burst-by-burst ratios to Keras's layer."""
+    """Medians in milliseconds a step, and the ratios of Keras's medians to these."""
+    medians = {
+        name: [statistics.median(kind) for kind in zip(*bursts, strict=True)]
+        for name, bursts in times.items()
+    }
     return {
         name: {
-            "median_ms": round(statistics.median(values), 2),
-            "keras_over_this": round(
-                statistics.median(k / v for k, v in zip(times[BASELINE], values, strict=True)), 3
-            ),
+            "wall_ms": round(wall, 2),
+            "processor_ms": round(processor, 2),
+            "keras_over_this_wall": round(medians[BASELINE][0] / wall, 3),
+            "keras_over_this_processor": round(medians[BASELINE][1] / processor, 3),
         }
-        for name, values in times.items()
+        for name, (wall, processor) in medians.items()
     }
 
 

@@ -214,4 +214,4 @@ BUILTIN = {"causal": Causal}
 
 def get(pattern):
     """The pattern that `pattern` names: a pattern, its saved config, "causal" or None."""
-    return saving.slot("pattern", Pattern, BUILTIN, pattern)
+    return saving.slot("pattern", Pattern, BUILTIN, pattern, optional=True)

@@ -56,13 +56,13 @@ def deserialize(value):
     return value
 
 
-def slot(kind, base, builtin, value):
+def slot(kind, base, builtin, value, optional=False):
     """Resolves what a user gave for a slot: an object, its string id, or its saved config.
 
     `kind` is the slot's name in messages, `base` the class an object must have, `builtin` the
-    classes that a snake_case string may name.
+    classes that a snake_case string may name. None stays None where the slot is `optional`.
     """
-    if value is None or isinstance(value, base):
+    if isinstance(value, base) or (optional and value is None):
         return value
     if isinstance(value, str):
         if value not in builtin:

@@ -252,12 +252,12 @@ ROWS = {
     "no score": (
         lambda: ka.Attention(score=None),
         TypeError,
-        r"`score` must not be None\.",
+        r"`score` must be a string, an instance of Score.* Received: None",
     ),
     "no normalization": (
-        lambda: ka.MultiHeadAttention(2, 4, normalization=None),
+        lambda: ka.TransformerBlock(8, 2, normalization=None),
         TypeError,
-        r"`normalization` must not be None\.",
+        r"`normalization` must be a string, an instance of Normalization.* Received: None",
     ),
     "rank of a layer's query": (
         lambda: ka.Attention()(zeros(B, D), Y),

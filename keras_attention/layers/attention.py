@@ -129,9 +129,6 @@ class Attention(saving.ConfigurableLayer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = seed
-        for name, given in (("score", self.score), ("normalization", self.normalization)):
-            if given is None:
-                raise TypeError(f"`{name}` must not be None.")
 
     # Building
 

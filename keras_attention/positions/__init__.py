@@ -78,4 +78,4 @@ BUILTIN = {}
 
 def get(position):
     """The position that `position` names: a position, its saved config, or None."""
-    return saving.slot("position", Position, BUILTIN, position)
+    return saving.slot("position", Position, BUILTIN, position, optional=True)
