@@ -112,7 +112,9 @@ def main():
         print(f"\n{mode}, training step, B{BATCH} T{LENGTH} D{FEATURES}")
         for name, row in report[mode].items():
             print(
-                f"{name:45} {row['median_ms']:8.2f} ms   Keras / this {row['keras_over_this']:.2f}"
+                f"{name:42} wall {row['wall_ms']:7.2f} ms (Keras / this "
+                f"{row['keras_over_this_wall']:.2f}), processor {row['processor_ms']:7.2f} ms "
+                f"({row['keras_over_this_processor']:.2f})"
             )
     if arguments.output:
         arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
