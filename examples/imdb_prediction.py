@@ -10,8 +10,6 @@ import keras_attention  # noqa: F401, the saved model is made of its layers
 from examples import imdb_models, imdb_text, imdb_training, run_directory
 from examples.errors import UsageError
 
-ops = keras.ops
-
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
@@ -56,7 +54,10 @@ class Predictor:
     def __call__(self, texts):
         """A `Prediction` for each text."""
         ids = imdb_text.encode(self._preprocessor, texts)
-        probabilities, weights = self._classifier.predict(ids, verbose=0)
+        probabilities, scores = self._classifier.predict(ids, verbose=0)
+        # Over heads and queries: for pooling, what a place counts for in the sum; for
+        # self-attention, how much all places together look at it.
+        weights = scores.astype("float32").mean(axis=(1, 2))
         ids = ids if ids.ndim == 2 else ids[..., 0]  # Without the n-grams beside each word.
         return [
             Prediction(text, float(probability[0]), self._attended(text, *places))
@@ -80,29 +81,26 @@ class Predictor:
         first = imdb_text.FIRST_WORD
         indices = first + np.arange(length, dtype="int32")[None]
         kept = self._window(indices, np.array([[length]], "int32"), places)
-        return ops.convert_to_numpy(kept)[0] - first
+        return keras.ops.convert_to_numpy(kept)[0] - first
 
 
 def _with_weights(classifier):
-    """From word numbers to the probability, and to the weight of each place in the attention layer.
-
-    The weight is the mean over heads and queries: for pooling, what the place counts for in the
-    sum; for self-attention, how much all places together look at it.
-    """
-    weights = []
+    """From word numbers to the probability and the scores (B, H, T, S) of the attention layer."""
+    attention = []
 
     def call(layer, *args, **kwargs):
         if layer.name != "attention":
             return layer(*args, **kwargs)
         output, scores = layer(*args, return_attention_scores=True, **kwargs)
-        weights.append(ops.mean(ops.cast(scores, "float32"), axis=(1, 2)))
+        # The scores as they are: an operation here could take the name of one in the loaded model.
+        attention.append(scores)
         return output
 
     copy = keras.models.clone_model(classifier, call_function=call)
     copy.set_weights(classifier.get_weights())
-    if not weights:
+    if not attention:
         raise ValueError('it has no layer named "attention"')
-    return keras.Model(copy.input, [copy.output, *weights])
+    return keras.Model(copy.input, [copy.output, *attention])
 
 
 def report(prediction, count=8):
