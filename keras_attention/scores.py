@@ -1,7 +1,8 @@
 """Scores: how well a key answers a query.
 
 A score that is an inner product after each side has been prepared on its own (dot, cosine, general)
-says only how: `prepare`. Every kernel can run it. A score that must see each pair overrides `call`.
+says only how: `prepare_query` and `prepare_key`, or `prepare` for both. Every kernel can run it. A
+score that must see each pair overrides `compare`, after the same preparation, or simply `call`.
 Scores are layers, so that they can own weights; they work in float32 whatever the dtype policy,
 and are built by the attention layer that holds them.
 
@@ -36,9 +37,12 @@ def full_precision():
 class Score(saving.ConfigurableLayer):
     """The base of all scores: an inner product of what `prepare` makes of query and key.
 
-    Subclasses override `prepare(query, key)`, which gives the two sides of an inner product, or
-    `call(query, key)`, which gives the scores (B, H, T, S) of the pairs themselves. Weights are
-    made in `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, H, K).
+    Subclasses override `prepare_query(query)` and `prepare_key(key)` (or `prepare(query, key)` for
+    both), which give the two sides of an inner product; or `call(query, key)`, which gives the
+    scores (B, H, T, S) of the pairs themselves; or, to prepare each side once and then look at
+    pairs, the first two and `compare(query, key)`. Keys may have fewer heads than queries where
+    they are grouped: `compare` sees both with H heads, `prepare_key` sees (B, S, G, K). Weights are
+    made in `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, G, K).
     """
 
     # Whether query and key may have different numbers of features.
@@ -61,23 +65,51 @@ class Score(saving.ConfigurableLayer):
         return 1.0
 
     def prepare(self, query, key):
-        """Query (B, T, H, K) and key (B, S, H, K), each as it enters the inner product."""
-        return query, key
+        """Query (B, T, H, K) and key (B, S, H, K), each as it enters the comparison."""
+        return self.prepare_query(query), self.prepare_key(key)
 
-    def as_kernel_arguments(self, query, key):
+    def prepare_query(self, query):
+        """What `prepare` makes of the query, on its own."""
+        return query
+
+    def prepare_key(self, key):
+        """What `prepare` makes of the key, on its own: a decoder does it once for all its steps."""
+        return key
+
+    def compare(self, query, key):
+        """Scores (B, H, T, S) of what `prepare` made; None is the inner product."""
+        return None
+
+    def as_kernel_arguments(self, query, key, key_is_prepared=False):
         """`query`, `key`, `score` and `scale` as `kernels.attend` takes them."""
-        if type(self).call is not Score.call:
+        cls = type(self)
+        if cls.call is not Score.call:
             return {"query": query, "key": key, "score": self}
-        factor = self.factor(query.shape[-1])
-        if type(self).prepare is not Score.prepare:
-            wide = shapes.accumulation_dtype(query, key)
+        arguments = {"scale": self.factor(query.shape[-1])}
+        if cls.compare is not Score.compare:
+            arguments = {"score": self.compare}
+        wide = shapes.accumulation_dtype(query, key)
+        if key_is_prepared:
+            query = self.prepare_query(ops.cast(query, wide))
+        elif self.prepares:
             query, key = self.prepare(ops.cast(query, wide), ops.cast(key, wide))
-        return {"query": query, "key": key, "scale": factor}
+        return {"query": query, "key": key, **arguments}
+
+    @property
+    def prepares(self):
+        """Whether `prepare` changes anything."""
+        return any(
+            getattr(type(self), name) is not getattr(Score, name)
+            for name in ("prepare", "prepare_query", "prepare_key")
+        )
 
     def call(self, query, key):
         """Scores (B, H, T, S) of query (B, T, H, K) and key (B, S, H, K)."""
+        factor = self.factor(query.shape[-1])
         query, key = self.prepare(query, key)
-        return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
+        if type(self).compare is not Score.compare:
+            return self.compare(query, key)
+        return ops.einsum("bthk,bshk->bhts", query * factor, key)
 
     def compute_output_shape(self, query_shape, key_shape):
         return (query_shape[0], query_shape[2], query_shape[1], key_shape[1])
@@ -125,8 +157,11 @@ class Cosine(Score):
     def factor(self, size):
         return self.scale
 
-    def prepare(self, query, key):
-        return _unit(query), _unit(key)
+    def prepare_query(self, query):
+        return _unit(query)
+
+    def prepare_key(self, key):
+        return _unit(key)
 
 
 def _unit(vector):
@@ -171,9 +206,8 @@ class General(Score):
             constraint=self.kernel_constraint,
         )
 
-    def prepare(self, query, key):
-        kernel = ops.cast(self.kernel, query.dtype)
-        return ops.einsum("bthk,hkj->bthj", query, kernel), key
+    def prepare_query(self, query):
+        return ops.einsum("bthk,hkj->bthj", query, ops.cast(self.kernel, query.dtype))
 
 
 BUILTIN = {"dot": Dot, "scaled_dot": ScaledDot, "cosine": Cosine, "general": General}
