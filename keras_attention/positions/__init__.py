@@ -18,64 +18,17 @@ A position of your own is a subclass with one of the two methods:
 (2, 5, 8)
 """
 
-import keras
-
 from keras_attention import saving
-from keras_attention.scores import full_precision
+from keras_attention.positions.alibi import ALiBi
+from keras_attention.positions.base import Position
+from keras_attention.positions.relative_bias import RelativeBias
+from keras_attention.positions.rotary import Rotary
 
-ops = keras.ops
+__all__ = ["BUILTIN", "ALiBi", "Position", "RelativeBias", "Rotary", "get"]
 
-
-class Position(saving.ConfigurableLayer):
-    """The base of all positions. It is a layer, so that it can own weights, and works in float32.
-
-    Subclasses override `encode` or `bias`, or both, and make weights in
-    `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, H, K).
-    """
-
-    def __init__(self, **kwargs):
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
-        super().__init__(**kwargs)
-
-    def build(self, query_shape, key_shape):
-        pass
-
-    @property
-    def has_bias(self):
-        """Whether `bias` says anything."""
-        return type(self).bias is not Position.bias
-
-    def encode(self, query, key, query_positions, key_positions):
-        """Query (B, T, H, K) and key (B, S, H, K) as they enter the score.
-
-        Positions are integer arrays, (T,) or (B, T), and (S,) or (B, S).
-        """
-        return query, key
-
-    def bias(self, i, j, num_heads):
-        """What to add to the scores of queries at positions `i` and keys at positions `j`.
-
-        `i` and `j` are integer arrays that broadcast to (T, S), or to (B, 1, T, S) where rows have
-        positions of their own. Returns an array that broadcasts to (B, H, T, S).
-        """
-        raise TypeError(f"{type(self).__name__} has no bias.")
-
-    def bias_between(self, num_heads):
-        """`bias` as kernels ask for it, a function of the position arrays; or None."""
-        if not self.has_bias:
-            return None
-
-        def between(query_positions, key_positions):
-            i, j = query_positions[..., :, None], key_positions[..., None, :]
-            i, j = (x[:, None] if len(x.shape) == 3 else x for x in (i, j))
-            return self.bias(i, j, num_heads)
-
-        return between
-
-
-BUILTIN = {}
+BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias}
 
 
 def get(position):
-    """The position that `position` names: a position, its saved config, or None."""
+    """The position that `position` names: a position, its saved config, "rotary" or None."""
     return saving.slot("position", Position, BUILTIN, position, optional=True)

@@ -1,0 +1,57 @@
+"""`ALiBi`: a penalty that grows with the distance, at a rate of each head's own."""
+
+import math
+
+import keras
+import numpy as np
+
+from keras_attention import saving
+from keras_attention.positions.base import Position, check_number
+
+ops = keras.ops
+
+
+@saving.register
+class ALiBi(Position):
+    r"""score(i, j) = qᵀ k − m_h |i − j|, without weights. Press et al. 2022, section 3.
+
+    The slopes of n heads are `m_h = 2^(−8 h / n)` for h = 1 … n where n is a power of two. For any
+    other n they are those of the largest power of two p below n, and then every second one of 2p
+    heads, from the first on, until there are n (the authors' rule, from their code).
+
+    With a causal mask this is the paper's bias, as softmax cannot see that they write `−(i − j)`.
+    Without one it is symmetric: a key after the query is as far away as one before it.
+
+    Args:
+        max_bias: the 8 in the slopes: the slope of the last head is `2^(−max_bias)`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: `max_bias` is not a finite number above 0.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> [float(slope) for slope in positions.ALiBi().slopes(8)[:4]]
+    [0.5, 0.25, 0.125, 0.0625]
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> keras_attention.SelfAttention(8, 4, causal=True, position="alibi")(x).shape
+    (2, 5, 32)
+    """
+
+    def __init__(self, max_bias=8.0, **kwargs):
+        check_number("max_bias", max_bias)
+        super().__init__(**kwargs)
+        self.max_bias = max_bias
+
+    def slopes(self, num_heads):
+        """The slope of each head, a NumPy array (H,) in float64."""
+        power = 2 ** math.floor(math.log2(num_heads))
+        slopes = 2.0 ** (-self.max_bias * np.arange(1, power + 1) / power)
+        between = 2.0 ** (-self.max_bias * np.arange(1, 2 * power + 1, 2) / (2 * power))
+        return np.concatenate([slopes, between[: num_heads - power]])
+
+    def bias(self, i, j, num_heads):
+        slopes = ops.cast(self.slopes(num_heads)[:, None, None], self.compute_dtype)
+        return -slopes * ops.cast(ops.abs(i - j), self.compute_dtype)

@@ -1,0 +1,122 @@
+"""`RelativeBias`: a learned bias for each head and bucket of distances, as in T5."""
+
+import functools
+
+import keras
+import numpy as np
+
+from keras_attention import saving, shapes
+from keras_attention.positions.base import Position
+
+ops = keras.ops
+
+
+@saving.register
+class RelativeBias(Position):
+    r"""score(i, j) = qᵀ k + E[bucket(j − i), h]. Raffel et al. 2020 (T5), section 2.1.
+
+    Half of the buckets of a direction hold one distance each, 0, 1, 2 …; the other half hold
+    distances up to `max_distance` in steps that grow with their logarithm. All distances from
+    there on share the last one. With n buckets in a direction, e = ⌊n / 2⌋ and m = `max_distance`:
+
+        bucket(d) = d                                               for d < e
+        bucket(d) = min(n − 1, e + ⌊(n − e) · ln(d / e) / ln(m / e)⌋)    otherwise
+
+    in float32, as T5's code has it, so that its tables load. Where `bidirectional`, keys before the
+    query, and at it, have the first half of the buckets and keys after it the second; otherwise all
+    keys after the query have bucket 0. T5 does not divide scores by √K: for its weights, use the
+    score "dot". T5 shares one table among its layers, which is one `RelativeBias` given to all.
+
+    Args:
+        num_buckets: rows of the table, for both directions together.
+        max_distance: the distance from which on all are alike.
+        bidirectional: whether keys before and after the query are told apart (an encoder), or only
+            those before it have distances (a decoder).
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table E,
+            (num_buckets, H).
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number is too small, `num_buckets` is odd with two directions, or a layer with
+            another number of heads asks for the bias.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.SelfAttention(8, 4, position=positions.RelativeBias(16, 50))
+    >>> layer(x).shape
+    (2, 5, 32)
+    >>> layer.position.embeddings.shape
+    (16, 8)
+    """
+
+    def __init__(
+        self,
+        num_buckets=32,
+        max_distance=128,
+        bidirectional=True,
+        embeddings_initializer="uniform",
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        **kwargs,
+    ):
+        shapes.check_count("num_buckets", num_buckets, 4 if bidirectional else 2)
+        if bidirectional and num_buckets % 2:
+            raise ValueError(
+                "With two directions, `num_buckets` must be even. "
+                f"Received: num_buckets={num_buckets}"
+            )
+        # One more than the distances that have a bucket each: below it no logarithm would grow.
+        exact = num_buckets // (4 if bidirectional else 2)
+        shapes.check_count("max_distance", max_distance, exact + 1)
+        super().__init__(**kwargs)
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+
+    def build(self, query_shape, key_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.num_buckets, query_shape[2]),
+            initializer=self.embeddings_initializer,
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
+        )
+
+    def buckets(self):
+        """The bucket of each j − i from −max_distance to max_distance, a NumPy array of int32."""
+        return _buckets(self.num_buckets, self.max_distance, self.bidirectional)
+
+    def bias(self, i, j, num_heads):
+        if num_heads != self.embeddings.shape[1]:
+            raise ValueError(
+                "A RelativeBias serves layers with one number of heads. It was built for "
+                f"{self.embeddings.shape[1]}. Received: num_heads={num_heads}"
+            )
+        # A column for each distance and a row for each head, so that one lookup gives (H, T, S).
+        columns = ops.transpose(ops.take(self.embeddings, self.buckets(), axis=0))
+        at = ops.clip(j - i, -self.max_distance, self.max_distance) + self.max_distance
+        if len(at.shape) == 2:
+            return ops.take(columns, at, axis=1)
+        return ops.moveaxis(ops.take(columns, at[:, 0], axis=1), 0, 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _buckets(num_buckets, max_distance, bidirectional):
+    size = num_buckets // 2 if bidirectional else num_buckets
+    exact = size // 2
+    distance = np.arange(max_distance + 1)
+    # Every step in float32, as T5 computes it: a distance may lie on the edge of two buckets.
+    ratio = np.maximum(distance, 1).astype("float32") / np.float32(exact)
+    steps = np.log(ratio) / np.float32(np.log(max_distance / exact)) * np.float32(size - exact)
+    far = np.minimum(exact + steps.astype("int32"), size - 1)
+    bucket = np.where(distance < exact, distance, far)
+    after = bucket[1:] + size if bidirectional else np.zeros(max_distance)
+    found = np.concatenate([bucket[::-1], after]).astype("int32")
+    found.setflags(write=False)
+    return found
