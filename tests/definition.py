@@ -33,7 +33,28 @@ def normalize(scores, normalization="softmax"):
         # Taking the largest away changes no quotient, and keeps each exponential finite.
         powers = [math.exp(score - max(scores)) for score in scores]
         return [power / sum(powers) for power in powers]
+    if normalization == "sparsemax":
+        return sparsemax(scores)
     raise ValueError(normalization)
+
+
+def sparsemax(scores):
+    """The nearest point to `scores` among those at least 0 with sum one.
+
+    It is max(score − threshold, 0). The sum falls as the threshold rises, from at least one at the
+    largest score less 1 to zero at the largest, so halving the interval finds it.
+    """
+    low, high = max(scores) - 1, max(scores)
+    for _ in range(80):
+        threshold = (low + high) / 2
+        if sum(max(score - threshold, 0) for score in scores) > 1:
+            low = threshold
+        else:
+            high = threshold
+    support = [score for score in scores if score > threshold]
+    # Within rounding of the threshold; from its own support it is exact.
+    threshold = (sum(support) - 1) / len(support)
+    return [max(score - threshold, 0.0) for score in scores]
 
 
 def attend(
