@@ -1,33 +1,54 @@
 """Attention for Keras 3: every mechanism one pipeline of slots, on TensorFlow, JAX and PyTorch."""
 
-from keras_attention import normalizations, ops, patterns, positions, scores
+from keras_attention import normalizations, ops, patterns, positions, regularizers, scores
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_pooling import AttentionPooling
+from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.layers.feed_forward_attention import FeedForwardAttention
+from keras_attention.layers.hard_attention import HardAttention
+from keras_attention.layers.local_attention import LocalAttention
+from keras_attention.layers.local_self_attention import (
+    AtrousSelfAttention,
+    LocalSelfAttention,
+    SparseSelfAttention,
+)
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
 )
+from keras_attention.layers.reinforce_loss import ReinforceLoss
+from keras_attention.layers.relative_position_attention import RelativePositionAttention
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.version import __version__
 
 __all__ = [
+    "AtrousSelfAttention",
     "Attention",
     "AttentionPooling",
+    "ClassToken",
     "FeedForward",
+    "FeedForwardAttention",
+    "HardAttention",
     "LearnedPositionEmbedding",
+    "LocalAttention",
+    "LocalSelfAttention",
     "MultiHeadAttention",
+    "ReinforceLoss",
+    "RelativePositionAttention",
     "ScaledEmbedding",
     "SelfAttention",
     "SinCosPositionEmbedding",
+    "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
     "normalizations",
     "ops",
     "patterns",
     "positions",
+    "regularizers",
     "scores",
 ]

@@ -19,19 +19,25 @@ broadcasting to (B, H, T, S); the kernel sets the weights of masked keys to exac
 
 import keras
 
-from keras_attention import saving
+from keras_attention import saving, shapes
+from keras_attention.kernels.sparsemax import sparsemax
 
 ops = keras.ops
+
+GRADIENTS = ("straight_through", "reinforce")
 
 
 class Normalization(saving.Configurable):
     """Turns scores into weights over the last axis. Subclasses implement `normalize`."""
 
+    # Whether training draws random numbers: the layer then keeps a seed for it.
+    random = False
+
     def normalize(self, scores, mask):
         """Weights of the same shape as `scores`."""
         raise TypeError(f"{type(self).__name__} must implement `normalize(self, scores, mask)`.")
 
-    def as_kernel_argument(self):
+    def as_kernel_argument(self, training=False, seed=None):
         """What `kernels.attend` takes: a function, or None for the softmax of its own."""
         return self.normalize
 
@@ -40,7 +46,7 @@ class Normalization(saving.Configurable):
 class Softmax(Normalization):
     """weight_s = exp(score_s) / Σ exp(score): positive, with sum one."""
 
-    def as_kernel_argument(self):
+    def as_kernel_argument(self, training=False, seed=None):
         return None
 
     def normalize(self, scores, mask):
@@ -55,7 +61,91 @@ class Sigmoid(Normalization):
         return ops.sigmoid(scores)
 
 
-BUILTIN = {"softmax": Softmax, "sigmoid": Sigmoid}
+@saving.register
+class Sparsemax(Normalization):
+    """The nearest point of the simplex to the scores (Martins & Astudillo 2016, equation 2).
+
+    `weight_s = max(score_s − τ, 0)`, with τ such that the weights sum to one. Weights of low scores
+    are exactly zero. It sorts the scores, which costs more than softmax does.
+    """
+
+    def normalize(self, scores, mask):
+        return sparsemax(scores, mask)
+
+
+@saving.register
+class Hard(Normalization):
+    r"""All weight on one key (Xu et al. 2015, section 4.1): a sample in training, else the best.
+
+    In training the key is drawn from softmax(score), by the Gumbel trick; at inference it is the
+    one of the largest score, the first of equal ones.
+
+    Args:
+        gradient: what stands in for the gradient that a choice does not have. "straight_through":
+            that of softmax((score + Gumbel noise) / temperature), in whose place the choice is
+            passed on (Jang et al. 2017, section 2.2); biased, but it needs no more than the loss.
+            "reinforce": none here; the log-probability of the choice is returned for a
+            `ReinforceLoss`, unbiased and noisy. Only `HardAttention` returns it.
+        temperature: of the straight-through gradient; the lower, the less biased and the noisier.
+    """
+
+    random = True
+
+    def __init__(self, gradient="straight_through", temperature=1.0):
+        if gradient not in GRADIENTS:
+            raise ValueError(f"`gradient` must be one of {GRADIENTS}. Received: {gradient!r}")
+        shapes.check_positive("temperature", temperature)
+        self.gradient = gradient
+        self.temperature = temperature
+
+    def normalize(self, scores, mask):
+        return _one_hot(scores)
+
+    def as_kernel_argument(self, training=False, seed=None):
+        return Choice(self, seed if training else None)
+
+
+class Choice:
+    """One pass of `Hard`: a function for the kernel, which remembers what was chosen.
+
+    After the call `log_probability` is that of the chosen keys, (B, H, T), with its gradient.
+    """
+
+    def __init__(self, hard, seed):
+        self._hard = hard
+        self._seed = seed
+        self.log_probability = None
+
+    def __call__(self, scores, mask):
+        drawn = scores if self._seed is None else scores + self._gumbel(scores)
+        chosen = ops.stop_gradient(_one_hot(drawn))
+        if self._hard.gradient == "reinforce":
+            likely = ops.log_softmax(scores, axis=-1)
+            chosen_likely = ops.where(chosen > 0, likely, ops.zeros_like(likely))
+            if mask is not None:
+                chosen_likely = ops.where(mask, chosen_likely, ops.zeros_like(likely))
+            self.log_probability = ops.sum(chosen_likely, axis=-1)
+            return chosen
+        if self._seed is None:
+            return chosen
+        soft = ops.softmax(drawn / self._hard.temperature, axis=-1)
+        return chosen + (soft - ops.stop_gradient(soft))
+
+    def _gumbel(self, scores):
+        uniform = keras.random.uniform(
+            ops.shape(scores), minval=1e-20, maxval=1.0, dtype=scores.dtype, seed=self._seed
+        )
+        return -ops.log(-ops.log(uniform))
+
+
+def _one_hot(scores):
+    """One at the first of the largest scores of each row, zero elsewhere."""
+    largest = ops.expand_dims(ops.argmax(scores, axis=-1), -1)
+    places = ops.arange(ops.shape(scores)[-1], dtype=largest.dtype)
+    return ops.cast(ops.equal(places, largest), scores.dtype)
+
+
+BUILTIN = {"softmax": Softmax, "sigmoid": Sigmoid, "sparsemax": Sparsemax, "hard": Hard}
 
 
 def get(normalization):

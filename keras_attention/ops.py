@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention import kernels, masks, normalizations, patterns, scores, shapes
+from keras_attention.layers import inputs
 
 __all__ = ["attend", "explain"]
 
@@ -21,6 +22,11 @@ def attend(
     seed=None,
     return_attention_scores=False,
     kernel="auto",
+    logit_soft_cap=None,
+    sink=None,
+    query_positions=None,
+    key_positions=None,
+    segment_ids=None,
 ):
     r"""Attention of `query` over `key` and `value`, heads already made.
 
@@ -29,8 +35,8 @@ def attend(
 
     Args:
         query: (B, T, H, K).
-        key: (B, S, H, K).
-        value: (B, S, H, V).
+        key: (B, S, G, K). G divides H: `H / G` query heads in a row share a key and value head.
+        value: (B, S, G, V).
         mask: boolean, True = attend: (T, S), (B, T, S), or anything with four axes that broadcasts
             to (B, H, T, S).
         bias: added to the scores; broadcasts to (B, H, T, S). For ALiBi, relative positions.
@@ -44,6 +50,12 @@ def attend(
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, S) being
             the weights before dropout.
         kernel: "auto", or the name of one; see `explain`.
+        logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)`, before the bias.
+        sink: None, or (H,), the score of one more key of each head, whose value is zero.
+        query_positions: integer positions, (T,) or (B, T), where they do not count from `offset`.
+        key_positions: integer positions, (S,) or (B, S), where they do not count from 0.
+        segment_ids: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
+            the same number.
 
     Returns:
         (B, T, H, V) in the dtype of `value`. A query with no key to attend to has zeros, in output,
@@ -65,9 +77,11 @@ def attend(
     shapes.check_rate("dropout", dropout)
     mask = masks.boolean("mask", mask)
     if mask is not None:
-        mask = _to_four_axes("mask", mask)
+        mask = inputs.four_axes("mask", mask)
     pattern, score = patterns.get(pattern), scores.get(score)
     normalization = normalizations.get(normalization)
+    if logit_soft_cap is not None:
+        shapes.check_positive("logit_soft_cap", logit_soft_cap)
     if not score.built:
         score.build(tuple(query.shape), tuple(key.shape))
         if score.weights:
@@ -75,17 +89,22 @@ def attend(
                 "`score` has weights, which a function cannot own: use a layer, or build it first. "
                 f"Received: score={score!r}"
             )
-    offset = keras.ops.cast(offset, "int32")
-    if len(offset.shape) == 1:
-        offset = offset[:, None]
-    positions = offset + keras.ops.arange(keras.ops.shape(query)[1], dtype="int32")
+    offset = _offset(offset)
+    query_positions, key_positions = inputs.pair(
+        "positions", (query_positions, key_positions), query, key
+    )
     attended = kernels.attend(
         **score.as_kernel_arguments(query, key),
         value=value,
         mask=mask,
         bias=bias,
         pattern=pattern,
-        query_positions=positions,
+        segments=inputs.pair("segment_ids", segment_ids, query, key),
+        query_positions=query_positions,
+        key_positions=key_positions,
+        offset=offset,
+        soft_cap=logit_soft_cap,
+        sink=None if sink is None else keras.ops.convert_to_tensor(sink),
         normalization=normalization.as_kernel_argument(),
         dropout=dropout,
         seed=seed,
@@ -95,16 +114,18 @@ def attend(
     return (attended.output, attended.scores) if return_attention_scores else attended.output
 
 
-def _to_four_axes(name, array):
-    rank = len(array.shape)
-    if not 2 <= rank <= 4:
+def _offset(offset):
+    """`offset` as an integer, or an int32 tensor without axes or (B,)."""
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        return offset
+    offset = keras.ops.convert_to_tensor(offset)
+    dtype = keras.backend.standardize_dtype(offset.dtype)
+    if "int" not in dtype or len(offset.shape) > 1:
         raise ValueError(
-            f"`{name}` must be (T, S), (B, T, S) or (B, H, T, S). "
-            f"Received: {name}.shape={tuple(array.shape)}"
+            "`offset` must be an integer, or integers (B,). "
+            f"Received dtype {dtype} and shape {tuple(offset.shape)}"
         )
-    if rank == 2:
-        return array[None, None]
-    return array[:, None] if rank == 3 else array
+    return keras.ops.cast(offset, "int32")
 
 
 def explain(kernel="auto"):

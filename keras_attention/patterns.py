@@ -209,6 +209,14 @@ class Not(Pattern):
         return f"~{self.pattern!r}"
 
 
+def every(*patterns):
+    """All of the patterns that are not None, under `&`; None where there are none."""
+    patterns = [pattern for pattern in patterns if pattern is not None]
+    if len(patterns) < 2:
+        return patterns[0] if patterns else None
+    return And(patterns)
+
+
 BUILTIN = {"causal": Causal}
 
 

@@ -6,6 +6,7 @@
 | `T` | query positions ("target") |
 | `S` | key and value positions ("source") |
 | `H` | heads |
+| `G` | key and value heads, where groups of query heads share one; G divides H |
 | `K` | features of one query or key head (`key_dim`) |
 | `V` | features of one value head (`value_dim`) |
 | `D` | features of a layer's input or output |
@@ -14,6 +15,8 @@ Heads stand before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_prod
 before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these
 letters in lower case.
 """
+
+import math
 
 import keras
 import numpy as np
@@ -36,13 +39,18 @@ def check_same(what, **sizes):
 
 
 def check_heads(query, key, value):
-    """Raises unless the three are `(B, T, H, K)`, `(B, S, H, K)` and `(B, S, H, V)`."""
+    """Raises unless the three are `(B, T, H, K)`, `(B, S, G, K)` and `(B, S, G, V)`."""
     check_rank("query", query, 4, "(B, T, H, K)")
-    check_rank("key", key, 4, "(B, S, H, K)")
-    check_rank("value", value, 4, "(B, S, H, V)")
+    check_rank("key", key, 4, "(B, S, G, K)")
+    check_rank("value", value, 4, "(B, S, G, V)")
     check_same("Batch sizes", query=query.shape[0], key=key.shape[0], value=value.shape[0])
     check_same("Lengths of key and value", key=key.shape[1], value=value.shape[1])
-    check_same("Numbers of heads", query=query.shape[2], key=key.shape[2], value=value.shape[2])
+    check_same("Numbers of heads", key=key.shape[2], value=value.shape[2])
+    if query.shape[2] % key.shape[2]:
+        raise ValueError(
+            "Heads of `key` must be as many as those of `query`, or divide them. "
+            f"Received: query={query.shape[2]}, key={key.shape[2]}"
+        )
 
 
 def check_mask(mask, query, key):
@@ -63,9 +71,26 @@ def check_count(name, value, minimum=1):
         )
 
 
+def is_number(value):
+    """Whether `value` is a finite real number (not a bool)."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_number(name, value):
+    """Raises unless `value` is a finite number."""
+    if not is_number(value):
+        raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}")
+
+
+def check_positive(name, value):
+    """Raises unless `value` is a finite number above zero."""
+    if not is_number(value) or value <= 0:
+        raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
+
+
 def check_rate(name, value):
     """Raises unless `value` is a probability below one, as a dropout rate must be."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if not is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
 
 

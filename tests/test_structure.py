@@ -19,7 +19,7 @@ ORDER = [
     {"__init__"},
     {"visualization", "generation"},
     {"layers", "ops"},
-    {"scores", "normalizations", "patterns", "positions"},
+    {"scores", "normalizations", "patterns", "positions", "regularizers"},
     {"kernels"},
     {"masks", "saving", "shapes", "version"},
 ]

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import masks, shapes
-from keras_attention.kernels import reference
+from keras_attention.kernels import places, reference
 from keras_attention.kernels.reference import Attended
 
 __all__ = ["KERNELS", "Attended", "attend", "choose"]
@@ -30,8 +30,10 @@ def attend(
     mask=None,
     bias=None,
     pattern=None,
+    segments=None,
     query_positions=None,
     key_positions=None,
+    offset=0,
     kernel="auto",
     **rest,
 ):
@@ -39,29 +41,45 @@ def attend(
 
     Args:
         mask: boolean, broadcasts to (B, H, T, S), or None.
-        bias: an array that broadcasts to (B, H, T, S), or a function of the two position arrays
-            that gives one.
+        bias: an array that broadcasts to (B, H, T, S), a function of the two position arrays that
+            gives one, or a list of either, which are added up.
         pattern: a function of the two position arrays giving a boolean array that broadcasts to
             (B, T, S), or None. It is given as a function so that kernels which look at few keys
             never build the rest.
+        segments: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
+            the same number.
         query_positions, key_positions: integer arrays (T,) or (B, T), and (S,) or (B, S). None
-            counts from 0.
+            counts from `offset`, and from 0.
+        offset: position of the first query, a number or one for each row, (B,).
         kernel: one of `KERNELS`.
     """
     shapes.check_heads(query, key, value)
     choose(kernel)
     if mask is not None:
         shapes.check_mask(mask, query, key)
-    if pattern is not None or callable(bias):
-        if query_positions is None:
-            query_positions = ops.arange(ops.shape(query)[1], dtype="int32")
-        if key_positions is None:
-            key_positions = ops.arange(ops.shape(key)[1], dtype="int32")
+    positions = places.place(
+        ops.shape(query)[1], ops.shape(key)[1], query_positions, key_positions, offset
+    )
     if pattern is not None:
-        allowed = pattern(query_positions, key_positions)
+        allowed = pattern(positions.query, positions.key)
         # (T, S) or (B, T, S), to stand over the heads.
         allowed = ops.expand_dims(allowed, -3)
         mask = masks.both(mask, allowed if len(allowed.shape) == 4 else allowed[None])
-    if callable(bias):
-        bias = bias(query_positions, key_positions)
-    return reference.attend(query, key, value, bias=bias, mask=mask, **rest)
+    if segments is not None:
+        queries, keys = segments
+        mask = masks.both(mask, ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
+    return reference.attend(
+        query, key, value, bias=_sum(bias, positions), mask=mask, positions=positions, **rest
+    )
+
+
+def _sum(bias, positions):
+    """One array of a bias in any of the forms that `attend` takes, or None."""
+    parts = bias if isinstance(bias, (list, tuple)) else [bias]
+    total = None
+    for part in parts:
+        if callable(part) and not ops.is_tensor(part):
+            part = part(positions.query, positions.key)
+        if part is not None:
+            total = part if total is None else ops.add(total, part)
+    return total

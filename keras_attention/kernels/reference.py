@@ -1,6 +1,6 @@
 """The definition: what attention computes, with nothing done for speed.
 
-    scores  = query · key * scale + bias        over pairs (t, s), in float32
+    scores  = cap(query · key * scale) + bias        over pairs (t, s), in float32
     weights = normalise(scores over the keys that the mask allows)
     output  = weights · value
 
@@ -13,6 +13,7 @@ import typing
 import keras
 
 from keras_attention import shapes
+from keras_attention.kernels import relative
 
 ops = keras.ops
 
@@ -29,12 +30,14 @@ class Attended(typing.NamedTuple):
 
     `output` is (B, T, H, V). `scores` is (B, H, T, S), the weights before dropout, or None when
     they were not asked for. `reached` is boolean and broadcasts to (B, H, T): whether a query has
-    any key to attend to; None means that all have.
+    any key to attend to; None means that all have. `log_probability` is that of the keys chosen by
+    hard attention, (B, H, T), where a layer asked for it.
     """
 
     output: object
     scores: object
     reached: object
+    log_probability: object = None
 
 
 def attend(
@@ -44,20 +47,34 @@ def attend(
     *,
     scale=1.0,
     score=None,
+    relative_keys=None,
+    relative_values=None,
+    positions=None,
+    soft_cap=None,
     bias=None,
     mask=None,
+    sink=None,
     normalization=None,
     dropout=0.0,
     seed=None,
     return_scores=False,
 ):
-    """Attention of `query` (B, T, H, K) over `key` (B, S, H, K) and `value` (B, S, H, V).
+    """Attention of `query` (B, T, H, K) over `key` (B, S, G, K) and `value` (B, S, G, V).
+
+    G divides H: query heads in a row share a key head.
 
     Args:
         scale: what the inner products are multiplied by, before they are taken.
-        score: None for the inner product, or a function of query and key giving (B, H, T, S).
+        score: None for the inner product, or a function of query and key, both with H heads,
+            giving (B, H, T, S).
+        relative_keys, relative_values: None, or embeddings of distances clipped at k that join the
+            keys in the scores, (H or 1, 2k + 1, K), and the values in the output,
+            (H or 1, 2k + 1, V). See `kernels.relative`.
+        positions: the `Positions` that `relative_keys` and `relative_values` speak of.
+        soft_cap: None, or c to replace scores by c · tanh(scores / c), before the bias.
         bias: added to the scores; broadcasts to (B, H, T, S).
         mask: boolean, True = attend; broadcasts to (B, H, T, S).
+        sink: None, or (H,), the score of one more key of each head, whose value is zero.
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis.
         dropout: the rate at which weights are dropped, 0 at inference.
@@ -70,34 +87,85 @@ def attend(
     wide = shapes.accumulation_dtype(query, key, value)
     query = _finite(ops.multiply(ops.cast(query, wide), ops.cast(scale, wide)))
     key = _finite(ops.cast(key, wide))
+    heads = query.shape[2]
     if score is None:
-        logits = ops.einsum("bthk,bshk->bhts", query, key)
+        logits = _inner(query, key)
     else:
-        logits = ops.cast(score(query, key), wide)
+        logits = ops.cast(score(query, _repeat(key, heads)), wide)
+    if relative_keys is not None:
+        table = _finite(ops.cast(relative_keys, wide))
+        logits = ops.add(logits, relative.scores(query, table, ops.shape(key)[1], positions))
+    if soft_cap is not None:
+        logits = ops.multiply(ops.tanh(ops.divide(logits, soft_cap)), soft_cap)
     if bias is not None:
         logits = ops.add(logits, ops.cast(bias, wide))
-    if bias is not None or score is not None:
+    if not (bias is None and score is None and relative_keys is None):
         logits = ops.clip(logits, -_HIGHEST, _HIGHEST)
     if mask is not None:
         logits = ops.where(mask, logits, ops.cast(_MASKED, wide))
 
-    if normalization is None:
-        weights = ops.softmax(logits, axis=-1)
-    else:
+    if normalization is not None:
         weights = normalization(logits, mask)
         if mask is not None:
             weights = ops.where(mask, weights, ops.zeros_like(weights))
+    elif sink is not None:
+        weights = _softmax_with_sink(logits, _finite(ops.cast(sink, wide)))
+    else:
+        weights = ops.softmax(logits, axis=-1)
 
     reached = None if mask is None else ops.any(mask, axis=-1)
     dropped = weights
     if dropout:
         dropped = keras.random.dropout(weights, dropout, seed=seed)
-    output = ops.einsum("bhts,bshv->bthv", dropped, ops.cast(value, wide))
+    output = _combine(dropped, ops.cast(value, wide))
+    if relative_values is not None:
+        table = ops.cast(relative_values, wide)
+        if reached is not None:
+            # The weights of a row without keys are not zero yet, and reach the table from here.
+            dropped = gate(dropped, reached, "bhts")
+        output = ops.add(output, relative.values(dropped, table, positions))
     # A row without keys has equal weights over masked keys. Closing it here, once, leaves exact
     # zeros in the output, the scores and every gradient.
     output = ops.cast(gate(output, reached, "bthv"), dtype)
     scores = ops.cast(gate(weights, reached, "bhts"), dtype) if return_scores else None
     return Attended(output, scores, reached)
+
+
+def _inner(query, key):
+    """Inner products (B, H, T, S) of query (B, T, H, K) and key (B, S, G, K)."""
+    if query.shape[2] == key.shape[2]:
+        return ops.einsum("bthk,bshk->bhts", query, key)
+    grouped = _group(query, key.shape[2], axis=2)
+    products = ops.einsum("btghk,bsgk->bghts", grouped, key)
+    batch, _, _, queries, keys = ops.shape(products)
+    return ops.reshape(products, (batch, query.shape[2], queries, keys))
+
+
+def _combine(weights, value):
+    """Sums (B, T, H, V) of value (B, S, G, V) by weights (B, H, T, S)."""
+    if weights.shape[1] == value.shape[2]:
+        return ops.einsum("bhts,bshv->bthv", weights, value)
+    grouped = _group(weights, value.shape[2], axis=1)
+    summed = ops.einsum("bghts,bsgv->btghv", grouped, value)
+    batch, queries, _, _, features = ops.shape(summed)
+    return ops.reshape(summed, (batch, queries, weights.shape[1], features))
+
+
+def _group(array, groups, axis):
+    """Splits the axis of H heads in two: (G, H / G)."""
+    shape = ops.shape(array)
+    return ops.reshape(array, (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]))
+
+
+def _repeat(key, heads):
+    """(B, S, G, K) with H heads, for scores that look at pairs of their own accord."""
+    return key if key.shape[2] == heads else ops.repeat(key, heads // key.shape[2], axis=2)
+
+
+def _softmax_with_sink(logits, sink):
+    """Softmax over keys and the sink, without the sink: it takes its share and gives nothing."""
+    sink = ops.broadcast_to(sink[:, None, None], (*ops.shape(logits)[:3], 1))
+    return ops.softmax(ops.concatenate([logits, sink], axis=-1), axis=-1)[..., :-1]
 
 
 def gate(array, reached, axes):

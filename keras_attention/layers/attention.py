@@ -9,12 +9,16 @@ from keras_attention import (
     normalizations,
     patterns,
     positions,
+    regularizers,
     saving,
     scores,
     shapes,
 )
+from keras_attention.layers import inputs
 
 ops = keras.ops
+
+QK_NORMS = (False, "rms", "layer")
 
 
 @saving.register
@@ -31,18 +35,32 @@ class Attention(saving.ConfigurableLayer):
         num_heads: number of heads. Must be 1 without `key_dim`.
         key_dim: features of each query and key head, or None for no projections.
         value_dim: features of each value head; defaults to `key_dim`.
-        score: how well a key answers a query: "scaled_dot", "dot", "cosine", "general", or a
-            `scores.Score`.
-        normalization: how scores become weights: "softmax", "sigmoid", or a
+        score: how well a key answers a query: "scaled_dot", "dot", "cosine", "general",
+            "additive", "concat", or a `scores.Score`.
+        normalization: how scores become weights: "softmax", "sigmoid", "sparsemax", "hard", or a
             `normalizations.Normalization`.
         pattern: which keys a query may attend to by position: None for all, "causal", or a
             `patterns.Pattern` such as `Causal() & SlidingWindow(128, 0)`.
-        position: what a score owes to the two positions: None, or a `positions.Position`.
+        position: what a score owes to the two positions: None, "rotary", "alibi",
+            "relative_bias", or a `positions.Position`.
         dropout: rate at which weights are dropped in training.
         use_bias: whether the projections have biases.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
             activity_regularizer, kernel_constraint, bias_constraint: of the projections.
-        seed: seed of the dropout.
+        seed: seed of the dropout, and of the choices of hard attention.
+        num_key_value_heads: number of key and value heads, each shared by `num_heads /
+            num_key_value_heads` query heads (grouped-query attention, Ainslie et al. 2023; with 1,
+            multi-query attention, Shazeer 2019). None gives each query head its own.
+        qk_norm: whether query and key heads are normalised before they are compared: False, "rms"
+            (RMSNorm) or "layer" (LayerNorm without offset; Dehghani et al. 2023), with learned
+            scales of the features. It bounds the scores.
+        logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Gemma 2, 2024), before
+            any bias.
+        use_sink: whether each head has a learned sink: one more score in its softmax, which takes
+            its share of the weight and gives nothing (as in Agarwal et al. 2025, gpt-oss). Weights
+            then sum to less than one.
+        scores_regularizer: a loss of the weights: None, "doubly_stochastic", "entropy", or a
+            `regularizers.Regularizer`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -56,6 +74,11 @@ class Attention(saving.ConfigurableLayer):
             the weights before dropout.
         training: whether to drop weights.
         use_causal_mask: whether query t sees only keys up to t.
+        attention_bias: added to the scores; broadcasts to (B, H, T, S), or (T, S), or (B, T, S).
+        positions: integer positions, for patterns and `position`, where they do not count from 0:
+            (T,) or (B, T) for self-attention, or a pair for query and key, either of them None.
+        segment_ids: integers that number the texts packed into one row: a query sees only keys of
+            its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's
@@ -95,6 +118,11 @@ class Attention(saving.ConfigurableLayer):
         kernel_constraint=None,
         bias_constraint=None,
         seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
         **kwargs,
     ):
         shapes.check_count("num_heads", num_heads)
@@ -108,10 +136,22 @@ class Attention(saving.ConfigurableLayer):
                 f"None and `use_bias` False. Received: num_heads={num_heads}, "
                 f"value_dim={value_dim}, use_bias={use_bias}"
             )
+        if num_key_value_heads is not None:
+            shapes.check_count("num_key_value_heads", num_key_value_heads)
+            if num_heads % num_key_value_heads:
+                raise ValueError(
+                    "`num_key_value_heads` must divide `num_heads`. Received: "
+                    f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
+                )
+        if qk_norm not in QK_NORMS or (isinstance(qk_norm, int) and qk_norm is not False):
+            raise ValueError(f"`qk_norm` must be one of {QK_NORMS}. Received: qk_norm={qk_norm!r}")
+        if logit_soft_cap is not None:
+            shapes.check_positive("logit_soft_cap", logit_soft_cap)
         shapes.check_rate("dropout", dropout)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads
         self.key_dim = key_dim
         self.value_dim = key_dim if value_dim is None else value_dim
         self.score = scores.get(score)
@@ -129,17 +169,55 @@ class Attention(saving.ConfigurableLayer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = seed
+        self.qk_norm = qk_norm
+        self.logit_soft_cap = logit_soft_cap
+        self.use_sink = use_sink
+        self.scores_regularizer = regularizers.get(scores_regularizer)
+        self._check_slots()
+
+    def _check_slots(self):
+        """Refuses slots that make no sense together."""
+        self._check_position_and_sink()
+        if getattr(self.normalization, "gradient", None) == "reinforce":
+            raise ValueError(
+                "Hard(gradient='reinforce') has no gradient of its own, and needs a layer that "
+                "returns the log-probability of its choice: use "
+                "`HardAttention(gradient='reinforce')`. Received it as `normalization` of "
+                f"{type(self).__name__}"
+            )
+
+    def _check_position_and_sink(self):
+        if self.position is not None:
+            self.position.check_score(self.score)
+        if self.use_sink and not isinstance(self.normalization, normalizations.Softmax):
+            raise ValueError(
+                "A sink takes part in a softmax: `use_sink=True` needs normalization='softmax'. "
+                f"Received: normalization={self.normalization!r}"
+            )
 
     # Building
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, value_shape, key_shape = _three_shapes(query_shape, value_shape, key_shape)
+        query_shape, value_shape, key_shape = inputs.three_shapes(
+            query_shape, value_shape, key_shape
+        )
         self._check_shapes(query_shape, value_shape, key_shape)
         self._build_projections(query_shape, value_shape, key_shape)
-        heads = [self._heads_shape(s, self.key_dim) for s in (query_shape, key_shape)]
+        query_heads = self._heads_shape(query_shape, self.num_heads, self.key_dim)
+        key_heads = self._heads_shape(key_shape, self._key_value_heads, self.key_dim)
+        if self.qk_norm:
+            self._query_norm = self._norm("query_norm", query_heads)
+            self._key_norm = self._norm("key_norm", key_heads)
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
-                slot.build(*heads)
+                slot.build(query_heads, key_heads)
+        if self.position is not None:
+            value_heads = self._heads_shape(value_shape, self._key_value_heads, self.value_dim)
+            self.position.build_values(value_heads)
+        if self.use_sink:
+            self.sink = self.add_weight(name="sink", shape=(self.num_heads,), initializer="zeros")
+        if self.normalization.random:
+            self._choice_seed = keras.random.SeedGenerator(self.seed)
         # A Dropout layer rather than a seed generator, for the sake of its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
@@ -163,11 +241,24 @@ class Attention(saving.ConfigurableLayer):
         self._value_dense = self._projection("value", value_shape, self.value_dim)
 
     def _projection(self, name, shape, size):
+        heads = self.num_heads if name == "query" else self._key_value_heads
         dense = keras.layers.Dense(
-            self.num_heads * size, use_bias=self.use_bias, name=name, **self._sublayer_arguments()
+            heads * size, use_bias=self.use_bias, name=name, **self._sublayer_arguments()
         )
         dense.build(shape)
         return dense
+
+    @property
+    def _key_value_heads(self):
+        return self.num_key_value_heads or self.num_heads
+
+    def _norm(self, name, shape):
+        if self.qk_norm == "rms":
+            norm = keras.layers.RMSNormalization(name=name, dtype=self.dtype_policy)
+        else:
+            norm = keras.layers.LayerNormalization(center=False, name=name, dtype=self.dtype_policy)
+        norm.build(shape)
+        return norm
 
     def _sublayer_arguments(self):
         """What every projection is made with."""
@@ -182,9 +273,9 @@ class Attention(saving.ConfigurableLayer):
             "dtype": self.dtype_policy,
         }
 
-    def _heads_shape(self, shape, size):
+    def _heads_shape(self, shape, heads, size):
         size = shape[-1] if size is None else size
-        return (shape[0], shape[1], self.num_heads, size)
+        return (shape[0], shape[1], heads, size)
 
     @property
     def query_dense(self):
@@ -215,39 +306,76 @@ class Attention(saving.ConfigurableLayer):
         return_attention_scores=False,
         training=None,
         use_causal_mask=False,
+        attention_bias=None,
+        positions=None,
+        segment_ids=None,
     ):
-        (query, value, key), (query_mask, value_mask, key_mask) = _three_inputs(
+        (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
             (query, value, key), (query_mask, value_mask, key_mask)
         )
         attention_mask = masks.boolean("attention_mask", attention_mask)
-        heads = self._project(query, value, key)
+        key_mask = masks.both(value_mask, key_mask)
+        mask = self._mask(query, value, query_mask, key_mask, attention_mask)
         attended = self._attend(
-            *heads,
-            mask=self._mask(
-                query, value, query_mask, masks.both(value_mask, key_mask), attention_mask
-            ),
-            return_scores=return_attention_scores,
+            *self._project(query, value, key),
+            mask=mask,
+            key_mask=key_mask,
+            pattern=self._whole_pattern(use_causal_mask),
+            bias=self._bias(attention_bias, query, value),
+            positions=self._pair("positions", positions, query, value),
+            segments=self._pair("segment_ids", segment_ids, query, value),
+            return_scores=return_attention_scores or self.scores_regularizer is not None,
             training=training,
-            use_causal_mask=use_causal_mask,
         )
+        if self.scores_regularizer is not None:
+            weights = ops.cast(attended.scores, shapes.accumulation_dtype(attended.scores))
+            self.add_loss(self.scores_regularizer(weights, mask))
         output = masks.carry(self._combine(attended, query), query_mask)
-        if not return_attention_scores:
-            return output
-        return output, self._unfold_scores(attended.scores, query, value)
+        scores = None
+        if return_attention_scores:
+            scores = self._unfold_scores(attended.scores, query, value)
+        return self._returned(output, scores, attended.log_probability)
+
+    def _returned(self, output, scores, log_probability):
+        """What `call` returns; `scores` is None unless they were asked for."""
+        return output if scores is None else (output, scores)
 
     def _project(self, query, value, key):
-        """The heads: query (B, T, H, K), value (B, S, H, V) and key (B, S, H, K)."""
-        if self.key_dim is None:
-            return tuple(ops.expand_dims(x, 2) for x in (query, value, key))
-        return (
-            self._split(self._query_dense(query), self.key_dim),
-            self._split(self._value_dense(value), self.value_dim),
-            self._split(self._key_dense(key), self.key_dim),
-        )
+        """The heads: query (B, T, H, K), value (B, S, G, V) and key (B, S, G, K)."""
+        return (self._project_query(query), self._project_value(value), self._project_key(key))
 
-    def _split(self, projected, size):
+    def _project_query(self, query):
+        if self.key_dim is None:
+            query = ops.expand_dims(query, 2)
+        else:
+            query = self._split(self._query_dense(query), self.num_heads)
+        return self._query_norm(query) if self.qk_norm else query
+
+    def _project_key(self, key):
+        if self.key_dim is None:
+            key = ops.expand_dims(key, 2)
+        else:
+            key = self._split(self._key_dense(key), self._key_value_heads)
+        return self._key_norm(key) if self.qk_norm else key
+
+    def _project_value(self, value):
+        if self.key_dim is None:
+            return ops.expand_dims(value, 2)
+        return self._split(self._value_dense(value), self._key_value_heads)
+
+    def _split(self, projected, heads):
         batch, length = ops.shape(projected)[:2]
-        return ops.reshape(projected, (batch, length, self.num_heads, size))
+        return ops.reshape(projected, (batch, length, heads, projected.shape[-1] // heads))
+
+    def _pair(self, name, given, query, value):
+        return inputs.pair(name, given, query, value)
+
+    def _bias(self, bias, query, value):
+        """`attention_bias` with four axes."""
+        if bias is None:
+            return None
+        bias = ops.convert_to_tensor(bias)
+        return inputs.four_axes("attention_bias", bias)
 
     def _mask(self, query, value, query_mask, key_mask, attention_mask):
         """One mask that broadcasts to (B, H, T, S), or None."""
@@ -257,45 +385,67 @@ class Attention(saving.ConfigurableLayer):
         if key_mask is not None:
             mask = masks.both(mask, key_mask[:, None, None, :])
         if attention_mask is not None:
-            rank = len(attention_mask.shape)
-            if not 2 <= rank <= 4:
-                raise ValueError(
-                    "`attention_mask` must be (T, S), (B, T, S) or (B, H, T, S). Received: "
-                    f"attention_mask.shape={tuple(attention_mask.shape)}"
-                )
-            if rank == 3:
-                attention_mask = attention_mask[:, None]
-            mask = masks.both(mask, attention_mask[None, None] if rank == 2 else attention_mask)
+            mask = masks.both(mask, inputs.four_axes("attention_mask", attention_mask))
         return mask
 
-    def _attend(self, query, value, key, mask, return_scores, training, use_causal_mask):
+    def _attend(
+        self,
+        query,
+        value,
+        key,
+        *,
+        mask=None,
+        key_mask=None,
+        pattern=None,
+        bias=None,
+        positions=(None, None),
+        segments=None,
+        return_scores=False,
+        training=None,
+        key_is_prepared=False,
+    ):
         """From heads to heads, by the kernel: all slots of the pipeline but the projections."""
         # Slots read their weights as they are stored, also where Keras would cast them on reading
         # because this layer computes in bfloat16 or float16.
         with backend.AutocastScope(None):
-            bias = None
+            projected, position = query, {}
             if self.position is not None:
-                query, key = self.position.encode(
-                    query, key, ops.arange(ops.shape(query)[1]), ops.arange(ops.shape(key)[1])
-                )
-                bias = self.position.bias_between(self.num_heads)
-            return kernels.attend(
-                **self.score.as_kernel_arguments(query, key),
-                value=value,
-                bias=bias,
-                mask=mask,
-                pattern=self._whole_pattern(use_causal_mask),
-                normalization=self.normalization.as_kernel_argument(),
-                dropout=self.dropout if training else 0.0,
-                seed=self._dropout_layer.seed_generator if self.dropout else None,
-                return_scores=return_scores,
-            )
+                query_positions, key_positions = positions
+                if query_positions is None:
+                    query_positions = ops.arange(ops.shape(query)[1], dtype="int32")
+                if key_positions is None:
+                    key_positions = ops.arange(ops.shape(key)[1], dtype="int32")
+                query, key = self.position.encode(query, key, query_positions, key_positions)
+                position = self.position.as_kernel_arguments(self.num_heads)
+            seed = self._choice_seed if self.normalization.random else None
+            normalization = self.normalization.as_kernel_argument(training, seed)
+            arguments = {
+                **self.score.as_kernel_arguments(query, key, key_is_prepared),
+                "value": value,
+                "mask": mask,
+                "pattern": pattern,
+                "segments": segments,
+                "query_positions": positions[0],
+                "key_positions": positions[1],
+                "soft_cap": self.logit_soft_cap,
+                "sink": self.sink if self.use_sink else None,
+                "normalization": normalization,
+                "dropout": self.dropout if training else 0.0,
+                "seed": self._dropout_layer.seed_generator if self.dropout else None,
+                "return_scores": return_scores,
+                **position,
+                "bias": [bias, position.get("bias")],
+            }
+            attended = kernels.attend(**self._kernel_arguments(arguments, projected, key_mask))
+        return attended._replace(log_probability=getattr(normalization, "log_probability", None))
+
+    def _kernel_arguments(self, arguments, query, key_mask):
+        """The last word of a preset on what the kernel is given; `query` is as it was projected."""
+        return arguments
 
     def _whole_pattern(self, use_causal_mask):
         """The pattern slot and what the call adds to it."""
-        if not use_causal_mask:
-            return self.pattern
-        return patterns.Causal() if self.pattern is None else self.pattern & patterns.Causal()
+        return patterns.every(self.pattern, patterns.Causal() if use_causal_mask else None)
 
     def _combine(self, attended, query):
         """The layer's output: heads (B, T, H, V) side by side."""
@@ -312,7 +462,9 @@ class Attention(saving.ConfigurableLayer):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, value_shape, key_shape = _three_shapes(query_shape, value_shape, key_shape)
+        query_shape, value_shape, key_shape = inputs.three_shapes(
+            query_shape, value_shape, key_shape
+        )
         self._check_shapes(query_shape, value_shape, key_shape)
         size = value_shape[-1] if self.key_dim is None else self.num_heads * self.value_dim
         return (*query_shape[:-1], size)
@@ -332,75 +484,19 @@ class Attention(saving.ConfigurableLayer):
         return_attention_scores=False,
         training=None,
         use_causal_mask=False,
+        attention_bias=None,
+        positions=None,
+        segment_ids=None,
     ):
         masks.boolean("attention_mask", attention_mask)
-        (query, value, key), _ = _three_inputs((query, value, key), (None, None, None))
+        (query, value, key), _ = inputs.three_inputs((query, value, key), (None, None, None))
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
+        self._pair("positions", positions, query, value)
+        self._pair("segment_ids", segment_ids, query, value)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        shape = self._scores_shape(query.shape, value.shape)
-        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
-
-
-def _three_shapes(query_shape, value_shape=None, key_shape=None):
-    """Shapes of query, value and key from any way of giving the three."""
-    if query_shape and isinstance(query_shape[0], (list, tuple)):
-        query_shape, value_shape, key_shape = _unpack("query_shape", query_shape)
-    value_shape = query_shape if value_shape is None else value_shape
-    key_shape = value_shape if key_shape is None else key_shape
-    return tuple(query_shape), tuple(value_shape), tuple(key_shape)
-
-
-def _three_inputs(inputs, explicit):
-    """Query, value and key from any way of giving the three, and their masks.
-
-    A mask is what the tensor carries and what was passed for it, together.
-    """
-    query, value, key = inputs
-    query_mask, value_mask, key_mask = explicit
-    if isinstance(query, (list, tuple)):
-        if value is not None or key is not None:
-            raise ValueError(
-                "Pass query, value and key either as one list or as three arguments. Received: a "
-                "list, and `value` or `key` beside it"
-            )
-        query, value, key = _unpack("query", query)
-        if isinstance(query_mask, (list, tuple)):
-            # Keras passes the masks that a list of tensors carries as a list.
-            query_mask, value_mask, key_mask = (
-                masks.both(listed, passed)
-                for listed, passed in zip(
-                    _unpack("query_mask", query_mask), (None, value_mask, key_mask), strict=True
-                )
-            )
-    if value is None:
-        # One tensor in both roles: what masks it as a query masks it as a value.
-        value, value_mask = query, masks.both(query_mask, value_mask)
-    tensors = {"query": query, "value": value, "key": value if key is None else key}
-    passed = {"query": query_mask, "value": value_mask, "key": key_mask}
-    found = []
-    for name, tensor in tensors.items():
-        mask = masks.boolean(f"{name}_mask", passed[name])
-        carried = masks.implicit(tensor)
-        # Keras itself passes what the tensor carries; looking at it twice would cost an operation.
-        if carried is not None and carried is not passed[name]:
-            mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
-        if mask is not None:
-            if len(tensor.shape) == 3:
-                shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
-            lengths = {name: tensor.shape[1], f"{name}_mask": mask.shape[1]}
-            shapes.check_same(f"Lengths of `{name}` and its mask", **lengths)
-        found.append(mask)
-    if tensors["key"] is tensors["value"] and key_mask is None:
-        found[2] = None
-    return tuple(tensors.values()), tuple(found)
-
-
-def _unpack(name, listed):
-    if not 2 <= len(listed) <= 3:
-        raise ValueError(
-            f"`{name}` as a list must be [query, value] or [query, value, key]. Received a list of "
-            f"length {len(listed)}"
-        )
-    return tuple(listed) if len(listed) == 3 else (*listed, None)
+        scores = None
+        if return_attention_scores:
+            shape = self._scores_shape(query.shape, value.shape)
+            scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        shape = (query.shape[0], self.num_heads, query.shape[1])
+        return self._returned(output, scores, keras.KerasTensor(shape, dtype="float32"))

@@ -87,10 +87,16 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def build(self, x_shape, mask_shape=None):
         query_shape = self._query_shape(x_shape)
-        self.query = self.add_weight(
-            name="query", shape=query_shape[1:], initializer=self.query_initializer
-        )
+        self._build_query(query_shape[1:])
         self._attention.build(query_shape, x_shape)
+
+    def _build_query(self, shape):
+        self.query = self.add_weight(name="query", shape=shape, initializer=self.query_initializer)
+
+    def _query(self, x):
+        """The queries of each row, (B, num_queries, D)."""
+        query = ops.cast(self.query, self.compute_dtype)
+        return ops.broadcast_to(query, (ops.shape(x)[0], *query.shape))
 
     def _query_shape(self, x_shape):
         if len(x_shape) != 3 or x_shape[-1] is None:
@@ -102,10 +108,8 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def call(self, x, mask=None, return_attention_scores=False, training=None):
         mask = masks.boolean("mask", mask)
-        query = ops.cast(self.query, self.compute_dtype)
-        query = ops.broadcast_to(query, (ops.shape(x)[0], *query.shape))
         output, weights = self._attention(
-            query, x, value_mask=mask, return_attention_scores=True, training=training
+            self._query(x), x, value_mask=mask, return_attention_scores=True, training=training
         )
         output = output if self.num_queries else ops.squeeze(output, axis=1)
         return (output, weights) if return_attention_scores else output

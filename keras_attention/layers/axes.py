@@ -86,7 +86,7 @@ class Axes:
         return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
 
     def fold_mask(self, mask, query, value):
-        """An attention mask to (B · free, 1 or H, T, S).
+        """An attention mask (or bias) to (B · free, 1 or H, T, S).
 
         The mask's last axes are the query's and the key's positions; the axes before them stand for
         the batch, the free axes and the heads, and as many as there are count from the left.

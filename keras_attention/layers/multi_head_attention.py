@@ -42,7 +42,8 @@ class MultiHeadAttention(Attention):
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
             projection.
         seed: seed of the dropout.
-        score, normalization, pattern, position: slots, as in `Attention`.
+        score, normalization, pattern, position, scores_regularizer: slots, as in `Attention`.
+        num_key_value_heads, qk_norm, logit_soft_cap, use_sink: as in `Attention`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.
@@ -133,12 +134,14 @@ class MultiHeadAttention(Attention):
 
     def _build_projections(self, query_shape, value_shape, key_shape):
         self._axes = Axes(len(query_shape), self.attention_axes)
-        keys, values = (self.num_heads, self.key_dim), (self.num_heads, self.value_dim)
-        self._query_dense = self._einsum("query", query_shape, 1, keys)
-        self._key_dense = self._einsum("key", key_shape, 1, keys)
+        queries, values = (self.num_heads, self.key_dim), (self.num_heads, self.value_dim)
+        self._query_dense = self._einsum("query", query_shape, 1, queries)
+        self._key_dense = self._einsum("key", key_shape, 1, (self._key_value_heads, self.key_dim))
         if self.use_gate:
             self._gate_dense = self._einsum("gate", query_shape, 1, values, activation="sigmoid")
-        self._value_dense = self._einsum("value", value_shape, 1, values)
+        self._value_dense = self._einsum(
+            "value", value_shape, 1, (self._key_value_heads, self.value_dim)
+        )
         size = self._output_shape or (query_shape[-1],)
         self._output_dense = self._einsum("attention_output", (*query_shape[:-1], *values), 2, size)
 
@@ -166,9 +169,34 @@ class MultiHeadAttention(Attention):
 
     # Computing
 
-    def _project(self, query, value, key):
-        heads = (self._query_dense(query), self._value_dense(value), self._key_dense(key))
-        return heads if self._axes.trivial else tuple(map(self._axes.fold, heads))
+    def _project_query(self, query):
+        heads = self._fold(self._query_dense(query))
+        return self._query_norm(heads) if self.qk_norm else heads
+
+    def _project_key(self, key):
+        heads = self._fold(self._key_dense(key))
+        return self._key_norm(heads) if self.qk_norm else heads
+
+    def _project_value(self, value):
+        return self._fold(self._value_dense(value))
+
+    def _fold(self, heads):
+        return heads if self._axes.trivial else self._axes.fold(heads)
+
+    def _pair(self, name, given, query, value):
+        axes = Axes(len(query.shape), self.attention_axes)
+        if given is not None and not axes.trivial:
+            raise ValueError(
+                f"`{name}` needs inputs (batch, positions, features), attended over their one axis "
+                f"of positions. Received: query.shape={tuple(query.shape)}, "
+                f"attention_axes={self.attention_axes}"
+            )
+        return super()._pair(name, given, query, value)
+
+    def _bias(self, bias, query, value):
+        if bias is not None and not self._axes.trivial:
+            return self._axes.fold_mask(ops.convert_to_tensor(bias), query, value)
+        return super()._bias(bias, query, value)
 
     def _mask(self, query, value, query_mask, key_mask, attention_mask):
         if not self._axes.trivial:
@@ -181,11 +209,10 @@ class MultiHeadAttention(Attention):
         return super()._mask(query, value, query_mask, key_mask, attention_mask)
 
     def _whole_pattern(self, use_causal_mask):
-        pattern = super()._whole_pattern(use_causal_mask)
-        if self.sliding_window is None:
-            return pattern
-        window = patterns.SlidingWindow(self.sliding_window - 1, self.sliding_window - 1)
-        return window if pattern is None else pattern & window
+        window = None
+        if self.sliding_window is not None:
+            window = patterns.SlidingWindow(self.sliding_window - 1, self.sliding_window - 1)
+        return patterns.every(super()._whole_pattern(use_causal_mask), window)
 
     def _combine(self, attended, query):
         heads = attended.output

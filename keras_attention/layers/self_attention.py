@@ -1,6 +1,6 @@
 """`SelfAttention`: a sequence attends to itself."""
 
-from keras_attention import saving
+from keras_attention import patterns, saving
 from keras_attention.layers.attention import Attention
 
 
@@ -45,4 +45,10 @@ class SelfAttention(Attention):
             )
 
     def _whole_pattern(self, use_causal_mask):
-        return super()._whole_pattern(use_causal_mask or self.causal)
+        return patterns.every(
+            super()._whole_pattern(use_causal_mask or self.causal), self._own_pattern()
+        )
+
+    def _own_pattern(self):
+        """The pattern that a preset is named for, beside the one in its slot."""
+        return None

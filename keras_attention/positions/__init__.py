@@ -23,8 +23,9 @@ from keras_attention.positions.alibi import ALiBi
 from keras_attention.positions.base import Position
 from keras_attention.positions.relative_bias import RelativeBias
 from keras_attention.positions.rotary import Rotary
+from keras_attention.positions.shaw import Shaw
 
-__all__ = ["BUILTIN", "ALiBi", "Position", "RelativeBias", "Rotary", "get"]
+__all__ = ["BUILTIN", "ALiBi", "Position", "RelativeBias", "Rotary", "Shaw", "get"]
 
 BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias}
 

@@ -28,6 +28,9 @@ class Position(saving.ConfigurableLayer):
         """Whether `bias` says anything."""
         return type(self).bias is not Position.bias
 
+    def build_values(self, value_shape):
+        """Makes weights that depend on the values, whose shape is (B, S, G, V)."""
+
     def encode(self, query, key, query_positions, key_positions):
         """Query (B, T, H, K) and key (B, S, H, K) as they enter the score.
 
@@ -42,6 +45,19 @@ class Position(saving.ConfigurableLayer):
         positions of their own. Returns an array that broadcasts to (B, H, T, S).
         """
         raise TypeError(f"{type(self).__name__} has no bias.")
+
+    def as_kernel_arguments(self, num_heads):
+        """What this position adds to the arguments of `kernels.attend`."""
+        return {"bias": self.bias_between(num_heads)}
+
+    def check_score(self, score):
+        """Raises where `score` is not among `scores`."""
+        if self.scores is not None and not isinstance(score, self.scores):
+            expected = " or ".join(cls.__name__ for cls in self.scores)
+            raise ValueError(
+                f"{type(self).__name__} needs a score it can be part of: {expected}. "
+                f"Received: score={type(score).__name__}"
+            )
 
     def bias_between(self, num_heads):
         """`bias` as kernels ask for it, a function of the position arrays; or None."""

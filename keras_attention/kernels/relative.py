@@ -1,0 +1,104 @@
+"""Learned embeddings of clipped distances (Shaw et al. 2018), without a table of all pairs.
+
+`table` is (H or 1, 2k + 1, K): row `clip(j − i, −k, k) + k` belongs to a query at position i and a
+key at position j. A table of all pairs would be (T, S, K). Where positions are consecutive, as they
+nearly always are, distances repeat along diagonals: T + S − 1 rows serve all pairs, one product
+gives (T, T + S − 1), and a reshape shifts each row into its place. Positions of any other kind are
+looked up one pair at a time, in (2k + 1) products a query.
+"""
+
+import keras
+
+ops = keras.ops
+
+
+def scores(query, table, length, positions):
+    """What distances add to the scores: (B, H, T, S), of query (B, T, H, K).
+
+    Args:
+        table: (H or 1, 2k + 1, K).
+        length: S.
+        positions: the `Positions` of queries and keys.
+    """
+    if positions.consecutive:
+        rows = _rows(table, ops.shape(query)[1], length, positions.offset)
+        return _to_pairs(_inner(query, rows), length)
+    products = _inner(query, table)
+    shape = (*ops.shape(products)[:3], length)
+    buckets = ops.broadcast_to(_buckets(table, positions), shape)
+    return ops.take_along_axis(products, buckets, axis=-1)
+
+
+def values(weights, table, positions):
+    """What distances add to the output: (B, T, H, V), of weights (B, H, T, S).
+
+    `table` is (H or 1, 2k + 1, V).
+    """
+    batch, heads, queries, keys = ops.shape(weights)
+    if positions.consecutive:
+        rows = _rows(table, queries, keys, positions.offset)
+        return _outer(_to_distances(weights), rows)
+    size = table.shape[1]
+    lead = batch * heads * queries
+    buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
+    first = size * ops.reshape(ops.arange(lead, dtype="int32"), (batch, heads, queries, 1))
+    summed = ops.segment_sum(
+        ops.reshape(weights, (-1,)), ops.reshape(buckets + first, (-1,)), num_segments=lead * size
+    )
+    return _outer(ops.reshape(summed, (batch, heads, queries, size)), table)
+
+
+def _inner(query, rows):
+    """(B, H, T, R) of query (B, T, H, K) and rows (H or 1, R, K)."""
+    if rows.shape[0] == 1:
+        return ops.einsum("bthk,rk->bhtr", query, rows[0])
+    return ops.einsum("bthk,hrk->bhtr", query, rows)
+
+
+def _outer(weights, rows):
+    """(B, T, H, V) of weights (B, H, T, R) and rows (H or 1, R, V)."""
+    if rows.shape[0] == 1:
+        return ops.einsum("bhtr,rv->bthv", weights, rows[0])
+    return ops.einsum("bhtr,hrv->bthv", weights, rows)
+
+
+def _clip(distance, table):
+    """The row of `table` for each distance."""
+    largest = table.shape[1] // 2
+    return ops.clip(distance, -largest, largest) + largest
+
+
+def _buckets(table, positions):
+    """The row for each pair, (1, 1, T, S) or (B, 1, T, S)."""
+    distance = positions.key[..., None, :] - positions.query[..., :, None]
+    distance = distance[:, None] if len(distance.shape) == 3 else distance[None, None]
+    return _clip(distance, table)
+
+
+def _rows(table, queries, keys, offset):
+    """The rows for distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
+    distance = ops.arange(queries + keys - 1, dtype="int32") - (queries - 1) - offset
+    return ops.take(table, _clip(distance, table), axis=1)
+
+
+def _to_pairs(by_distance, keys):
+    """(B, H, T, T + S − 1), by distance, to (B, H, T, S), by key: row t starts at T − 1 − t."""
+    batch, heads, queries, distances = ops.shape(by_distance)
+    # One more column makes each row of the flat array start one place later than the one before.
+    padded = ops.concatenate([by_distance, ops.zeros_like(by_distance[..., :1])], axis=-1)
+    flat = ops.reshape(padded, (batch, heads, queries * (distances + 1)))
+    flat = flat[..., queries - 1 : queries - 1 + queries * distances]
+    return ops.reshape(flat, (batch, heads, queries, distances))[..., :keys]
+
+
+def _to_distances(by_key):
+    """The way back: (B, H, T, S) to (B, H, T, T + S − 1), with zeros where there is no key."""
+    batch, heads, queries, keys = ops.shape(by_key)
+    distances = queries + keys - 1
+    after = ops.zeros((batch, heads, queries, queries - 1), by_key.dtype)
+    flat = ops.reshape(
+        ops.concatenate([by_key, after], axis=-1), (batch, heads, queries * distances)
+    )
+    before = ops.zeros((batch, heads, queries - 1), by_key.dtype)
+    flat = ops.concatenate([before, flat, ops.zeros((batch, heads, 1), by_key.dtype)], axis=-1)
+    return ops.reshape(flat, (batch, heads, queries, distances + 1))[..., :distances]

@@ -1,0 +1,550 @@
+"""`AttentionCell`: a recurrent cell that attends to a memory at each step.
+
+Keras's `RNN` hands a cell its input and its states, and nothing else. So the memory comes as the
+beginning of the initial state, and leaves it before the loop: `RNN.call` lets every
+`DropoutRNNCell` prepare its dropout masks outside the loop, and shows it the states. There the cell
+takes the memory out, projects its keys and values once, and leaves the states that change. The loop
+then closes over the prepared memory, which is neither copied, masked nor returned with the states.
+"""
+
+import keras
+from keras.src import backend
+from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
+
+from keras_attention import masks, saving, shapes
+from keras_attention.layers.attention import Attention
+from keras_attention.positions import Position
+from keras_attention.scores import Score
+
+ops = keras.ops
+
+MODES = ("bahdanau", "luong")
+
+
+@saving.register
+class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
+    r"""A recurrent cell, for `keras.layers.RNN`, that attends to a memory at each step.
+
+    "bahdanau" attends before the step, with the state that it starts from (Bahdanau et al. 2015,
+    section 3.1 and appendix A.1.2):
+
+        c_t = Σ_s softmax(score(h_{t-1}, m_s)) m_s,    h_t = cell([x_t; c_t], h_{t-1})
+
+    "luong" attends after the step, with the state that it leads to, and feeds its result to the
+    next one (Luong et al. 2015, equation 5 and section 3.3):
+
+        h_t = cell([x_t; a_{t-1}], h_{t-1}),    c_t = Σ_s softmax(score(h_t, m_s)) m_s,
+        a_t = tanh(W_c [c_t; h_t])
+
+    The query of step t stands at position t, counted from 0 and leaving out masked steps, so that
+    `patterns.SlidingWindow(D, D)` is Luong's local-m. Dropout of the attention drops a place of the
+    memory for a whole sequence, as Keras's cells drop a feature.
+
+    Args:
+        cell: the Keras cell that makes the steps: `SimpleRNNCell`, `GRUCell`, `LSTMCell`,
+            `StackedRNNCells` of them, or one of your own. The query is its output; where it attends
+            before the step, the first state of its last cell.
+        attention: an `Attention`, or the score, or its name, of one without projections.
+        mode: "bahdanau" or "luong".
+        attention_dim: features of a_t, which is then the output in both modes; None for no W_c: the
+            output is h_t in "bahdanau", and a_t = [c_t; h_t] in "luong".
+        attention_activation: what follows W_c.
+        input_feeding: whether "luong" feeds a_{t-1} to the cell; "bahdanau" always feeds c_t.
+        output_context: whether the output is [c_t; h_t] where it would be h_t.
+        return_attention_scores: whether the alignments stand behind the features of the output,
+            where `split` finds them. The length of the memory must then be known.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments of `keras.layers.RNN(cell)`:
+        sequences: (B, T, D), what the cell reads.
+        initial_state: `cell.initial_state(memory, …)`.
+        mask: boolean (B, T), True = a real token. Keras reads the mask that `sequences` carries
+            only where no initial state is given: pass it.
+
+    Returns:
+        What `RNN` returns, with outputs of the features said above. With `return_state=True`, one
+        list of states follows: the output of the last step, those of the wrapped cell, and the
+        number of steps.
+
+    Raises:
+        ValueError, TypeError: an argument or a shape is not as described, or there is no memory.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import AttentionCell
+    >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))
+    >>> cell = AttentionCell(keras.layers.GRUCell(16), "dot", mode="luong", attention_dim=12)
+    >>> rnn = keras.layers.RNN(cell, return_sequences=True)
+    >>> rnn(x, initial_state=cell.initial_state(memory, states=[memory[:, -1]])).shape
+    (2, 5, 12)
+    """
+
+    def __init__(
+        self,
+        cell,
+        attention,
+        mode="bahdanau",
+        attention_dim=None,
+        attention_activation="tanh",
+        input_feeding=True,
+        output_context=False,
+        return_attention_scores=False,
+        **kwargs,
+    ):
+        if mode not in MODES:
+            raise ValueError(f"`mode` must be one of {MODES}. Received: mode={mode!r}")
+        if attention_dim is not None:
+            shapes.check_count("attention_dim", attention_dim)
+            if output_context:
+                raise ValueError(
+                    "`output_context` is for outputs h_t, and with `attention_dim` the output is "
+                    f"a_t. Received: output_context={output_context}, attention_dim={attention_dim}"
+                )
+        if mode == "bahdanau" and not input_feeding:
+            raise ValueError(
+                "`input_feeding=False` is for mode='luong': mode='bahdanau' feeds the context to "
+                f"the cell. Received: input_feeding={input_feeding}"
+            )
+        # The wrapped cell and the attention cast what they are given, and prepared keys that come
+        # with the states stay in float32.
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        self.cell = _cell(cell)
+        self.attention = _attention(attention, self.dtype_policy)
+        self.mode = mode
+        self.attention_dim = attention_dim
+        self.attention_activation = keras.activations.get(attention_activation)
+        self.input_feeding = input_feeding
+        self.output_context = output_context
+        self.return_attention_scores = return_attention_scores
+        # What `RNN` asks of a `DropoutRNNCell`; the rates in force are those of the parts.
+        self.dropout = self.recurrent_dropout = 0.0
+        self._scratch = _Scratch()
+        self._update_sizes()
+
+    # Sizes. `RNN` reads them when it is made, before any memory is known: so it is given a list
+    # that is filled in later.
+
+    @property
+    def state_size(self):
+        """One list: the previous output, the states of the wrapped cell, the number of steps."""
+        return [self._scratch.sizes]
+
+    @property
+    def output_size(self):
+        """Features of the output, the alignments included."""
+        features = self._output_features()
+        if features is None:
+            raise ValueError(
+                "The size of the output is that of a memory, and none is known yet. Call "
+                "`initial_state(memory)` first."
+            )
+        if not self.return_attention_scores:
+            return features
+        length = self._scratch.memory_shape and self._scratch.memory_shape[1]
+        if length is None:
+            raise ValueError(
+                "`return_attention_scores=True` needs a memory (batch, positions, features) with a "
+                f"known number of positions. Received: memory.shape={self._scratch.memory_shape}"
+            )
+        return features + self.attention.num_heads * length
+
+    def _output_features(self):
+        """Features of the output without alignments; None while they depend on the memory."""
+        if self.attention_dim is not None:
+            return self.attention_dim
+        if self.mode == "bahdanau" and not self.output_context:
+            return self._hidden_size()
+        context = self._context_size()
+        return None if context is None else context + self._hidden_size()
+
+    def _hidden_size(self):
+        """Features of h_t, the output of the wrapped cell."""
+        size = getattr(self.cell, "output_size", None)
+        return keras.tree.flatten(self.cell.state_size)[0] if size is None else size
+
+    def _query_size(self):
+        if self.mode == "luong":
+            return self._hidden_size()
+        return keras.tree.flatten(_leaves(self.cell)[-1].state_size)[0]
+
+    def _context_size(self):
+        """Features of c_t, or None before there is a memory."""
+        if self._scratch.memory_shape is None:
+            return None
+        shape = self._scratch.memory_shape
+        return self.attention.compute_output_shape((shape[0], 1, self._query_size()), shape)[-1]
+
+    def _update_sizes(self):
+        try:
+            output = self.output_size
+        except ValueError:
+            output = None
+        self._scratch.sizes[:] = [output, *keras.tree.flatten(self.cell.state_size), 1]
+
+    # Building
+
+    def build(self, input_shape):
+        self._build_attention()
+        context, hidden = self._context_size(), self._hidden_size()
+        if self.attention_dim is not None:
+            self._attention_dense = keras.layers.Dense(
+                self.attention_dim,
+                activation=self.attention_activation,
+                use_bias=False,
+                name="attentional",
+                dtype=self.dtype_policy,
+            )
+            self._attention_dense.build((None, context + hidden))
+        fed = 0
+        if self.mode == "bahdanau":
+            fed = context
+        elif self.input_feeding:
+            fed = self._output_features()
+        self._scratch.input_size = input_shape[-1] + fed
+        if isinstance(self.cell, keras.layers.Layer) and not self.cell.built:
+            self.cell.build((input_shape[0], self._scratch.input_size))
+            self.cell.built = True
+
+    def _build_attention(self):
+        if self._scratch.memory_shape is None:
+            raise ValueError(_NO_MEMORY.format("none"))
+        if not self.attention.built:
+            batch, length, features = self._scratch.memory_shape
+            query_shape = (batch, 1, self._query_size())
+            self.attention.build(query_shape, (batch, length, features))
+
+    def get_build_config(self):
+        config = super().get_build_config()
+        if self._scratch.memory_shape is not None:
+            config = {**(config or {}), "memory_shape": list(self._scratch.memory_shape)}
+        return config
+
+    def build_from_config(self, config):
+        config = dict(config)
+        memory_shape = config.pop("memory_shape", None)
+        if memory_shape is not None:
+            self._scratch.memory_shape = tuple(memory_shape)
+            self._update_sizes()
+        super().build_from_config(config)
+
+    # From a memory to states
+
+    def initial_state(self, memory, states=None, mask=None):
+        """What `keras.layers.RNN(cell)` takes as `initial_state`.
+
+        Args:
+            memory: (B, S, D), what is attended to, such as the outputs of an encoder.
+            states: of the wrapped cell, as its own `RNN` would take them; or all that an earlier
+                call returned with `return_state=True`, to go on from there. None for the cell's
+                own.
+            mask: boolean (B, S), True = a real token; counts together with the mask that the memory
+                carries.
+
+        Returns:
+            One nested list, of tensors or of symbols.
+        """
+        memory, states, mask = self._checked(memory, states, mask)
+        if mask is None:
+            mask = ops.ones_like(memory[:, :, 0])
+        return [[memory, ops.cast(mask, memory.dtype), *states]]
+
+    def start(self, memory, states=None, mask=None):
+        """States to call the cell with by hand: `output, states = cell(x_t, states)`.
+
+        They hold the memory, prepared, and have the batch as the first axis of every tensor.
+        Arguments are those of `initial_state`.
+        """
+        memory, states, mask = self._checked(memory, states, mask)
+        self._build_attention()
+        prepared = self._prepare(memory, mask)
+        if prepared.mask is None:
+            prepared.mask = ops.ones(ops.shape(memory)[:2], dtype="bool")
+        loop = self._loop_states(states, ops.shape(memory)[0])
+        return [[*loop, prepared.key, prepared.value, prepared.mask]]
+
+    def get_initial_state(self, batch_size=None):
+        raise ValueError(_NO_MEMORY.format("no initial state"))
+
+    def _checked(self, memory, states, mask):
+        """Memory, flat states and mask of one call, whose sizes are then known to the cell."""
+        if not isinstance(memory, keras.KerasTensor):
+            carried = masks.implicit(memory)
+            memory = masks.carry(ops.convert_to_tensor(memory), carried)
+        shapes.check_rank("memory", memory, 3, "(batch, positions, features)")
+        if memory.shape[-1] is None:
+            raise ValueError(
+                "`memory` must have a known number of features. "
+                f"Received: memory.shape={tuple(memory.shape)}"
+            )
+        known = self._scratch.memory_shape
+        if known is not None and self.attention.built:
+            shapes.check_same("Features of memories", before=known[-1], now=memory.shape[-1])
+        mask = masks.both(
+            masks.boolean("mask", masks.implicit(memory)), masks.boolean("mask", mask)
+        )
+        if mask is not None:
+            shapes.check_rank("mask", mask, 2, "(batch, positions)")
+            shapes.check_same(
+                "Lengths of memory and mask", memory=memory.shape[1], mask=mask.shape[1]
+            )
+        states = [] if states is None else keras.tree.flatten(states)
+        count = len(keras.tree.flatten(self.cell.state_size))
+        if len(states) not in (0, count, count + 2):
+            raise ValueError(
+                f"`states` must be the {count} of the wrapped cell, or the {count + 2} that an "
+                f"earlier call returned. Received: {len(states)}"
+            )
+        for state in states:
+            shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
+        self._scratch.memory_shape = tuple(memory.shape)
+        self._update_sizes()
+        return memory, states, mask
+
+    def _loop_states(self, states, batch):
+        """What changes in the loop: the previous output, the wrapped cell's states, the time."""
+        if not states:
+            states = keras.tree.flatten(self._cell_start(batch))
+        states = [ops.cast(state, self.compute_dtype) for state in states]
+        if len(states) == len(self._scratch.sizes):
+            return [*states[:-1], ops.cast(ops.round(states[-1]), "int32")]
+        output = ops.zeros((batch, self.output_size), self.compute_dtype)
+        return [output, *states, ops.zeros((batch, 1), "int32")]
+
+    def _cell_start(self, batch):
+        if hasattr(self.cell, "get_initial_state"):
+            return self.cell.get_initial_state(batch_size=batch)
+        sizes = keras.tree.flatten(self.cell.state_size)
+        return [ops.zeros((batch, size), self.compute_dtype) for size in sizes]
+
+    def _prepare(self, memory, mask):
+        """Keys and values of the memory, as every step needs them."""
+        memory = ops.cast(memory, self.attention.compute_dtype)
+        key = self.attention._project_key(memory)
+        if self._keys_can_be_prepared():
+            with backend.AutocastScope(None):
+                wide = shapes.accumulation_dtype(key)
+                key = self.attention.score.prepare_key(ops.cast(key, wide))
+        return _Memory(key, self.attention._project_value(memory), mask)
+
+    def _keys_can_be_prepared(self):
+        """Whether what the score makes of a key depends on nothing that a step changes."""
+        score, position = self.attention.score, self.attention.position
+        turned = position is not None and type(position).encode is not Position.encode
+        alone = type(score).prepare is Score.prepare and type(score).call is Score.call
+        return alone and not turned
+
+    # What `RNN` calls outside the loop: before it, and after it
+
+    def get_dropout_mask(self, step_input):
+        return None
+
+    def get_recurrent_dropout_mask(self, states):
+        """Takes the memory out of `states`, in place, and prepares all that the loop closes over.
+
+        `RNN` calls this with the list that `initial_state` made, before its loop.
+        """
+        if not isinstance(states, list) or len(states) < 2 or len(states[0].shape) != 3:
+            raise ValueError(_NO_MEMORY.format(f"initial_state={states!r}"))
+        memory, mask, *rest = states
+        batch = ops.shape(memory)[0]
+        prepared = self._prepare(memory, ops.cast(mask, "bool"))
+        if self.attention.dropout:
+            # One draw for all steps: a step cannot draw, since JAX traces it only once.
+            noise = keras.random.dropout(
+                ops.ones_like(prepared.value[..., :1]),
+                self.attention.dropout,
+                seed=self.attention._dropout_layer.seed_generator,
+            )
+            prepared.dropped = prepared.value * noise
+        self._scratch.memory = prepared
+        states[:] = self._loop_states(rest, batch)
+        inputs = ops.zeros((batch, self._scratch.input_size), self.compute_dtype)
+        _prepare_dropout(self.cell, inputs, self._packed(states[1:-1]))
+
+    def reset_dropout_mask(self):
+        for leaf in _leaves(self.cell):
+            if isinstance(leaf, DropoutRNNCell):
+                leaf.reset_dropout_mask()
+
+    def reset_recurrent_dropout_mask(self):
+        self._scratch.memory = None
+        for leaf in _leaves(self.cell):
+            if isinstance(leaf, DropoutRNNCell):
+                leaf.reset_recurrent_dropout_mask()
+
+    # One step
+
+    def call(self, inputs, states, training=False):
+        (loop,) = states
+        count = len(self._scratch.sizes)
+        previous, *cell_states, time = loop[:count]
+        memory = _Memory(*loop[count:]) if len(loop) > count else self._scratch.memory
+        if memory is None:
+            raise ValueError(_NO_MEMORY.format(f"{len(loop)} states without one"))
+        inputs = ops.cast(inputs, self.compute_dtype)
+        if self.mode == "bahdanau":
+            (query,) = keras.tree.flatten(self._packed_last(cell_states))[:1]
+            context, weights = self._attend(query, memory, time, training)
+            hidden, cell_states = self._step(inputs, context, cell_states, training)
+        else:
+            fed = previous[:, : self._output_features()] if self.input_feeding else None
+            hidden, cell_states = self._step(inputs, fed, cell_states, training)
+            context, weights = self._attend(hidden, memory, time, training)
+        output = self._output(context, hidden)
+        if self.return_attention_scores:
+            weights = ops.cast(weights, self.compute_dtype)
+            output = ops.concatenate(
+                [output, ops.reshape(weights, (-1, weights.shape[1] * weights.shape[-1]))], axis=-1
+            )
+        return output, [[output, *cell_states, time + 1, *loop[count:]]]
+
+    def _step(self, inputs, fed, states, training):
+        """h_t and the flat states that follow, of the wrapped cell."""
+        if fed is not None:
+            inputs = ops.concatenate([inputs, fed], axis=-1)
+        kwargs = {}
+        if getattr(self.cell, "_call_has_training_arg", False):
+            kwargs["training"] = training
+        hidden, states = self.cell(inputs, self._packed(states), **kwargs)
+        states = [ops.cast(state, self.compute_dtype) for state in keras.tree.flatten(states)]
+        return ops.cast(hidden, self.compute_dtype), states
+
+    def _attend(self, query, memory, time, training):
+        """c_t (B, C), and the weights (B, H, 1, S) or None."""
+        attention = self.attention
+        query = ops.cast(query[:, None], attention.compute_dtype)
+        attended = attention._attend(
+            attention._project_query(query),
+            memory.dropped if training and memory.dropped is not None else memory.value,
+            memory.key,
+            mask=None if memory.mask is None else memory.mask[:, None, None, :],
+            key_mask=memory.mask,
+            pattern=attention._whole_pattern(False),
+            positions=(time, None),
+            return_scores=self.return_attention_scores,
+            training=False,
+            key_is_prepared=self._keys_can_be_prepared(),
+        )
+        context = attention._combine(attended, query)[:, 0]
+        return ops.cast(context, self.compute_dtype), attended.scores
+
+    def _output(self, context, hidden):
+        if self.mode == "bahdanau" and self.attention_dim is None and not self.output_context:
+            return hidden
+        both = ops.concatenate([context, hidden], axis=-1)
+        return both if self.attention_dim is None else self._attention_dense(both)
+
+    def _packed(self, states):
+        """Flat states in the structure that the wrapped cell has them in."""
+        size = self.cell.state_size
+        if not keras.tree.is_nested(size):
+            return list(states)
+        return keras.tree.pack_sequence_as(list(size), list(states))
+
+    def _packed_last(self, states):
+        """The states of the last of stacked cells."""
+        packed = self._packed(states)
+        return packed[-1] if isinstance(self.cell, keras.layers.StackedRNNCells) else packed
+
+    def split(self, outputs):
+        """Outputs and alignments of what `RNN` returned, with `return_attention_scores=True`.
+
+        (B, T, features) and (B, H, T, S); without `return_sequences`, (B, features) and (B, H, S).
+        A masked step repeats the alignment before it, as it repeats the output.
+        """
+        if not self.return_attention_scores:
+            raise ValueError(
+                "`split` is for cells with `return_attention_scores=True`. "
+                f"Received: return_attention_scores={self.return_attention_scores}"
+            )
+        shapes.check_same("Features of outputs", cell=self.output_size, outputs=outputs.shape[-1])
+        features, heads = self._output_features(), self.attention.num_heads
+        length = (self.output_size - features) // heads
+        starts = range(features, self.output_size, length)
+        alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
+        return outputs[..., :features], alignments
+
+
+_NO_MEMORY = (
+    "An AttentionCell attends to a memory, which it gets with its initial state: pass "
+    "`initial_state=cell.initial_state(memory)` to `keras.layers.RNN(cell)`, or call the cell by "
+    "hand with the states of `cell.start(memory)`. Received: {}"
+)
+
+
+class _Memory:
+    """A memory as the steps need it: key (B, S, H, K), value (B, S, H, V), mask (B, S) or None."""
+
+    def __init__(self, key, value, mask):
+        self.key = key
+        self.value = value
+        self.mask = mask
+        # The value with places of it dropped, for training.
+        self.dropped = None
+
+
+class _Scratch:
+    """What a cell knows besides its weights; an object of its own, so that Keras tracks none."""
+
+    def __init__(self):
+        self.memory_shape = None
+        self.input_size = None
+        self.sizes = []
+        # Between the two calls of `RNN` around its loop.
+        self.memory = None
+
+
+def _cell(cell):
+    """The cell to wrap, from what a user gave or from its saved config."""
+    cell = saving.deserialize(cell)
+    needed = ("call", "state_size")
+    if not all(hasattr(cell, name) for name in needed) or any(
+        isinstance(leaf, AttentionCell) for leaf in _leaves(cell)
+    ):
+        raise TypeError(
+            "`cell` must be a cell for `keras.layers.RNN`, such as `keras.layers.GRUCell(8)`, that "
+            f"does not attend itself. Received: cell={cell!r}"
+        )
+    return cell
+
+
+def _leaves(cell):
+    """The cells that a cell consists of: those of a stack, or itself."""
+    if isinstance(cell, keras.layers.StackedRNNCells):
+        return [leaf for part in cell.cells for leaf in _leaves(part)]
+    return [cell]
+
+
+def _prepare_dropout(cell, inputs, states):
+    """Lets a cell, or each of a stack, draw its dropout masks for inputs and states like these."""
+    if isinstance(cell, keras.layers.StackedRNNCells):
+        for part, state in zip(cell.cells, states, strict=True):
+            _prepare_dropout(part, inputs, state)
+            size = getattr(part, "output_size", None)
+            size = keras.tree.flatten(part.state_size)[0] if size is None else size
+            inputs = ops.zeros((ops.shape(inputs)[0], size), inputs.dtype)
+    elif isinstance(cell, DropoutRNNCell):
+        cell.get_dropout_mask(inputs)
+        cell.get_recurrent_dropout_mask(keras.tree.flatten(states)[0])
+
+
+def _attention(attention, dtype):
+    """The attention layer, from what a user gave or from its saved config."""
+    attention = saving.deserialize(attention)
+    if isinstance(attention, (str, Score)):
+        attention = Attention(score=attention, dtype=dtype)
+    if not isinstance(attention, Attention):
+        raise TypeError(
+            "`attention` must be an Attention layer, a score, or the name of one. "
+            f"Received: attention={attention!r} (of type {type(attention).__name__})"
+        )
+    if attention.normalization.random or attention.scores_regularizer is not None:
+        raise ValueError(
+            "An AttentionCell takes no normalization that draws random numbers, and no "
+            "`scores_regularizer`: a step of a loop can neither draw nor add losses. Received: "
+            f"normalization={attention.normalization!r}, "
+            f"scores_regularizer={attention.scores_regularizer!r}"
+        )
+    return attention

@@ -1,0 +1,78 @@
+"""`ClassToken`: a learned token before a sequence, to be read as its summary."""
+
+import keras
+
+from keras_attention import masks, saving
+
+ops = keras.ops
+
+
+@saving.register
+class ClassToken(saving.ConfigurableLayer):
+    """Puts one learned token before a sequence (Devlin et al. 2019, BERT's [CLS]).
+
+    After attention over the longer sequence, `x[:, 0]` is a summary of it. The token is never
+    masked, also where the sequence is left-padded or empty.
+
+    Args:
+        initializer: of the token.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, T, D).
+        mask: boolean (B, T), True = a real token; counts together with the mask that `x` carries.
+
+    Returns:
+        (B, T + 1, D), carrying the mask with True before it.
+
+    Raises:
+        ValueError: `x` has not three axes with a known number of features.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.layers.Embedding(10, 8, mask_zero=True)(keras.ops.array([[3, 5, 0], [7, 1, 4]]))
+    >>> x = keras_attention.ClassToken()(x)
+    >>> x = keras_attention.TransformerBlock(intermediate_dim=16, num_heads=2)(x)
+    >>> x.shape, x[:, 0].shape
+    ((2, 4, 8), (2, 8))
+    """
+
+    def __init__(self, initializer="glorot_uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, x_shape, mask_shape=None):
+        self._check(x_shape)
+        self.token = self.add_weight(
+            name="token", shape=(1, 1, x_shape[-1]), initializer=self.initializer
+        )
+
+    def _check(self, x_shape):
+        if len(x_shape) != 3 or x_shape[-1] is None:
+            raise ValueError(
+                "`x` must be (batch, positions, features) with a known number of features. "
+                f"Received: x.shape={tuple(x_shape)}"
+            )
+
+    def call(self, x, mask=None):
+        carried = masks.implicit(x)
+        mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
+        token = ops.cast(self.token, self.compute_dtype)
+        token = ops.broadcast_to(token, (ops.shape(x)[0], 1, x.shape[-1]))
+        return masks.carry(ops.concatenate([token, x], axis=1), _with_first(mask))
+
+    def compute_mask(self, x, previous_mask=None):
+        return _with_first(previous_mask)
+
+    def compute_output_shape(self, x_shape, mask_shape=None):
+        self._check(x_shape)
+        return (x_shape[0], None if x_shape[1] is None else x_shape[1] + 1, x_shape[2])
+
+
+def _with_first(mask):
+    """A mask (B, T) with True before it, (B, T + 1); None stays None."""
+    if mask is None:
+        return None
+    return ops.concatenate([ops.ones_like(mask[:, :1]), mask], axis=1)

@@ -1,0 +1,131 @@
+"""Reading the arguments of a call: query, value and key in any form, and what goes with pairs."""
+
+import keras
+
+from keras_attention import masks, shapes
+
+ops = keras.ops
+
+
+def three_shapes(query_shape, value_shape=None, key_shape=None):
+    """Shapes of query, value and key from any way of giving the three."""
+    if query_shape and isinstance(query_shape[0], (list, tuple)):
+        query_shape, value_shape, key_shape = _unpack("query_shape", query_shape)
+    value_shape = query_shape if value_shape is None else value_shape
+    key_shape = value_shape if key_shape is None else key_shape
+    return tuple(query_shape), tuple(value_shape), tuple(key_shape)
+
+
+def three_inputs(inputs, explicit):
+    """Query, value and key from any way of giving the three, and their masks.
+
+    A mask is what the tensor carries and what was passed for it, together.
+    """
+    query, value, key = inputs
+    query_mask, value_mask, key_mask = explicit
+    if isinstance(query, (list, tuple)):
+        if value is not None or key is not None:
+            raise ValueError(
+                "Pass query, value and key either as one list or as three arguments. Received: a "
+                "list, and `value` or `key` beside it"
+            )
+        query, value, key = _unpack("query", query)
+        if isinstance(query_mask, (list, tuple)):
+            # Keras passes the masks that a list of tensors carries as a list.
+            query_mask, value_mask, key_mask = (
+                masks.both(listed, passed)
+                for listed, passed in zip(
+                    _unpack("query_mask", query_mask), (None, value_mask, key_mask), strict=True
+                )
+            )
+    if value is None:
+        # One tensor in both roles: what masks it as a query masks it as a value.
+        value, value_mask = query, masks.both(query_mask, value_mask)
+    tensors = {"query": query, "value": value, "key": value if key is None else key}
+    passed = {"query": query_mask, "value": value_mask, "key": key_mask}
+    found = []
+    for name, tensor in tensors.items():
+        mask = masks.boolean(f"{name}_mask", passed[name])
+        carried = masks.implicit(tensor)
+        # Keras itself passes what the tensor carries; looking at it twice would cost an operation.
+        if carried is not None and carried is not passed[name]:
+            mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
+        if mask is not None:
+            if len(tensor.shape) == 3:
+                shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
+            lengths = {name: tensor.shape[1], f"{name}_mask": mask.shape[1]}
+            shapes.check_same(f"Lengths of `{name}` and its mask", **lengths)
+        found.append(mask)
+    if tensors["key"] is tensors["value"] and key_mask is None:
+        found[2] = None
+    return tuple(tensors.values()), tuple(found)
+
+
+def _unpack(name, listed):
+    if not 2 <= len(listed) <= 3:
+        raise ValueError(
+            f"`{name}` as a list must be [query, value] or [query, value, key]. Received a list of "
+            f"length {len(listed)}"
+        )
+    return tuple(listed) if len(listed) == 3 else (*listed, None)
+
+
+def four_axes(name, array):
+    """An array for pairs, (T, S), (B, T, S) or (B, H, T, S), with all four axes."""
+    rank = len(array.shape)
+    if not 2 <= rank <= 4:
+        raise ValueError(
+            f"`{name}` must be (T, S), (B, T, S) or (B, H, T, S). "
+            f"Received: {name}.shape={tuple(array.shape)}"
+        )
+    if rank == 2:
+        return array[None, None]
+    return array[:, None] if rank == 3 else array
+
+
+def pair(name, given, query, value):
+    """Integers of query and key positions, from one array for self-attention or a pair.
+
+    Either may be None. Returns two int32 tensors, or None where nothing was given and the name
+    stands for both.
+    """
+    if given is None:
+        return (None, None) if name == "positions" else None
+    listed = (
+        isinstance(given, (list, tuple))
+        and len(given) == 2
+        and all(part is None or hasattr(part, "shape") for part in given)
+    )
+    if not listed and query is not value:
+        raise ValueError(
+            f"`{name}` must be a pair, for query and key, when the two are not one sequence. "
+            f"Received: {name}={given!r}"
+        )
+    of_query, of_key = given if listed else (given, given)
+    if name == "segment_ids" and (of_query is None or of_key is None):
+        raise ValueError(
+            f"`segment_ids` must number both queries and keys. Received: segment_ids={given!r}"
+        )
+    return (_integers(name, "query", of_query, query), _integers(name, "value", of_key, value))
+
+
+def _integers(name, role, array, like):
+    """`array` as int32, (T,) or (B, T) (segments only the latter), of the length of `like`."""
+    if array is None:
+        return None
+    if not isinstance(array, keras.KerasTensor):
+        array = ops.convert_to_tensor(array)
+    dtype = keras.backend.standardize_dtype(array.dtype)
+    if "int" not in dtype:
+        raise TypeError(f"`{name}` must be integers. Received dtype {dtype} for `{role}`")
+    rank = len(array.shape)
+    if rank != 2 and (rank != 1 or name == "segment_ids"):
+        expected = "(B, T)" if name == "segment_ids" else "(T,) or (B, T)"
+        raise ValueError(
+            f"`{name}` must be {expected} for each sequence. "
+            f"Received shape {tuple(array.shape)} for `{role}`"
+        )
+    shapes.check_same(
+        f"Lengths of `{role}` and its {name}", **{role: like.shape[1], name: array.shape[-1]}
+    )
+    return array if isinstance(array, keras.KerasTensor) else ops.cast(array, "int32")

@@ -1,0 +1,129 @@
+"""`LocalAttention`: attention in a window that stands still or goes where the query says."""
+
+import keras
+
+from keras_attention import masks, normalizations, patterns, saving, shapes
+from keras_attention.layers.attention import Attention
+
+ops = keras.ops
+
+MODES = ("monotonic", "predictive")
+
+
+@saving.register
+class LocalAttention(Attention):
+    r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys round a centre.
+
+    "monotonic" (local-m): the centre of query t is t itself. "predictive" (local-p): the query
+    predicts it, `p_t = S · sigmoid(v_pᵀ tanh(W_p q_t))` (equation 9), and keys near it count more,
+    `weight[t, s] = softmax(score)[t, s] · exp(−(s − p_t)² / (2σ²))` with σ = D / 2 (equation 10),
+    the softmax being over the keys of the window. Weights then sum to less than one. The centre
+    learns through the Gaussian.
+
+    Args:
+        window: D, how many keys are seen on either side of the centre.
+        mode: "monotonic" or "predictive".
+        num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own centre.
+        units: rows of W_p; defaults to the features of a query head.
+        centre_initializer: of W_p and v_p.
+        **kwargs: the other arguments of `Attention`, its slots among them.
+
+    Call arguments are those of `Attention`. S counts the real keys of each row, and s is the place
+    of a key among them, so that padding on either side changes nothing; monotonic windows stand on
+    `positions`.
+
+    Returns:
+        As `Attention`.
+
+    Raises:
+        ValueError, TypeError: `window` or `mode` is not as described, or as `Attention`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> queries, memory = keras.random.normal((2, 3, 8)), keras.random.normal((2, 20, 8))
+    >>> layer = keras_attention.LocalAttention(window=2, mode="predictive")
+    >>> output, scores = layer(queries, memory, return_attention_scores=True)
+    >>> output.shape, int(keras.ops.max(keras.ops.sum(scores > 0, axis=-1))) <= 5
+    ((2, 3, 8), True)
+    """
+
+    def __init__(
+        self,
+        window,
+        mode="monotonic",
+        num_heads=1,
+        key_dim=None,
+        value_dim=None,
+        score="general",
+        units=None,
+        centre_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        shapes.check_count("window", window)
+        if mode not in MODES:
+            raise ValueError(f"`mode` must be one of {MODES}. Received: mode={mode!r}")
+        if units is not None:
+            shapes.check_count("units", units)
+        super().__init__(
+            num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, score=score, **kwargs
+        )
+        self.window = window
+        self.mode = mode
+        self.units = units
+        self.centre_initializer = keras.initializers.get(centre_initializer)
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        if self.mode == "monotonic":
+            return
+        size = self.key_dim
+        if size is None:
+            first = query_shape[0]
+            size = first[-1] if isinstance(first, (list, tuple)) else query_shape[-1]
+        units = self.units or size
+        self.centre_kernel = self._weight("centre_kernel", (self.num_heads, size, units))
+        self.centre_vector = self._weight("centre_vector", (self.num_heads, units, 1))
+
+    def _weight(self, name, shape):
+        # The centre is found in float32, as scores are: half precision cannot count to 4096.
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=saving.clone_initializer(self.centre_initializer),
+            autocast=False,
+        )
+
+    def _whole_pattern(self, use_causal_mask):
+        window = None
+        if self.mode == "monotonic":
+            window = patterns.SlidingWindow(self.window, self.window)
+        return patterns.every(super()._whole_pattern(use_causal_mask), window)
+
+    def _kernel_arguments(self, arguments, query, key_mask):
+        if self.mode == "monotonic":
+            return arguments
+        distance = self._distance(query, arguments["value"], key_mask)
+        near = ops.less_equal(ops.abs(distance), float(self.window))
+        closeness = ops.exp(-2.0 * ops.square(distance / self.window))
+        normalize = arguments["normalization"] or normalizations.Softmax().normalize
+
+        def weigh(scores, mask):
+            return normalize(scores, mask) * closeness
+
+        return {**arguments, "mask": masks.both(arguments["mask"], near), "normalization": weigh}
+
+    def _distance(self, query, value, key_mask):
+        """How far behind the centre each key is: (B, H, T, S) of query heads (B, T, H, K)."""
+        wide = shapes.accumulation_dtype(query)
+        kernel, vector = (ops.cast(w, wide) for w in (self.centre_kernel, self.centre_vector))
+        hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", ops.cast(query, wide), kernel))
+        share = ops.sigmoid(ops.einsum("bhtu,huo->bhto", hidden, vector))
+        if key_mask is None:
+            length = ops.shape(value)[1]
+            places = ops.cast(ops.arange(length), wide)[None, None, None]
+            return places - share * ops.cast(length, wide)
+        real = ops.cast(key_mask, wide)
+        # The place of a key among the real ones. Padding shares a place, and is masked anyway.
+        places = (ops.cumsum(real, axis=-1) - 1.0)[:, None, None]
+        return places - share * ops.sum(real, axis=-1)[:, None, None, None]

@@ -1,0 +1,137 @@
+"""Self-attention over few keys: near ones, every few, or both."""
+
+from keras_attention import patterns, saving, shapes
+from keras_attention.layers.self_attention import SelfAttention
+
+
+@saving.register
+class LocalSelfAttention(SelfAttention):
+    """Self-attention to `neighbors` keys on either side, `rate` positions apart.
+
+    `SelfAttention` with the pattern `SlidingWindow(n · r, n · r) & Dilated(r)`: query i sees key j
+    when |i − j| ≤ n · r and (i − j) mod r = 0.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `Attention`.
+        neighbors: n, how many keys are seen on either side.
+        rate: r, how far apart they stand.
+        causal: whether position t sees only positions up to t.
+        **kwargs: the other arguments of `Attention`, its slots among them. A `pattern` counts too.
+
+    Call arguments are those of `SelfAttention`.
+
+    Returns:
+        (B, T, num_heads · value_dim), carrying the input's mask.
+
+    Raises:
+        ValueError, TypeError: as `SelfAttention`; `neighbors` or `rate` is no positive integer.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 12, 8))
+    >>> layer = keras_attention.LocalSelfAttention(2, 4, neighbors=1, rate=3)
+    >>> scores = layer(x, return_attention_scores=True)[1]
+    >>> [s for s in range(12) if scores[0, 0, 6, s] > 0]
+    [3, 6, 9]
+    """
+
+    def __init__(
+        self,
+        num_heads=1,
+        key_dim=None,
+        value_dim=None,
+        *,
+        neighbors,
+        rate=1,
+        causal=False,
+        **kwargs,
+    ):
+        shapes.check_count("neighbors", neighbors)
+        shapes.check_count("rate", rate)
+        super().__init__(num_heads, key_dim, value_dim, causal=causal, **kwargs)
+        self.neighbors = neighbors
+        self.rate = rate
+
+    def _own_pattern(self):
+        reach = self.neighbors * self.rate
+        return patterns.SlidingWindow(reach, reach) & patterns.Dilated(self.rate)
+
+
+@saving.register
+class AtrousSelfAttention(SelfAttention):
+    """Self-attention to every `rate`-th key, counted from the query.
+
+    `SelfAttention` with the pattern `Dilated(r)`: query i sees key j when (i − j) mod r = 0.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `Attention`.
+        rate: r, how far apart the keys stand.
+        causal: whether position t sees only positions up to t.
+        **kwargs: the other arguments of `Attention`, its slots among them. A `pattern` counts too.
+
+    Call arguments are those of `SelfAttention`.
+
+    Returns:
+        (B, T, num_heads · value_dim), carrying the input's mask.
+
+    Raises:
+        ValueError, TypeError: as `SelfAttention`; `rate` is no positive integer.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 12, 8))
+    >>> layer = keras_attention.AtrousSelfAttention(2, 4, rate=4)
+    >>> scores = layer(x, return_attention_scores=True)[1]
+    >>> [s for s in range(12) if scores[0, 0, 6, s] > 0]
+    [2, 6, 10]
+    """
+
+    def __init__(self, num_heads=1, key_dim=None, value_dim=None, *, rate, causal=False, **kwargs):
+        shapes.check_count("rate", rate)
+        super().__init__(num_heads, key_dim, value_dim, causal=causal, **kwargs)
+        self.rate = rate
+
+    def _own_pattern(self):
+        return patterns.Dilated(self.rate)
+
+
+@saving.register
+class SparseSelfAttention(SelfAttention):
+    """Self-attention to every `rate`-th key and to the near ones (Child et al. 2019, section 4.3).
+
+    `SelfAttention` with the pattern `Strided(r)`: query i sees key j when (i − j) mod r = 0 or
+    |i − j| < r. With r near √T, two layers connect any two positions, and each sees O(√T) keys.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `Attention`.
+        rate: r, the stride.
+        causal: whether position t sees only positions up to t, as in the paper.
+        **kwargs: the other arguments of `Attention`, its slots among them. A `pattern` counts too.
+
+    Call arguments are those of `SelfAttention`.
+
+    Returns:
+        (B, T, num_heads · value_dim), carrying the input's mask.
+
+    Raises:
+        ValueError, TypeError: as `SelfAttention`; `rate` is no positive integer.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 12, 8))
+    >>> layer = keras_attention.SparseSelfAttention(2, 4, rate=3, causal=True)
+    >>> scores = layer(x, return_attention_scores=True)[1]
+    >>> [s for s in range(12) if scores[0, 0, 8, s] > 0]
+    [2, 5, 6, 7, 8]
+    """
+
+    def __init__(self, num_heads=1, key_dim=None, value_dim=None, *, rate, causal=False, **kwargs):
+        shapes.check_count("rate", rate)
+        super().__init__(num_heads, key_dim, value_dim, causal=causal, **kwargs)
+        self.rate = rate
+
+    def _own_pattern(self):
+        return patterns.Strided(self.rate)

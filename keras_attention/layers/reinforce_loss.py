@@ -1,0 +1,90 @@
+"""`ReinforceLoss`: what trains choices that have no gradient."""
+
+import keras
+
+from keras_attention import saving, shapes
+
+ops = keras.ops
+
+
+@saving.register
+class ReinforceLoss(saving.ConfigurableLayer):
+    r"""Adds the loss whose gradient is that of REINFORCE (Williams 1992; Xu et al. 2015).
+
+    `loss = −factor · mean_b (reward_b − baseline) · Σ log_probability_b`, where the reward counts
+    as a constant. In training the baseline follows the rewards,
+    `baseline ← momentum · baseline + (1 − momentum) · mean(reward)`, as in section 4.1 of Xu et
+    al.; it makes the gradient less noisy and does not bias it.
+
+    Args:
+        factor: λ_r of the paper, the weight of this loss beside the others.
+        momentum: of the baseline, in [0, 1).
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        log_probability: (B, …), of the choices of each row, as `HardAttention` returns it.
+        reward: (B,) or (B, 1), higher is better: such as the log-likelihood of the targets.
+        training: whether the baseline is moved.
+
+    Returns:
+        `log_probability` as it was. Let an output of the model depend on it, or call the layer in a
+        model of your own: a functional model drops layers that lead to no output.
+
+    Raises:
+        ValueError: `factor` is not positive, `momentum` is not in [0, 1), or the reward is not one
+            number a row.
+
+    Example: a classifier that looks at one place of its input.
+
+    >>> import keras, keras_attention
+    >>> x, label = keras.Input((9, 8)), keras.Input((1,), dtype="int32")
+    >>> query = keras.layers.GlobalAveragePooling1D(keepdims=True)(x)
+    >>> attention = keras_attention.HardAttention(2, 4, gradient="reinforce")
+    >>> seen, log_probability = attention(query, x)
+    >>> guess = keras.layers.Dense(3, activation="softmax")(keras.layers.Flatten()(seen))
+    >>> reward = -keras.losses.sparse_categorical_crossentropy(label[:, 0], guess)
+    >>> choice = keras_attention.ReinforceLoss(0.5)(log_probability, reward)
+    >>> training_model = keras.Model([x, label], [guess, choice])
+    >>> training_model.compile("adam", ["sparse_categorical_crossentropy", None])
+    >>> model = keras.Model(x, guess)            # the same weights, for use
+    """
+
+    def __init__(self, factor=1.0, momentum=0.9, **kwargs):
+        shapes.check_positive("factor", factor)
+        shapes.check_rate("momentum", momentum)
+        super().__init__(**kwargs)
+        self.factor = factor
+        self.momentum = momentum
+
+    def build(self, log_probability_shape, reward_shape=None):
+        self.baseline = self.add_weight(
+            name="baseline", shape=(), initializer="zeros", trainable=False, autocast=False
+        )
+
+    def call(self, log_probability, reward, training=None):
+        self._check(log_probability.shape, reward.shape)
+        wide = shapes.accumulation_dtype(log_probability, reward)
+        reward = ops.stop_gradient(ops.cast(ops.reshape(reward, (-1,)), wide))
+        of_choices = ops.cast(log_probability, wide)
+        for _ in range(len(log_probability.shape) - 1):
+            of_choices = ops.sum(of_choices, axis=-1)
+        baseline = ops.cast(self.baseline, wide)
+        self.add_loss(-self.factor * ops.mean((reward - baseline) * of_choices))
+        if training:
+            moved = self.momentum * baseline + (1 - self.momentum) * ops.mean(reward)
+            self.baseline.assign(ops.cast(moved, self.baseline.dtype))
+        return log_probability
+
+    def _check(self, log_probability_shape, reward_shape):
+        if len(reward_shape) not in (1, 2) or tuple(reward_shape[1:]) not in ((), (1,)):
+            raise ValueError(
+                "`reward` must be one number a row, (B,) or (B, 1). "
+                f"Received: reward.shape={tuple(reward_shape)}"
+            )
+        shapes.check_same(
+            "Batch sizes", log_probability=log_probability_shape[0], reward=reward_shape[0]
+        )
+
+    def compute_output_spec(self, log_probability, reward, training=None):
+        self._check(log_probability.shape, reward.shape)
+        return keras.KerasTensor(log_probability.shape, dtype=log_probability.dtype)

@@ -1,0 +1,82 @@
+"""`Shaw`: learned embeddings of clipped distances, in keys and in values."""
+
+import keras
+
+from keras_attention import saving, scores, shapes
+from keras_attention.positions.base import Position
+
+ops = keras.ops
+
+
+@saving.register
+class Shaw(Position):
+    r"""Relative position representations of Shaw et al. 2018, equations 3 and 4.
+
+    `score[i, j] = q_i · (k_j + a^K[d]) · scale` and `output_i = Σ_j weight[i, j] (v_j + a^V[d])`,
+    with `d = clip(j − i, −max_distance, max_distance)` and learned `a^K`, `a^V` of
+    2 · max_distance + 1 rows. No table of all pairs, (T, S, key_dim), is made: see
+    `kernels.relative`.
+
+    Args:
+        max_distance: k of the paper; distances beyond it count as k.
+        use_values: whether the values have embeddings too. The paper found that those of the keys
+            may be enough (table 3).
+        per_head: whether each head has embeddings of its own; the paper shares them.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of both.
+
+    Raises:
+        ValueError: `max_distance` is no integer of at least 1; or the attention's score is not an
+            inner product of the heads themselves, "dot" or "scaled_dot".
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> layer = keras_attention.SelfAttention(2, 4, position=positions.Shaw(3))
+    >>> layer(keras.random.normal((2, 5, 8))).shape
+    (2, 5, 8)
+    >>> [tuple(weight.shape) for weight in layer.position.weights]
+    [(1, 7, 4), (1, 7, 4)]
+    """
+
+    scores = (scores.Dot, scores.ScaledDot)
+
+    def __init__(
+        self,
+        max_distance,
+        use_values=True,
+        per_head=False,
+        embeddings_initializer="glorot_uniform",
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        **kwargs,
+    ):
+        shapes.check_count("max_distance", max_distance)
+        super().__init__(**kwargs)
+        self.max_distance = max_distance
+        self.use_values = use_values
+        self.per_head = per_head
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self._of_values = None
+
+    def build(self, query_shape, key_shape):
+        self._num_heads = query_shape[2]
+        self._of_keys = self._embeddings("key_embeddings", query_shape[-1])
+
+    def build_values(self, value_shape):
+        if self.use_values and self._of_values is None:
+            self._of_values = self._embeddings("value_embeddings", value_shape[-1])
+
+    def _embeddings(self, name, size):
+        return self.add_weight(
+            name=name,
+            shape=(self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
+            initializer=saving.clone_initializer(self.embeddings_initializer),
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
+        )
+
+    def as_kernel_arguments(self, num_heads):
+        return {"relative_keys": self._of_keys, "relative_values": self._of_values}

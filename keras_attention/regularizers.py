@@ -1,0 +1,100 @@
+"""Losses on attention weights, for the `scores_regularizer` of every attention layer.
+
+One of your own is a subclass with one method, which is given the float32 weights before dropout
+and the boolean mask (or None), both broadcasting to (B, H, T, S), and returns a number:
+
+>>> import keras
+>>> from keras_attention import regularizers
+>>> @keras.saving.register_keras_serializable(package="my_package")
+... class Peaked(regularizers.Regularizer):
+...     def __call__(self, weights, mask):
+...         return -0.01 * keras.ops.mean(keras.ops.max(weights, axis=-1))
+>>> import keras_attention
+>>> layer = keras_attention.SelfAttention(2, 4, scores_regularizer=Peaked())
+>>> layer(keras.random.normal((2, 5, 8))).shape, len(layer.losses)
+((2, 5, 8), 1)
+"""
+
+import keras
+
+from keras_attention import saving, shapes
+
+ops = keras.ops
+
+
+class Regularizer(saving.Configurable):
+    """A loss of the weights. Subclasses implement `__call__`."""
+
+    def __call__(self, weights, mask):
+        """The loss, a number. Rows without keys have weights of zero."""
+        raise TypeError(f"{type(self).__name__} must implement `__call__(self, weights, mask)`.")
+
+
+@saving.register
+class DoublyStochastic(Regularizer):
+    """factor · Σ_s (target − Σ_t weight[t, s])², so that every key is looked at (Xu et al. 2015).
+
+    Equation 14 of the paper, with target 1: weights then sum to about one over the queries as they
+    do over the keys. Keys that no query may see are left out. The mean over batch and heads.
+
+    Args:
+        factor: λ of the paper.
+        target: what each key's weights should sum to; None for the number of queries by that of
+            keys, which is what even attention gives each.
+    """
+
+    def __init__(self, factor=1.0, target=1.0):
+        shapes.check_positive("factor", factor)
+        if target is not None:
+            shapes.check_positive("target", target)
+        self.factor = factor
+        self.target = target
+
+    def __call__(self, weights, mask):
+        received = ops.sum(weights, axis=-2)
+        seen, queries = ops.ones_like(received), ops.ones_like(weights[..., 0])
+        if mask is not None:
+            mask = ops.broadcast_to(mask, ops.shape(weights))
+            seen = ops.cast(ops.any(mask, axis=-2), weights.dtype)
+            queries = ops.cast(ops.any(mask, axis=-1), weights.dtype)
+        target = self.target
+        if target is None:
+            target = ops.sum(queries, axis=-1, keepdims=True) / ops.maximum(
+                ops.sum(seen, axis=-1, keepdims=True), 1.0
+            )
+        missing = ops.square(target - received) * seen
+        return self.factor * ops.mean(ops.sum(missing, axis=-1))
+
+
+@saving.register
+class Entropy(Regularizer):
+    """factor · mean over queries of −Σ_s weight[t, s] log weight[t, s].
+
+    A positive factor makes attention pick few keys, a negative one makes it spread (Xu et al. 2015
+    add λ · entropy to what hard attention maximises). Queries without keys are left out.
+
+    Args:
+        factor: any number but zero.
+    """
+
+    def __init__(self, factor=1.0):
+        shapes.check_number("factor", factor)
+        self.factor = factor
+
+    def __call__(self, weights, mask):
+        positive = weights > 0
+        logs = ops.log(ops.where(positive, weights, ops.ones_like(weights)))
+        entropy = -ops.sum(weights * logs, axis=-1)
+        if mask is None:
+            return self.factor * ops.mean(entropy)
+        reached = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
+        reached = ops.cast(reached, weights.dtype)
+        return self.factor * ops.sum(entropy * reached) / ops.maximum(ops.sum(reached), 1.0)
+
+
+BUILTIN = {"doubly_stochastic": DoublyStochastic, "entropy": Entropy}
+
+
+def get(regularizer):
+    """The regularizer that the argument names: an object, its saved config, a string or None."""
+    return saving.slot("scores_regularizer", Regularizer, BUILTIN, regularizer, optional=True)
