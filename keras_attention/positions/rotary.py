@@ -15,13 +15,255 @@ ops = keras.ops
 LAYOUTS = ("half_split", "interleaved")
 SCALINGS = (None, "linear", "dynamic", "yarn")
 
-# Positions are split at this power of two, so that their products with numbers of 12 bits are exact
-# in float32.
-_SPLIT = 4096
+# Positions are taken apart at this power of two: what is left of them has 12 bits.
+_APART = 4096
 
 
 @saving.register
 class Rotary(Position):
-    """WIP."""
+    r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on j − i alone. Su et al. 2021, eq. 15 and 16.
 
+    `R_p` turns the pair i of d features, i = 0 … d/2 − 1, by the angle `p · θ_i`, where
+    `θ_i = max_wavelength^(−2i / d)`. A scaling changes θ, so that a model reaches `factor` times
+    as far as the `original_max_length` that it was trained for:
+
+    - "linear" (Chen et al. 2023, position interpolation): `θ_i / factor`.
+    - "dynamic" (the NTK-aware base, grown as the sequence does; Peng et al. 2023, appendix B.3,
+      with the code that is in use): `max_wavelength` becomes
+      `max_wavelength · (factor · L / original_max_length − factor + 1)^(d / (d − 2))`, where L is
+      the largest position of query and key in this call, and 1 more. Nothing changes up to
+      `original_max_length`. Each row has an L of its own. Keys that were turned in an earlier call
+      had the L of that call.
+    - "yarn" (Peng et al. 2023, section 3): features that turn more than `beta_fast` times within
+      `original_max_length` keep θ, those that turn less than `beta_slow` times have `θ_i / factor`,
+      and between them is a ramp; what is turned is also multiplied by `0.1 ln(factor) + 1`. The
+      ramp is straight in i, as in the authors' code and all models that are trained with it; in
+      the paper's equation 13 it is straight in the number of turns.
+
+    Computed in float32 whatever the dtype of query and key (in float64 among float64), and returned
+    so. Angles are right to 1e-6 for every integer position below 2^24, since whole turns are taken
+    off before anything is rounded; with "dynamic" they are off by up to `p · θ_i / 2^21`.
+
+    Args:
+        max_wavelength: the longest wavelength, divided by 2π; often called base or θ.
+        dim: how many features are turned, the first ones of each head; None for all.
+        layout: which features are a pair: "half_split" (i and i + d/2: Llama, GPT-NeoX, KerasHub)
+            or "interleaved" (2i and 2i + 1: the paper, GPT-J). Weights fit only the one that they
+            were trained with.
+        scaling: None, "linear", "dynamic" or "yarn".
+        factor: of the scaling, at least 1.
+        original_max_length: the length that was trained for, of "dynamic" and "yarn".
+        beta_fast, beta_slow: of "yarn".
+        attention_factor: what "yarn" multiplies by; None for `0.1 ln(factor) + 1`.
+        truncate: whether the ends of the ramp of "yarn" are rounded to whole features.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number or a name is not as described, a scaling lacks its arguments, or the
+            number of features to turn is odd, more than there are, or not that of both sides.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> rotary = positions.Rotary(layout="interleaved")
+    >>> x = keras.ops.ones((1, 3, 1, 2))
+    >>> turned, _ = rotary.encode(x, x, keras.ops.arange(3), keras.ops.arange(3))
+    >>> [round(float(value), 4) for value in turned[0, 1, 0]]    # cos 1 − sin 1, sin 1 + cos 1
+    [-0.3012, 1.3818]
+    >>> longer = positions.Rotary(scaling="yarn", factor=4.0, original_max_length=2048)
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> keras_attention.SelfAttention(4, 8, causal=True, position=longer)(x).shape
+    (2, 5, 32)
+    """
+
+    # An angle between two vectors is what both turned alike leave as it was.
     scores = (Dot, ScaledDot, Cosine)
+
+    def __init__(
+        self,
+        max_wavelength=10000,
+        dim=None,
+        layout="half_split",
+        scaling=None,
+        factor=1.0,
+        original_max_length=None,
+        beta_fast=32.0,
+        beta_slow=1.0,
+        attention_factor=None,
+        truncate=True,
+        **kwargs,
+    ):
+        check_number("max_wavelength", max_wavelength, above=1)
+        if dim is not None:
+            shapes.check_count("dim", dim, 2)
+            _check_even(dim)
+        for name, value, known in (("layout", layout, LAYOUTS), ("scaling", scaling, SCALINGS)):
+            if value not in known:
+                raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
+        check_number("factor", factor, minimum=1)
+        if scaling is None and factor != 1:
+            raise ValueError(
+                f"`factor` is of a scaling, which must be one of {SCALINGS[1:]}. "
+                f"Received: scaling=None, factor={factor}"
+            )
+        if original_max_length is not None or scaling in ("dynamic", "yarn"):
+            shapes.check_count("original_max_length", original_max_length)
+        check_number("beta_slow", beta_slow)
+        check_number("beta_fast", beta_fast, above=beta_slow)
+        if attention_factor is not None:
+            check_number("attention_factor", attention_factor)
+        super().__init__(**kwargs)
+        self.max_wavelength = max_wavelength
+        self.dim = dim
+        self.layout = layout
+        self.scaling = scaling
+        self.factor = factor
+        self.original_max_length = original_max_length
+        self.beta_fast = beta_fast
+        self.beta_slow = beta_slow
+        self.attention_factor = attention_factor
+        self.truncate = truncate
+
+    def build(self, query_shape, key_shape):
+        self._turned(query_shape[-1], key_shape[-1])
+
+    def encode(self, query, key, query_positions, key_positions):
+        size = self._turned(query.shape[-1], key.shape[-1])
+        wide = shapes.accumulation_dtype(query, key)
+        at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
+        stretch = self._stretch(*at, size) if self.scaling == "dynamic" else None
+        return tuple(
+            self._turn(ops.cast(x, wide), self._angles(positions, size, stretch))
+            for x, positions in zip((query, key), at, strict=True)
+        )
+
+    def frequencies(self, size):
+        """The θ of each pair of `size` features, a NumPy array in float64; "dynamic" begins so."""
+        ramp = self.scaling == "yarn" and (
+            self.original_max_length,
+            self.beta_fast,
+            self.beta_slow,
+            self.truncate,
+        )
+        factor = 1.0 if self.scaling in (None, "dynamic") else self.factor
+        return _frequencies(size, self.max_wavelength, factor, ramp).copy()
+
+    def _turned(self, query_size, key_size):
+        """How many features are turned."""
+        shapes.check_same("Numbers of features that Rotary turns", query=query_size, key=key_size)
+        if self.dim is not None and self.dim > query_size:
+            raise ValueError(
+                "`dim` must be at most the number of features of a head. "
+                f"Received: dim={self.dim}, features={query_size}"
+            )
+        size = self.dim or query_size
+        _check_even(size)
+        return size
+
+    def _stretch(self, query_positions, key_positions, size):
+        """What "dynamic" multiplies the frequencies by, (d/2,) or (B, 1, d/2)."""
+        last = ops.maximum(
+            *(
+                ops.max(positions, axis=-1, keepdims=True, initial=0)
+                for positions in (query_positions, key_positions)
+            )
+        )
+        # In PyTorch, Keras has the larger of two float64 arrays in float32.
+        length = ops.cast(ops.maximum(last + 1, self.original_max_length), query_positions.dtype)
+        growth = self.factor * length / self.original_max_length - (self.factor - 1)
+        # The power of `growth` in the wavelength, d / (d − 2), times that of the wavelength in θ.
+        powers = -2.0 * np.arange(size // 2) / max(size - 2, 1)
+        return ops.power(growth[..., None], ops.cast(powers, growth.dtype))
+
+    def _angles(self, positions, size, stretch):
+        """The angles (…, T, d/2) of positions (…, T), in their dtype."""
+        frequencies = self.frequencies(size)
+        if stretch is None:
+            return angles(positions, frequencies)
+        return positions[..., None] * (ops.cast(frequencies, stretch.dtype) * stretch)
+
+    def _turn(self, x, angles):
+        """`x` (B, T, H, K) with its pairs turned by `angles`, (T, d/2) or (B, T, d/2)."""
+        size = 2 * angles.shape[-1]
+        angles = ops.expand_dims(angles, -2)
+        cos, sin = ops.cos(angles), ops.sin(angles)
+        if self.scaling == "yarn":
+            factor = self.attention_factor
+            factor = 0.1 * math.log(self.factor) + 1 if factor is None else factor
+            cos, sin = cos * factor, sin * factor
+        turned = x[..., :size]
+        if self.layout == "half_split":
+            first, second = turned[..., : size // 2], turned[..., size // 2 :]
+        else:
+            first, second = turned[..., 0::2], turned[..., 1::2]
+        pair = first * cos - second * sin, second * cos + first * sin
+        if self.layout == "half_split":
+            turned = ops.concatenate(pair, axis=-1)
+        else:
+            turned = ops.reshape(ops.stack(pair, axis=-1), ops.shape(turned))
+        if size == x.shape[-1]:
+            return turned
+        return ops.concatenate([turned, x[..., size:]], axis=-1)
+
+
+def _check_even(size):
+    if size % 2:
+        raise ValueError(
+            f"Rotary turns features in pairs, so their number must be even. Received: {size}"
+        )
+
+
+def angles(positions, frequencies):
+    """`positions · frequencies` (…, T, N), whole turns left out, of (…, T) and a NumPy array (N,).
+
+    Positions are whole numbers in float32 or float64. In float32 the angles are right to 1e-6 for
+    all positions below 2^24, where the plain product is off by 1e-2 at 10^5.
+    """
+    dtype = keras.backend.standardize_dtype(positions.dtype)
+    positions = positions[..., None]
+    if dtype == "float64":
+        return positions * ops.cast(frequencies, dtype)
+    # In turns, of which only the part after the point counts. A position is 4096 times a number of
+    # 12 bits and another; the turns of either are a number of 12 bits, whose product with it is
+    # exact, and a small rest.
+    high = ops.floor(positions / _APART)
+    low = positions - high * _APART
+    turns = 0.0
+    for part, unit in ((high, _APART), (low, 1)):
+        coarse, rest = (ops.cast(x, dtype) for x in _turns(frequencies, unit))
+        turns = turns + (_fraction(part * coarse) + part * rest)
+    return _fraction(turns) * (2 * math.pi)
+
+
+def _fraction(turns):
+    """The part after the point, between −1/2 and 1/2; exact."""
+    return turns - ops.round(turns)
+
+
+@functools.lru_cache(maxsize=64)
+def _frequencies(size, max_wavelength, factor, ramp):
+    """θ of each pair, divided by `factor`: all of them, or those that `ramp` says."""
+    pair = np.arange(size // 2)
+    kept = 0.0
+    if ramp:
+        length, beta_fast, beta_slow, truncate = ramp
+        # The pair, as a real number, that turns so many times within the length.
+        first, last = (
+            size * math.log(length / (2 * math.pi * turns)) / (2 * math.log(max_wavelength))
+            for turns in (beta_fast, beta_slow)
+        )
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, size - 1)
+        kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
+    theta = float(max_wavelength) ** (-2.0 * pair / size)
+    return theta * (kept + (1 - kept) / factor)
+
+
+def _turns(frequencies, unit):
+    """The turns that `unit` positions make, whole ones left out: 12 bits of them, and the rest."""
+    turns = frequencies * unit / (2 * math.pi)
+    turns = turns - np.round(turns)
+    coarse = np.round(turns * _APART) / _APART
+    return coarse, turns - coarse

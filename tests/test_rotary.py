@@ -1,0 +1,428 @@
+"""Rotary: against the paper's equations in loops, relative in every form, exact far out."""
+
+import cmath
+import json
+import math
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, positions, scores
+from keras_attention.positions import Rotary
+from tests import definition
+from tests.gradients import gradients
+
+B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
+LENGTH = 64
+
+# Each scaling with arguments under which all of its parts show among 8 and 16 features.
+SCALINGS = {
+    "none": {},
+    "linear": {"scaling": "linear", "factor": 4.0},
+    "dynamic": {"scaling": "dynamic", "factor": 2.0, "original_max_length": 4},
+    "yarn": {
+        "scaling": "yarn",
+        "factor": 8.0,
+        "original_max_length": LENGTH,
+        "beta_fast": 4.0,
+        "beta_slow": 0.25,
+    },
+    "yarn, real ends": {
+        "scaling": "yarn",
+        "factor": 8.0,
+        "original_max_length": LENGTH,
+        "beta_fast": 4.0,
+        "beta_slow": 0.25,
+        "truncate": False,
+        "attention_factor": 1.5,
+    },
+}
+LAYOUTS = ("half_split", "interleaved")
+
+every_scaling = pytest.mark.parametrize("scaling", SCALINGS)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def arrays():
+    """Query and key, the key with fewer heads."""
+    return random(B, T, H, K, seed=1), random(B, S, G, K, seed=2)
+
+
+# The definition, in Python's floats
+
+
+def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs):
+    """θ of one pair of features, when `last` is the largest position of the row."""
+    length = kwargs.get("original_max_length")
+    if scaling == "dynamic" and last + 1 > length:
+        wavelength *= (factor * (last + 1) / length - (factor - 1)) ** (size / (size - 2))
+    angle = wavelength ** (-2 * pair / size)
+    if scaling == "linear":
+        return angle / factor
+    if scaling != "yarn":
+        return angle
+    # The pair that turns `times` times within the length: length · w^(−2i/d) = 2π · times.
+    ends = [
+        size / 2 * math.log(length / 2 / math.pi / times, wavelength)
+        for times in (kwargs["beta_fast"], kwargs["beta_slow"])
+    ]
+    if kwargs.get("truncate", True):
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    low, high = max(0, ends[0]), min(size - 1, ends[1])
+    if pair <= low:
+        return angle
+    if pair >= high:
+        return angle / factor
+    share = (pair - low) / (high - low)
+    return angle * (1 - share) + angle / factor * share
+
+
+def turned(x, at, last, layout="half_split", dim=None, **kwargs):
+    """`x` (B, T, H, K) with each pair of features turned as a complex number."""
+    x = np.asarray(x, "float64")
+    out = x.copy()
+    size = dim or x.shape[-1]
+    length = 1.0
+    if kwargs.get("scaling") == "yarn":
+        length = kwargs.get("attention_factor") or 0.1 * math.log(kwargs["factor"]) + 1
+    at, last = np.broadcast_to(at, x.shape[:2]), np.broadcast_to(last, x.shape[:1])
+    for b, t, h in np.ndindex(x.shape[:3]):
+        for pair in range(size // 2):
+            one, two = (
+                (pair, pair + size // 2) if layout == "half_split" else (2 * pair, 2 * pair + 1)
+            )
+            angle = int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs)
+            number = complex(x[b, t, h, one], x[b, t, h, two]) * cmath.rect(length, angle)
+            out[b, t, h, one], out[b, t, h, two] = number.real, number.imag
+    return out
+
+
+POSITIONS = {
+    "from 0": (np.arange(T), np.arange(S)),
+    "a query later than its keys": (np.arange(T) + 6, np.arange(S)),
+    "rows of their own": (
+        np.array([[0, 1, 2, 3, 4], [9, 10, 11, 12, 13]]),
+        np.array([[0, 0, 0, 1, 2, 3, 4], [7, 8, 9, 10, 11, 12, 13]]),
+    ),
+    "a row for each query": (np.array([[0, 1, 2, 3, 4], [30, 3, 2, 1, 0]]), np.arange(S)),
+}
+
+
+@every_scaling
+@every_layout
+@pytest.mark.parametrize("where", POSITIONS)
+def test_encode_is_the_definition(where, layout, scaling):
+    query, key = arrays()
+    at, key_at = POSITIONS[where]
+    last = np.maximum(at.max(axis=-1), key_at.max(axis=-1))
+    given = {"layout": layout, **SCALINGS[scaling]}
+    found = Rotary(**given).encode(query, key, at, key_at)
+    for x, x_at, out in zip((query, key), (at, key_at), found, strict=True):
+        assert out.shape == x.shape
+        assert keras.backend.standardize_dtype(out.dtype) == "float32"
+        expected = turned(x, x_at, last, **given)
+        np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=3e-6)
+    assert np.abs(numpy(found[0]) - query).max() > 0.1
+
+
+@every_layout
+@pytest.mark.parametrize("dim", [2, 6, 8])
+def test_only_the_first_dim_features_turn(dim, layout):
+    query, key = arrays()
+    found, _ = Rotary(dim=dim, layout=layout).encode(query, key, np.arange(T), np.arange(S))
+    np.testing.assert_array_equal(numpy(found)[..., dim:], query[..., dim:])
+    expected = turned(query, np.arange(T), 0, layout=layout, dim=dim)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_longest_wavelength_is_an_argument():
+    query, key = arrays()
+    found, _ = Rotary(500000.0).encode(query, key, np.arange(T) + 100, np.arange(S))
+    expected = turned(query, np.arange(T) + 100, 0, wavelength=500000.0)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=2e-6)
+
+
+# Scalings
+
+
+def test_yarn_keeps_what_turns_fast_and_divides_what_turns_slowly():
+    # The numbers of LLaMA's heads, extended sixteen times.
+    rotary = Rotary(scaling="yarn", factor=16.0, original_max_length=4096, truncate=False)
+    plain, found = Rotary().frequencies(128), rotary.frequencies(128)
+    times = 4096 * plain / (2 * math.pi)
+    kept, divided = times >= 32, times <= 1
+    assert kept.sum() == 21 and divided.sum() == 18
+    np.testing.assert_allclose(found[kept], plain[kept], rtol=1e-12)
+    np.testing.assert_allclose(found[divided], plain[divided] / 16, rtol=1e-12)
+    between = (found / plain)[~kept & ~divided]
+    assert (between < 1).all() and (between > 1 / 16).all()
+    # Straight in the number of the pair.
+    np.testing.assert_allclose(np.diff(between, 2), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scaling", ["linear", "dynamic", "yarn"])
+def test_a_factor_of_one_changes_nothing(scaling):
+    query, key = arrays()
+    at = 50 + np.arange(T), 50 + np.arange(S)
+    expected = Rotary().encode(query, key, *at)
+    found = Rotary(scaling=scaling, factor=1.0, original_max_length=200).encode(query, key, *at)
+    for out, same in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numpy(out), numpy(same), rtol=1e-5, atol=2e-5)
+
+
+def test_dynamic_changes_nothing_up_to_the_original_length():
+    query, key = arrays()
+    rotary = Rotary(scaling="dynamic", factor=4.0, original_max_length=S)
+    expected = Rotary().encode(query, key, np.arange(T), np.arange(S))
+    found = rotary.encode(query, key, np.arange(T), np.arange(S))
+    for out, same in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numpy(out), numpy(same), rtol=1e-5, atol=2e-6)
+    longer = rotary.encode(query, key, np.arange(T) + S - T + 1, np.arange(S))
+    assert np.abs(numpy(longer[1]) - numpy(expected[1])).max() > 0.01
+
+
+def test_dynamic_looks_at_each_row_alone():
+    query, key = arrays()
+    rotary = Rotary(**SCALINGS["dynamic"])
+    at = np.stack([np.arange(T), np.arange(T) + 40])
+    together, _ = rotary.encode(query, key, at, np.arange(S))
+    for row in range(B):
+        alone, _ = rotary.encode(query[row : row + 1], key[row : row + 1], at[row], np.arange(S))
+        np.testing.assert_allclose(numpy(together)[row], numpy(alone)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_two_features_turn_under_every_scaling():
+    x = random(B, T, H, 2)
+    for given in SCALINGS.values():
+        out, _ = Rotary(**given).encode(x, x, np.arange(T), np.arange(T))
+        # The only pair of "dynamic" has θ = 1 whatever the wavelength.
+        expected = turned(x, np.arange(T), T - 1, **({} if "dynamic" in given.values() else given))
+        np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=1e-6)
+
+
+# What it is for: only distances count
+
+
+def products(rotary, query, key, at, key_at):
+    query, key = (numpy(x).astype("float64") for x in rotary.encode(query, key, at, key_at))
+    return np.einsum("bthk,bshk->bhts", query, np.repeat(key, H // G, axis=2))
+
+
+@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.given(
+    shift=strategies.integers(-4000, 2**23),
+    layout=strategies.sampled_from(LAYOUTS),
+    scaling=strategies.sampled_from([name for name in SCALINGS if name != "dynamic"]),
+    dim=strategies.sampled_from([None, 4]),
+)
+def test_moving_both_sequences_changes_no_score(shift, layout, scaling, dim):
+    rotary = Rotary(layout=layout, dim=dim, **SCALINGS[scaling])
+    here = products(rotary, *arrays(), np.arange(T) + 2, np.arange(S))
+    there = products(rotary, *arrays(), np.arange(T) + 2 + shift, np.arange(S) + shift)
+    np.testing.assert_allclose(there, here, atol=2e-5)
+    moved = products(rotary, *arrays(), np.arange(T) + 3, np.arange(S))
+    assert np.abs(moved - here).max() > 0.1
+
+
+def test_turning_keeps_lengths():
+    query, key = arrays()
+    found, _ = Rotary().encode(query, key, np.arange(T) + 1000, np.arange(S))
+    lengths = [np.linalg.norm(x, axis=-1) for x in (numpy(found), query)]
+    np.testing.assert_allclose(lengths[0], lengths[1], rtol=1e-5)
+
+
+# Precision
+
+
+@pytest.mark.parametrize("first", [0, 4090, 10**5, 2**20, 2**24 - 8])
+@pytest.mark.parametrize("given", [{}, SCALINGS["linear"], SCALINGS["yarn"]])
+def test_angles_are_as_good_far_out_as_near(first, given):
+    at = first + np.arange(8)
+    rotary = Rotary(**given)
+    # A query of ones and zeros shows cosines and sines.
+    x = np.concatenate([np.ones((1, 8, 1, 32)), np.zeros((1, 8, 1, 32))], axis=-1).astype("float32")
+    expected = turned(x, at, first + 7, **given)
+    eager = rotary.encode(x, x, at, at)[0]
+    assert np.abs(numpy(eager) - expected).max() < 2e-6
+
+
+def test_compiled_angles_are_as_good(jit):
+    x = np.concatenate([np.ones((1, 8, 1, 32)), np.zeros((1, 8, 1, 32))], axis=-1).astype("float32")
+    at = (10**5 + np.arange(8)).astype("int32")
+    rotary = Rotary()
+    found = jit(lambda x, at: rotary.encode(x, x, at, at)[0])(x, at)
+    assert np.abs(numpy(found) - turned(x, at, 0)).max() < 2e-6
+
+
+@pytest.fixture
+def jit():
+    """Compiles a function of arrays on the backend at hand; PyTorch has it as it is."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.jit
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return lambda function: tf.function(function, jit_compile=True)
+    return lambda function: lambda *x: function(*map(keras.ops.convert_to_tensor, x))
+
+
+def test_float64_stays_float64():
+    if keras.backend.backend() == "jax":
+        pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")
+    query, key = (x.astype("float64") for x in arrays())
+    for given in SCALINGS.values():
+        at = np.arange(T) + 1000
+        out, _ = Rotary(**given).encode(
+            *map(keras.ops.convert_to_tensor, (query, key)), at, np.arange(S)
+        )
+        assert keras.backend.standardize_dtype(out.dtype) == "float64"
+        np.testing.assert_allclose(numpy(out), turned(query, at, 1004, **given), atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_angles_and_products_are_float32_among_half_precision(dtype):
+    x = keras.ops.cast(random(B, T, H, K), dtype)
+    out, _ = Rotary().encode(x, x, np.arange(T) + 5000, np.arange(T))
+    assert keras.backend.standardize_dtype(out.dtype) == "float32"
+    held = numpy(keras.ops.cast(x, "float32"))
+    expected = turned(held, np.arange(T) + 5000, 0)
+    np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 2e-2)])
+def test_a_layer_gives_the_definition_in_every_policy(dtype, tolerance):
+    query, value = random(B, T, K, seed=3), random(B, S, K, seed=4)
+    # What the layer is given is what it should be right about.
+    query, value = (
+        numpy(keras.ops.cast(keras.ops.cast(x, "bfloat16"), "float32")) for x in (query, value)
+    )
+    layer = Attention(position=Rotary(), dtype=dtype)
+    output, weights = layer(query, value, return_attention_scores=True)
+    assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
+    heads = turned(query[:, :, None], np.arange(T), 0), turned(value[:, :, None], np.arange(S), 0)
+    expected, expected_weights = definition.attend(*heads, value[:, :, None])
+    for found, exact in ((output, expected[:, :, 0]), (weights, expected_weights)):
+        found = numpy(keras.ops.cast(found, "float32"))
+        np.testing.assert_allclose(found, exact, rtol=tolerance, atol=tolerance)
+
+
+# Gradients
+
+
+@every_layout
+@pytest.mark.parametrize("scaling", ["none", "dynamic", "yarn"])
+def test_gradients_are_those_of_the_definition(scaling, layout):
+    query, key = random(1, 3, 2, 6, seed=1), random(1, 4, 1, 6, seed=2)
+    given = {"layout": layout, "dim": 4, **SCALINGS[scaling]}
+    at, key_at = np.arange(3) + 2, np.arange(4)
+    rotary = Rotary(**given)
+
+    def found(query, key):
+        query, key = rotary.encode(query, key, at, key_at)
+        return keras.ops.sum(keras.ops.tanh(keras.ops.einsum("bthk,bsgk->bts", query, key)))
+
+    def expected(query, key):
+        query, key = turned(query, at, 4, **given), turned(key, key_at, 4, **given)
+        return np.tanh(np.einsum("bthk,bsgk->bts", query, key)).sum()
+
+    for one, two in zip(
+        gradients(found, [query, key]), definition.gradients(expected, [query, key]), strict=True
+    ):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+# In layers and functions
+
+
+def test_with_the_functional_door_and_an_offset():
+    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
+    value = random(B, S, H, 3, seed=3)
+    at = np.arange(T) + S - T
+    encoded = Rotary().encode(query, key, at, np.arange(S))
+    output = ops.attend(*encoded, value, pattern="causal", offset=S - T)
+    mask = np.arange(S)[None] <= at[:, None]
+    heads = turned(query, at, 0), turned(key, np.arange(S), 0)
+    expected, _ = definition.attend(*heads, value, mask=mask)
+    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_turned_one_at_a_time_are_those_turned_at_once():
+    query, key = arrays()
+    rotary = Rotary()
+    whole = numpy(rotary.encode(query, key, np.arange(T), np.arange(S))[1])
+    for s in range(S):
+        # Rows of a cache need not be in step.
+        at = np.array([[s], [(s + 3) % S]])
+        step = np.take_along_axis(key, at[:, :, None, None], axis=1)
+        one = numpy(rotary.encode(query[:, :1], step, at, at)[1])
+        expected = np.take_along_axis(whole, at[:, :, None, None], axis=1)
+        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_cosines_do_not_see_the_length_that_yarn_gives():
+    x = random(B, T, K)
+    weights = [
+        numpy(
+            Attention(
+                score="cosine", position=Rotary(**{**SCALINGS["yarn"], "attention_factor": factor})
+            )(x, x, return_attention_scores=True)[1]
+        )
+        for factor in (1.0, 3.0)
+    ]
+    np.testing.assert_allclose(*weights, rtol=1e-5)
+    assert Rotary.scores == (scores.Dot, scores.ScaledDot, scores.Cosine)
+
+
+def test_the_string_is_the_default():
+    position = SelfAttention(2, 4, position="rotary").position
+    assert type(position) is Rotary and position.get_config() == {
+        **Rotary().get_config(),
+        "name": position.name,
+    }
+
+
+def test_config_holds_every_argument_through_json():
+    rotary = Rotary(
+        500.0, 4, "interleaved", "yarn", 4, 32, 16.0, 2.0, 1.2, False, name="turn", dtype="float32"
+    )
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(rotary)))
+    again = positions.get(config)
+    assert again.get_config() == rotary.get_config()
+    query, key = arrays()
+    for one, two in zip(
+        rotary.encode(query, key, np.arange(T), np.arange(S)),
+        again.encode(query, key, np.arange(T), np.arange(S)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(numpy(one), numpy(two))
+
+
+def test_a_model_trains_saves_and_loads(tmp_path):
+    tokens = keras.Input((None, 16))
+    rotary = Rotary(
+        dim=4, layout="interleaved", scaling="dynamic", original_max_length=3, factor=2.0
+    )
+    model = keras.Model(tokens, MultiHeadAttention(2, 8, position=rotary)(tokens))
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    x = random(B, T, 16)
+    model.fit(x, x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    assert loaded.layers[1].position.get_config() == rotary.get_config()
+    # Trained on one length and run on another.
+    assert model(random(B, 11, 16)).shape == (B, 11, 16)
