@@ -1,0 +1,187 @@
+"""ALiBi: slopes of the paper's rule, and the bias in every place that asks for it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import Attention, MultiHeadAttention, kernels, ops, positions
+from keras_attention.positions import ALiBi
+from tests import definition
+from tests.gradients import gradients
+
+B, T, S, K = 2, 5, 7, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def slopes(heads, max_bias=8.0):
+    """The authors' rule: a geometric sequence, or one of fewer heads and every second of twice."""
+    if heads & (heads - 1) == 0:
+        return [2 ** (-max_bias * h / heads) for h in range(1, heads + 1)]
+    fewer = 1
+    while 2 * fewer < heads:
+        fewer *= 2
+    return slopes(fewer, max_bias) + slopes(2 * fewer, max_bias)[::2][: heads - fewer]
+
+
+def bias(at, key_at, heads, max_bias=8.0):
+    """(H, T, S), one by one."""
+    out = np.zeros((heads, len(at), len(key_at)))
+    for h, t, s in np.ndindex(out.shape):
+        out[h, t, s] = -slopes(heads, max_bias)[h] * abs(int(at[t]) - int(key_at[s]))
+    return out
+
+
+# The equation
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 32, 71])
+@pytest.mark.parametrize("max_bias", [8.0, 4])
+def test_slopes_are_those_of_the_rule(heads, max_bias):
+    found = ALiBi(max_bias).slopes(heads)
+    np.testing.assert_allclose(found, slopes(heads, max_bias), rtol=1e-12)
+    assert found.shape == (heads,) and (found > 0).all() and (found < 1).all()
+    assert len(set(found)) == heads
+
+
+def test_slopes_are_those_of_the_paper():
+    # Section 3: "for 8 heads, 1/2, 1/4, …, 1/256; for 16 heads, 1/2^0.5, 1/2, 1/2^1.5 …".
+    np.testing.assert_allclose(ALiBi().slopes(8), 0.5 ** np.arange(1, 9))
+    np.testing.assert_allclose(ALiBi().slopes(16), 0.5 ** (np.arange(1, 17) / 2))
+    expected = [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    np.testing.assert_allclose(ALiBi().slopes(6), expected)
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8])
+@pytest.mark.parametrize("start", [0, 2, 100000])
+def test_the_bias_is_the_equation(start, heads):
+    at, key_at = start + np.arange(T), np.arange(S)
+    found = ALiBi().bias_between(heads)(at, key_at)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    np.testing.assert_allclose(numpy(found), bias(at, key_at, heads), rtol=1e-6)
+
+
+def test_rows_may_have_positions_of_their_own():
+    at = np.array([[0, 1, 2, 3, 4], [7, 7, 8, 0, 30]])
+    key_at = np.array([np.arange(S), np.arange(S)[::-1]])
+    for keys in (key_at, key_at[0]):
+        found = numpy(ALiBi().bias_between(3)(at, keys))
+        assert found.shape == (B, 3, T, S)
+        for row in range(B):
+            expected = bias(at[row], np.broadcast_to(keys, (B, S))[row], 3)
+            np.testing.assert_allclose(found[row], expected, rtol=1e-6)
+
+
+def test_moving_both_sequences_changes_nothing():
+    between = ALiBi().bias_between(5)
+    found = [numpy(between(np.arange(T) + start, np.arange(S) + start)) for start in (0, 10**6)]
+    np.testing.assert_array_equal(*found)
+
+
+# In layers
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_layer_adds_it(causal):
+    query, value = random(B, T, 2 * K, seed=1), random(B, S, 2 * K, seed=2)
+    layer = MultiHeadAttention(6, K, position="alibi")
+    _, weights = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
+    q, k = numpy(layer.query_dense(query)), numpy(layer.key_dense(value))
+    mask = np.arange(S) <= np.arange(T)[:, None] if causal else True
+    _, expected = definition.attend(q, k, k, bias=bias(np.arange(T), np.arange(S), 6), mask=mask)
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_under_a_causal_mask_it_is_the_bias_of_the_paper():
+    # They add −m (0, 1, 2 …) from the first key on in each row, which softmax sees as the same.
+    x = random(B, T, K)
+    _, weights = Attention(position=ALiBi())(
+        x, x, use_causal_mask=True, return_attention_scores=True
+    )
+    theirs = 2.0**-8 * np.arange(T)[None, None, None]
+    causal = np.tril(np.ones((T, T), bool))
+    heads = x[:, :, None]
+    _, expected = definition.attend(heads, heads, heads, bias=theirs, mask=causal)
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_with_the_functional_door_and_an_offset():
+    query, key = random(B, T, 3, K, seed=1), random(B, S, 3, K, seed=2)
+    at = np.arange(T) + S - T
+    found = ops.attend(
+        query,
+        key,
+        key,
+        bias=ALiBi().bias_between(3)(at, np.arange(S)),
+        pattern="causal",
+        offset=S - T,
+    )
+    mask = np.arange(S)[None] <= at[:, None]
+    expected, _ = definition.attend(query, key, key, bias=bias(at, np.arange(S), 3), mask=mask)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_those_of_the_definition():
+    query, key = random(1, 3, 2, K, seed=1), random(1, 4, 2, K, seed=2)
+    position = ALiBi()
+
+    def found(query, key):
+        attended = kernels.attend(query, key, key, bias=position.bias_between(2))
+        return keras.ops.sum(keras.ops.sin(attended.output))
+
+    def expected(query, key):
+        b = bias(np.arange(3), np.arange(4), 2)
+        return np.sin(definition.attend(query, key, key, score="dot", bias=b)[0]).sum()
+
+    for one, two in zip(
+        gradients(found, [query, key]), definition.gradients(expected, [query, key]), strict=True
+    ):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("mixed_bfloat16", 2e-2), ("mixed_float16", 3e-3)])
+def test_the_bias_is_float32_under_mixed_precision(dtype, tolerance):
+    # In bfloat16, distances above 256 would run together.
+    layer = Attention(position=ALiBi(), dtype=dtype)
+    assert layer.position.compute_dtype == "float32"
+    found = layer.position.bias_between(2)(np.array([1001]), np.arange(3))
+    np.testing.assert_allclose(numpy(found), bias([1001], np.arange(3), 2), rtol=1e-6)
+    x = keras.ops.cast(random(B, T, K), dtype.removeprefix("mixed_"))
+    _, weights = layer(x, x, return_attention_scores=True)
+    heads = numpy(keras.ops.cast(x, "float32"))[:, :, None]
+    b = bias(np.arange(T), np.arange(T), 1)
+    _, expected = definition.attend(heads, heads, heads, bias=b)
+    found = numpy(keras.ops.cast(weights, "float32"))
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# Saving
+
+
+def test_config_holds_every_argument_through_json():
+    position = ALiBi(max_bias=4.5, name="slopes")
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
+    assert positions.get(config).get_config() == position.get_config()
+    assert positions.get(config).max_bias == 4.5
+
+
+def test_a_model_trains_saves_and_loads(tmp_path):
+    tokens = keras.Input((None, 8))
+    layer = MultiHeadAttention(2, K, position=ALiBi(max_bias=3))
+    model = keras.Model(tokens, layer(tokens, use_causal_mask=True))
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    x = random(B, T, 8)
+    model.fit(x, x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    assert loaded.layers[1].position.max_bias == 3
+    assert not loaded.layers[1].position.weights

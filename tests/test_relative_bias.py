@@ -1,0 +1,285 @@
+"""RelativeBias: T5's buckets by T5's rule, and a table that is looked up, learned and saved."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import Attention, MultiHeadAttention, kernels, ops, positions
+from keras_attention.positions import RelativeBias
+from tests import definition
+from tests.gradients import gradients, weight_gradients
+
+B, T, S, H, K = 2, 5, 7, 3, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def single(x):
+    return np.float32(x)
+
+
+def bucket(offset, num_buckets, max_distance, bidirectional):
+    """T5's rule for one key at `offset` = j − i, each step rounded to float32 as T5 rounds it."""
+    first = 0
+    if bidirectional:
+        num_buckets //= 2
+        first = num_buckets if offset > 0 else 0
+        distance = abs(offset)
+    else:
+        distance = max(-offset, 0)
+    exact = num_buckets // 2
+    if distance < exact:
+        return first + distance
+    share = single(math.log(single(single(distance) / single(exact))))
+    share = single(share / single(math.log(max_distance / exact)))
+    more = int(single(share * single(num_buckets - exact)))
+    return first + min(exact + more, num_buckets - 1)
+
+
+# T5's own numbers, numbers that leave little room, and some whose edges fall on no round distance.
+RULES = [
+    (32, 128, True),
+    (32, 128, False),
+    (32, 256, True),
+    (16, 20, True),
+    (64, 1000, False),
+    (4, 2, True),
+    (2, 5, False),
+    (7, 90, False),
+]
+
+
+def table_bias(table, at, key_at, rule):
+    """(H, T, S), one by one."""
+    out = np.zeros((table.shape[1], len(at), len(key_at)))
+    for h, t, s in np.ndindex(out.shape):
+        out[h, t, s] = table[bucket(int(key_at[s]) - int(at[t]), *rule), h]
+    return out
+
+
+def built(*rule, heads=H):
+    position = RelativeBias(*rule)
+    position.build((B, T, heads, K), (B, S, heads, K))
+    table = random(*position.embeddings.shape, seed=5)
+    position.set_weights([table])
+    return position, table
+
+
+# Buckets
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_buckets_are_those_of_the_rule(rule):
+    far = rule[1]
+    found = RelativeBias(*rule).buckets()
+    assert found.dtype == "int32" and found.shape == (2 * far + 1,)
+    expected = [bucket(offset, *rule) for offset in range(-far, far + 1)]
+    np.testing.assert_array_equal(found, expected)
+    # What lies further than the table has the bucket of its ends.
+    for offset in (far + 1, 2 * far, 10**6):
+        assert bucket(offset, *rule) == found[-1] and bucket(-offset, *rule) == found[0]
+
+
+def test_some_buckets_of_t5_are_known():
+    near = RelativeBias().buckets()[128:]
+    np.testing.assert_array_equal(near[:13], [0, *range(17, 24), 24, 24, 24, 24, 25])
+    np.testing.assert_array_equal(near[[16, 23, 32, 64, 90, 91, 128]], [26, 27, 28, 30, 30, 31, 31])
+    past = RelativeBias(bidirectional=False).buckets()[128::-1]
+    np.testing.assert_array_equal(past[:18], [*range(16), 16, 16])
+    np.testing.assert_array_equal(past[[18, 19, 21, 113, 128]], [16, 17, 18, 31, 31])
+    assert not RelativeBias(bidirectional=False).buckets()[128:].any()
+
+
+def test_all_buckets_are_used():
+    for rule in [(32, 128, True), (32, 128, False), (16, 200, True)]:
+        used = set(RelativeBias(*rule).buckets())
+        # With two directions a key after the query is at least one away, so one row stays idle.
+        assert used == set(range(rule[0])) - ({rule[0] // 2} if rule[2] else set())
+
+
+# The bias
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("start", [0, 3, 10**6])
+def test_the_bias_is_the_table(start, rule):
+    position, table = built(*rule)
+    at, key_at = start + np.arange(T), np.array([0, 1, 2, 3, 8, 20, 500])
+    found = position.bias_between(H)(at, key_at)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    np.testing.assert_array_equal(
+        numpy(found), table_bias(table, at, key_at, rule).astype("float32")
+    )
+
+
+def test_rows_may_have_positions_of_their_own():
+    rule = (8, 6, True)
+    position, table = built(*rule)
+    at = np.array([[0, 1, 2, 3, 4], [7, 7, 8, 0, 30]])
+    key_at = np.array([np.arange(S), np.arange(S)[::-1]])
+    for keys in (key_at, key_at[1]):
+        found = numpy(position.bias_between(H)(at, keys))
+        assert found.shape == (B, H, T, S)
+        for row in range(B):
+            expected = table_bias(table, at[row], np.broadcast_to(keys, (B, S))[row], rule)
+            np.testing.assert_array_equal(found[row], expected.astype("float32"))
+
+
+def test_moving_both_sequences_changes_nothing():
+    between = built()[0].bias_between(H)
+    found = [numpy(between(np.arange(T) + start, np.arange(S) + start)) for start in (0, 10**6)]
+    np.testing.assert_array_equal(*found)
+
+
+# In layers
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_layer_adds_it(causal):
+    rule = (8, 6, not causal)
+    query, value = random(B, T, 8, seed=1), random(B, S, 8, seed=2)
+    layer = MultiHeadAttention(H, K, score="dot", position=RelativeBias(*rule))
+    layer.build(query.shape, value.shape)
+    table = random(8, H, seed=5)
+    layer.position.set_weights([table])
+    _, weights = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
+    q, k = numpy(layer.query_dense(query)), numpy(layer.key_dense(value))
+    mask = np.arange(S) <= np.arange(T)[:, None] if causal else True
+    b = table_bias(table, np.arange(T), np.arange(S), rule)
+    _, expected = definition.attend(q, k, k, score="dot", bias=b, mask=mask)
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_with_the_functional_door_and_an_offset():
+    position, table = built(8, 6, False)
+    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
+    at = np.arange(T) + S - T
+    bias = position.bias_between(H)(at, np.arange(S))
+    found = ops.attend(query, key, key, bias=bias, pattern="causal", offset=S - T)
+    expected, _ = definition.attend(
+        query,
+        key,
+        key,
+        bias=table_bias(table, at, np.arange(S), (8, 6, False)),
+        mask=np.arange(S)[None] <= at[:, None],
+    )
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_gradients_are_those_of_the_definition(rows):
+    rule = (8, 6, True)
+    position, table = built(*rule, heads=2)
+    query, key = random(1, 3, 2, K, seed=1), random(1, 4, 2, K, seed=2)
+    at, key_at = np.arange(3) + 2, np.arange(4)
+
+    def found(query, key):
+        given = (at[None], key_at[None]) if rows else (at, key_at)
+        given = [keras.ops.convert_to_tensor(x, dtype="int32") for x in given]
+        attended = kernels.attend(
+            query,
+            key,
+            key,
+            bias=position.bias_between(2),
+            query_positions=given[0],
+            key_positions=given[1],
+        )
+        return keras.ops.sum(keras.ops.sin(attended.output))
+
+    def expected(table, query, key):
+        b = table_bias(table, at, key_at, rule)
+        return np.sin(definition.attend(query, key, key, score="dot", bias=b)[0]).sum()
+
+    of_weights, of_arrays = weight_gradients(position, found, [query, key])
+    exact = definition.gradients(expected, [table, query, key])
+    for one, two in zip([*of_weights, *of_arrays], exact, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+    assert np.abs(exact[0]).max() > 0.01
+    for one, two in zip(gradients(found, [query, key]), exact[1:], strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_the_bias_is_float32_under_mixed_precision(dtype):
+    layer = Attention(position=RelativeBias(8, 6), dtype=dtype)
+    x = keras.ops.cast(random(B, T, K), dtype.removeprefix("mixed_"))
+    layer.build(x.shape)
+    table = 1 + random(8, 1) / 1000
+    layer.position.set_weights([table])
+    seen = []
+    bias = layer.position.bias
+
+    def watched(i, j, num_heads):
+        seen.append(numpy(bias(i, j, num_heads)))
+        return bias(i, j, num_heads)
+
+    layer.position.bias = watched
+    layer(x)
+    assert seen[0].dtype == "float32"
+    at = np.arange(T)
+    expected = table_bias(table, at, at, (8, 6, True)).astype("float32")
+    np.testing.assert_array_equal(seen[0], expected)
+
+
+def test_layers_may_share_one_table(tmp_path):
+    def make():
+        shared = RelativeBias(8, 6)
+        tokens = keras.Input((None, 6))
+        x = tokens
+        for _ in range(2):
+            x = MultiHeadAttention(2, K, position=shared)(x)
+        return keras.Model(tokens, x), shared
+
+    model, shared = make()
+    assert sum("embeddings" in v.path for v in model.trainable_variables) == 1
+    x = random(B, T, 6)
+    before = numpy(shared.embeddings).copy()
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    model.fit(x, 100 * x, verbose=0)
+    assert np.abs(numpy(shared.embeddings) - before).max() > 0
+    model.save_weights(tmp_path / "model.weights.h5")
+    again, _ = make()
+    again.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(numpy(again(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+
+
+# Saving
+
+
+def test_config_holds_every_argument_through_json():
+    position = RelativeBias(
+        8, 20, False, "ones", keras.regularizers.L2(0.1), keras.constraints.NonNeg(), name="table"
+    )
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
+    again = positions.get(config)
+    assert again.get_config() == position.get_config()
+    again.build((B, T, H, K), (B, S, H, K))
+    assert (numpy(again.embeddings) == 1).all() and again.embeddings.shape == (8, H)
+    assert isinstance(again.embeddings.constraint, keras.constraints.NonNeg)
+    np.testing.assert_allclose(numpy(sum(again.losses)), 0.1 * 8 * H, rtol=1e-6)
+
+
+def test_a_model_trains_saves_and_loads(tmp_path):
+    tokens = keras.Input((None, 8))
+    layer = MultiHeadAttention(2, K, position="relative_bias")
+    model = keras.Model(tokens, layer(tokens))
+    before = numpy(layer.position.embeddings).copy()
+    assert before.shape == (32, 2)
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    x = random(B, T, 8)
+    model.fit(x, 100 * x, verbose=0)
+    assert np.abs(numpy(layer.position.embeddings) - before).max() > 0
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    found = loaded.layers[1].position
+    np.testing.assert_array_equal(numpy(found.embeddings), numpy(layer.position.embeddings))
