@@ -121,42 +121,43 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         # What `RNN` asks of a `DropoutRNNCell`; the rates in force are those of the parts.
         self.dropout = self.recurrent_dropout = 0.0
         self._scratch = _Scratch()
-        self._update_sizes()
 
-    # Sizes. `RNN` reads them when it is made, before any memory is known: so it is given a list
-    # that is filled in later.
+    # Sizes
 
     @property
     def state_size(self):
-        """One list: the previous output, the states of the wrapped cell, the number of steps."""
-        return [self._scratch.sizes]
+        """One list: the previous output, the states of the wrapped cell, the number of steps.
+
+        `RNN` copies it when it is made. So the first is None where it depends on the memory.
+        """
+        output = None if self.return_attention_scores else self._output_features(_UNKNOWN)
+        return [[output, *keras.tree.flatten(self.cell.state_size), 1]]
 
     @property
     def output_size(self):
-        """Features of the output, the alignments included."""
-        features = self._output_features()
-        if features is None:
-            raise ValueError(
-                "The size of the output is that of a memory, and none is known yet. Call "
-                "`initial_state(memory)` first."
-            )
-        if not self.return_attention_scores:
-            return features
-        length = self._scratch.memory_shape and self._scratch.memory_shape[1]
-        if length is None:
-            raise ValueError(
-                "`return_attention_scores=True` needs a memory (batch, positions, features) with a "
-                f"known number of positions. Received: memory.shape={self._scratch.memory_shape}"
-            )
-        return features + self.attention.num_heads * length
+        """Features of the output, with the alignments; those of the last memory, if it matters."""
+        return self._whole_size(self._scratch.memory_shape or _UNKNOWN)
 
-    def _output_features(self):
+    def _whole_size(self, shape):
+        """Features of the output for a memory of this shape, with the alignments."""
+        size = self._output_features(shape)
+        if self.return_attention_scores and size is not None:
+            size = None if shape[1] is None else size + self.attention.num_heads * shape[1]
+        if size is None:
+            raise ValueError(
+                "The size of the output depends on a memory (batch, positions, features) whose "
+                "positions are known, for `return_attention_scores=True`, and whose features are. "
+                f"Received: memory.shape={shape}"
+            )
+        return size
+
+    def _output_features(self, memory_shape):
         """Features of the output without alignments; None while they depend on the memory."""
         if self.attention_dim is not None:
             return self.attention_dim
         if self.mode == "bahdanau" and not self.output_context:
             return self._hidden_size()
-        context = self._context_size()
+        context = self._context_size(memory_shape)
         return None if context is None else context + self._hidden_size()
 
     def _hidden_size(self):
@@ -169,25 +170,21 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             return self._hidden_size()
         return keras.tree.flatten(_leaves(self.cell)[-1].state_size)[0]
 
-    def _context_size(self):
-        """Features of c_t, or None before there is a memory."""
-        if self._scratch.memory_shape is None:
-            return None
-        shape = self._scratch.memory_shape
-        return self.attention.compute_output_shape((shape[0], 1, self._query_size()), shape)[-1]
+    def _context_size(self, memory_shape):
+        query_shape = (memory_shape[0], 1, self._query_size())
+        return self.attention.compute_output_shape(query_shape, memory_shape)[-1]
 
-    def _update_sizes(self):
-        try:
-            output = self.output_size
-        except ValueError:
-            output = None
-        self._scratch.sizes[:] = [output, *keras.tree.flatten(self.cell.state_size), 1]
+    @property
+    def _state_count(self):
+        """How many states the wrapped cell has, counted flat."""
+        return len(keras.tree.flatten(self.cell.state_size))
 
     # Building
 
     def build(self, input_shape):
         self._build_attention()
-        context, hidden = self._context_size(), self._hidden_size()
+        shape = self._scratch.memory_shape
+        context, hidden = self._context_size(shape), self._hidden_size()
         if self.attention_dim is not None:
             self._attention_dense = keras.layers.Dense(
                 self.attention_dim,
@@ -201,7 +198,8 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         if self.mode == "bahdanau":
             fed = context
         elif self.input_feeding:
-            fed = self._output_features()
+            fed = self._output_features(shape)
+        self._scratch.fed_size = fed
         self._scratch.input_size = input_shape[-1] + fed
         if isinstance(self.cell, keras.layers.Layer) and not self.cell.built:
             self.cell.build((input_shape[0], self._scratch.input_size))
@@ -211,9 +209,8 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         if self._scratch.memory_shape is None:
             raise ValueError(_NO_MEMORY.format("none"))
         if not self.attention.built:
-            batch, length, features = self._scratch.memory_shape
-            query_shape = (batch, 1, self._query_size())
-            self.attention.build(query_shape, (batch, length, features))
+            shape = self._scratch.memory_shape
+            self.attention.build((shape[0], 1, self._query_size()), shape)
 
     def get_build_config(self):
         config = super().get_build_config()
@@ -226,7 +223,6 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         memory_shape = config.pop("memory_shape", None)
         if memory_shape is not None:
             self._scratch.memory_shape = tuple(memory_shape)
-            self._update_sizes()
         super().build_from_config(config)
 
     # From a memory to states
@@ -261,7 +257,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         prepared = self._prepare(memory, mask)
         if prepared.mask is None:
             prepared.mask = ops.ones(ops.shape(memory)[:2], dtype="bool")
-        loop = self._loop_states(states, ops.shape(memory)[0])
+        loop = self._loop_states(states, memory)
         return [[*loop, prepared.key, prepared.value, prepared.mask]]
 
     def get_initial_state(self, batch_size=None):
@@ -290,7 +286,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
                 "Lengths of memory and mask", memory=memory.shape[1], mask=mask.shape[1]
             )
         states = [] if states is None else keras.tree.flatten(states)
-        count = len(keras.tree.flatten(self.cell.state_size))
+        count = self._state_count
         if len(states) not in (0, count, count + 2):
             raise ValueError(
                 f"`states` must be the {count} of the wrapped cell, or the {count + 2} that an "
@@ -299,17 +295,20 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         for state in states:
             shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
         self._scratch.memory_shape = tuple(memory.shape)
-        self._update_sizes()
         return memory, states, mask
 
-    def _loop_states(self, states, batch):
+    def _loop_states(self, states, memory):
         """What changes in the loop: the previous output, the wrapped cell's states, the time."""
+        batch = ops.shape(memory)[0]
         if not states:
             states = keras.tree.flatten(self._cell_start(batch))
         states = [ops.cast(state, self.compute_dtype) for state in states]
-        if len(states) == len(self._scratch.sizes):
+        if len(states) == self._state_count + 2:
             return [*states[:-1], ops.cast(ops.round(states[-1]), "int32")]
-        output = ops.zeros((batch, self.output_size), self.compute_dtype)
+        # Lengths that a graph does not know are those that the model was made with.
+        known = zip(memory.shape, self._scratch.memory_shape, strict=True)
+        size = self._whole_size(tuple(m if n is None else n for n, m in known))
+        output = ops.zeros((batch, size), self.compute_dtype)
         return [output, *states, ops.zeros((batch, 1), "int32")]
 
     def _cell_start(self, batch):
@@ -346,7 +345,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         `RNN` calls this with the list that `initial_state` made, before its loop.
         """
         if not isinstance(states, list) or len(states) < 2 or len(states[0].shape) != 3:
-            raise ValueError(_NO_MEMORY.format(f"initial_state={states!r}"))
+            raise ValueError(_NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
         batch = ops.shape(memory)[0]
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
@@ -359,7 +358,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             )
             prepared.dropped = prepared.value * noise
         self._scratch.memory = prepared
-        states[:] = self._loop_states(rest, batch)
+        states[:] = self._loop_states(rest, memory)
         inputs = ops.zeros((batch, self._scratch.input_size), self.compute_dtype)
         _prepare_dropout(self.cell, inputs, self._packed(states[1:-1]))
 
@@ -377,27 +376,28 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
     # One step
 
     def call(self, inputs, states, training=False):
-        (loop,) = states
-        count = len(self._scratch.sizes)
-        previous, *cell_states, time = loop[:count]
+        loop = states[0] if len(states) == 1 and keras.tree.is_nested(states[0]) else ()
+        count = self._state_count + 2
         memory = _Memory(*loop[count:]) if len(loop) > count else self._scratch.memory
-        if memory is None:
-            raise ValueError(_NO_MEMORY.format(f"{len(loop)} states without one"))
+        if len(loop) < count or memory is None:
+            raise ValueError(_NO_MEMORY.format("states without one"))
+        previous, *cell_states, time = loop[:count]
         inputs = ops.cast(inputs, self.compute_dtype)
         if self.mode == "bahdanau":
-            (query,) = keras.tree.flatten(self._packed_last(cell_states))[:1]
+            query = cell_states[-len(keras.tree.flatten(_leaves(self.cell)[-1].state_size))]
             context, weights = self._attend(query, memory, time, training)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
-            fed = previous[:, : self._output_features()] if self.input_feeding else None
+            # The alignments, if any, stand behind a_{t-1}.
+            features = self._scratch.fed_size
+            fed = previous[:, :features] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
             context, weights = self._attend(hidden, memory, time, training)
         output = self._output(context, hidden)
         if self.return_attention_scores:
-            weights = ops.cast(weights, self.compute_dtype)
-            output = ops.concatenate(
-                [output, ops.reshape(weights, (-1, weights.shape[1] * weights.shape[-1]))], axis=-1
-            )
+            size = previous.shape[-1] - output.shape[-1]
+            weights = ops.reshape(weights, (ops.shape(output)[0], size))
+            output = ops.concatenate([output, ops.cast(weights, self.compute_dtype)], axis=-1)
         return output, [[output, *cell_states, time + 1, *loop[count:]]]
 
     def _step(self, inputs, fed, states, training):
@@ -443,11 +443,6 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             return list(states)
         return keras.tree.pack_sequence_as(list(size), list(states))
 
-    def _packed_last(self, states):
-        """The states of the last of stacked cells."""
-        packed = self._packed(states)
-        return packed[-1] if isinstance(self.cell, keras.layers.StackedRNNCells) else packed
-
     def split(self, outputs):
         """Outputs and alignments of what `RNN` returned, with `return_attention_scores=True`.
 
@@ -460,12 +455,15 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
                 f"Received: return_attention_scores={self.return_attention_scores}"
             )
         shapes.check_same("Features of outputs", cell=self.output_size, outputs=outputs.shape[-1])
-        features, heads = self._output_features(), self.attention.num_heads
+        features = self._output_features(self._scratch.memory_shape)
+        heads = self.attention.num_heads
         length = (self.output_size - features) // heads
         starts = range(features, self.output_size, length)
         alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
         return outputs[..., :features], alignments
 
+
+_UNKNOWN = (None, None, None)
 
 _NO_MEMORY = (
     "An AttentionCell attends to a memory, which it gets with its initial state: pass "
@@ -490,8 +488,9 @@ class _Scratch:
 
     def __init__(self):
         self.memory_shape = None
+        # Features that are fed to the wrapped cell beside its input, and those of both.
+        self.fed_size = None
         self.input_size = None
-        self.sizes = []
         # Between the two calls of `RNN` around its loop.
         self.memory = None
 
