@@ -4,6 +4,8 @@ import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.positions.base import check_number
+from keras_attention.positions.rotary import angles
 
 ops = keras.ops
 
@@ -45,6 +47,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
             )
 
     def call(self, x, start_index=0, positions=None):
+        _check_given(x, start_index, positions)
         size = self.dim or x.shape[-1]
         batch, length = ops.shape(x)[:2]
         if positions is None:
@@ -75,6 +78,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
         return (*x_shape[:-1], features[self.merge_mode])
 
     def compute_output_spec(self, x, start_index=0, positions=None):
+        _check_given(x, start_index, positions)
         return keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
 
 
@@ -84,7 +88,8 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     `PE[p, 2i] = sin(p / max_wavelength^(2i / dim))` and
     `PE[p, 2i+1] = cos(p / max_wavelength^(2i / dim))`: sines and cosines interleaved. Computed in
-    float32 whatever the dtype policy; only the result is rounded to the compute dtype.
+    float32 whatever the dtype policy, right to 1e-6 for every position below 2^24; only the result
+    is rounded to the compute dtype.
 
     Args:
         dim: features of the embedding; defaults to those of the input.
@@ -95,15 +100,17 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     Call arguments:
         x: (B, T, D).
-        start_index: position of the first element, a number or one for each row, (B,).
-        positions: integer positions (T,) or (B, T), in place of `start_index` onwards.
+        start_index: position of the first element, an integer or one for each row, (B,).
+        positions: integers (T,) or (B, T), in place of those from `start_index` onwards: for rows
+            that are padded on the left or packed.
 
     Returns:
         (B, T, D), or (B, T, D + dim) for "concat", or (B, T, dim) for "none", carrying the mask
         of `x`.
 
     Raises:
-        ValueError: a size or the merge mode is not as described.
+        ValueError: a size, the merge mode, the wavelength or a shape is not as described.
+        TypeError: `start_index` or `positions` are not integers.
 
     Example:
 
@@ -116,19 +123,17 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     def __init__(self, dim=None, merge_mode="add", max_wavelength=10000, **kwargs):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        if isinstance(max_wavelength, bool) or not max_wavelength > 0:
-            raise ValueError(
-                f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength!r}"
-            )
+        check_number("max_wavelength", max_wavelength)
         self.max_wavelength = max_wavelength
 
     def embed(self, positions, size):
-        feature = np.arange(size)
-        # In float64 here, once, so that the frequencies are as good as float32 can hold them.
-        frequency = float(self.max_wavelength) ** (-2.0 * (feature // 2) / size)
+        pairs = (size + 1) // 2
+        # In float64 here, so that the frequencies are as good as can be.
+        frequencies = float(self.max_wavelength) ** (-2.0 * np.arange(pairs) / size)
         wide = "float64" if self.compute_dtype == "float64" else "float32"
-        angle = ops.cast(positions, wide)[..., None] * ops.cast(frequency, wide)
-        return ops.where(feature % 2 == 0, ops.sin(angle), ops.cos(angle))
+        angle = angles(ops.cast(positions, wide), frequencies)
+        waves = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
+        return ops.reshape(waves, (*ops.shape(positions), 2 * pairs))[..., :size]
 
 
 @saving.register
@@ -145,16 +150,18 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     Call arguments:
         x: (B, T, D).
-        start_index: position of the first element, a number or one for each row, (B,).
-        positions: integer positions (T,) or (B, T), in place of `start_index` onwards.
+        start_index: position of the first element, an integer or one for each row, (B,).
+        positions: integers (T,) or (B, T), in place of those from `start_index` onwards: for rows
+            that are padded on the left or packed.
 
     Returns:
         As `SinCosPositionEmbedding`.
 
     Raises:
-        ValueError: a size or the merge mode is not as described, or positions reach past
+        ValueError: a size, the merge mode or a shape is not as described, or positions reach past
             `max_length`. Positions whose values are known only when a compiled model runs cannot be
             checked: one outside the table has a vector of zeros.
+        TypeError: `start_index` or `positions` are not integers.
 
     Example:
 
@@ -195,6 +202,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     def _check_range(self, x, start_index, positions):
         """Refuses positions past the table, where they are known."""
+        _check_given(x, start_index, positions)
         if positions is None:
             length = x.shape[1]
             first, last = _extremes(start_index)
@@ -221,6 +229,37 @@ class LearnedPositionEmbedding(PositionEmbedding):
         vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
         return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))
+
+
+def _check_given(x, start_index, positions):
+    """Refuses what is not integers, or does not fit `x`, as far as its shape is known."""
+    batch, length = x.shape[:2]
+    if positions is None:
+        name, given, fitting = "start_index", start_index, [(), (batch,)]
+        expected = "an integer, or one for each row of `x`, (batch,)"
+    else:
+        name, given, fitting = "positions", positions, [(length,), (batch, length)]
+        expected = "integers, (positions,) or (batch, positions) of `x`"
+    array = given if hasattr(given, "dtype") else np.asarray(given)
+    numpy = isinstance(array, (np.ndarray, np.generic))
+    dtype = str(array.dtype) if numpy else keras.backend.standardize_dtype(array.dtype)
+    if "int" not in dtype:
+        raise TypeError(f"`{name}` must be {expected}. Received: {name} of dtype {dtype}")
+    shape = tuple(array.shape)
+    if not any(_fits(shape, other) for other in fitting):
+        raise ValueError(
+            f"`{name}` must be {expected}. Received: {name}.shape={shape}, x.shape={tuple(x.shape)}"
+        )
+
+
+def _fits(shape, other):
+    """Whether two shapes may be equal, where None agrees with all, and one row serves all rows."""
+    if len(shape) != len(other):
+        return False
+    return all(
+        size == wanted or None in (size, wanted) or (size == 1 and axis == 0 and len(shape) == 2)
+        for axis, (size, wanted) in enumerate(zip(shape, other, strict=True))
+    )
 
 
 def _extremes(positions):
