@@ -45,6 +45,13 @@ def weight_gradients(layer, function, arrays=()):
     return found[:count], found[count:]
 
 
+def added_losses(function):
+    """The sum of the losses that layers add while `function` runs, for use inside `gradients`."""
+    with keras.StatelessScope(collect_losses=True) as scope:
+        function()
+    return sum(scope.losses)
+
+
 def _total(outputs):
     """The sum of all elements, in float32 at least, so that float16 sums cannot overflow."""
     if isinstance(outputs, (tuple, list)):

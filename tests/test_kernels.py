@@ -500,3 +500,12 @@ def test_explain_names_the_kernel_and_says_why():
 def test_what_attend_takes_is_documented():
     for name in inspect.signature(ops.attend).parameters:
         assert f"{name}:" in ops.attend.__doc__
+
+
+def test_one_key_takes_all_the_weight_without_a_warning(recwarn):
+    query, key = np.ones((2, 3, 1, 4), "float32"), np.ones((2, 1, 1, 4), "float32")
+    mask = np.array([True, False])[:, None, None, None]
+    _, weights = ops.attend(query, key, key, mask=mask, return_attention_scores=True)
+    expected = np.broadcast_to(mask, (2, 1, 3, 1)).astype("float32")
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(weights), expected)
+    assert not [warning for warning in recwarn if "softmax" in str(warning.message)]

@@ -710,7 +710,8 @@ def test_flash_attention_is_in_the_config_and_never_in_the_answer(flash_attentio
 def test_no_argument_is_lost_from_the_config(cls):
     """As above, for each argument that a signature names."""
     required = {"num_heads": 2, "key_dim": 4, "intermediate_dim": 16, "max_length": 9,
-                "vocabulary_size": 10, "dim": 8}  # fmt: skip
+                "vocabulary_size": 10, "dim": 8, "neighbors": 2, "rate": 3, "window": 2,
+                "max_distance": 2, "cell": keras.layers.GRUCell(4), "attention": "dot"}  # fmt: skip
     parameters = inspect.signature(cls).parameters
     layer = cls(**{
         name: required[name]

@@ -111,7 +111,7 @@ def attend(
     elif sink is not None:
         weights = _softmax_with_sink(logits, _finite(ops.cast(sink, wide)))
     else:
-        weights = ops.softmax(logits, axis=-1)
+        weights = _softmax(logits)
 
     reached = None if mask is None else ops.any(mask, axis=-1)
     dropped = weights
@@ -160,6 +160,12 @@ def _group(array, groups, axis):
 def _repeat(key, heads):
     """(B, S, G, K) with H heads, for scores that look at pairs of their own accord."""
     return key if key.shape[2] == heads else ops.repeat(key, heads // key.shape[2], axis=2)
+
+
+def _softmax(logits):
+    # Keras warns of a softmax over one element. Over one key, as at the first step of a decoder, it
+    # is what it should be.
+    return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _softmax_with_sink(logits, sink):

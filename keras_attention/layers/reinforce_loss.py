@@ -11,14 +11,16 @@ ops = keras.ops
 class ReinforceLoss(saving.ConfigurableLayer):
     r"""Adds the loss whose gradient is that of REINFORCE (Williams 1992; Xu et al. 2015).
 
-    `loss = −factor · mean_b (reward_b − baseline) · Σ log_probability_b`, where the reward counts
-    as a constant. In training the baseline follows the rewards,
-    `baseline ← momentum · baseline + (1 − momentum) · mean(reward)`, as in section 4.1 of Xu et
-    al.; it makes the gradient less noisy and does not bias it.
+    `loss = −factor · mean_b (gain_b − baseline) · l_b`, where `l_b = Σ log_probability_b`, and
+    `gain_b = reward_b − entropy_factor · l_b` counts as a constant. In training the baseline
+    follows the gains, `baseline ← momentum · baseline + (1 − momentum) · mean(gain)`, as in section
+    4.1 of Xu et al.; it makes the gradient less noisy and does not bias it.
 
     Args:
         factor: λ_r of the paper, the weight of this loss beside the others.
         momentum: of the baseline, in [0, 1).
+        entropy_factor: what the entropy of the choices counts for beside the reward (λ_e of the
+            paper, whose second term −l_b estimates). It keeps choices from settling too early.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -49,12 +51,14 @@ class ReinforceLoss(saving.ConfigurableLayer):
     >>> model = keras.Model(x, guess)            # the same weights, for use
     """
 
-    def __init__(self, factor=1.0, momentum=0.9, **kwargs):
+    def __init__(self, factor=1.0, momentum=0.9, entropy_factor=0.0, **kwargs):
         shapes.check_positive("factor", factor)
         shapes.check_rate("momentum", momentum)
+        shapes.check_number("entropy_factor", entropy_factor)
         super().__init__(**kwargs)
         self.factor = factor
         self.momentum = momentum
+        self.entropy_factor = entropy_factor
 
     def build(self, log_probability_shape, reward_shape=None):
         self.baseline = self.add_weight(
@@ -64,14 +68,15 @@ class ReinforceLoss(saving.ConfigurableLayer):
     def call(self, log_probability, reward, training=None):
         self._check(log_probability.shape, reward.shape)
         wide = shapes.accumulation_dtype(log_probability, reward)
-        reward = ops.stop_gradient(ops.cast(ops.reshape(reward, (-1,)), wide))
         of_choices = ops.cast(log_probability, wide)
         for _ in range(len(log_probability.shape) - 1):
             of_choices = ops.sum(of_choices, axis=-1)
+        reward = ops.cast(ops.reshape(reward, (-1,)), wide)
+        gain = ops.stop_gradient(reward - self.entropy_factor * of_choices)
         baseline = ops.cast(self.baseline, wide)
-        self.add_loss(-self.factor * ops.mean((reward - baseline) * of_choices))
+        self.add_loss(-self.factor * ops.mean((gain - baseline) * of_choices))
         if training:
-            moved = self.momentum * baseline + (1 - self.momentum) * ops.mean(reward)
+            moved = self.momentum * baseline + (1 - self.momentum) * ops.mean(gain)
             self.baseline.assign(ops.cast(moved, self.baseline.dtype))
         return log_probability
 

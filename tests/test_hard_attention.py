@@ -1,0 +1,234 @@
+"""Hard attention: what it chooses, how often, and the two ways it learns."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import normalizations, patterns
+from tests import definition
+from tests.gradients import added_losses, gradients, weight_gradients
+
+B, T, S, D = 3, 5, 7, 8
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+QUERY, MEMORY = random(B, T, D, seed=1), random(B, S, D, seed=2)
+KEPT = np.arange(S) < np.array([[S], [3], [0]])
+
+
+def test_inference_takes_the_best_key():
+    layer = ka.HardAttention()
+    output, weights = layer(QUERY, MEMORY, value_mask=KEPT, return_attention_scores=True)
+    heads = QUERY[:, :, None], MEMORY[:, :, None], MEMORY[:, :, None]
+    expected, expected_weights = definition.attend(
+        *heads, mask=KEPT[:, None, None], normalization="hard"
+    )
+    np.testing.assert_array_equal(numpy(weights), expected_weights)
+    np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
+def test_training_draws_each_key_as_often_as_softmax_says(gradient):
+    many = 4000
+    query, memory = np.repeat(QUERY[:1, :1], many, 1), MEMORY[:1]
+    layer = ka.HardAttention(gradient=gradient, seed=1)
+    weights = numpy(layer(query, memory, training=True, return_attention_scores=True)[1])
+    assert set(np.unique(weights)) == {0.0, 1.0}
+    np.testing.assert_array_equal(weights.sum(-1), 1.0)
+    expected = softmax(QUERY[0, 0] @ MEMORY[0].T / np.sqrt(D))
+    # Four standard deviations of a share among `many` draws.
+    error = 4 * np.sqrt(expected * (1 - expected) / many)
+    assert (np.abs(weights.mean((0, 1, 2)) - expected) < error).all()
+
+
+@pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
+def test_a_choice_is_never_masked_and_an_empty_row_chooses_nothing(gradient):
+    layer = ka.HardAttention(2, 4, gradient=gradient, pattern=patterns.SlidingWindow(1, 1), seed=1)
+    for _ in range(5):
+        output, weights, *rest = layer(
+            QUERY, MEMORY, value_mask=KEPT, training=True, return_attention_scores=True
+        )
+        near = np.abs(np.arange(T)[:, None] - np.arange(S)) <= 1
+        allowed = (KEPT[:, None, None] & near) & np.ones((B, 2, T, S), bool)
+        assert (numpy(weights)[~allowed] == 0).all()
+        np.testing.assert_array_equal(numpy(weights).sum(-1), allowed.any(-1))
+        assert (numpy(output)[2] == 0).all()
+        for log_probability in rest:
+            assert (numpy(log_probability)[~allowed.any(-1)] == 0).all()
+
+
+def draws(layer, count=4):
+    return np.stack(
+        [
+            numpy(layer(QUERY, MEMORY, training=True, return_attention_scores=True)[1])
+            for _ in range(count)
+        ]
+    )
+
+
+def test_choices_are_reproducible_from_the_seed():
+    first, again, other = (draws(ka.HardAttention(seed=seed, score="dot")) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any() and (first[0] != first[1]).any()
+
+
+def test_straight_through_gives_the_gradient_of_gumbel_softmax():
+    """With the noise known, the gradient is that of the softmax it was added to."""
+    temperature, noise = 0.7, random(1, 1, T, S, seed=5)
+
+    class Known(normalizations.Choice):
+        def _gumbel(self, scores):
+            return keras.ops.cast(noise, scores.dtype)
+
+    upstream = random(1, 1, T, S, seed=6)
+    scores = random(1, 1, T, S, seed=7)
+    hard = normalizations.Hard(temperature=temperature)
+    found = gradients(
+        lambda x: keras.ops.sum(
+            Known(hard, object())(x, None) * keras.ops.convert_to_tensor(upstream)
+        ),
+        [scores],
+    )[0]
+
+    def soft(x):
+        return float((softmax((x + noise) / temperature) * upstream).sum())
+
+    expected = definition.gradients(soft, [scores])[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_reinforce_returns_the_log_probability_of_its_choice():
+    layer = ka.HardAttention(gradient="reinforce", seed=1)
+    _, weights, log_probability = layer(QUERY, MEMORY, training=True, return_attention_scores=True)
+    likely = np.log(softmax(np.einsum("btd,bsd->bts", QUERY, MEMORY) / np.sqrt(D)))[:, None]
+    np.testing.assert_allclose(
+        numpy(log_probability), (numpy(weights) * likely).sum(-1), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_the_mean_of_reinforce_is_the_gradient_of_the_mean_reward():
+    """Over all choices, weighed by their probability, the estimator is exact."""
+    scores, rewards = random(1, 1, 1, 4, seed=3), random(4, seed=4)
+
+    def expected_reward(x):
+        return float((softmax(x)[0, 0, 0] * rewards).sum())
+
+    expected = definition.gradients(expected_reward, [scores])[0]
+    total = np.zeros_like(scores)
+    for choice, probability in enumerate(softmax(scores)[0, 0, 0]):
+
+        class Known(normalizations.Choice):
+            def _gumbel(self, scores, choice=choice):
+                return keras.ops.cast(np.where(np.arange(4) == choice, 1e3, 0.0), scores.dtype)
+
+        def objective(x, known=Known, reward=rewards[choice]):
+            drawn = known(normalizations.Hard("reinforce"), object())
+            drawn(x, None)
+            return keras.ops.sum(reward * drawn.log_probability)
+
+        total += probability * gradients(objective, [scores])[0]
+    np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-5)
+
+
+# ReinforceLoss
+
+
+def test_the_loss_is_its_equation_and_the_baseline_follows_the_rewards():
+    layer = ka.ReinforceLoss(factor=0.5, momentum=0.8, entropy_factor=0.1)
+    likely, baseline = -np.abs(random(B, 2, T)), 0.0
+    for seed in range(3):
+        reward = random(B, seed=seed)
+        output = layer(likely, reward, training=True)
+        np.testing.assert_array_equal(numpy(output), likely)
+        gain = reward - 0.1 * likely.sum((1, 2))
+        expected = -0.5 * np.mean((gain - baseline) * likely.sum((1, 2)))
+        np.testing.assert_allclose(numpy(layer.losses[0]), expected, rtol=1e-5)
+        baseline = 0.8 * baseline + 0.2 * gain.mean()
+        np.testing.assert_allclose(numpy(layer.baseline), baseline, rtol=1e-5)
+    layer(likely, reward)
+    np.testing.assert_allclose(numpy(layer.baseline), baseline, rtol=1e-5)
+
+
+def test_no_gradient_goes_into_the_reward():
+    layer = ka.ReinforceLoss()
+    layer.build((B, 2, T), (B,))
+
+    def loss(likely, reward):
+        return added_losses(lambda: layer(likely, reward))
+
+    likely, reward = random(B, 2, T), random(B)
+    of_likely, of_reward = gradients(loss, [likely, reward])
+    np.testing.assert_allclose(of_likely, np.broadcast_to(-reward[:, None, None] / B, (B, 2, T)))
+    np.testing.assert_array_equal(of_reward, 0.0)
+
+
+# Learning
+
+
+def task(rows=512, seed=0):
+    """Where in each row the mark is, the number beside it is the answer."""
+    rng = np.random.default_rng(seed)
+    place, number = rng.integers(S, size=rows), rng.integers(3, size=(rows, S))
+    marks = np.eye(S)[place][..., None]
+    x = np.concatenate([3 * marks, np.eye(3)[number]], -1).astype("float32")
+    return x, number[np.arange(rows), place][:, None].astype("int32")
+
+
+def model_for(gradient):
+    x, label = keras.Input((S, 4)), keras.Input((1,), dtype="int32")
+    query = keras.layers.Dense(4)(keras.layers.GlobalAveragePooling1D(keepdims=True)(x))
+    seen = ka.HardAttention(gradient=gradient, score="general", seed=1)(query, x)
+    if gradient == "reinforce":
+        seen, likely = seen
+    guess = keras.layers.Dense(3, "softmax")(keras.layers.Flatten()(seen))
+    if gradient == "straight_through":
+        return keras.Model([x, label], guess), keras.Model(x, guess)
+    reward = -keras.losses.sparse_categorical_crossentropy(label[:, 0], guess)
+    choice = ka.ReinforceLoss(entropy_factor=0.2)(likely, reward)
+    return keras.Model([x, label], [guess, choice]), keras.Model(x, guess)
+
+
+@pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
+def test_it_learns_where_to_look(gradient):
+    training, using = model_for(gradient)
+    x, label = task()
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    training.compile(keras.optimizers.Adam(0.03), [loss, None] if gradient == "reinforce" else loss)
+    training.fit([x, label], label, epochs=40, batch_size=64, verbose=0)
+    unseen, answer = task(seed=1)
+    guess = using.predict(unseen, verbose=0)
+    assert (guess.argmax(-1) == answer[:, 0]).mean() > 0.9
+
+
+def test_weights_of_all_projections_learn_through_the_choice():
+    layer = ka.HardAttention(2, 4, seed=1)
+    layer.build(QUERY.shape, MEMORY.shape)
+    found, _ = weight_gradients(layer, lambda: layer(QUERY, MEMORY, training=True))
+    assert all(np.abs(gradient).max() > 0 for gradient in found)
+
+
+@pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
+def test_saved_and_loaded_it_is_the_same(gradient, tmp_path):
+    symbols = keras.Input((None, D)), keras.Input((None, D))
+    model = keras.Model(symbols, ka.HardAttention(2, 4, gradient=gradient)(*symbols))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one, other in zip(
+        keras.tree.flatten(model([QUERY, MEMORY])),
+        keras.tree.flatten(loaded([QUERY, MEMORY])),
+        strict=True,
+    ):
+        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6)

@@ -1,0 +1,172 @@
+"""Local attention of Luong et al. 2015 against its equations, in loops."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import patterns
+from tests import definition
+from tests.gradients import gradients, weight_gradients
+
+B, T, S, H, K, D = 2, 5, 9, 2, 3, 8
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+QUERY, MEMORY = random(B, T, D, seed=1), random(B, S, D, seed=2)
+
+
+def predictive(query, key, value, kernel, vector, window, kept=None, score="scaled_dot"):
+    """Output and weights by equations 7, 9 and 10, query by query; `kept` is (B, S)."""
+    batch, queries, heads, _ = query.shape
+    keys = key.shape[1]
+    kept = np.ones((batch, keys), bool) if kept is None else kept
+    weights = np.zeros((batch, heads, queries, keys))
+    output = np.zeros((batch, queries, heads, value.shape[-1]))
+    for b in range(batch):
+        real = [s for s in range(keys) if kept[b, s]]
+        for h in range(heads):
+            for t in range(queries):
+                hidden = [math.tanh(x) for x in query[b, t, h] @ kernel[h]]
+                share = 1 / (1 + math.exp(-sum(hidden * vector[h, :, 0])))
+                centre = len(real) * share
+                window_of_t = [
+                    (place, s) for place, s in enumerate(real) if abs(place - centre) <= window
+                ]
+                if not window_of_t:
+                    continue
+                aligned = definition.normalize(
+                    [
+                        definition.pair_score(query[b, t, h], key[b, s, h], score)
+                        for _, s in window_of_t
+                    ]
+                )
+                for (place, s), weight in zip(window_of_t, aligned, strict=True):
+                    sigma = window / 2
+                    gaussian = math.exp(-((place - centre) ** 2) / (2 * sigma**2))
+                    weights[b, h, t, s] = weight * gaussian
+                    output[b, t, h] += weights[b, h, t, s] * value[b, s, h]
+    return output, weights
+
+
+def heads_of(layer, query, memory):
+    dense = layer.query_dense, layer.key_dense, layer.value_dense
+    return [
+        (x @ numpy(d.kernel)).reshape(len(x), -1, H, K).astype("float64")
+        for x, d in zip((query, memory, memory), dense, strict=True)
+    ]
+
+
+def made(**kwargs):
+    """A layer whose centres differ: glorot's would all lie near the middle."""
+    layer = ka.LocalAttention(2, "predictive", H, K, score="scaled_dot", units=4, **kwargs)
+    layer.build(QUERY.shape, MEMORY.shape)
+    layer.centre_kernel.assign(2 * random(H, K, 4, seed=3))
+    layer.centre_vector.assign(2 * random(H, 4, 1, seed=4))
+    return layer
+
+
+KEPT = {
+    "whole": None,
+    "right-padded": np.arange(S) < np.array([[S], [6]]),
+    "left-padded": np.arange(S) >= np.array([[2], [0]]),
+    "empty": np.arange(S) < np.array([[0], [4]]),
+}
+
+
+@pytest.mark.parametrize("padding", KEPT)
+def test_predictive_is_its_equations(padding):
+    layer, kept = made(), KEPT[padding]
+    output, weights = layer(QUERY, MEMORY, value_mask=kept, return_attention_scores=True)
+    centre = numpy(layer.centre_kernel), numpy(layer.centre_vector)
+    expected, expected_weights = predictive(*heads_of(layer, QUERY, MEMORY), *centre, 2, kept)
+    np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(numpy(output), expected.reshape(B, T, H * K), rtol=1e-4, atol=1e-5)
+    assert (numpy(weights) > 0).sum(-1).max() <= 2 * 2 + 1
+
+
+def test_without_projections_the_inputs_predict():
+    layer = ka.LocalAttention(3, "predictive", score="dot")
+    layer.build(QUERY.shape, MEMORY.shape)
+    assert layer.centre_kernel.shape == (1, D, D)
+    _, weights = layer(QUERY, MEMORY, return_attention_scores=True)
+    heads = [x[:, :, None].astype("float64") for x in (QUERY, MEMORY, MEMORY)]
+    centre = numpy(layer.centre_kernel), numpy(layer.centre_vector)
+    _, expected = predictive(*heads, *centre, 3, score="dot")
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_monotonic_is_a_window_round_the_query():
+    layer = ka.LocalAttention(2, score="dot")
+    output, weights = layer(QUERY, MEMORY, return_attention_scores=True)
+    near = np.abs(np.arange(T)[:, None] - np.arange(S)) <= 2
+    heads = [x[:, :, None] for x in (QUERY, MEMORY, MEMORY)]
+    expected, expected_weights = definition.attend(*heads, score="dot", mask=near)
+    np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-4, atol=1e-5)
+    shifted = layer(QUERY, MEMORY, positions=(np.arange(T) + 3, None), return_attention_scores=True)
+    near = np.abs(np.arange(T)[:, None] + 3 - np.arange(S)) <= 2
+    _, expected_weights = definition.attend(*heads, score="dot", mask=near)
+    np.testing.assert_allclose(numpy(shifted[1]), expected_weights, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("more", [1, 7])
+def test_padding_changes_nothing(side, more):
+    layer = made()
+    expected = numpy(layer(QUERY, MEMORY))
+    amounts = (more, 0) if side == "left" else (0, more)
+    padded = np.pad(MEMORY, ((0, 0), amounts, (0, 0)), constant_values=9)
+    kept = np.pad(np.ones((B, S), bool), ((0, 0), amounts))
+    found = numpy(layer(QUERY, padded, value_mask=kept))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_centre_learns_through_the_gaussian():
+    layer = made()
+    found, _ = weight_gradients(layer, lambda: keras.ops.square(layer(QUERY, MEMORY)))
+    by_name = dict(zip([w.name for w in layer.trainable_variables], found, strict=True))
+    assert np.abs(by_name["centre_kernel"]).max() > 0
+    assert np.abs(by_name["centre_vector"]).max() > 0
+
+
+def test_gradients_are_those_of_the_definition():
+    layer = made()
+    centre = [numpy(w).astype("float64") for w in (layer.centre_kernel, layer.centre_vector)]
+    found = gradients(lambda q, m: keras.ops.square(layer(q, m)), [QUERY, MEMORY])
+
+    def total(query, memory):
+        heads = heads_of(layer, query, memory)
+        return float((predictive(*heads, *centre, 2)[0] ** 2).sum())
+
+    expected = definition.gradients(total, [QUERY, MEMORY], step=1e-6)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+
+
+def test_other_slots_count_too():
+    layer = made(normalization="sigmoid", pattern=patterns.Dilated(2), logit_soft_cap=2.0)
+    weights = numpy(layer(QUERY, MEMORY, return_attention_scores=True)[1])
+    odd = (np.arange(T)[:, None] - np.arange(S)) % 2 == 1
+    assert (weights[..., odd] == 0).all() and (weights > 0).any()
+
+
+def test_weights_in_half_precision_are_those_in_full():
+    layer = made()
+    expected = numpy(layer(QUERY, MEMORY))
+    half = ka.LocalAttention(
+        2, "predictive", H, K, score="scaled_dot", units=4, dtype="mixed_bfloat16"
+    )
+    half.build(QUERY.shape, MEMORY.shape)
+    half.set_weights(layer.get_weights())
+    found = numpy(keras.ops.cast(half(QUERY, MEMORY), "float32"))
+    np.testing.assert_allclose(found, expected, atol=0.06 * np.abs(expected).max())
