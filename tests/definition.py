@@ -8,8 +8,31 @@ import math
 import numpy as np
 
 
-def pair_score(query, key, score="scaled_dot", scale=None, matrix=None):
-    """The score of one query vector and one key vector."""
+def perceptron(inputs, v):
+    """vᵀ tanh(inputs)."""
+    return sum(v[u] * math.tanh(inputs[u]) for u in range(len(v)))
+
+
+def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=None, place=None):
+    """The score of one query vector and one key vector, which stands at `place`.
+
+    `matrix` is that of "general"; `weights` are the named ones of the scores with several.
+    """
+    if score == "reduced_rank":
+        return (query @ weights["query_kernel"]) @ (key @ weights["key_kernel"])
+    if score == "additive":
+        projected = query @ weights["query_kernel"] + key @ weights["key_kernel"]
+        v = weights["v"]
+        if "length" in weights:
+            v = weights["length"] * v / math.sqrt(sum(x * x for x in v))
+        return perceptron(projected + weights.get("bias", 0.0), v)
+    if score == "concat":
+        return perceptron(np.concatenate([query, key]) @ weights["kernel"], weights["v"])
+    if score == "location":
+        return query @ weights["kernel"][:, place]
+    if score == "key_only":
+        hidden = np.tanh(key @ weights["kernel"] + weights.get("bias", 0.0))
+        return hidden @ weights["v"] if "v" in weights else hidden[0]
     if score == "general":
         return sum(
             query[a] * matrix[a, b] * key[b] for a in range(len(query)) for b in range(len(key))
@@ -33,6 +56,8 @@ def normalize(scores, normalization="softmax"):
         # Taking the largest away changes no quotient, and keeps each exponential finite.
         powers = [math.exp(score - max(scores)) for score in scores]
         return [power / sum(powers) for power in powers]
+    if normalization == "hard":
+        return [float(place == scores.index(max(scores))) for place in range(len(scores))]
     if normalization == "sparsemax":
         return sparsemax(scores)
     raise ValueError(normalization)
@@ -65,6 +90,7 @@ def attend(
     score="scaled_dot",
     scale=None,
     matrix=None,
+    weights=None,
     bias=0.0,
     mask=True,
     normalization="softmax",
@@ -72,7 +98,8 @@ def attend(
     """The output (B, T, H, V) and the weights (B, H, T, S).
 
     Query is (B, T, H, K), key (B, S, H, K) and value (B, S, H, V); `bias` and `mask` broadcast to
-    (B, H, T, S), and `matrix` is the (H, K, K) of the score "general".
+    (B, H, T, S). `matrix` is the (H, K, K) of the score "general", and `weights` are those of the
+    scores with several, by name, each with an axis of H heads in front.
     """
     query, key, value = (np.asarray(array, "float64") for array in (query, key, value))
     batch, queries, heads, _ = query.shape
@@ -80,7 +107,7 @@ def attend(
     bias = np.broadcast_to(np.asarray(bias, "float64"), (batch, heads, queries, keys))
     mask = np.broadcast_to(mask, (batch, heads, queries, keys))
     output = np.zeros((batch, queries, heads, features))
-    weights = np.zeros((batch, heads, queries, keys))
+    found = np.zeros((batch, heads, queries, keys))
     for b in range(batch):
         for h in range(heads):
             for t in range(queries):
@@ -94,14 +121,21 @@ def attend(
                         score,
                         scale,
                         None if matrix is None else matrix[h],
+                        of_head(weights, h),
+                        s,
                     )
                     + bias[b, h, t, s]
                     for s in allowed
                 ]
                 for s, weight in zip(allowed, normalize(scores, normalization), strict=True):
-                    weights[b, h, t, s] = weight
+                    found[b, h, t, s] = weight
                     output[b, t, h] += weight * value[b, s, h]
-    return output, weights
+    return output, found
+
+
+def of_head(weights, head):
+    """The named weights of one head, or None."""
+    return weights and {name: array[head] for name, array in weights.items()}
 
 
 def gradients(function, arrays, step=1e-5):

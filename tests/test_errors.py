@@ -123,7 +123,7 @@ ROWS = {
     "an unknown score": (
         lambda: ka.Attention(score="dots"),
         ValueError,
-        r"Unknown score 'dots'\. Expected one of \['additive', .*'scaled_dot'\].* subclass of Score",
+        r"Unknown score 'dots'\. Expected one of \['additive', .*\].* subclass of Score",
     ),
     "an unknown normalization": (
         lambda: ka.AttentionPooling(normalization="softmin"),

@@ -139,7 +139,7 @@ def test_gradient_is_that_of_finite_differences():
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_gradient_is_exact_among_equal_scores(size):
     # Proposition 2: that of the support's own share, less the mean over the support.
-    scores = np.concatenate([np.full((3, size), 0.25), np.full((3, 2), -3.0)], axis=-1)
+    scores = np.concatenate([np.full((3, size), 0.25), np.full((3, 2), -3.0)], axis=-1, dtype="f4")
     direction = random(3, size + 2, seed=5)
     (found,) = gradients(
         lambda x: keras.ops.multiply(sparsemax(x), direction), [scores.astype("float32")]

@@ -1,32 +1,13 @@
-"""Scores: how well a key answers a query.
-
-A score that is an inner product after each side has been prepared on its own (dot, cosine, general)
-says only how: `prepare_query` and `prepare_key`, or `prepare` for both. Every kernel can run it. A
-score that must see each pair overrides `compare`, after the same preparation, or simply `call`.
-Scores are layers, so that they can own weights; they work in float32 whatever the dtype policy,
-and are built by the attention layer that holds them.
-
-A score of your own is a subclass with one method:
-
->>> import keras
->>> from keras_attention import scores
->>> @keras.saving.register_keras_serializable(package="my_package")
-... class NegativeDistance(scores.Score):
-...     def call(self, query, key):                                  # (B, T, H, K), (B, S, H, K)
-...         difference = query[:, :, None] - key[:, None]            # (B, T, S, H, K)
-...         distance = keras.ops.sum(keras.ops.square(difference), axis=-1)
-...         return -keras.ops.transpose(distance, (0, 3, 1, 2))      # (B, H, T, S)
->>> import keras_attention
->>> x = keras.random.normal((2, 5, 8))
->>> keras_attention.Attention(score=NegativeDistance())([x, x]).shape
-(2, 5, 8)
-"""
+"""What every score is made of: preparing each side, then comparing."""
 
 import keras
 
 from keras_attention import saving, shapes
 
 ops = keras.ops
+
+# Products of two numbers kept within this, and sums of them, stay inside float32.
+_LARGEST = 1e17
 
 
 def full_precision():
@@ -115,74 +96,14 @@ class Score(saving.ConfigurableLayer):
         return (query_shape[0], query_shape[2], query_shape[1], key_shape[1])
 
 
-@saving.register
-class Dot(Score):
-    """score(q, k) = qᵀ k. Luong et al. 2015, equation 8, "dot"."""
-
-
-@saving.register
-class ScaledDot(Score):
-    """score(q, k) = qᵀ k / √K. Vaswani et al. 2017, equation 1.
+class Learned(Score):
+    """The base of scores with weights.
 
     Args:
-        scale: the factor, or None for 1/√K. It multiplies the query before the product is taken.
+        kernel_initializer, kernel_regularizer, kernel_constraint: of the weights that multiply.
     """
 
-    def __init__(self, scale=None, **kwargs):
-        super().__init__(**kwargs)
-        if scale is not None and not isinstance(scale, (int, float)):
-            raise TypeError(f"`scale` must be a number or None. Received: scale={scale!r}")
-        self.scale = scale
-
-    def factor(self, size):
-        return size**-0.5 if self.scale is None else self.scale
-
-
-@saving.register
-class Cosine(Score):
-    """score(q, k) = qᵀ k / (‖q‖ ‖k‖). Graves et al. 2014 (Neural Turing Machines), equation 6.
-
-    A vector of zeros has the score 0 with everything.
-
-    Args:
-        scale: a constant that multiplies the cosine (the sharpness β of Graves et al., equation 5).
-    """
-
-    def __init__(self, scale=1.0, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(scale, (int, float)):
-            raise TypeError(f"`scale` must be a number. Received: scale={scale!r}")
-        self.scale = scale
-
-    def factor(self, size):
-        return self.scale
-
-    def prepare_query(self, query):
-        return _unit(query)
-
-    def prepare_key(self, key):
-        return _unit(key)
-
-
-def _unit(vector):
-    """`vector` at length 1, or 0 where it is 0; its gradient is finite in both cases."""
-    # Dividing by the largest entry first keeps the squares of huge and tiny vectors in range.
-    largest = ops.max(ops.abs(vector), axis=-1, keepdims=True)
-    vector = vector / ops.stop_gradient(ops.where(largest > 0, largest, ops.ones_like(largest)))
-    squares = ops.sum(ops.square(vector), axis=-1, keepdims=True)
-    return vector * ops.rsqrt(ops.where(squares > 0, squares, ops.ones_like(squares)))
-
-
-@saving.register
-class General(Score):
-    """score(q, k) = qᵀ W k. Luong et al. 2015, equation 8, "general".
-
-    `W` is (H, Kq, Kk), one matrix a head, so that query and key may differ in size.
-
-    Args:
-        kernel_initializer, kernel_regularizer, kernel_constraint: of `W`.
-    """
-
+    # The weights decide what is compared with what.
     unequal_sizes = True
 
     def __init__(
@@ -197,22 +118,65 @@ class General(Score):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
-    def build(self, query_shape, key_shape):
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(query_shape[2], query_shape[-1], key_shape[-1]),
-            initializer=self.kernel_initializer,
+    def add_kernel(self, name, shape):
+        """A weight that multiplies, (heads, ...)."""
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=saving.clone_initializer(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
 
-    def prepare_query(self, query):
-        return ops.einsum("bthk,hkj->bthj", query, ops.cast(self.kernel, query.dtype))
+
+class LearnedWithBias(Learned):
+    """The base of scores with weights that multiply and weights that add.
+
+    Args:
+        use_bias: whether there are weights that add.
+        bias_initializer, bias_regularizer, bias_constraint: of these.
+    """
+
+    def __init__(
+        self,
+        use_bias=True,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.use_bias = use_bias
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+
+    def add_bias(self, shape):
+        """A weight that adds, (heads, ...), or None without `use_bias`."""
+        if not self.use_bias:
+            return None
+        return self.add_weight(
+            name="bias",
+            shape=shape,
+            initializer=saving.clone_initializer(self.bias_initializer),
+            regularizer=self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
 
 
-BUILTIN = {"dot": Dot, "scaled_dot": ScaledDot, "cosine": Cosine, "general": General}
+def multiply(equation, array, kernel):
+    """The product of an array and a weight, finite whatever the array holds.
+
+    The equation is an einsum's; `u` is the axis of hidden units.
+    """
+    array = ops.clip(array, -_LARGEST, _LARGEST)
+    return ops.einsum(equation, array, ops.cast(kernel, array.dtype))
 
 
-def get(score):
-    """The score that `score` names: a score, its saved config, or a string such as "cosine"."""
-    return saving.slot("score", Score, BUILTIN, score)
+def unit(vector):
+    """`vector` at length 1, or 0 where it is 0; its gradient is finite in both cases."""
+    # Dividing by the largest entry first keeps the squares of huge and tiny vectors in range.
+    largest = ops.max(ops.abs(vector), axis=-1, keepdims=True)
+    vector = vector / ops.stop_gradient(ops.where(largest > 0, largest, ops.ones_like(largest)))
+    squares = ops.sum(ops.square(vector), axis=-1, keepdims=True)
+    return vector * ops.rsqrt(ops.where(squares > 0, squares, ops.ones_like(squares)))

@@ -1,0 +1,104 @@
+"""Scores of a perceptron over pairs, never holding all its hidden units at once.
+
+    scores[t, s] = Σ_u v_u tanh(query_tu + key_su)
+
+Written down directly this needs an array (B, H, T, S, U), 1 GB at B 4, T 512, S 512, U 256, and a
+training step holds it twice over. Here a loop over chunks of the units adds up the scores, and the
+gradient takes the same loop again rather than keep what it saw.
+"""
+
+import keras
+
+ops = keras.ops
+
+# At most so many pairs times units are held at once, for each head of each sequence.
+_LARGEST = 2**20
+# What a length counts as where it is not known.
+_UNKNOWN = 1024
+
+
+def additive(query, key, v):
+    """Scores (B, H, T, S) of query (B, T, H, U) and key (B, S, H, U), with the weights v (H, U).
+
+    The three are of one dtype.
+    """
+    query, key = ops.transpose(query, (0, 2, 3, 1)), ops.transpose(key, (0, 2, 3, 1))
+    size = chunk(query.shape[3], key.shape[3], v.shape[1])
+    if size == v.shape[1]:
+        return _scores(query, key, v)
+    return _chunked(_split(query, 2, size), _split(key, 2, size), _split(v, 1, size))
+
+
+def chunk(queries, keys, units):
+    """How many of the units are held at once; a length may be None."""
+    pairs = (queries or _UNKNOWN) * (keys or _UNKNOWN)
+    count = -(-units // max(1, _LARGEST // max(1, pairs)))
+    return -(-units // count)
+
+
+def _split(array, axis, size):
+    """Chunks of `size` along `axis`, in front of the other axes. Zeros fill the last one."""
+    count = -(-array.shape[axis] // size)
+    padding = [(0, 0)] * len(array.shape)
+    padding[axis] = (0, count * size - array.shape[axis])
+    shape = list(ops.shape(array))
+    shape[axis : axis + 1] = count, size
+    return ops.moveaxis(ops.reshape(ops.pad(array, padding), shape), axis, 0)
+
+
+def _hidden(query, key):
+    """The hidden units (B, H, U, T, S) of query (B, H, U, T) and key (B, H, U, S)."""
+    return ops.tanh(ops.add(ops.expand_dims(query, -1), ops.expand_dims(key, -2)))
+
+
+def _scores(query, key, v):
+    """Scores (B, H, T, S) by all of the units that the arguments hold."""
+    return ops.sum(ops.multiply(_hidden(query, key), v[:, :, None, None]), axis=2)
+
+
+@ops.custom_gradient
+def _chunked(query, key, v):
+    """Scores of chunks of units: (C, B, H, U, T), (C, B, H, U, S) and (C, H, U)."""
+
+    def gradient(*arguments, upstream=None):
+        # PyTorch passes what the function was given, and this by name.
+        upstream = arguments[0] if upstream is None else upstream
+        return _map(lambda units: _gradients(*units, upstream), (query, key, v))
+
+    first = ops.expand_dims(query[0, :, :, 0], -1) + ops.expand_dims(key[0, :, :, 0], -2)
+    scores = _sum(lambda units: _scores(*units), ops.zeros_like(first), (query, key, v))
+    return scores, gradient
+
+
+def _gradients(query, key, v, upstream):
+    """Gradients with respect to one chunk, for the scores' own (B, H, T, S)."""
+    hidden = _hidden(query, key)
+    upstream = ops.expand_dims(upstream, 2)
+    weighted = ops.multiply(upstream, hidden)
+    slope = ops.subtract(upstream, ops.multiply(weighted, hidden))
+    return (
+        ops.multiply(ops.sum(slope, axis=4), v[:, :, None]),
+        ops.multiply(ops.sum(slope, axis=3), v[:, :, None]),
+        ops.sum(weighted, axis=(0, 3, 4)),
+    )
+
+
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # A graph runs ten steps of a loop at once where it can, and would hold ten chunks.
+    def _sum(function, start, arrays):
+        return tf.foldl(
+            lambda total, chunk: total + function(chunk), arrays, start, parallel_iterations=1
+        )
+
+    def _map(function, arrays):
+        return tf.map_fn(function, arrays, parallel_iterations=1)
+
+else:
+
+    def _sum(function, start, arrays):
+        return ops.scan(lambda total, chunk: (total + function(chunk), ()), start, arrays)[0]
+
+    def _map(function, arrays):
+        return ops.map(function, arrays)

@@ -1,0 +1,72 @@
+"""Scores: how well a key answers a query.
+
+A score that is an inner product after each side has been prepared on its own (dot, cosine, general)
+says only how: `prepare_query` and `prepare_key`, or `prepare` for both. Every kernel can run it. A
+score that must see each pair overrides `compare`, after the same preparation, or simply `call`.
+Scores are layers, so that they can own weights; they work in float32 whatever the dtype policy,
+and are built by the attention layer that holds them.
+
+A score of your own is a subclass with one method:
+
+>>> import keras
+>>> from keras_attention import scores
+>>> @keras.saving.register_keras_serializable(package="my_package")
+... class NegativeDistance(scores.Score):
+...     def call(self, query, key):                                  # (B, T, H, K), (B, S, H, K)
+...         difference = query[:, :, None] - key[:, None]            # (B, T, S, H, K)
+...         distance = keras.ops.sum(keras.ops.square(difference), axis=-1)
+...         return -keras.ops.transpose(distance, (0, 3, 1, 2))      # (B, H, T, S)
+>>> import keras_attention
+>>> x = keras.random.normal((2, 5, 8))
+>>> keras_attention.Attention(score=NegativeDistance())([x, x]).shape
+(2, 5, 8)
+"""
+
+import inspect
+
+from keras_attention import saving
+from keras_attention.scores.base import Score, full_precision
+from keras_attention.scores.location import Location
+from keras_attention.scores.perceptrons import Additive, Concat, KeyOnly
+from keras_attention.scores.products import Cosine, Dot, General, ReducedRank, ScaledDot
+
+__all__ = [
+    "BUILTIN",
+    "Additive",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "General",
+    "KeyOnly",
+    "Location",
+    "ReducedRank",
+    "ScaledDot",
+    "Score",
+    "full_precision",
+    "get",
+]
+
+BUILTIN = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "cosine": Cosine,
+    "general": General,
+    "reduced_rank": ReducedRank,
+    "additive": Additive,
+    "concat": Concat,
+    "location": Location,
+    "key_only": KeyOnly,
+}
+
+
+def get(score):
+    """The score that `score` names: a score, its saved config, or a string such as "cosine"."""
+    if isinstance(score, str) and score in BUILTIN:
+        for parameter in inspect.signature(BUILTIN[score]).parameters.values():
+            if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+                name = BUILTIN[score].__name__
+                raise ValueError(
+                    f"The score {score!r} needs a `{parameter.name}`, which a string cannot give. "
+                    f"Pass an object: scores.{name}({parameter.name}). Received: score={score!r}"
+                )
+    return saving.slot("score", Score, BUILTIN, score)

@@ -1,0 +1,58 @@
+"""A score by where a key stands, whatever it is."""
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.scores.base import Learned, multiply
+
+ops = keras.ops
+
+
+@saving.register
+class Location(Learned):
+    """score(q, k_s) = w_sᵀ q, with a vector for each key position s. Luong et al. 2015, equation 8.
+
+    The query alone decides where to look; what stands there does not count. `W` is
+    (H, Kq, max_length), and keys use as many of its columns as there are. A masked key gets no
+    weight, as ever. (The paper's softmax is the normalization slot's part.)
+
+    Args:
+        max_length: the largest number of keys. More are an error: ValueError where their number is
+            known before the values are, and otherwise an error of the backend's.
+        kernel_initializer, kernel_regularizer, kernel_constraint: of `W`.
+
+    Raises:
+        ValueError: `max_length` is not an integer of at least 1, or there are more keys.
+
+    >>> import keras
+    >>> from keras_attention import Attention, scores
+    >>> x, memory = keras.random.normal((2, 5, 8)), keras.random.normal((2, 7, 6))
+    >>> Attention(score=scores.Location(max_length=10))(x, memory).shape
+    (2, 5, 6)
+    """
+
+    def __init__(self, max_length, **kwargs):
+        shapes.check_count("max_length", max_length)
+        super().__init__(**kwargs)
+        self.max_length = max_length
+
+    def build(self, query_shape, key_shape):
+        self._check(key_shape[1])
+        self.kernel = self.add_kernel("kernel", (*query_shape[2:], self.max_length))
+
+    def prepare_query(self, query):
+        return multiply("bthk,hku->bthu", query, self.kernel)
+
+    def compare(self, query, key):
+        self._check(key.shape[1])
+        # Unlike an index `:keys`, which would stop at the last column, a slice of a length that is
+        # not there fails, also where the length is not known in advance.
+        length = ops.shape(key)[1]
+        scores = ops.slice(query, (0, 0, 0, 0), (*ops.shape(query)[:3], length))
+        return ops.transpose(scores, (0, 2, 1, 3))
+
+    def _check(self, keys):
+        if keys is not None and keys > self.max_length:
+            raise ValueError(
+                f"Location can score at most max_length={self.max_length} keys. Received: {keys}"
+            )

@@ -1,0 +1,114 @@
+"""Scores that are inner products: of query and key as they are, scaled, or projected."""
+
+from keras_attention import saving, shapes
+from keras_attention.scores.base import Learned, Score, multiply, unit
+
+
+@saving.register
+class Dot(Score):
+    """score(q, k) = qᵀ k. Luong et al. 2015, section 3.1, "dot"."""
+
+
+@saving.register
+class ScaledDot(Score):
+    """score(q, k) = qᵀ k / √K. Vaswani et al. 2017, equation 1.
+
+    Args:
+        scale: the factor, or None for 1/√K. It multiplies the query before the product is taken.
+    """
+
+    def __init__(self, scale=None, **kwargs):
+        super().__init__(**kwargs)
+        if scale is not None and not isinstance(scale, (int, float)):
+            raise TypeError(f"`scale` must be a number or None. Received: scale={scale!r}")
+        self.scale = scale
+
+    def factor(self, size):
+        return size**-0.5 if self.scale is None else self.scale
+
+
+@saving.register
+class Cosine(Score):
+    """score(q, k) = qᵀ k / (‖q‖ ‖k‖). Graves et al. 2014 (Neural Turing Machines), equation 6.
+
+    A vector of zeros has the score 0 with everything.
+
+    Args:
+        scale: a constant that multiplies the cosine (the sharpness β of Graves et al., equation 5).
+    """
+
+    def __init__(self, scale=1.0, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(scale, (int, float)):
+            raise TypeError(f"`scale` must be a number. Received: scale={scale!r}")
+        self.scale = scale
+
+    def factor(self, size):
+        return self.scale
+
+    def prepare_query(self, query):
+        return unit(query)
+
+    def prepare_key(self, key):
+        return unit(key)
+
+
+@saving.register
+class General(Learned):
+    """score(q, k) = qᵀ W k. Luong et al. 2015, section 3.1, "general".
+
+    `W` is (H, Kq, Kk), one matrix a head, so that query and key may differ in size.
+
+    Args:
+        kernel_initializer, kernel_regularizer, kernel_constraint: of `W`.
+
+    >>> import keras
+    >>> from keras_attention import Attention
+    >>> x, memory = keras.random.normal((2, 5, 8)), keras.random.normal((2, 7, 6))
+    >>> Attention(score="general")(x, memory).shape
+    (2, 5, 6)
+    """
+
+    def build(self, query_shape, key_shape):
+        self.kernel = self.add_kernel("kernel", (query_shape[2], query_shape[-1], key_shape[-1]))
+
+    def prepare_query(self, query):
+        return multiply("bthk,hkj->bthj", query, self.kernel)
+
+
+@saving.register
+class ReducedRank(Learned):
+    """score(q, k) = (qᵀ U) (Vᵀ k), which is qᵀ W k with a W = U Vᵀ of low rank.
+
+    Kim et al. 2017 ("Hadamard Product for Low-rank Bilinear Pooling"), section 2. `U` is
+    (H, Kq, rank) and `V` (G, Kk, rank), so that query and key may differ in size. It needs
+    rank · (Kq + Kk) weights a head, where `General` needs Kq · Kk. Nothing is divided by √rank.
+
+    Args:
+        rank: features that each side is projected to.
+        kernel_initializer, kernel_regularizer, kernel_constraint: of `U` and `V`.
+
+    Raises:
+        ValueError: `rank` is not an integer of at least 1.
+
+    >>> import keras
+    >>> from keras_attention import Attention, scores
+    >>> x, memory = keras.random.normal((2, 5, 8)), keras.random.normal((2, 7, 6))
+    >>> Attention(score=scores.ReducedRank(3))(x, memory).shape
+    (2, 5, 6)
+    """
+
+    def __init__(self, rank, **kwargs):
+        shapes.check_count("rank", rank)
+        super().__init__(**kwargs)
+        self.rank = rank
+
+    def build(self, query_shape, key_shape):
+        self.query_kernel = self.add_kernel("query_kernel", (*query_shape[2:], self.rank))
+        self.key_kernel = self.add_kernel("key_kernel", (*key_shape[2:], self.rank))
+
+    def prepare_query(self, query):
+        return multiply("bthk,hku->bthu", query, self.query_kernel)
+
+    def prepare_key(self, key):
+        return multiply("bsgk,gku->bsgu", key, self.key_kernel)
