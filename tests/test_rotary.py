@@ -373,6 +373,34 @@ def test_keys_turned_one_at_a_time_are_those_turned_at_once():
         np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
 
 
+@every_layout
+def test_texts_packed_into_one_row_are_as_they_are_alone(layout):
+    layer = SelfAttention(2, K, causal=True, position=Rotary(layout=layout))
+    first, second = random(1, 3, K, seed=1), random(1, 4, K, seed=2)
+    packed = layer(
+        np.concatenate([first, second], axis=1),
+        positions=np.array([[0, 1, 2, 0, 1, 2, 3]]),
+        segment_ids=np.array([[0, 0, 0, 1, 1, 1, 1]]),
+    )
+    alone = np.concatenate([numpy(layer(first)), numpy(layer(second))], axis=1)
+    np.testing.assert_allclose(numpy(packed), alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scaling", ["none", "dynamic"])
+def test_rows_padded_on_the_left_are_those_padded_on_the_right(scaling):
+    layer = SelfAttention(2, K, position=Rotary(**SCALINGS[scaling]))
+    real = np.arange(T) < np.array([[5], [2]])
+    x = random(B, T, K) * real[..., None]
+    right = numpy(layer(x, query_mask=real))
+    at = np.arange(T) - np.array([[0], [3]])
+    left = layer(
+        np.stack([x[0], np.roll(x[1], 3, axis=0)]), query_mask=at >= 0, positions=np.maximum(at, 0)
+    )
+    np.testing.assert_allclose(numpy(left)[0], right[0], rtol=1e-4, atol=1e-5)
+    if scaling == "none":  # The longest position, of "dynamic", counts padding too.
+        np.testing.assert_allclose(numpy(left)[1, 3:], right[1, :2], rtol=1e-4, atol=1e-5)
+
+
 def test_cosines_do_not_see_the_length_that_yarn_gives():
     x = random(B, T, K)
     weights = [

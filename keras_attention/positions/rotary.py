@@ -28,17 +28,16 @@ class Rotary(Position):
     as far as the `original_max_length` that it was trained for:
 
     - "linear" (Chen et al. 2023, position interpolation): `θ_i / factor`.
-    - "dynamic" (the NTK-aware base, grown as the sequence does; Peng et al. 2023, appendix B.3,
-      with the code that is in use): `max_wavelength` becomes
-      `max_wavelength · (factor · L / original_max_length − factor + 1)^(d / (d − 2))`, where L is
-      the largest position of query and key in this call, and 1 more. Nothing changes up to
-      `original_max_length`. Each row has an L of its own. Keys that were turned in an earlier call
-      had the L of that call.
-    - "yarn" (Peng et al. 2023, section 3): features that turn more than `beta_fast` times within
+    - "dynamic" ("Dynamic NTK" in Peng et al. 2023): `max_wavelength` is multiplied by
+      `(1 + factor · (L − original_max_length) / original_max_length)^(d / (d − 2))` where L, the
+      largest position of query and key in this call and 1 more, is beyond `original_max_length`.
+      The paper has `factor=1`; others come from the code that is in use. Each row has an L of its
+      own. Keys that were turned in an earlier call had the L of that call.
+    - "yarn" (Peng et al. 2023): features that turn more than `beta_fast` times within
       `original_max_length` keep θ, those that turn less than `beta_slow` times have `θ_i / factor`,
       and between them is a ramp; what is turned is also multiplied by `0.1 ln(factor) + 1`. The
-      ramp is straight in i, as in the authors' code and all models that are trained with it; in
-      the paper's equation 13 it is straight in the number of turns.
+      ramp is straight in i, as in the authors' code and the models that were trained with it; in
+      the paper's text it is straight in the number of turns.
 
     Computed in float32 whatever the dtype of query and key (in float64 among float64), and returned
     so. Angles are right to 1e-6 for every integer position below 2^24, since whole turns are taken
@@ -170,8 +169,9 @@ class Rotary(Position):
             )
         )
         # In PyTorch, Keras has the larger of two float64 arrays in float32.
-        length = ops.cast(ops.maximum(last + 1, self.original_max_length), query_positions.dtype)
-        growth = self.factor * length / self.original_max_length - (self.factor - 1)
+        beyond = ops.maximum(last + 1 - self.original_max_length, 0)
+        beyond = ops.cast(beyond, query_positions.dtype)
+        growth = 1 + self.factor * beyond / self.original_max_length
         # The power of `growth` in the wavelength, d / (d − 2), times that of the wavelength in θ.
         powers = -2.0 * np.arange(size // 2) / max(size - 2, 1)
         return ops.power(growth[..., None], ops.cast(powers, growth.dtype))
