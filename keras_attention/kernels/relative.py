@@ -38,14 +38,8 @@ def values(weights, table, positions):
     if positions.consecutive:
         rows = _rows(table, queries, keys, positions.offset)
         return _outer(_to_distances(weights), rows)
-    size = table.shape[1]
-    lead = batch * heads * queries
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
-    first = size * ops.reshape(ops.arange(lead, dtype="int32"), (batch, heads, queries, 1))
-    summed = ops.segment_sum(
-        ops.reshape(weights, (-1,)), ops.reshape(buckets + first, (-1,)), num_segments=lead * size
-    )
-    return _outer(ops.reshape(summed, (batch, heads, queries, size)), table)
+    return _outer(_sums(weights, buckets, table.shape[1]), table)
 
 
 def _inner(query, rows):
@@ -73,6 +67,29 @@ def _buckets(table, positions):
     distance = positions.key[..., None, :] - positions.query[..., :, None]
     distance = distance[:, None] if len(distance.shape) == 3 else distance[None, None]
     return _clip(distance, table)
+
+
+if keras.config.backend() == "torch":
+
+    def _sums(weights, buckets, size):
+        """The sum of the weights in each bucket: (B, H, T, size) of (B, H, T, S)."""
+        # Keras's segment_sum would sum in float32 whatever the dtype.
+        sums = weights.new_zeros((*weights.shape[:3], size))
+        return sums.scatter_add(-1, buckets.long(), weights)
+
+else:
+
+    def _sums(weights, buckets, size):
+        """The sum of the weights in each bucket: (B, H, T, size) of (B, H, T, S)."""
+        batch, heads, queries, _ = ops.shape(weights)
+        rows = batch * heads * queries
+        first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
+        summed = ops.segment_sum(
+            ops.reshape(weights, (-1,)),
+            ops.reshape(buckets + size * first, (-1,)),
+            num_segments=rows * size,
+        )
+        return ops.reshape(summed, (batch, heads, queries, size))
 
 
 def _rows(table, queries, keys, offset):

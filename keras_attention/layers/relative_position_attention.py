@@ -59,6 +59,7 @@ class RelativePositionAttention(Attention):
             embeddings_initializer=embeddings_initializer,
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
+            name="shaw",
         )
         super().__init__(
             num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, position=position, **kwargs

@@ -25,8 +25,9 @@ class Shaw(Position):
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of both.
 
     Raises:
-        ValueError: `max_distance` is no integer of at least 1; or the attention's score is not an
-            inner product of the heads themselves, "dot" or "scaled_dot".
+        ValueError: `max_distance` is no integer of at least 1; the attention's score is not an
+            inner product of the heads themselves, "dot" or "scaled_dot"; or one object is given to
+            layers of other sizes.
 
     Example:
 
@@ -66,8 +67,22 @@ class Shaw(Position):
         self._of_keys = self._embeddings("key_embeddings", query_shape[-1])
 
     def build_values(self, value_shape):
-        if self.use_values and self._of_values is None:
-            self._of_values = self._embeddings("value_embeddings", value_shape[-1])
+        if not self.use_values:
+            return
+        size = value_shape[-1]
+        if self._of_values is None:
+            # Keras locks a layer when `build` is over, which is not told of the values.
+            self._tracker.unlock()
+            self._of_values = self._embeddings("value_embeddings", size)
+            self._tracker.lock()
+        self._check("value_dim", self._of_values.shape[-1], size)
+
+    def _check(self, name, built, received):
+        if built != received:
+            raise ValueError(
+                "A Shaw serves layers of equal sizes. It was built for "
+                f"{name}={built}. Received: {name}={received}"
+            )
 
     def _embeddings(self, name, size):
         return self.add_weight(
@@ -78,5 +93,11 @@ class Shaw(Position):
             constraint=self.embeddings_constraint,
         )
 
+    def encode(self, query, key, query_positions, key_positions):
+        self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
+        return query, key
+
     def as_kernel_arguments(self, num_heads):
+        if self.per_head:
+            self._check("num_heads", self._num_heads, num_heads)
         return {"relative_keys": self._of_keys, "relative_values": self._of_values}
