@@ -2,6 +2,7 @@
 
 from keras_attention import normalizations, ops, patterns, positions, regularizers, scores
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.attention_pooling import AttentionPooling
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.feed_forward import FeedForward
@@ -28,6 +29,7 @@ from keras_attention.version import __version__
 __all__ = [
     "AtrousSelfAttention",
     "Attention",
+    "AttentionCell",
     "AttentionPooling",
     "ClassToken",
     "FeedForward",

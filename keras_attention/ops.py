@@ -2,8 +2,7 @@
 
 import keras
 
-from keras_attention import kernels, masks, normalizations, patterns, scores, shapes
-from keras_attention.layers import inputs
+from keras_attention import inputs, kernels, masks, normalizations, patterns, scores, shapes
 
 __all__ = ["attend", "explain"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import normalizations, patterns, positions, scores
+from keras_attention import normalizations, patterns, positions, regularizers, scores
 from tests import conformance
 from tests.conformance import Case, numpy, outputs_of
 
@@ -33,6 +33,13 @@ SLOTS = {
     "normalization": normalizations.Sigmoid(),
     "pattern": patterns.Causal() & patterns.SlidingWindow(2, 0),
     "position": Nearer(),
+    "scores_regularizer": regularizers.Entropy(0.1),
+}
+HEAD_OPTIONS = {
+    "num_key_value_heads": 1,
+    "qk_norm": "rms",
+    "logit_soft_cap": 5.0,
+    "use_sink": True,
 }
 POSITION_TABLE = {
     "embeddings_initializer": "ones",
@@ -43,7 +50,7 @@ HEADS = {"value_dim": 3, "dropout": 0.4, "seed": 3, **PROJECTIONS}
 # T ≠ S and unequal numbers of features: (positions, features) of query, value and key.
 CROSS = ((5, 8), (7, 6), (7, 4))
 
-ATTENTION = {"use_bias": True, **HEADS, **SLOTS}
+ATTENTION = {"use_bias": True, **HEADS, **SLOTS, **HEAD_OPTIONS}
 MULTI_HEAD = {
     "use_bias": False,
     "output_shape": (2, 5),
@@ -53,7 +60,14 @@ MULTI_HEAD = {
     "use_gate": True,
     **HEADS,
     **SLOTS,
+    **HEAD_OPTIONS,
 }
+
+
+def without(arguments, *names):
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
 BLOCK = {
     "dropout": 0.3,
     "activation": "gelu",
@@ -65,6 +79,7 @@ BLOCK = {
     "bias_initializer": "ones",
     "seed": 3,
     **SLOTS,
+    **HEAD_OPTIONS,
 }
 
 
@@ -110,6 +125,29 @@ CASES = [
     ),
     Case(
         ka.MultiHeadAttention,
+        {"num_heads": 4, "key_dim": 4, "position": positions.Rotary(), **HEAD_OPTIONS},
+        None,
+        CROSS,
+        returns_scores=True,
+        id="MultiHeadAttention-grouped",
+    ),
+    Case(
+        ka.MultiHeadAttention,
+        {
+            "num_heads": 2,
+            "key_dim": 4,
+            "score": scores.Additive(3),
+            "normalization": "sparsemax",
+            "position": positions.RelativeBias(8, 16),
+            "qk_norm": "layer",
+        },
+        None,
+        CROSS,
+        returns_scores=True,
+        id="MultiHeadAttention-additive",
+    ),
+    Case(
+        ka.MultiHeadAttention,
         {
             "num_heads": 2,
             "key_dim": 4,
@@ -126,6 +164,69 @@ CASES = [
         ka.SelfAttention,
         {"num_heads": 2, "key_dim": 4},
         {"causal": True, **ATTENTION},
+        returns_scores=True,
+    ),
+    Case(
+        ka.LocalSelfAttention,
+        {"num_heads": 2, "key_dim": 4, "neighbors": 1},
+        {"rate": 2, "causal": True, **ATTENTION},
+        returns_scores=True,
+    ),
+    Case(
+        ka.AtrousSelfAttention,
+        {"num_heads": 2, "key_dim": 4, "rate": 2},
+        {"causal": True, **ATTENTION},
+        returns_scores=True,
+    ),
+    Case(
+        ka.SparseSelfAttention,
+        {"num_heads": 2, "key_dim": 4, "rate": 2},
+        {"causal": True, **ATTENTION},
+        returns_scores=True,
+    ),
+    Case(
+        ka.LocalAttention,
+        {"window": 2, "num_heads": 2, "key_dim": 4},
+        {
+            "mode": "predictive",
+            "units": 3,
+            "centre_initializer": "ones",
+            **ATTENTION,
+            "score": "dot",
+        },
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.LocalAttention,
+        {"window": 3, "mode": "predictive", "num_heads": 2, "key_dim": 4},
+        None,
+        CROSS,
+        returns_scores=True,
+        id="LocalAttention-predictive",
+    ),
+    Case(
+        ka.RelativePositionAttention,
+        {"num_heads": 2, "key_dim": 4, "max_distance": 2},
+        {
+            "use_values": False,
+            "per_head": True,
+            **POSITION_TABLE,
+            **without(ATTENTION, "position"),
+            "score": "dot",
+        },
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.HardAttention,
+        {"num_heads": 2, "key_dim": 4},
+        {
+            "gradient": "reinforce",
+            "temperature": 0.5,
+            **without(ATTENTION, "normalization", "use_sink"),
+        },
+        CROSS,
         returns_scores=True,
     ),
     Case(
@@ -163,6 +264,21 @@ CASES = [
         carries_mask=False,
         id="AttentionPooling-queries",
     ),
+    Case(
+        ka.FeedForwardAttention,
+        {},
+        {
+            "units": 5,
+            "activation": "gelu",
+            "normalization": "sigmoid",
+            "dropout": 0.2,
+            "kernel_initializer": "ones",
+            "seed": 1,
+        },
+        returns_scores=True,
+        carries_mask=False,
+    ),
+    Case(ka.ClassToken, {}, {"initializer": "ones"}, mixes_positions=False, before=1),
     Case(
         ka.FeedForward,
         {"intermediate_dim": 16},
@@ -258,11 +374,18 @@ def test_empty_rows(case):
     conformance.check_empty_rows(case)
 
 
+# A cell is no layer of sequences, and a loss takes rewards: test_attention_cell and
+# test_hard_attention check them.
+OTHERS = {"AttentionCell", "ReinforceLoss"}
+
+
 def test_every_public_layer_has_a_case():
     public = {
         value
         for value in map(ka.__dict__.get, ka.__all__)
-        if isinstance(value, type) and issubclass(value, keras.layers.Layer)
+        if isinstance(value, type)
+        and issubclass(value, keras.layers.Layer)
+        and value.__name__ not in OTHERS
     }
     assert public == {case.layer for case in CASES}
     assert public == {case.layer for case in CASES if case.other_arguments is not None}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import normalizations, ops, patterns, positions, scores, shapes
+from keras_attention import normalizations, ops, patterns, positions, regularizers, scores, shapes
 from keras_attention.layers.position_embedding import PositionEmbedding
 
 PACKAGE = Path(ka.__file__).parent
@@ -46,12 +46,12 @@ ROWS = {
     "rank of key": (
         lambda: ops.attend(*heads((B, T, 2, D), (S, 2, D), (B, S, 2, D))),
         ValueError,
-        r"`key` must have 4 axes, \(B, S, H, K\)\. Received: key\.shape=\(5, 2, 4\)",
+        r"`key` must have 4 axes, \(B, S, G, K\)\. Received: key\.shape=\(5, 2, 4\)",
     ),
     "rank of value": (
         lambda: ops.attend(*heads((B, T, 2, D), (B, S, 2, D), (B, S, 2, D, 1))),
         ValueError,
-        r"`value` must have 4 axes, \(B, S, H, V\)\. Received: value\.shape=\(2, 5, 2, 4, 1\)",
+        r"`value` must have 4 axes, \(B, S, G, V\)\. Received: value\.shape=\(2, 5, 2, 4, 1\)",
     ),
     "batch sizes": (
         lambda: ops.attend(*heads((3, T, 2, D), (B, S, 2, D), (B, S, 2, D))),
@@ -66,7 +66,12 @@ ROWS = {
     "numbers of heads": (
         lambda: ops.attend(*heads((B, T, 2, D), (B, S, 1, D), (B, S, 2, D))),
         ValueError,
-        r"Numbers of heads must be equal\. Received: query=2, key=1, value=2",
+        r"Numbers of heads must be equal\. Received: key=1, value=2",
+    ),
+    "numbers of heads that do not divide": (
+        lambda: ops.attend(*heads((B, T, 3, D), (B, S, 2, D), (B, S, 2, D))),
+        ValueError,
+        r"Heads of `key` must be as many as those of `query`, or divide them.*query=3, key=2",
     ),
     "numbers of features": (
         lambda: ops.attend(*heads((B, T, 2, 3), (B, S, 2, D), (B, S, 2, D))),
@@ -128,7 +133,7 @@ ROWS = {
     "an unknown normalization": (
         lambda: ka.AttentionPooling(normalization="softmin"),
         ValueError,
-        r"Unknown normalization 'softmin'\. Expected one of \['sigmoid', 'softmax'\]",
+        r"Unknown normalization 'softmin'\. Expected one of \['hard', 'sigmoid', 'softmax', "
     ),
     "an unknown pattern": (
         lambda: ka.TransformerBlock(8, 2, pattern="casual"),
@@ -255,6 +260,127 @@ ROWS = {
         lambda: ops.attend(*heads(), mask=zeros(S, dtype="bool")),
         ValueError,
         r"`mask` must be \(T, S\), \(B, T, S\) or \(B, H, T, S\)\. Received: mask\.shape=\(5,\)",
+    ),
+    "an offset that is no integer": (
+        lambda: ops.attend(*heads(), offset=0.5),
+        ValueError,
+        r"`offset` must be an integer, or integers \(B,\)\. Received dtype float32 and shape \(\)",
+    ),
+    "a soft cap of zero": (
+        lambda: ops.attend(*heads(), logit_soft_cap=0),
+        ValueError,
+        r"`logit_soft_cap` must be a positive number\. Received: logit_soft_cap=0",
+    ),
+    # Heads, hard attention, regularizers
+    "groups of heads that do not divide": (
+        lambda: ka.MultiHeadAttention(4, 8, num_key_value_heads=3),
+        ValueError,
+        r"`num_key_value_heads` must divide `num_heads`\. Received: num_key_value_heads=3, "
+        r"num_heads=4",
+    ),
+    "a norm of another name": (
+        lambda: ka.TransformerBlock(8, 2, qk_norm=True),
+        ValueError,
+        r"`qk_norm` must be one of \(False, 'rms', 'layer'\)\. Received: qk_norm=True",
+    ),
+    "a sink without softmax": (
+        lambda: ka.Attention(normalization="sigmoid", use_sink=True),
+        ValueError,
+        r"`use_sink=True` needs normalization='softmax'\. Received: normalization=Sigmoid\(\)",
+    ),
+    "a choice whose probability nobody returns": (
+        lambda: ka.Attention(normalization=normalizations.Hard("reinforce")),
+        ValueError,
+        r"HardAttention\(gradient='reinforce'\)`\. Received it as `normalization` of Attention",
+    ),
+    "a gradient of another name": (
+        lambda: ka.HardAttention(gradient="reparam"),
+        ValueError,
+        r"`gradient` must be one of \('straight_through', 'reinforce'\)\. Received: 'reparam'",
+    ),
+    "a temperature of zero": (
+        lambda: normalizations.Hard(temperature=0.0),
+        ValueError,
+        r"`temperature` must be a positive number\. Received: temperature=0\.0",
+    ),
+    "rewards for each choice": (
+        lambda: ka.ReinforceLoss()(zeros(B, 2, T), zeros(B, 2)),
+        ValueError,
+        r"`reward` must be one number a row, \(B,\) or \(B, 1\)\. "
+        r"Received: reward\.shape=\(2, 2\)",
+    ),
+    "rewards of another batch": (
+        lambda: ka.ReinforceLoss()(zeros(B, 2, T), zeros(B + 1)),
+        ValueError,
+        r"Batch sizes must be equal\. Received: log_probability=2, reward=3",
+    ),
+    "a regularizer without a rule": (
+        lambda: regularizers.Regularizer()(zeros(B, 2, T, S), None),
+        TypeError,
+        r"Regularizer must implement `__call__\(self, weights, mask\)`\.",
+    ),
+    "an entropy of nothing": (
+        lambda: regularizers.Entropy(float("nan")),
+        ValueError,
+        r"`factor` must be a finite number\. Received: factor=nan",
+    ),
+    "an unknown regularizer": (
+        lambda: ka.Attention(scores_regularizer="l2"),
+        ValueError,
+        r"Unknown scores_regularizer 'l2'\. Expected one of \['doubly_stochastic', 'entropy'\]",
+    ),
+    # Ranges, positions and segments
+    "a mode of another name": (
+        lambda: ka.LocalAttention(2, "local-p"),
+        ValueError,
+        r"`mode` must be one of \('monotonic', 'predictive'\)\. Received: mode='local-p'",
+    ),
+    "a window of nothing": (
+        lambda: ka.LocalAttention(0),
+        ValueError,
+        r"argument `window`, expected an integer of at least 1\. Received: window=0",
+    ),
+    "positions that do not go with the score": (
+        lambda: ka.Attention(2, 4, score="cosine", position=positions.Shaw(2)),
+        ValueError,
+        r"Shaw needs a score it can be part of: Dot or ScaledDot\. Received: score=Cosine",
+    ),
+    "one array for two sequences": (
+        lambda: ka.Attention()(X, Y, positions=np.arange(T)),
+        ValueError,
+        r"`positions` must be a pair, for query and key, when the two are not one sequence",
+    ),
+    "segments of the keys alone": (
+        lambda: ka.Attention()(X, Y, segment_ids=(None, np.ones((B, S), "int32"))),
+        ValueError,
+        r"`segment_ids` must number both queries and keys\. Received: segment_ids=\(None, ",
+    ),
+    "positions that are floats": (
+        lambda: ka.SelfAttention(2, 4)(X, positions=np.arange(T) / 2),
+        TypeError,
+        r"`positions` must be integers\. Received dtype float",
+    ),
+    "segments of one row": (
+        lambda: ka.SelfAttention(2, 4)(X, segment_ids=np.arange(T)),
+        ValueError,
+        r"`segment_ids` must be \(B, T\) for each sequence\. Received shape \(3,\) for `query`",
+    ),
+    "positions of another length": (
+        lambda: ka.SelfAttention(2, 4)(X, positions=np.arange(T + 1)),
+        ValueError,
+        r"Lengths of `query` and its positions must be equal\. Received: query=3, positions=4",
+    ),
+    "segments of an image": (
+        lambda: ka.MultiHeadAttention(2, 4)(
+            zeros(B, T, T, D), segment_ids=np.ones((B, T * T), "int32")
+        ),
+        ValueError,
+        r"`segment_ids` needs inputs \(batch, positions, features\).*query\.shape=\(2, 3, 3, 4\)",
+    ),
+    "a class token of unknown features": (
+        lambda: ka.ClassToken()(keras.Input((T, None))),
+        ValueError,
+        r"`x` must be \(batch, positions, features\).*Received: x\.shape=\(None, 3, None\)",
     ),
     # Attention
     "heads without projections": (

@@ -20,7 +20,7 @@ ORDER = [
     {"visualization", "generation"},
     {"layers", "ops"},
     {"scores", "normalizations", "patterns", "positions", "regularizers"},
-    {"kernels"},
+    {"kernels", "inputs"},
     {"masks", "saving", "shapes", "version"},
 ]
 # The edges between two parts of one line.

@@ -4,6 +4,7 @@ import keras
 from keras.src import backend
 
 from keras_attention import (
+    inputs,
     kernels,
     masks,
     normalizations,
@@ -14,7 +15,6 @@ from keras_attention import (
     scores,
     shapes,
 )
-from keras_attention.layers import inputs
 
 ops = keras.ops
 
@@ -54,8 +54,8 @@ class Attention(saving.ConfigurableLayer):
         qk_norm: whether query and key heads are normalised before they are compared: False, "rms"
             (RMSNorm) or "layer" (LayerNorm without offset; Dehghani et al. 2023), with learned
             scales of the features. It bounds the scores.
-        logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Gemma 2, 2024), before
-            any bias.
+        logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Gemma 2, 2024),
+            before any bias.
         use_sink: whether each head has a learned sink: one more score in its softmax, which takes
             its share of the weight and gives nothing (as in Agarwal et al. 2025, gpt-oss). Weights
             then sum to less than one.
@@ -257,6 +257,8 @@ class Attention(saving.ConfigurableLayer):
             norm = keras.layers.RMSNormalization(name=name, dtype=self.dtype_policy)
         else:
             norm = keras.layers.LayerNormalization(center=False, name=name, dtype=self.dtype_policy)
+        # Keras's RMSNormalization would warn that it drops the mask that was read already.
+        norm.supports_masking = True
         norm.build(shape)
         return norm
 

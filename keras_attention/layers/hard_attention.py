@@ -17,8 +17,8 @@ class HardAttention(Attention):
             loss. "reinforce" (Williams 1992, as in Xu et al.): the layer also returns the
             log-probability of its choices, for a `ReinforceLoss`.
         temperature: of the straight-through gradient.
-        **kwargs: the other arguments of `Attention`, but for `normalization`. `seed` makes the
-            choices reproducible.
+        **kwargs: the other arguments of `Attention`, but for `normalization` and `use_sink`. `seed`
+            makes the choices reproducible.
 
     Call arguments are those of `Attention`.
 
@@ -40,7 +40,7 @@ class HardAttention(Attention):
     True
     """
 
-    _fixed_arguments = ("normalization",)
+    _fixed_arguments = ("normalization", "use_sink")
 
     def __init__(
         self,

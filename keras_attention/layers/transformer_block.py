@@ -2,7 +2,17 @@
 
 import keras
 
-from keras_attention import masks, normalizations, patterns, positions, saving, scores, shapes
+from keras_attention import (
+    inputs,
+    masks,
+    normalizations,
+    patterns,
+    regularizers,
+    saving,
+    scores,
+    shapes,
+)
+from keras_attention import positions as position_slots
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
@@ -26,15 +36,18 @@ class TransformerBlock(saving.ConfigurableLayer):
         normalize_first: whether the norms stand before the branches.
         causal: whether position t sees only positions up to t.
         gated: whether the feed-forward network is gated.
-        score, normalization, pattern, position: slots of the attention, as in `Attention`.
+        score, normalization, pattern, position, scores_regularizer: slots of the attention, as in
+            `Attention`.
         kernel_initializer, bias_initializer: of all projections.
         seed: seed of the dropouts.
+        num_key_value_heads, qk_norm, logit_soft_cap, use_sink: of the attention, as in `Attention`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
         x: (B, T, D).
         mask: boolean (B, T), True = a real token; counts together with the mask that `x` carries.
         attention_mask: boolean (T, T), (B, T, T) or (B, H, T, T), True = attend.
+        attention_bias, positions, segment_ids: as in `Attention`, for self-attention.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T).
         training: whether to drop.
 
@@ -72,6 +85,11 @@ class TransformerBlock(saving.ConfigurableLayer):
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
         **kwargs,
     ):
         shapes.check_count("intermediate_dim", intermediate_dim)
@@ -90,30 +108,42 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.score = scores.get(score)
         self.normalization = normalizations.get(normalization)
         self.pattern = patterns.get(pattern)
-        self.position = positions.get(position)
+        self.position = position_slots.get(position)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.seed = seed
+        self.num_key_value_heads = num_key_value_heads
+        self.qk_norm = qk_norm
+        self.logit_soft_cap = logit_soft_cap
+        self.use_sink = use_sink
+        self.scores_regularizer = regularizers.get(scores_regularizer)
+        # Its features are known when the block is built. Whether the rest goes together, now.
+        self._make_attention(key_dim=1)
 
-    def build(self, x_shape, mask_shape=None, attention_mask_shape=None):
-        dim = self._check(x_shape)
-        initializers = {
-            "kernel_initializer": self.kernel_initializer,
-            "bias_initializer": self.bias_initializer,
-        }
-        self.attention = MultiHeadAttention(
+    def _make_attention(self, key_dim):
+        return MultiHeadAttention(
             self.num_heads,
-            dim // self.num_heads,
+            key_dim,
             dropout=self.dropout,
             score=self.score,
             normalization=self.normalization,
             pattern=self.pattern,
             position=self.position,
+            num_key_value_heads=self.num_key_value_heads,
+            qk_norm=self.qk_norm,
+            logit_soft_cap=self.logit_soft_cap,
+            use_sink=self.use_sink,
+            scores_regularizer=self.scores_regularizer,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
             seed=self.seed,
             name="attention",
             dtype=self.dtype_policy,
-            **initializers,
         )
+
+    def build(self, x_shape, mask_shape=None, attention_mask_shape=None):
+        dim = self._check(x_shape)
+        self.attention = self._make_attention(dim // self.num_heads)
         self.attention.build(x_shape)
         self.attention_norm = self._norm("attention_norm", x_shape)
         self.feed_forward = FeedForward(
@@ -121,8 +151,9 @@ class TransformerBlock(saving.ConfigurableLayer):
             self.activation,
             gated=self.gated,
             name="feed_forward",
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
             dtype=self.dtype_policy,
-            **initializers,
         )
         self.feed_forward.build(x_shape)
         self.feed_forward_norm = self._norm("feed_forward_norm", x_shape)
@@ -146,7 +177,17 @@ class TransformerBlock(saving.ConfigurableLayer):
         norm.build(shape)
         return norm
 
-    def call(self, x, mask=None, attention_mask=None, return_attention_scores=False, training=None):
+    def call(
+        self,
+        x,
+        mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        attention_bias=None,
+        positions=None,
+        segment_ids=None,
+    ):
         mask = masks.both(
             masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
         )
@@ -160,6 +201,9 @@ class TransformerBlock(saving.ConfigurableLayer):
                 return_attention_scores=return_attention_scores,
                 training=training,
                 use_causal_mask=self.causal,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
             )
             if return_attention_scores:
                 attended, scores_of["attention"] = attended
@@ -183,9 +227,19 @@ class TransformerBlock(saving.ConfigurableLayer):
         return tuple(x_shape)
 
     def compute_output_spec(
-        self, x, mask=None, attention_mask=None, return_attention_scores=False, training=None
+        self,
+        x,
+        mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        attention_bias=None,
+        positions=None,
+        segment_ids=None,
     ):
         masks.boolean("attention_mask", attention_mask)
+        inputs.pair("positions", positions, x, x)
+        inputs.pair("segment_ids", segment_ids, x, x)
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
         if not return_attention_scores:
             return output
