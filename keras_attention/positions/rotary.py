@@ -218,7 +218,7 @@ def angles(positions, frequencies):
     """`positions · frequencies` (…, T, N), whole turns left out, of (…, T) and a NumPy array (N,).
 
     Positions are whole numbers in float32 or float64. In float32 the angles are right to 1e-6 for
-    all positions below 2^24, where the plain product is off by 1e-2 at 10^5.
+    all positions below 2^24, where the plain product is off by 5e-3 at 10^5.
     """
     dtype = keras.backend.standardize_dtype(positions.dtype)
     positions = positions[..., None]
