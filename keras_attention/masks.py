@@ -43,6 +43,8 @@ def boolean(name, mask):
     """
     if mask is None:
         return None
+    if not hasattr(mask, "dtype"):
+        mask = np.asarray(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype == "bool":
         return mask if ops.is_tensor(mask) else ops.convert_to_tensor(mask)

@@ -82,12 +82,15 @@ def attend(
     if logit_soft_cap is not None:
         shapes.check_positive("logit_soft_cap", logit_soft_cap)
     if not score.built:
-        score.build(tuple(query.shape), tuple(key.shape))
-        if score.weights:
+        # A copy, so that an error leaves the caller's score as it was.
+        probe = type(score).from_config(score.get_config())
+        probe.build(tuple(query.shape), tuple(key.shape))
+        if probe.weights:
             raise ValueError(
                 "`score` has weights, which a function cannot own: use a layer, or build it first. "
                 f"Received: score={score!r}"
             )
+        score.build(tuple(query.shape), tuple(key.shape))
     offset = _offset(offset)
     query_positions, key_positions = inputs.pair(
         "positions", (query_positions, key_positions), query, key

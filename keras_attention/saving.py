@@ -126,6 +126,12 @@ class ConfigurableLayer(keras.layers.Layer):
             config[name] = serialize(getattr(self, private if private in vars(self) else name))
         return config
 
+    @classmethod
+    def from_config(cls, config):
+        # Keras reads the dtype itself.
+        objects = {n: v if n == "dtype" else deserialize(v) for n, v in config.items()}
+        return super().from_config(objects)
+
     def get_build_config(self):
         config = super().get_build_config()
         quantized = {

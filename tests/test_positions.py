@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, kernels, patterns, positions
+from keras_attention import (
+    Attention,
+    MultiHeadAttention,
+    SelfAttention,
+    kernels,
+    patterns,
+    positions,
+)
 from tests import definition
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
@@ -225,3 +232,27 @@ def test_a_position_works_with_causal_masks_and_padding():
     heads = query[:, :, None], value[:, :, None], value[:, :, None]
     _, expected = definition.attend(*heads, bias=-0.4 * DISTANCE, mask=mask)
     np.testing.assert_allclose(numpy(weights), expected, rtol=1e-5, atol=1e-6)
+
+
+@keras.saving.register_keras_serializable(package="test_positions")
+class Outside(positions.Position):
+    """A slot in a slot: its argument is an object of the package's own."""
+
+    def __init__(self, pattern, **kwargs):
+        super().__init__(**kwargs)
+        self.pattern = pattern
+
+    def bias(self, i, j, num_heads):
+        return -keras.ops.cast(self.pattern.attends(i, j), "float32")
+
+
+def test_an_object_as_an_argument_of_a_slot_is_one_again_after_loading(tmp_path):
+    symbol = keras.Input((None, 8))
+    layer = SelfAttention(2, 4, position=Outside(patterns.SlidingWindow(1, 1)))
+    model = keras.Model(symbol, layer(symbol))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer(layer.name).position.pattern == patterns.SlidingWindow(1, 1)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -490,7 +490,14 @@ class Attention(saving.ConfigurableLayer):
         positions=None,
         segment_ids=None,
     ):
-        masks.boolean("attention_mask", attention_mask)
+        for name, mask in (
+            ("query_mask", query_mask),
+            ("value_mask", value_mask),
+            ("key_mask", key_mask),
+            ("attention_mask", attention_mask),
+        ):
+            if not isinstance(mask, (list, tuple)):
+                masks.boolean(name, mask)
         (query, value, key), _ = inputs.three_inputs((query, value, key), (None, None, None))
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self._pair("positions", positions, query, value)

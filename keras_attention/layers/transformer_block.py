@@ -95,6 +95,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         shapes.check_count("intermediate_dim", intermediate_dim)
         shapes.check_count("num_heads", num_heads)
         shapes.check_rate("dropout", dropout)
+        shapes.check_positive("layer_norm_epsilon", layer_norm_epsilon)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.intermediate_dim = intermediate_dim
@@ -237,6 +238,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         positions=None,
         segment_ids=None,
     ):
+        masks.boolean("mask", mask)
         masks.boolean("attention_mask", attention_mask)
         inputs.pair("positions", positions, x, x)
         inputs.pair("segment_ids", segment_ids, x, x)
