@@ -35,6 +35,19 @@ ADDITIVE = np.where(np.eye(T, S) > 0, 0.0, -1e9).astype("float32")
 
 RELATIVE_BIAS = positions.RelativeBias(8)
 
+
+def cell(**kwargs):
+    return ka.AttentionCell(keras.layers.GRUCell(D), "dot", **kwargs)
+
+
+def built_cell():
+    """A cell, and the `RNN` that has built it."""
+    built = cell()
+    rnn = keras.layers.RNN(built)
+    rnn(X, initial_state=built.initial_state(Y))
+    return built, rnn
+
+
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
     # shapes
@@ -133,7 +146,7 @@ ROWS = {
     "an unknown normalization": (
         lambda: ka.AttentionPooling(normalization="softmin"),
         ValueError,
-        r"Unknown normalization 'softmin'\. Expected one of \['hard', 'sigmoid', 'softmax', "
+        r"Unknown normalization 'softmin'\. Expected one of \['hard', 'sigmoid', 'softmax', ",
     ),
     "an unknown pattern": (
         lambda: ka.TransformerBlock(8, 2, pattern="casual"),
@@ -599,6 +612,114 @@ ROWS = {
         ValueError,
         r"A RelativeBias serves layers with one number of heads\. It was built for 2\. "
         r"Received: num_heads=3",
+    ),
+    # AttentionCell
+    "an unknown mode of a cell": (
+        lambda: cell(mode="dzmitry"),
+        ValueError,
+        r"`mode` must be one of \('bahdanau', 'luong'\)\. Received: mode='dzmitry'",
+    ),
+    "a context beside a_t": (
+        lambda: cell(attention_dim=3, output_context=True),
+        ValueError,
+        r"with `attention_dim` the output is a_t\. Received: output_context=True, attention_dim=3",
+    ),
+    "bahdanau without input feeding": (
+        lambda: cell(input_feeding=False),
+        ValueError,
+        r"`input_feeding=False` is for mode='luong'.*Received: input_feeding=False",
+    ),
+    "a layer for a cell": (
+        lambda: ka.AttentionCell(keras.layers.Dense(3), "dot"),
+        TypeError,
+        r"`cell` must be a cell for `keras.layers.RNN`.*Received: cell=<Dense",
+    ),
+    "a cell that attends itself": (
+        lambda: ka.AttentionCell(cell(), "dot"),
+        TypeError,
+        r"that does not attend itself\. Received: cell=<AttentionCell",
+    ),
+    "an attention of a cell that is none": (
+        lambda: ka.AttentionCell(keras.layers.GRUCell(D), 3),
+        TypeError,
+        r"`attention` must be an Attention layer, a score.*Received: attention=3 \(of type int\)",
+    ),
+    "a cell whose attention draws": (
+        lambda: ka.AttentionCell(keras.layers.GRUCell(D), ka.Attention(normalization="hard")),
+        ValueError,
+        r"no normalization that draws random numbers.*Received: normalization=Hard",
+    ),
+    "a cell without a memory": (
+        lambda: keras.layers.RNN(cell())(X),
+        ValueError,
+        r"attends to a memory.*pass `initial_state=cell\.initial_state\(memory\)`.*Received: none",
+    ),
+    "an initial state for the sake of itself": (
+        lambda: cell().get_initial_state(B),
+        ValueError,
+        r"attends to a memory.*Received: no initial state",
+    ),
+    "an initial state without a memory": (
+        lambda: built_cell()[1](X, initial_state=[zeros(B, D)]),
+        ValueError,
+        r"attends to a memory.*Received: an initial state that does not begin with one",
+    ),
+    "a step without a memory": (
+        lambda: built_cell()[0](X[:, 0], [zeros(B, D)]),
+        ValueError,
+        r"attends to a memory.*Received: states without one",
+    ),
+    "the size of an output without a memory": (
+        lambda: cell(mode="luong").output_size,
+        ValueError,
+        r"depends on a memory.*Received: memory\.shape=\(None, None, None\)",
+    ),
+    "alignments over an unknown length": (
+        lambda: keras.layers.RNN(aligned := cell(return_attention_scores=True))(
+            keras.Input((T, D)), initial_state=aligned.initial_state(keras.Input((None, D)))
+        ),
+        ValueError,
+        r"positions are known, for `return_attention_scores=True`.*shape=\(None, None, 4\)",
+    ),
+    "rank of a memory": (
+        lambda: cell().initial_state(X[:, 0]),
+        ValueError,
+        r"`memory` must have 3 axes, \(batch, positions, features\)\. Received.*\(2, 4\)",
+    ),
+    "a memory of unknown features": (
+        lambda: cell().initial_state(keras.Input((S, None))),
+        ValueError,
+        r"`memory` must have a known number of features\..*shape=\(None, 5, None\)",
+    ),
+    "a second memory of another size": (
+        lambda: built_cell()[0].initial_state(zeros(B, S, 7)),
+        ValueError,
+        r"Features of memories must be equal\. Received: before=4, now=7",
+    ),
+    "a mask of another length than the memory": (
+        lambda: cell().initial_state(Y, mask=zeros(B, T, dtype="bool")),
+        ValueError,
+        r"Lengths of memory and mask must be equal\. Received: memory=5, mask=3",
+    ),
+    "too many states": (
+        lambda: cell().initial_state(Y, [zeros(B, D)] * 2),
+        ValueError,
+        r"`states` must be the 1 of the wrapped cell, or the 3 that an earlier call.*Received: 2",
+    ),
+    "states of another batch than the memory": (
+        lambda: cell().initial_state(Y, zeros(3, D)),
+        ValueError,
+        r"Batch sizes must be equal\. Received: memory=2, states=3",
+    ),
+    "a memory of another batch than the sequences": (
+        lambda: built_cell()[1](X, initial_state=built_cell()[0].initial_state(zeros(3, S, D))),
+        ValueError,
+        r"Batch sizes must be equal\. Received: sequences=2, memory=3",
+    ),
+    "splitting what has no alignments": (
+        lambda: built_cell()[0].split(X),
+        ValueError,
+        r"`split` is for cells with `return_attention_scores=True`\. Received.*False",
     ),
 }
 

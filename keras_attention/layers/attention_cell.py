@@ -337,7 +337,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
     # What `RNN` calls outside the loop: before it, and after it
 
     def get_dropout_mask(self, step_input):
-        return None
+        self._scratch.batch = step_input.shape[0]
 
     def get_recurrent_dropout_mask(self, states):
         """Takes the memory out of `states`, in place, and prepares all that the loop closes over.
@@ -347,6 +347,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         if not isinstance(states, list) or len(states) < 2 or len(states[0].shape) != 3:
             raise ValueError(_NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
+        shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
         batch = ops.shape(memory)[0]
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
         if self.attention.dropout:
@@ -414,9 +415,9 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
     def _attend(self, query, memory, time, training):
         """c_t (B, C), and the weights (B, H, 1, S) or None."""
         attention = self.attention
-        query = ops.cast(query[:, None], attention.compute_dtype)
+        query = ops.cast(query, attention.compute_dtype)
         attended = attention._attend(
-            attention._project_query(query),
+            self._project_query(query),
             memory.dropped if training and memory.dropped is not None else memory.value,
             memory.key,
             mask=None if memory.mask is None else memory.mask[:, None, None, :],
@@ -427,8 +428,19 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             training=False,
             key_is_prepared=self._keys_can_be_prepared(),
         )
-        context = attention._combine(attended, query)[:, 0]
+        context = attention._combine(attended, query[:, None])[:, 0]
         return ops.cast(context, self.compute_dtype), attended.scores
+
+    def _project_query(self, query):
+        """The heads (B, 1, H, K) of queries (B, Q)."""
+        attention = self.attention
+        dense = getattr(attention, "_query_dense", None)
+        if not isinstance(dense, keras.layers.Dense):
+            return attention._project_query(query[:, None])
+        # `Dense` is given two axes, since XLA cannot compile TensorFlow's gradient of the product
+        # of three axes by two inside a loop.
+        heads = attention._split(dense(query)[:, None], attention.num_heads)
+        return attention._query_norm(heads) if attention.qk_norm else heads
 
     def _output(self, context, hidden):
         if self.mode == "bahdanau" and self.attention_dim is None and not self.output_context:
@@ -492,6 +504,7 @@ class _Scratch:
         self.fed_size = None
         self.input_size = None
         # Between the two calls of `RNN` around its loop.
+        self.batch = None
         self.memory = None
 
 
