@@ -102,3 +102,16 @@ else:
 
     def _map(function, arrays):
         return ops.map(function, arrays)
+
+
+if keras.config.backend() == "torch":
+    import torch
+
+    # Small results that stay, made between large ones that go, would leave PyTorch's memory in
+    # pieces too small for the next chunk. So room for them is taken first.
+    def _map(function, arrays):
+        results = [torch.empty_like(array) for array in arrays]
+        for place, chunk in enumerate(zip(*arrays, strict=True)):
+            for result, found in zip(results, function(chunk), strict=True):
+                result[place] = found
+        return tuple(results)
