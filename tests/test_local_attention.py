@@ -160,6 +160,19 @@ def test_other_slots_count_too():
     assert (weights[..., odd] == 0).all() and (weights > 0).any()
 
 
+def test_a_sink_takes_its_share_before_the_gaussian():
+    layer, plain = made(use_sink=True), made()
+    plain.set_weights([w for w in layer.get_weights() if w.shape != (H,)])
+    sink = random(H, seed=9)
+    layer.sink.assign(sink)
+    found = numpy(layer(QUERY, MEMORY, return_attention_scores=True)[1])
+    expected = numpy(plain(QUERY, MEMORY, return_attention_scores=True)[1])
+    # What softmax gives with one more score is what it gives without, times one share per query.
+    share = found.sum(-1) / expected.sum(-1)
+    np.testing.assert_allclose(found, expected * share[..., None], rtol=1e-4, atol=1e-6)
+    assert (share < 1).all()
+
+
 def test_weights_in_half_precision_are_those_in_full():
     layer = made()
     expected = numpy(layer(QUERY, MEMORY))

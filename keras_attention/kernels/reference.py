@@ -55,6 +55,7 @@ def attend(
     mask=None,
     sink=None,
     normalization=None,
+    gain=None,
     dropout=0.0,
     seed=None,
     return_scores=False,
@@ -77,6 +78,7 @@ def attend(
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis.
+        gain: None, or what the weights are multiplied by; broadcasts to (B, H, T, S).
         dropout: the rate at which weights are dropped, 0 at inference.
         seed: the `keras.random.SeedGenerator` that dropout draws from.
 
@@ -112,6 +114,8 @@ def attend(
         weights = _softmax_with_sink(logits, _finite(ops.cast(sink, wide)))
     else:
         weights = _softmax(logits)
+    if gain is not None:
+        weights = ops.multiply(weights, ops.cast(gain, wide))
 
     reached = None if mask is None else ops.any(mask, axis=-1)
     dropped = weights

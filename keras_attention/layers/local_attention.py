@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import masks, normalizations, patterns, saving, shapes
+from keras_attention import masks, patterns, saving, shapes
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -106,12 +106,7 @@ class LocalAttention(Attention):
         distance = self._distance(query, arguments["value"], key_mask)
         near = ops.less_equal(ops.abs(distance), float(self.window))
         closeness = ops.exp(-2.0 * ops.square(distance / self.window))
-        normalize = arguments["normalization"] or normalizations.Softmax().normalize
-
-        def weigh(scores, mask):
-            return normalize(scores, mask) * closeness
-
-        return {**arguments, "mask": masks.both(arguments["mask"], near), "normalization": weigh}
+        return {**arguments, "mask": masks.both(arguments["mask"], near), "gain": closeness}
 
     def _distance(self, query, value, key_mask):
         """How far behind the centre each key is: (B, H, T, S) of query heads (B, T, H, K)."""
