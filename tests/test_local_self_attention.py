@@ -97,7 +97,8 @@ def test_a_preset_is_dense_attention_under_its_mask(name, causal):
     def both(x):
         given = {"return_attention_scores": True}
         ours = [*layer(x, **given), *layer(x, query_mask=PADDING, **given), layer(x[:, :2])]
-        return ours + [
+        return [
+            *ours,
             *dense(x, attention_mask=mask, **given),
             *dense(x, attention_mask=mask, query_mask=PADDING, **given),
             dense(x[:, :2], attention_mask=mask[:2, :2]),

@@ -1,0 +1,144 @@
+"""What relative positions cost in memory: `python -m benchmarks.shaw_memory`.
+
+`RelativePositionAttention` against plain attention, and against a layer that looks up the embedding
+of every pair, (T, T, key_dim), for keys and for values, which is how equations 3 and 4 of Shaw et
+al. 2018 are often written down. Each is measured in a process of its own: how much further its
+largest resident memory grows in a forward pass, or in a training step, than after imports and the
+same on a short sequence. Compiling counts where the backend compiles anew for a new length (JAX).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import resource
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_attention
+
+ops = keras.ops
+
+FULL = {"batch": 1, "length": 1024, "features": 256, "heads": 4, "max_distance": 16}
+SMALL = {**FULL, "length": 128, "features": 32}
+SHORT = 16
+
+
+@keras.saving.register_keras_serializable(package="benchmarks")
+class TableOfPairs(keras.layers.Layer):
+    """The same attention, by a table of the embeddings of all pairs."""
+
+    def __init__(self, num_heads, key_dim, max_distance, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads, self.key_dim, self.max_distance = num_heads, key_dim, max_distance
+
+    def build(self, shape):
+        size = self.num_heads * self.key_dim
+        self.projections = [keras.layers.Dense(size, use_bias=False) for _ in range(3)]
+        for projection in self.projections:
+            projection.build(shape)
+        rows = 2 * self.max_distance + 1
+        self.tables = [self.add_weight(shape=(rows, self.key_dim)) for _ in range(2)]
+
+    def call(self, x):
+        batch, length = ops.shape(x)[:2]
+        query, key, value = (
+            ops.reshape(projection(x), (batch, length, self.num_heads, self.key_dim))
+            for projection in self.projections
+        )
+        at = ops.arange(length)
+        far = self.max_distance
+        row = ops.clip(at[None, :] - at[:, None], -far, far) + far
+        of_keys, of_values = (ops.take(table, row, axis=0) for table in self.tables)
+        query = query * self.key_dim**-0.5
+        scores = ops.einsum("bthk,bshk->bhts", query, key)
+        scores = scores + ops.einsum("bthk,tsk->bhts", query, of_keys)
+        weights = ops.softmax(scores)
+        output = ops.einsum("bhts,bshv->bthv", weights, value)
+        output = output + ops.einsum("bhts,tsv->bthv", weights, of_values)
+        return ops.reshape(output, (batch, length, self.num_heads * self.key_dim))
+
+    def compute_output_shape(self, shape):
+        return (*shape[:-1], self.num_heads * self.key_dim)
+
+
+def layers(sizes):
+    heads, key_dim = sizes["heads"], sizes["features"] // sizes["heads"]
+    far = sizes["max_distance"]
+    return {
+        "plain attention": lambda: keras_attention.Attention(heads, key_dim),
+        "RelativePositionAttention": lambda: keras_attention.RelativePositionAttention(
+            heads, key_dim, far
+        ),
+        "table of all pairs": lambda: TableOfPairs(heads, key_dim, far),
+    }
+
+
+STEPS = ("forward", "training")
+
+
+def megabytes():
+    """The largest resident memory of this process so far."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def measure(name, step, sizes):
+    """How many MiB the process grows by at the full length, once it has run at a short one."""
+    symbol = keras.Input((None, sizes["features"]))
+    model = keras.Model(symbol, layers(sizes)[name]()(symbol))
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+
+    def run(length):
+        shape = (sizes["batch"], length, sizes["features"])
+        x = np.random.default_rng(0).normal(size=shape).astype("float32")
+        return model.predict_on_batch(x) if step == "forward" else model.train_on_batch(x, x)
+
+    run(SHORT)
+    before = megabytes()
+    run(sizes["length"])
+    return megabytes() - before
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--small", action="store_true", help="a short sequence, to see that it runs"
+    )
+    parser.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
+    parser.add_argument("--measure", nargs=2, metavar=("LAYER", "STEP"), help="one figure, in MiB")
+    arguments = parser.parse_args()
+    sizes = SMALL if arguments.small else FULL
+    if arguments.measure:
+        print(measure(*arguments.measure, sizes))
+        return
+    report = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "backend": keras.backend.backend(),
+        "keras": keras.__version__,
+        "dtype": keras.config.floatx(),
+        **sizes,
+        "MiB": {},
+    }
+    print(", ".join(f"{name} {size}" for name, size in sizes.items()))
+    for name in layers(sizes):
+        report["MiB"][name] = {}
+        for step in STEPS:
+            command = [sys.executable, "-m", "benchmarks.shaw_memory", "--measure", name, step]
+            command += ["--small"] * arguments.small
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            report["MiB"][name][step] = round(float(printed.split()[-1]), 1)
+        row = report["MiB"][name]
+        print(f"{name:26} forward {row['forward']:7.1f} MiB, training {row['training']:7.1f} MiB")
+    if arguments.output:
+        arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
