@@ -1,7 +1,7 @@
 """Draws the pictures of the page on positions.
 
 `python docs/pictures/positions.py` writes them beside this file; names of pictures as arguments
-draw only those. Everything shown is computed by keras_attention.
+draw only those. All but the rows of Shaw's table is computed by keras_attention.
 """
 
 import os
