@@ -13,6 +13,7 @@ from keras_attention import (
     kernels,
     patterns,
     positions,
+    scores,
 )
 from tests import definition
 
@@ -256,3 +257,30 @@ def test_an_object_as_an_argument_of_a_slot_is_one_again_after_loading(tmp_path)
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("slot", ["position", "score"])
+def test_a_slot_shared_by_layers_is_shared_after_loading(slot, tmp_path):
+    shared = positions.RelativeBias(8, 16) if slot == "position" else scores.General()
+    symbol = keras.Input((None, 8))
+    hidden = symbol
+    for _ in range(3):
+        hidden = MultiHeadAttention(2, 4, **{slot: shared})(hidden)
+    model = keras.Model(symbol, hidden)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    slots = {id(getattr(layer, slot)) for layer in loaded.layers[1:]}
+    assert len(slots) == 1 and len(loaded.weights) == len(model.weights)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_score_of_ones_own_is_trusted_with_every_position():
+    class Halved(scores.Score):
+        def factor(self, size):
+            return 0.5
+
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    for position in (positions.Rotary(), positions.Shaw(2)):
+        assert SelfAttention(2, 4, score=Halved(), position=position)(x).shape == (2, 5, 8)

@@ -25,8 +25,7 @@ class RelativeBias(Position):
     in float32, as T5's code has it, so that its tables load. Where `bidirectional`, keys before the
     query, and at it, have the first half of the buckets and keys after it the second; otherwise all
     keys after the query have bucket 0. T5 does not divide scores by √K: for its weights, use the
-    score "dot". T5 shares one table among its layers, which is one `RelativeBias` for all; save
-    the weights of such a model, since Keras cannot rebuild a shared slot from a `.keras` file.
+    score "dot". T5 shares one table among its layers, which is one `RelativeBias` for all.
 
     Args:
         num_buckets: rows of the table, for both directions together.
