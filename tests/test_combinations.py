@@ -105,7 +105,7 @@ def layers_of(make, score, position, pattern, normalization, **given):
         )  # fmt: skip
         layer.build((B, T, 8), (B, S, 8))
         for seed, variable in enumerate(layer.trainable_variables):
-            variable.assign(random(*variable.shape, seed=seed))
+            variable.assign(random(*variable.shape, seed=seed) / 2)
         found[name] = layer
     return found
 

@@ -362,12 +362,13 @@ def test_gradients_of_a_sink_are_those_of_differences():
     inputs = [*arrays(H), random(H, seed=6)]
     bias = random(H, T, S, seed=7)
     of_output, of_weights = random(B, T, H, V, seed=8), random(B, H, T, S, seed=9)
+    cotangents = [keras.ops.convert_to_tensor(array) for array in (of_output, of_weights)]
 
     def ours(query, key, value, sink):
         answers = ops.attend(
             query, key, value, sink=sink, bias=bias, mask=mask(), return_attention_scores=True
         )
-        return [a * c for a, c in zip(answers, (of_output, of_weights), strict=True)]
+        return [a * c for a, c in zip(answers, cotangents, strict=True)]
 
     def theirs(query, key, value, sink):
         output, weights = with_sink(query, key, value, sink, mask(), bias)
