@@ -344,7 +344,8 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
 
         `RNN` calls this with the list that `initial_state` made, before its loop.
         """
-        if not isinstance(states, list) or len(states) < 2 or len(states[0].shape) != 3:
+        found = isinstance(states, list) and len(states) >= 2
+        if not found or len(getattr(states[0], "shape", ())) != 3:
             raise ValueError(_NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
         shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
