@@ -150,8 +150,14 @@ def grouped_scores():
     return made
 
 
-@pytest.mark.parametrize("name", grouped_scores())
-@pytest.mark.parametrize("make", [Attention, MultiHeadAttention])
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        *((Attention, name) for name in grouped_scores()),
+        (MultiHeadAttention, "scaled_dot"),
+        (MultiHeadAttention, "concat"),
+    ],
+)
 def test_a_grouped_layer_is_a_full_one_with_repeated_weights(make, name):
     query, value = random(B, T, D), random(B, S, 5, seed=1)
     layer = make(H, K, V, num_key_value_heads=G, score=grouped_scores()[name](), use_bias=True)

@@ -533,6 +533,15 @@ def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
         SelfAttention(4, 4, position=own)(x)
 
 
+def test_tables_train_save_and_load_in_every_layer(check_in_every_layer):
+    given = positions.Shaw(2), positions.Shaw(1, per_head=True), positions.Shaw(9, use_values=False)
+    found = check_in_every_layer("position", *given)
+    for position, shapes in zip(
+        found, ([(1, 5, 4)] * 2, [(2, 3, 4)] * 2, [(1, 19, 4)]), strict=True
+    ):
+        assert [tuple(weight.shape) for weight in position.weights] == shapes
+
+
 @pytest.mark.parametrize("max_distance", [0, -1, 1.5, True, None])
 def test_the_distance_must_be_a_count(max_distance):
     for make in (
