@@ -81,6 +81,13 @@ def slot(kind, base, builtin, value, optional=False):
                 f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
                 f"a subclass of {base.__name__}."
             )
+        for parameter in inspect.signature(builtin[value]).parameters.values():
+            if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+                name = builtin[value].__name__
+                raise ValueError(
+                    f"The {kind} {value!r} needs a `{parameter.name}`, which a string cannot give. "
+                    f"Pass an object: {kind}s.{name}({parameter.name}). Received: {kind}={value!r}"
+                )
         return builtin[value]()
     if isinstance(value, dict):
         value = deserialize(value)

@@ -10,6 +10,7 @@
 | `K` | features of one query or key head (`key_dim`) |
 | `V` | features of one value head (`value_dim`) |
 | `D` | features of a layer's input or output |
+| `U` | hidden units of a score that is a small network |
 
 Heads stand before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
 before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these

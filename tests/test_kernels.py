@@ -8,6 +8,7 @@ import pytest
 
 from keras_attention import kernels, ops, patterns, scores
 from tests import definition
+from tests.compiled import compiled
 from tests.gradients import gradients
 
 B, T, S, H, K, V = 2, 3, 5, 2, 4, 6
@@ -509,3 +510,13 @@ def test_one_key_takes_all_the_weight_without_a_warning(recwarn):
     expected = np.broadcast_to(mask, (2, 1, 3, 1)).astype("float32")
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(weights), expected)
     assert not [warning for warning in recwarn if "softmax" in str(warning.message)]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_one_feature_of_huge_values_gives_no_nan(jit):
+    """XLA takes such a product for a multiplication, and may do it twice, with two roundings."""
+    rng = np.random.default_rng(0)
+    query, key = (rng.normal(size=(2, 5, 1, 1)).astype("float32") * 1e17 for _ in range(2))
+    run = compiled if jit else (lambda function, *arrays: function(*arrays))
+    output = run(lambda q, k: ops.attend(q, k, k), query, key)
+    assert np.isfinite(keras.ops.convert_to_numpy(output)).all()

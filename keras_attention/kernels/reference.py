@@ -91,7 +91,7 @@ def attend(
     key = _finite(ops.cast(key, wide))
     heads = query.shape[2]
     if score is None:
-        logits = _inner(query, key)
+        logits = _inner(_two_features(query), _two_features(key))
     else:
         logits = ops.cast(score(query, _repeat(key, heads)), wide)
     if relative_keys is not None:
@@ -133,6 +133,13 @@ def attend(
     output = ops.cast(gate(output, reached, "bthv"), dtype)
     scores = ops.cast(gate(weights, reached, "bhts"), dtype) if return_scores else None
     return Attended(output, scores, reached)
+
+
+def _two_features(array):
+    """Zeros beside a single feature, which change no product."""
+    # XLA takes a product of one feature for a multiplication, and does it twice, for a softmax and
+    # for its largest score, with another rounding: of huge scores none may be the largest then.
+    return ops.pad(array, [(0, 0)] * 3 + [(0, 1)]) if array.shape[-1] == 1 else array
 
 
 def _inner(query, key):

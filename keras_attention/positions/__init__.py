@@ -27,7 +27,7 @@ from keras_attention.positions.shaw import Shaw
 
 __all__ = ["BUILTIN", "ALiBi", "Position", "RelativeBias", "Rotary", "Shaw", "get"]
 
-BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias}
+BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias, "shaw": Shaw}
 
 
 def get(position):

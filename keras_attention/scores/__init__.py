@@ -22,8 +22,6 @@ A score of your own is a subclass with one method:
 (2, 5, 8)
 """
 
-import inspect
-
 from keras_attention import saving
 from keras_attention.scores.base import Score, full_precision
 from keras_attention.scores.location import Location
@@ -61,12 +59,4 @@ BUILTIN = {
 
 def get(score):
     """The score that `score` names: a score, its saved config, or a string such as "cosine"."""
-    if isinstance(score, str) and score in BUILTIN:
-        for parameter in inspect.signature(BUILTIN[score]).parameters.values():
-            if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
-                name = BUILTIN[score].__name__
-                raise ValueError(
-                    f"The score {score!r} needs a `{parameter.name}`, which a string cannot give. "
-                    f"Pass an object: scores.{name}({parameter.name}). Received: score={score!r}"
-                )
     return saving.slot("score", Score, BUILTIN, score)
