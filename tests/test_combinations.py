@@ -61,6 +61,10 @@ ALLOWED = [
     for i, (score, position) in enumerate(pair for pair in PAIRS if fits(*pair))
 ]
 
+# JAX compiles every one of them anew, so it gets a third, in which all scores, positions, patterns
+# and normalizations still occur.
+CHOSEN = ALLOWED[::3] if BACKEND == "jax" else ALLOWED
+
 
 def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
@@ -164,7 +168,7 @@ def check_all(layers, pattern, symmetric):
     assert np.abs(of_value).max() > 1e-4 and (of_value[~PADDING] == 0).all()
 
 
-@pytest.mark.parametrize("score, position, pattern, normalization", ALLOWED)
+@pytest.mark.parametrize("score, position, pattern, normalization", CHOSEN)
 def test_every_allowed_combination_works_in_attention(score, position, pattern, normalization):
     layers = layers_of(Attention, score, position, pattern, normalization)
     # A score by places does not follow the keys as they move.
@@ -172,7 +176,7 @@ def test_every_allowed_combination_works_in_attention(score, position, pattern, 
     check_all(layers, pattern, symmetric)
 
 
-@pytest.mark.parametrize("score, position, pattern, normalization", ALLOWED[::5])
+@pytest.mark.parametrize("score, position, pattern, normalization", CHOSEN[::5])
 def test_a_sample_of_combinations_works_in_grouped_heads(score, position, pattern, normalization):
     given = {"num_key_value_heads": G, "qk_norm": "rms", "logit_soft_cap": 3.0}
     layers = layers_of(MultiHeadAttention, score, position, pattern, normalization, **given)
@@ -194,6 +198,12 @@ def test_keys_that_move_take_their_weights_along(score):
     )
     np.testing.assert_allclose(there, weights[..., moved], atol=1e-6)
     np.testing.assert_allclose(same, output, atol=1e-5)
+
+
+def test_nothing_is_left_out_of_what_is_tried():
+    assert len(ALLOWED) > 30
+    for place, names in enumerate((SCORES, POSITIONS, PATTERNS, OTHERS)):
+        assert {case[place] for case in CHOSEN} == set(names)
 
 
 # What is refused
