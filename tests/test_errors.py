@@ -48,6 +48,8 @@ def built_cell():
     return built, rnn
 
 
+SHARED = positions.Shaw(2)
+
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
     # shapes
@@ -357,6 +359,12 @@ ROWS = {
         lambda: ka.Attention(2, 4, score="cosine", position=positions.Shaw(2)),
         ValueError,
         r"Shaw needs a score it can be part of: Dot or ScaledDot\. Received: score=Cosine",
+    ),
+    "a Shaw shared by layers of other sizes": (
+        lambda: [ka.SelfAttention(2, k, position=SHARED)(X) for k in (4, 3)],
+        ValueError,
+        r"A Shaw serves layers of equal sizes\. It was built for value_dim=4\. "
+        r"Received: value_dim=3",
     ),
     "one array for two sequences": (
         lambda: ka.Attention()(X, Y, positions=np.arange(T)),

@@ -208,12 +208,12 @@ class Attention(saving.ConfigurableLayer):
         if self.qk_norm:
             self._query_norm = self._norm("query_norm", query_heads)
             self._key_norm = self._norm("key_norm", key_heads)
+        if self.position is not None:
+            value_heads = self._heads_shape(value_shape, self._key_value_heads, self.value_dim)
+            self.position.expect_values(value_heads)
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
-        if self.position is not None:
-            value_heads = self._heads_shape(value_shape, self._key_value_heads, self.value_dim)
-            self.position.build_values(value_heads)
         if self.use_sink:
             self.sink = self.add_weight(name="sink", shape=(self.num_heads,), initializer="zeros")
         if self.normalization.random:

@@ -28,8 +28,8 @@ class Position(saving.ConfigurableLayer):
         """Whether `bias` says anything."""
         return type(self).bias is not Position.bias
 
-    def build_values(self, value_shape):
-        """Makes weights that depend on the values, whose shape is (B, S, G, V)."""
+    def expect_values(self, value_shape):
+        """Hears the shape of the values, (B, S, G, V), before `build`."""
 
     def encode(self, query, key, query_positions, key_positions):
         """Query (B, T, H, K) and key (B, S, H, K) as they enter the score.

@@ -60,22 +60,28 @@ class Shaw(Position):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
-        self._of_values = None
+        self._value_size = None
+
+    def expect_values(self, value_shape):
+        if self.use_values:
+            size = value_shape[-1]
+            self._check("value_dim", self._value_size or size, size)
+            self._value_size = size
 
     def build(self, query_shape, key_shape):
         self._num_heads = query_shape[2]
         self._of_keys = self._embeddings("key_embeddings", query_shape[-1])
+        self._of_values = None
+        if self.use_values:
+            self._of_values = self._embeddings("value_embeddings", self._value_size)
 
-    def build_values(self, value_shape):
-        if not self.use_values:
-            return
-        size = value_shape[-1]
-        if self._of_values is None:
-            # Keras locks a layer when `build` is over, which is not told of the values.
-            self._tracker.unlock()
-            self._of_values = self._embeddings("value_embeddings", size)
-            self._tracker.lock()
-        self._check("value_dim", self._of_values.shape[-1], size)
+    def get_build_config(self):
+        return {**(super().get_build_config() or {}), "value_size": self._value_size}
+
+    def build_from_config(self, config):
+        config = dict(config)
+        self._value_size = config.pop("value_size")
+        super().build_from_config(config)
 
     def _check(self, name, built, received):
         if built != received:
