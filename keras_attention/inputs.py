@@ -70,14 +70,19 @@ def _unpack(name, listed):
     return tuple(listed) if len(listed) == 3 else (*listed, None)
 
 
-def four_axes(name, array):
-    """An array for pairs, (T, S), (B, T, S) or (B, H, T, S), with all four axes."""
-    rank = len(array.shape)
-    if not 2 <= rank <= 4:
+def check_pairs(name, array):
+    """Raises unless an array for pairs has 2 to 4 axes."""
+    if not 2 <= len(array.shape) <= 4:
         raise ValueError(
             f"`{name}` must be (T, S), (B, T, S) or (B, H, T, S). "
             f"Received: {name}.shape={tuple(array.shape)}"
         )
+
+
+def four_axes(name, array):
+    """An array for pairs, (T, S), (B, T, S) or (B, H, T, S), with all four axes."""
+    check_pairs(name, array)
+    rank = len(array.shape)
     if rank == 2:
         return array[None, None]
     return array[:, None] if rank == 3 else array
@@ -91,11 +96,10 @@ def pair(name, given, query, value):
     """
     if given is None:
         return (None, None) if name == "positions" else None
-    listed = (
-        isinstance(given, (list, tuple))
-        and len(given) == 2
-        and all(part is None or hasattr(part, "shape") for part in given)
-    )
+    # A list of rows is one array. A pair is a tuple, or the list of tensors that Keras makes of it.
+    listed = isinstance(given, (list, tuple)) and len(given) == 2
+    if isinstance(given, list):
+        listed = listed and all(part is None or hasattr(part, "shape") for part in given)
     if not listed and query is not value:
         raise ValueError(
             f"`{name}` must be a pair, for query and key, when the two are not one sequence. "
@@ -106,11 +110,11 @@ def pair(name, given, query, value):
         raise ValueError(
             f"`segment_ids` must number both queries and keys. Received: segment_ids={given!r}"
         )
-    return (_integers(name, "query", of_query, query), _integers(name, "value", of_key, value))
+    return integers(name, "query", of_query, query), integers(name, "value", of_key, value)
 
 
-def _integers(name, role, array, like):
-    """`array` as int32, (T,) or (B, T) (segments only the latter), of the length of `like`."""
+def integers(name, role, array, like):
+    """Integers (T,) or (B, T) (segments only the latter), of the length of `like`; or None."""
     if array is None:
         return None
     if not isinstance(array, keras.KerasTensor):
@@ -128,4 +132,10 @@ def _integers(name, role, array, like):
     shapes.check_same(
         f"Lengths of `{role}` and its {name}", **{role: like.shape[1], name: array.shape[-1]}
     )
-    return array if isinstance(array, keras.KerasTensor) else ops.cast(array, "int32")
+    if rank == 2 and array.shape[0] != 1:
+        check = {role: like.shape[0], name: array.shape[0]}
+        shapes.check_same(f"Batch sizes of `{role}` and its {name}", **check)
+    # Segments are compared only, and may be numbers that int32 does not hold.
+    if name == "segment_ids" or isinstance(array, keras.KerasTensor):
+        return array
+    return ops.cast(array, "int32")

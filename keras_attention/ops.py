@@ -92,9 +92,8 @@ def attend(
             )
         score.build(tuple(query.shape), tuple(key.shape))
     offset = _offset(offset)
-    query_positions, key_positions = inputs.pair(
-        "positions", (query_positions, key_positions), query, key
-    )
+    query_positions = inputs.integers("query_positions", "query", query_positions, query)
+    key_positions = inputs.integers("key_positions", "key", key_positions, key)
     attended = kernels.attend(
         **score.as_kernel_arguments(query, key),
         value=value,

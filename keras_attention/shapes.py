@@ -54,13 +54,18 @@ def check_heads(query, key, value):
         )
 
 
-def check_mask(mask, query, key):
-    """Raises unless the last two axes of `mask` are the lengths T and S, or 1."""
-    for size, name, length in zip(
-        mask.shape[-2:], ("query", "key"), (query.shape[1], key.shape[1]), strict=True
-    ):
+def check_pairs(name, array, query, key):
+    """Raises unless `array`, a mask or a bias, broadcasts to (B, H, T, S)."""
+    sizes = (
+        ("Batch sizes", "query", query.shape[0]),
+        ("Numbers of heads", "query", query.shape[2]),
+        ("Lengths", "query", query.shape[1]),
+        ("Lengths", "key", key.shape[1]),
+    )
+    found = array.shape[-4:]
+    for size, (what, other, known) in zip(found, sizes[4 - len(found) :], strict=True):
         if size != 1:
-            check_same(f"Lengths of the mask and of `{name}`", **{"mask": size, name: length})
+            check_same(f"{what} of the {name} and of `{other}`", **{name: size, other: known})
 
 
 def check_count(name, value, minimum=1):

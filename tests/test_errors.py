@@ -391,6 +391,22 @@ ROWS = {
         ValueError,
         r"Lengths of `query` and its positions must be equal\. Received: query=3, positions=4",
     ),
+    "segments of another batch": (
+        lambda: ka.SelfAttention(2, 4)(X, segment_ids=np.ones((B + 1, T), "int32")),
+        ValueError,
+        r"Batch sizes of `query` and its segment_ids must be equal\. Received: query=2, "
+        r"segment_ids=3",
+    ),
+    "a bias of another batch": (
+        lambda: ka.SelfAttention(2, 4)(X[:1], attention_bias=zeros(3, T, T)),
+        ValueError,
+        r"Batch sizes of the bias and of `query` must be equal\. Received: bias=3, query=1",
+    ),
+    "a bias of too few axes, of a functional model": (
+        lambda: ka.SelfAttention(2, 4)(keras.Input((T, D)), attention_bias=zeros(T)),
+        ValueError,
+        r"`attention_bias` must be \(T, S\), .*Received: attention_bias\.shape=\(3,\)",
+    ),
     "segments of an image": (
         lambda: ka.MultiHeadAttention(2, 4)(
             zeros(B, T, T, D), segment_ids=np.ones((B, T * T), "int32")

@@ -502,7 +502,6 @@ def test_a_bias_gets_its_gradient_and_none_where_it_is_masked():
     assert (gradient[~mask()] == 0).all() and np.abs(gradient[mask()]).max() > 1e-3
 
 
-@pytest.mark.xfail(strict=True, reason="Keras casts it to the compute dtype before `call`.")
 def test_a_bias_is_not_rounded_in_mixed_precision():
     layer = Attention(dtype="mixed_bfloat16")
     x = np.zeros((1, T, D), "float32")

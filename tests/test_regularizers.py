@@ -158,3 +158,21 @@ def test_it_is_saved_with_the_model_and_trained_on(given, tmp_path):
     np.testing.assert_allclose(loaded.evaluate(x, numpy(model(x)), verbose=0), loss, rtol=1e-5)
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(found)))
     assert regularizers.get(config) == found
+
+
+def test_what_segments_and_patterns_cut_off_is_left_out():
+    x = random(1, 4, D, seed=1)
+    ids = np.array([[1, 1, 2, 3]])
+    by_segments, by_mask = (
+        ka.Attention(
+            normalization="sparsemax", scores_regularizer=regularizers.Entropy(), pattern=pattern
+        )
+        for pattern in (~ka.patterns.Dilated(1), None)
+    )
+    by_segments(x, segment_ids=ids)
+    by_mask(x, attention_mask=np.zeros((4, 4), bool))
+    assert float(by_segments.losses[0]) == float(by_mask.losses[0]) == 0
+    layer, same = (ka.Attention(scores_regularizer="entropy") for _ in range(2))
+    layer(x, segment_ids=(ids, np.array([[1, 1, 1, 1]])))
+    same(x, attention_mask=(ids[0, :, None] == 1) & np.ones((4, 4), bool))
+    np.testing.assert_allclose(numpy(layer.losses[0]), numpy(same.losses[0]), rtol=1e-6)

@@ -303,7 +303,6 @@ def test_several_axes_of_positions_are_refused(name):
 # Given as NumPy arrays, or cast to a layer's dtype, one sequence becomes two tensors.
 
 
-@pytest.mark.xfail(strict=True, reason="Whether query is value is asked of converted copies.")
 @pytest.mark.parametrize("name", ["segment_ids", "positions"])
 @pytest.mark.parametrize("way", ["arrays", "mixed precision"])
 def test_one_sequence_twice_is_one_sequence(way, name):
@@ -313,7 +312,6 @@ def test_one_sequence_twice_is_one_sequence(way, name):
         close(numpy(keras.ops.cast(found, "float32")), numpy(layer(x, **{name: SEGMENTS})), 0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="Two lists of numbers are taken for one array (B, T).")
 def test_the_function_takes_positions_in_lists():
     x = keras.ops.convert_to_tensor(X[:, :2, None])
     given = {"query_positions": [5, 6], "key_positions": [0, 9]}

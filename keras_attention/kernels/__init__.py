@@ -56,7 +56,7 @@ def attend(
     shapes.check_heads(query, key, value)
     choose(kernel)
     if mask is not None:
-        shapes.check_mask(mask, query, key)
+        shapes.check_pairs("mask", mask, query, key)
     positions = places.place(
         ops.shape(query)[1], ops.shape(key)[1], query_positions, key_positions, offset
     )
@@ -68,9 +68,10 @@ def attend(
     if segments is not None:
         queries, keys = segments
         mask = masks.both(mask, ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
-    return reference.attend(
-        query, key, value, bias=_sum(bias, positions), mask=mask, positions=positions, **rest
-    )
+    bias = _sum(bias, positions)
+    if bias is not None:
+        shapes.check_pairs("bias", bias, query, key)
+    return reference.attend(query, key, value, bias=bias, mask=mask, positions=positions, **rest)
 
 
 def _sum(bias, positions):

@@ -30,13 +30,15 @@ class Attended(typing.NamedTuple):
 
     `output` is (B, T, H, V). `scores` is (B, H, T, S), the weights before dropout, or None when
     they were not asked for. `reached` is boolean and broadcasts to (B, H, T): whether a query has
-    any key to attend to; None means that all have. `log_probability` is that of the keys chosen by
+    any key to attend to; None means that all have. `mask` is the whole mask, from padding, pattern
+    and segments, where scores were asked for. `log_probability` is that of the keys chosen by
     hard attention, (B, H, T), where a layer asked for it.
     """
 
     output: object
     scores: object
     reached: object
+    mask: object = None
     log_probability: object = None
 
 
@@ -87,7 +89,7 @@ def attend(
     """
     dtype = keras.backend.standardize_dtype(value.dtype)
     wide = shapes.accumulation_dtype(query, key, value)
-    query = _finite(ops.multiply(ops.cast(query, wide), ops.cast(scale, wide)))
+    query = _finite(ops.multiply(ops.cast(query, wide), scale))
     key = _finite(ops.cast(key, wide))
     heads = query.shape[2]
     if score is None:
@@ -132,7 +134,7 @@ def attend(
     # zeros in the output, the scores and every gradient.
     output = ops.cast(gate(output, reached, "bthv"), dtype)
     scores = ops.cast(gate(weights, reached, "bhts"), dtype) if return_scores else None
-    return Attended(output, scores, reached)
+    return Attended(output, scores, reached, mask if return_scores else None)
 
 
 def _two_features(array):

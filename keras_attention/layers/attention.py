@@ -15,6 +15,7 @@ from keras_attention import (
     scores,
     shapes,
 )
+from keras_attention.layers.exact_inputs import ExactInputs
 
 ops = keras.ops
 
@@ -22,7 +23,7 @@ QK_NORMS = (False, "rms", "layer")
 
 
 @saving.register
-class Attention(saving.ConfigurableLayer):
+class Attention(ExactInputs):
     r"""Attention of queries over keys and values, in one head or several.
 
     Without `key_dim` the layer has no projections: the score compares the raw inputs (Luong et al.
@@ -331,7 +332,7 @@ class Attention(saving.ConfigurableLayer):
         )
         if self.scores_regularizer is not None:
             weights = ops.cast(attended.scores, shapes.accumulation_dtype(attended.scores))
-            self.add_loss(self.scores_regularizer(weights, mask))
+            self.add_loss(self.scores_regularizer(weights, attended.mask))
         output = masks.carry(self._combine(attended, query), query_mask)
         scores = None
         if return_attention_scores:
@@ -502,6 +503,8 @@ class Attention(saving.ConfigurableLayer):
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self._pair("positions", positions, query, value)
         self._pair("segment_ids", segment_ids, query, value)
+        if attention_bias is not None and len(query.shape) == 3:
+            inputs.check_pairs("attention_bias", attention_bias)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = None
         if return_attention_scores:

@@ -85,7 +85,7 @@ class Axes:
         lead = 1 + len(self.free)
         return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
 
-    def fold_mask(self, mask, query, value):
+    def fold_mask(self, mask, query, value, name="attention_mask"):
         """An attention mask (or bias) to (B · free, 1 or H, T, S).
 
         The mask's last axes are the query's and the key's positions; the axes before them stand for
@@ -96,9 +96,9 @@ class Axes:
         rank = len(mask.shape)
         if not 2 * count <= rank <= full:
             raise ValueError(
-                f"`attention_mask` must have {2 * count} to {full} axes, the last {2 * count} "
+                f"`{name}` must have {2 * count} to {full} axes, the last {2 * count} "
                 "being positions of query and key. "
-                f"Received: attention_mask.shape={tuple(mask.shape)}"
+                f"Received: {name}.shape={tuple(mask.shape)}"
             )
         for _ in range(full - rank):
             mask = ops.expand_dims(mask, -2 * count - 1)

@@ -195,7 +195,8 @@ class MultiHeadAttention(Attention):
 
     def _bias(self, bias, query, value):
         if bias is not None and not self._axes.trivial:
-            return self._axes.fold_mask(ops.convert_to_tensor(bias), query, value)
+            bias = ops.convert_to_tensor(bias)
+            return self._axes.fold_mask(bias, query, value, "attention_bias")
         return super()._bias(bias, query, value)
 
     def _mask(self, query, value, query_mask, key_mask, attention_mask):

@@ -13,6 +13,7 @@ from keras_attention import (
     shapes,
 )
 from keras_attention import positions as position_slots
+from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
@@ -20,7 +21,7 @@ ops = keras.ops
 
 
 @saving.register
-class TransformerBlock(saving.ConfigurableLayer):
+class TransformerBlock(ExactInputs):
     r"""An encoder block of Vaswani et al. 2017, section 3.1; decoder-only with `causal=True`.
 
     Post-norm, the default: `x = norm(x + attention(x))`, then `x = norm(x + feed_forward(x))`.
