@@ -176,6 +176,14 @@ def test_every_allowed_combination_works_in_attention(score, position, pattern, 
     check_all(layers, pattern, symmetric)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("score, position", [pair for pair in PAIRS if fits(*pair)])
+def test_the_whole_product_of_what_is_allowed_works(score, position):
+    for pattern, normalization in itertools.product(PATTERNS, OTHERS):
+        layers = layers_of(Attention, score, position, pattern, normalization)
+        check_all(layers, pattern, position == pattern == "none" and score != "location")
+
+
 @pytest.mark.parametrize("score, position, pattern, normalization", CHOSEN[::5])
 def test_a_sample_of_combinations_works_in_grouped_heads(score, position, pattern, normalization):
     given = {"num_key_value_heads": G, "qk_norm": "rms", "logit_soft_cap": 3.0}
