@@ -79,6 +79,15 @@ def check_pairs(name, array):
         )
 
 
+def check_bias(name, array):
+    """Raises where a bias is a mask: added, True would be a 1."""
+    if keras.backend.standardize_dtype(array.dtype) == "bool":
+        raise TypeError(
+            f"`{name}` must be numbers to add to the scores. Received: dtype bool. "
+            "Pass a mask as `attention_mask`."
+        )
+
+
 def four_axes(name, array):
     """An array for pairs, (T, S), (B, T, S) or (B, H, T, S), with all four axes."""
     check_pairs(name, array)

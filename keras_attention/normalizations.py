@@ -140,6 +140,8 @@ class Choice:
 
 def _one_hot(scores):
     """One at the first of the largest scores of each row, zero elsewhere."""
+    if 0 in scores.shape:
+        return ops.zeros_like(scores)
     largest = ops.expand_dims(ops.argmax(scores, axis=-1), -1)
     places = ops.arange(ops.shape(scores)[-1], dtype=largest.dtype)
     return ops.cast(ops.equal(places, largest), scores.dtype)

@@ -81,6 +81,23 @@ def attend(
     normalization = normalizations.get(normalization)
     if logit_soft_cap is not None:
         shapes.check_positive("logit_soft_cap", logit_soft_cap)
+    if sink is not None:
+        sink = keras.ops.convert_to_tensor(sink)
+        if not isinstance(normalization, normalizations.Softmax):
+            raise ValueError(
+                "A sink takes part in a softmax: `sink` needs normalization='softmax'. "
+                f"Received: normalization={normalization!r}"
+            )
+        if tuple(sink.shape) != (query.shape[2],):
+            raise ValueError(
+                "`sink` must be one number for each head of `query`, (H,). Received: "
+                f"sink.shape={tuple(sink.shape)}, query.shape={tuple(query.shape)}"
+            )
+    if query_positions is not None and not (isinstance(offset, int) and offset == 0):
+        raise ValueError(
+            "`offset` and `query_positions` both say where queries stand: pass one of them. "
+            f"Received: offset={offset!r} beside `query_positions`"
+        )
     if not score.built:
         # A copy, so that an error leaves the caller's score as it was.
         probe = type(score).from_config(score.get_config())
@@ -105,7 +122,7 @@ def attend(
         key_positions=key_positions,
         offset=offset,
         soft_cap=logit_soft_cap,
-        sink=None if sink is None else keras.ops.convert_to_tensor(sink),
+        sink=sink,
         normalization=normalization.as_kernel_argument(),
         dropout=dropout,
         seed=seed,

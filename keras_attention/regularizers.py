@@ -1,7 +1,8 @@
 """Losses on attention weights, for the `scores_regularizer` of every attention layer.
 
-One of your own is a subclass with one method, which is given the float32 weights before dropout
-and the boolean mask (or None), both broadcasting to (B, H, T, S), and returns a number:
+One of your own is a subclass with one method, which is given the weights before dropout, as the
+layer would return them but in float32, and the boolean mask (or None), both broadcasting to
+(B, H, T, S), and returns a number:
 
 >>> import keras
 >>> from keras_attention import regularizers
@@ -52,7 +53,7 @@ class DoublyStochastic(Regularizer):
 
     def __call__(self, weights, mask):
         received = ops.sum(weights, axis=-2)
-        seen, queries = ops.ones_like(received), ops.ones_like(weights[..., 0])
+        seen, queries = ops.ones_like(received), ops.ones_like(ops.sum(weights, axis=-1))
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(weights))
             seen = ops.cast(ops.any(mask, axis=-2), weights.dtype)
@@ -63,7 +64,8 @@ class DoublyStochastic(Regularizer):
                 ops.sum(seen, axis=-1, keepdims=True), 1.0
             )
         missing = ops.square(target - received) * seen
-        return self.factor * ops.mean(ops.sum(missing, axis=-1))
+        loss = ops.sum(missing, axis=-1)
+        return self.factor * _mean(loss, ops.ones_like(loss))
 
 
 @saving.register
@@ -85,11 +87,16 @@ class Entropy(Regularizer):
         positive = weights > 0
         logs = ops.log(ops.where(positive, weights, ops.ones_like(weights)))
         entropy = -ops.sum(weights * logs, axis=-1)
-        if mask is None:
-            return self.factor * ops.mean(entropy)
-        reached = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
-        reached = ops.cast(reached, weights.dtype)
-        return self.factor * ops.sum(entropy * reached) / ops.maximum(ops.sum(reached), 1.0)
+        reached = ops.ones_like(entropy)
+        if mask is not None:
+            mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
+            reached = ops.cast(mask, weights.dtype)
+        return self.factor * _mean(entropy, reached)
+
+
+def _mean(array, counted):
+    """The mean where `counted` is 1; 0 where it nowhere is."""
+    return ops.sum(array * counted) / ops.maximum(ops.sum(counted), 1.0)
 
 
 BUILTIN = {"doubly_stochastic": DoublyStochastic, "entropy": Entropy}

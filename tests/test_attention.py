@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_attention import Attention, SelfAttention, masks, patterns
+from keras_attention import (
+    Attention,
+    MultiHeadAttention,
+    SelfAttention,
+    masks,
+    patterns,
+    positions,
+)
 from tests import definition
 
 B, T, S, D, H, K = 3, 5, 7, 8, 2, 4
@@ -339,3 +346,28 @@ def test_dropout_is_only_in_training_and_scores_are_before_it():
     assert np.abs(numpy(layer(X, training=True)) - numpy(trained)).max() > 0.1
     again = made(inputs=(X,), dropout=0.5, seed=1)
     np.testing.assert_array_equal(numpy(again(X, training=True)), numpy(trained))
+
+
+EMPTY = [
+    lambda: Attention(),
+    lambda: Attention(normalization="hard", seed=1),
+    lambda: Attention(normalization="sparsemax", scores_regularizer="entropy"),
+    lambda: Attention(2, 4, position=positions.Shaw(2)),
+    lambda: Attention(2, 4, position="alibi", scores_regularizer="doubly_stochastic"),
+    lambda: Attention(2, 4, position="relative_bias", use_sink=True),
+    lambda: MultiHeadAttention(2, 4, position="rotary", bias_initializer="ones"),
+]
+
+
+@pytest.mark.parametrize("make", EMPTY)
+@pytest.mark.parametrize("batch, queries, keys", [(0, 3, 5), (2, 0, 5), (2, 3, 0), (2, 0, 0)])
+def test_batches_and_sequences_of_nothing(make, batch, queries, keys):
+    layer = make()
+    layer.build((None, None, 8), (None, None, 8))
+    x, memory = np.ones((batch, queries, 8), "float32"), np.ones((batch, keys, 8), "float32")
+    output, weights = layer(x, memory, return_attention_scores=True, training=True)
+    assert tuple(output.shape) == (batch, queries, 8)
+    assert tuple(weights.shape[2:]) == (queries, keys)
+    if keys == 0:
+        assert not keras.ops.convert_to_numpy(output).any()
+    assert all(np.isfinite(keras.ops.convert_to_numpy(loss)).all() for loss in layer.losses)

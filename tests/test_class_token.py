@@ -47,3 +47,9 @@ def test_as_a_summary_it_skips_padding_on_either_side():
     # With nothing but padding, the token sees itself.
     empty = numpy(block(token(X[:1, :0]))[:, 0])
     np.testing.assert_allclose(found[2:], empty, rtol=1e-5, atol=1e-6)
+
+
+def test_it_stands_before_a_sequence_of_nothing():
+    output = ka.ClassToken()(X[:, :0], mask=KEPT[:, :0])
+    assert output.shape == (B, 1, D)
+    np.testing.assert_array_equal(numpy(masks.implicit(output)), np.ones((B, 1), bool))

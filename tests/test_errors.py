@@ -48,7 +48,7 @@ def built_cell():
     return built, rnn
 
 
-SHARED = positions.Shaw(2)
+SHARED, SHARED_SCORE = positions.Shaw(2), scores.General()
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
@@ -406,6 +406,40 @@ ROWS = {
         lambda: ka.SelfAttention(2, 4)(keras.Input((T, D)), attention_bias=zeros(T)),
         ValueError,
         r"`attention_bias` must be \(T, S\), .*Received: attention_bias\.shape=\(3,\)",
+    ),
+    "a bias that is a mask": (
+        lambda: ka.SelfAttention(2, 4)(X, attention_bias=zeros(T, T, dtype="bool")),
+        TypeError,
+        r"`attention_bias` must be numbers to add to the scores\. Received: dtype bool\.",
+    ),
+    "a sink of a sigmoid, as a function": (
+        lambda: ops.attend(*heads(), normalization="sigmoid", sink=zeros(2)),
+        ValueError,
+        r"`sink` needs normalization='softmax'\. Received: normalization=Sigmoid\(\)",
+    ),
+    "sinks of other heads": (
+        lambda: ops.attend(*heads(), sink=zeros(3)),
+        ValueError,
+        r"`sink` must be one number for each head of `query`, \(H,\)\. Received: "
+        r"sink\.shape=\(3,\)",
+    ),
+    "two ways to say where queries stand": (
+        lambda: ops.attend(*heads(), offset=2, query_positions=np.arange(T)),
+        ValueError,
+        r"`offset` and `query_positions` both say where queries stand.*Received: offset=2",
+    ),
+    "segments round a predicted centre": (
+        lambda: ka.LocalAttention(2, "predictive")(
+            X, Y, segment_ids=(zeros(B, T, dtype="int32"), zeros(B, S, dtype="int32"))
+        ),
+        ValueError,
+        r"mode='predictive' takes no `segment_ids`",
+    ),
+    "a score shared by layers of other sizes": (
+        lambda: [ka.Attention(h, 4, score=SHARED_SCORE)(X) for h in (1, 2)],
+        ValueError,
+        r"A General serves layers of equal sizes.*\(\(1, 4\), \(1, 4\)\)\. "
+        r"Received: \(\(2, 4\), \(2, 4\)\)",
     ),
     "segments of an image": (
         lambda: ka.MultiHeadAttention(2, 4)(

@@ -74,3 +74,9 @@ def test_padding_changes_nothing(side):
     padded = np.pad(X, ((0, 0), amounts, (0, 0)), constant_values=9)
     kept = np.pad(np.ones((B, S), bool), ((0, 0), amounts))
     np.testing.assert_allclose(numpy(layer(padded, mask=kept)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sequence_of_nothing_gives_zeros():
+    layer = ka.FeedForwardAttention()
+    layer.build((None, None, D))
+    np.testing.assert_array_equal(numpy(layer(X[:, :0])), np.zeros((B, D)))

@@ -175,6 +175,23 @@ def test_no_gradient_goes_into_the_reward():
     np.testing.assert_array_equal(of_reward, 0.0)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_the_loss_is_in_float32_in_every_policy(policy):
+    layer = ka.ReinforceLoss(dtype=policy)
+    likely, reward = np.full((1, 1, 1), -100.7, "float32"), np.array([-1e5], "float32")
+    output = layer(likely, reward, training=True)
+    np.testing.assert_array_equal(numpy(output), likely)
+    np.testing.assert_allclose(numpy(layer.losses[0]), -100.7e5, rtol=1e-5)
+    np.testing.assert_allclose(numpy(layer.baseline), -1e4, rtol=1e-5)
+
+
+def test_dropout_draws_other_numbers_than_the_choice():
+    layer = ka.HardAttention(dropout=0.5, seed=1)
+    ones = np.ones((64, 10, 4), "float32")
+    dropped = numpy(layer(0 * ones, ones, training=True))[..., 0] == 0
+    assert 0.35 < dropped.mean() < 0.65
+
+
 # Learning
 
 
@@ -195,7 +212,7 @@ def model_for(gradient):
         seen, likely = seen
     guess = keras.layers.Dense(3, "softmax")(keras.layers.Flatten()(seen))
     if gradient == "straight_through":
-        return keras.Model([x, label], guess), keras.Model(x, guess)
+        return keras.Model(x, guess), keras.Model(x, guess)
     reward = -keras.losses.sparse_categorical_crossentropy(label[:, 0], guess)
     choice = ka.ReinforceLoss(entropy_factor=0.2)(likely, reward)
     return keras.Model([x, label], [guess, choice]), keras.Model(x, guess)
@@ -207,7 +224,8 @@ def test_it_learns_where_to_look(gradient):
     x, label = task()
     loss = keras.losses.SparseCategoricalCrossentropy()
     training.compile(keras.optimizers.Adam(0.03), [loss, None] if gradient == "reinforce" else loss)
-    training.fit([x, label], label, epochs=40, batch_size=64, verbose=0)
+    inputs = [x, label] if gradient == "reinforce" else x
+    training.fit(inputs, label, epochs=40, batch_size=64, verbose=0)
     unseen, answer = task(seed=1)
     guess = using.predict(unseen, verbose=0)
     assert (guess.argmax(-1) == answer[:, 0]).mean() > 0.9

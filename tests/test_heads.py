@@ -510,3 +510,23 @@ def test_a_bias_is_not_rounded_in_mixed_precision():
     _, weights = layer(x, attention_bias=bias, return_attention_scores=True)
     powers = np.exp(0.5 * np.arange(T))
     close(numpy(weights)[0, 0, 0], powers / powers.sum(), 0.01)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (2, 1, 1, 1), (1, 5, 1, 1), (2, 5, 1, 1), (2, 1, 5)])
+def test_a_bias_of_any_shape_is_its_broadcast(shape):
+    """Keras's `add` on TensorFlow takes one long axis for the features, whichever it is."""
+    heads = [
+        np.random.default_rng(i).normal(size=(2, 5, 5, 3)).astype("float32") for i in (1, 2, 3)
+    ]
+    bias = np.random.default_rng(4).normal(size=shape).astype("float32")
+    full = bias if bias.ndim == 4 else bias[:, None] if bias.ndim == 3 else bias[None, None]
+    given = {"normalization": "sigmoid"}
+    expected = ops.attend(*heads, bias=np.broadcast_to(full, (2, 5, 5, 5)).copy(), **given)
+    found = ops.attend(*heads, bias=full, **given)
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-6)
+    layer = Attention(5, 3, normalization="sigmoid")
+    x = heads[0][:, :, 0]
+    expected = layer(x, attention_bias=np.broadcast_to(full, (2, 5, 5, 5)).copy())
+    np.testing.assert_allclose(
+        numpy(layer(x, attention_bias=bias)), numpy(expected), rtol=1e-5, atol=1e-6
+    )

@@ -82,5 +82,5 @@ def _sum(bias, positions):
         if callable(part) and not ops.is_tensor(part):
             part = part(positions.query, positions.key)
         if part is not None:
-            total = part if total is None else ops.add(total, part)
+            total = part if total is None else total + part
     return total

@@ -102,7 +102,8 @@ def attend(
     if soft_cap is not None:
         logits = ops.multiply(ops.tanh(ops.divide(logits, soft_cap)), soft_cap)
     if bias is not None:
-        logits = ops.add(logits, ops.cast(bias, wide))
+        # By the operator: Keras's `add` takes a bias with one long axis for one of the features.
+        logits = logits + ops.cast(bias, wide)
     if not (bias is None and score is None and relative_keys is None):
         logits = ops.clip(logits, -_HIGHEST, _HIGHEST)
     if mask is not None:
@@ -120,6 +121,8 @@ def attend(
         weights = ops.multiply(weights, ops.cast(gain, wide))
 
     reached = None if mask is None else ops.any(mask, axis=-1)
+    if key.shape[1] == 0:
+        reached = ops.zeros((1, 1, 1), "bool")
     dropped = weights
     if dropout:
         dropped = keras.random.dropout(weights, dropout, seed=seed)
@@ -181,10 +184,16 @@ def _softmax(logits):
     return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
+def _column(logits):
+    """Zeros (B, H, T, 1), also where there is no key."""
+    return ops.sum(ops.zeros_like(logits), axis=-1, keepdims=True)
+
+
 def _softmax_with_sink(logits, sink):
     """Softmax over keys and the sink, without the sink: it takes its share and gives nothing."""
-    sink = ops.broadcast_to(sink[:, None, None], (*ops.shape(logits)[:3], 1))
-    return ops.softmax(ops.concatenate([logits, sink], axis=-1), axis=-1)[..., :-1]
+    # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
+    sink = _column(logits) + sink[:, None, None]
+    return _softmax(ops.concatenate([logits, sink], axis=-1))[..., :-1]
 
 
 def gate(array, reached, axes):

@@ -20,12 +20,14 @@ def scores(query, table, length, positions):
         length: S.
         positions: the `Positions` of queries and keys.
     """
+    if _nothing(query.shape[1], length):
+        return ops.zeros((*ops.shape(query)[:1], query.shape[2], ops.shape(query)[1], length))
     if positions.consecutive:
         rows = _rows(table, ops.shape(query)[1], length, positions.offset)
         return _to_pairs(_inner(query, rows), length)
     products = _inner(query, table)
-    shape = (*ops.shape(products)[:3], length)
-    buckets = ops.broadcast_to(_buckets(table, positions), shape)
+    # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
+    buckets = _buckets(table, positions) + ops.cast(ops.zeros_like(products[..., :1]), "int32")
     return ops.take_along_axis(products, buckets, axis=-1)
 
 
@@ -35,11 +37,18 @@ def values(weights, table, positions):
     `table` is (H or 1, 2k + 1, V).
     """
     batch, heads, queries, keys = ops.shape(weights)
+    if _nothing(queries, keys):
+        return ops.zeros((batch, queries, heads, table.shape[-1]), weights.dtype)
     if positions.consecutive:
         rows = _rows(table, queries, keys, positions.offset)
         return _outer(_to_distances(weights), rows)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
     return _outer(_sums(weights, buckets, table.shape[1]), table)
+
+
+def _nothing(*lengths):
+    """Whether a length is known to be 0: there are no distances then."""
+    return any(isinstance(length, int) and length == 0 for length in lengths)
 
 
 def _inner(query, rows):

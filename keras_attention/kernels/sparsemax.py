@@ -23,6 +23,8 @@ def sparsemax(scores, mask=None):
         mask: boolean, broadcasts to `scores`, True = attend; or None. Keys that it masks get
             exactly 0, unless a row has no other: then all are equal.
     """
+    if 0 in scores.shape:
+        return ops.zeros_like(scores)
     if mask is not None:
         scores = ops.where(mask, scores, ops.cast(_MASKED, scores.dtype))
     # Only differences count, and no key is in the support unless it is less than 1 below the

@@ -217,12 +217,14 @@ class Attention(ExactInputs):
                 slot.build(query_heads, key_heads)
         if self.use_sink:
             self.sink = self.add_weight(name="sink", shape=(self.num_heads,), initializer="zeros")
-        if self.normalization.random:
-            self._choice_seed = keras.random.SeedGenerator(self.seed)
         # A Dropout layer rather than a seed generator, for the sake of its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
+        if self.normalization.random:
+            # One generator for both: two of one seed would drop by the numbers that chose.
+            shared = self._dropout_layer.seed_generator if self.dropout else None
+            self._choice_seed = shared or keras.random.SeedGenerator(self.seed)
 
     def _check_shapes(self, query_shape, value_shape, key_shape):
         named = {"query": query_shape, "value": value_shape, "key": key_shape}
@@ -378,6 +380,7 @@ class Attention(ExactInputs):
         if bias is None:
             return None
         bias = ops.convert_to_tensor(bias)
+        inputs.check_bias("attention_bias", bias)
         return inputs.four_axes("attention_bias", bias)
 
     def _mask(self, query, value, query_mask, key_mask, attention_mask):
@@ -505,6 +508,7 @@ class Attention(ExactInputs):
         self._pair("segment_ids", segment_ids, query, value)
         if attention_bias is not None and len(query.shape) == 3:
             inputs.check_pairs("attention_bias", attention_bias)
+            inputs.check_bias("attention_bias", attention_bias)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = None
         if return_attention_scores:

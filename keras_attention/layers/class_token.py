@@ -75,4 +75,6 @@ def _with_first(mask):
     """A mask (B, T) with True before it, (B, T + 1); None stays None."""
     if mask is None:
         return None
-    return ops.concatenate([ops.ones_like(mask[:, :1]), mask], axis=1)
+    # True whatever the mask is, and also where it has no position.
+    first = ops.logical_or(ops.any(mask, axis=1, keepdims=True), True)
+    return ops.concatenate([first, mask], axis=1)

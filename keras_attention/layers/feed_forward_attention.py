@@ -66,4 +66,4 @@ class FeedForwardAttention(AttentionPooling):
 
     def _query(self, x):
         # The score looks at keys alone. One query asks it to.
-        return ops.zeros_like(x[:, :1])
+        return ops.zeros((ops.shape(x)[0], 1, x.shape[-1]), self.compute_dtype)

@@ -30,7 +30,7 @@ class LocalAttention(Attention):
 
     Call arguments are those of `Attention`. S counts the real keys of each row, and s is the place
     of a key among them, so that padding on either side changes nothing; monotonic windows stand on
-    `positions`.
+    `positions`. Predicted ones take no `segment_ids`.
 
     Returns:
         As `Attention`.
@@ -103,6 +103,11 @@ class LocalAttention(Attention):
     def _kernel_arguments(self, arguments, query, key_mask):
         if self.mode == "monotonic":
             return arguments
+        if arguments["segments"] is not None:
+            raise ValueError(
+                "A predicted centre lies anywhere in a row, so mode='predictive' takes no "
+                "`segment_ids`: give each text a row of its own. Received: `segment_ids`"
+            )
         distance = self._distance(query, arguments["value"], key_mask)
         near = ops.less_equal(ops.abs(distance), float(self.window))
         closeness = ops.exp(-2.0 * ops.square(distance / self.window))

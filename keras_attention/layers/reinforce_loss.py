@@ -55,7 +55,8 @@ class ReinforceLoss(saving.ConfigurableLayer):
         shapes.check_positive("factor", factor)
         shapes.check_rate("momentum", momentum)
         shapes.check_number("entropy_factor", entropy_factor)
-        super().__init__(**kwargs)
+        # In half precision a reward would be rounded, and a large one infinite.
+        super().__init__(autocast=False, **kwargs)
         self.factor = factor
         self.momentum = momentum
         self.entropy_factor = entropy_factor

@@ -138,7 +138,8 @@ class TransformerBlock(ExactInputs):
             scores_regularizer=self.scores_regularizer,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
-            seed=self.seed,
+            # Another one, or weights and branches would be dropped by the same numbers.
+            seed=None if self.seed is None else self.seed + 1,
             name="attention",
             dtype=self.dtype_policy,
         )

@@ -31,5 +31,5 @@ BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias, "sha
 
 
 def get(position):
-    """The position that `position` names: a position, its saved config, "rotary" or None."""
+    """The position that `position` names: a position, its saved config, None or a name."""
     return saving.slot("position", Position, BUILTIN, position, optional=True)

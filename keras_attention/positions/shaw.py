@@ -65,7 +65,8 @@ class Shaw(Position):
     def expect_values(self, value_shape):
         if self.use_values:
             size = value_shape[-1]
-            self._check("value_dim", self._value_size or size, size)
+            if self.built:
+                self._check("value_dim", self._value_size, size)
             self._value_size = size
 
     def build(self, query_shape, key_shape):

@@ -117,6 +117,18 @@ class Learned(Score):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self._sizes = None
+
+    def as_kernel_arguments(self, query, key, key_is_prepared=False):
+        sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
+        if not key_is_prepared:
+            self._sizes = self._sizes or sizes
+            if sizes != self._sizes:
+                raise ValueError(
+                    f"A {type(self).__name__} serves layers of equal sizes. Its query and key had "
+                    f"(heads, features) {self._sizes}. Received: {sizes}"
+                )
+        return super().as_kernel_arguments(query, key, key_is_prepared)
 
     def add_kernel(self, name, shape):
         """A weight that multiplies, (heads, ...)."""
