@@ -22,7 +22,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
-    install_requires=["keras>=3.12", "numpy"],
+    install_requires=["keras>=3.13", "numpy"],
     extras_require={
         "tensorflow": ["tensorflow>=2.20"],
         "jax": ["jax"],
