@@ -94,7 +94,7 @@ class Hard(Normalization):
     def __init__(self, gradient="straight_through", temperature=1.0):
         if gradient not in GRADIENTS:
             raise ValueError(f"`gradient` must be one of {GRADIENTS}. Received: {gradient!r}")
-        shapes.check_positive("temperature", temperature)
+        shapes.check_number("temperature", temperature, above=0)
         self.gradient = gradient
         self.temperature = temperature
 

@@ -80,7 +80,7 @@ def attend(
     pattern, score = patterns.get(pattern), scores.get(score)
     normalization = normalizations.get(normalization)
     if logit_soft_cap is not None:
-        shapes.check_positive("logit_soft_cap", logit_soft_cap)
+        shapes.check_number("logit_soft_cap", logit_soft_cap, above=0)
     if sink is not None:
         sink = keras.ops.convert_to_tensor(sink)
         if not isinstance(normalization, normalizations.Softmax):

@@ -45,9 +45,9 @@ class DoublyStochastic(Regularizer):
     """
 
     def __init__(self, factor=1.0, target=1.0):
-        shapes.check_positive("factor", factor)
+        shapes.check_number("factor", factor, above=0)
         if target is not None:
-            shapes.check_positive("target", target)
+            shapes.check_number("target", target, above=0)
         self.factor = factor
         self.target = target
 

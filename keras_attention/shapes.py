@@ -82,16 +82,17 @@ def is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_number(name, value):
-    """Raises unless `value` is a finite number."""
-    if not is_number(value):
-        raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}")
-
-
-def check_positive(name, value):
-    """Raises unless `value` is a finite number above zero."""
-    if not is_number(value) or value <= 0:
-        raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
+def check_number(name, value, above=None, minimum=None):
+    """Raises unless `value` is a finite number, above `above` or of at least `minimum`."""
+    within = (
+        is_number(value)
+        and (above is None or value > above)
+        and (minimum is None or value >= minimum)
+    )
+    if not within:
+        bound = "" if minimum is None else f" of at least {minimum}"
+        bound = bound if above is None else f" above {above}"
+        raise ValueError(f"`{name}` must be a finite number{bound}. Received: {name}={value!r}")
 
 
 def check_rate(name, value):

@@ -284,7 +284,7 @@ ROWS = {
     "a soft cap of zero": (
         lambda: ops.attend(*heads(), logit_soft_cap=0),
         ValueError,
-        r"`logit_soft_cap` must be a positive number\. Received: logit_soft_cap=0",
+        r"`logit_soft_cap` must be a finite number above 0\. Received: logit_soft_cap=0",
     ),
     # Heads, hard attention, regularizers
     "groups of heads that do not divide": (
@@ -316,7 +316,7 @@ ROWS = {
     "a temperature of zero": (
         lambda: normalizations.Hard(temperature=0.0),
         ValueError,
-        r"`temperature` must be a positive number\. Received: temperature=0\.0",
+        r"`temperature` must be a finite number above 0\. Received: temperature=0\.0",
     ),
     "rewards for each choice": (
         lambda: ka.ReinforceLoss()(zeros(B, 2, T), zeros(B, 2)),

@@ -323,9 +323,9 @@ def test_a_soft_cap_holds_for_every_score_and_in_layers():
 @pytest.mark.parametrize("cap", [0, -1.0, float("inf"), float("nan"), True, "50"])
 def test_a_soft_cap_must_be_positive(cap):
     query, key, value = arrays()
-    with pytest.raises(ValueError, match="`logit_soft_cap` must be a positive number"):
+    with pytest.raises(ValueError, match="`logit_soft_cap` must be a finite number above 0"):
         Attention(2, 4, logit_soft_cap=cap)
-    with pytest.raises(ValueError, match="`logit_soft_cap` must be a positive number"):
+    with pytest.raises(ValueError, match="`logit_soft_cap` must be a finite number above 0"):
         ops.attend(query, key, value, logit_soft_cap=cap)
 
 

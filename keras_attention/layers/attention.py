@@ -147,7 +147,7 @@ class Attention(ExactInputs):
         if qk_norm not in QK_NORMS or (isinstance(qk_norm, int) and qk_norm is not False):
             raise ValueError(f"`qk_norm` must be one of {QK_NORMS}. Received: qk_norm={qk_norm!r}")
         if logit_soft_cap is not None:
-            shapes.check_positive("logit_soft_cap", logit_soft_cap)
+            shapes.check_number("logit_soft_cap", logit_soft_cap, above=0)
         shapes.check_rate("dropout", dropout)
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -350,26 +350,25 @@ class Attention(ExactInputs):
         return (self._project_query(query), self._project_value(value), self._project_key(key))
 
     def _project_query(self, query):
-        if self.key_dim is None:
-            query = ops.expand_dims(query, 2)
-        else:
-            query = self._split(self._query_dense(query), self.num_heads)
-        return self._query_norm(query) if self.qk_norm else query
+        heads = self._heads(query, "query")
+        return self._query_norm(heads) if self.qk_norm else heads
 
     def _project_key(self, key):
-        if self.key_dim is None:
-            key = ops.expand_dims(key, 2)
-        else:
-            key = self._split(self._key_dense(key), self._key_value_heads)
-        return self._key_norm(key) if self.qk_norm else key
+        heads = self._heads(key, "key")
+        return self._key_norm(heads) if self.qk_norm else heads
 
     def _project_value(self, value):
-        if self.key_dim is None:
-            return ops.expand_dims(value, 2)
-        return self._split(self._value_dense(value), self._key_value_heads)
+        return self._heads(value, "value")
 
-    def _split(self, projected, heads):
+    def _heads(self, x, role):
+        """The heads of the query, the key or the value, before any norm."""
+        if self.key_dim is None:
+            return ops.expand_dims(x, 2)
+        return self._split(getattr(self, f"_{role}_dense")(x), role)
+
+    def _split(self, projected, role):
         batch, length = ops.shape(projected)[:2]
+        heads = self.num_heads if role == "query" else self._key_value_heads
         return ops.reshape(projected, (batch, length, heads, projected.shape[-1] // heads))
 
     def _pair(self, name, given, query, value):

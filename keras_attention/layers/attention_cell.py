@@ -440,7 +440,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             return attention._project_query(query[:, None])
         # `Dense` is given two axes, since XLA cannot compile TensorFlow's gradient of the product
         # of three axes by two inside a loop.
-        heads = attention._split(dense(query)[:, None], attention.num_heads)
+        heads = attention._split(dense(query)[:, None], "query")
         return attention._query_norm(heads) if attention.qk_norm else heads
 
     def _output(self, context, hidden):

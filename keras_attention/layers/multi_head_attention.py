@@ -169,18 +169,8 @@ class MultiHeadAttention(Attention):
 
     # Computing
 
-    def _project_query(self, query):
-        heads = self._fold(self._query_dense(query))
-        return self._query_norm(heads) if self.qk_norm else heads
-
-    def _project_key(self, key):
-        heads = self._fold(self._key_dense(key))
-        return self._key_norm(heads) if self.qk_norm else heads
-
-    def _project_value(self, value):
-        return self._fold(self._value_dense(value))
-
-    def _fold(self, heads):
+    def _heads(self, x, role):
+        heads = getattr(self, f"_{role}_dense")(x)
         return heads if self._axes.trivial else self._axes.fold(heads)
 
     def _pair(self, name, given, query, value):

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 
 from keras_attention import saving, shapes
-from keras_attention.positions.base import check_number
 from keras_attention.positions.rotary import angles
 
 ops = keras.ops
@@ -123,7 +122,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     def __init__(self, dim=None, merge_mode="add", max_wavelength=10000, **kwargs):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        check_number("max_wavelength", max_wavelength)
+        shapes.check_number("max_wavelength", max_wavelength, above=0)
         self.max_wavelength = max_wavelength
 
     def embed(self, positions, size):

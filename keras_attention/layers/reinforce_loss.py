@@ -52,7 +52,7 @@ class ReinforceLoss(saving.ConfigurableLayer):
     """
 
     def __init__(self, factor=1.0, momentum=0.9, entropy_factor=0.0, **kwargs):
-        shapes.check_positive("factor", factor)
+        shapes.check_number("factor", factor, above=0)
         shapes.check_rate("momentum", momentum)
         shapes.check_number("entropy_factor", entropy_factor)
         # In half precision a reward would be rounded, and a large one infinite.

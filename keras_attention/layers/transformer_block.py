@@ -96,7 +96,7 @@ class TransformerBlock(ExactInputs):
         shapes.check_count("intermediate_dim", intermediate_dim)
         shapes.check_count("num_heads", num_heads)
         shapes.check_rate("dropout", dropout)
-        shapes.check_positive("layer_norm_epsilon", layer_norm_epsilon)
+        shapes.check_number("layer_norm_epsilon", layer_norm_epsilon, above=0)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.intermediate_dim = intermediate_dim

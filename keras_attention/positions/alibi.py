@@ -5,8 +5,8 @@ import math
 import keras
 import numpy as np
 
-from keras_attention import saving
-from keras_attention.positions.base import Position, check_number
+from keras_attention import saving, shapes
+from keras_attention.positions.base import Position
 
 ops = keras.ops
 
@@ -41,7 +41,7 @@ class ALiBi(Position):
     """
 
     def __init__(self, max_bias=8.0, **kwargs):
-        check_number("max_bias", max_bias)
+        shapes.check_number("max_bias", max_bias, above=0)
         super().__init__(**kwargs)
         self.max_bias = max_bias
 

@@ -1,7 +1,5 @@
 """The base of all positions, and what several of them check."""
 
-import math
-
 from keras_attention import saving
 from keras_attention.scores import full_precision
 
@@ -71,12 +69,3 @@ class Position(saving.ConfigurableLayer):
             return self.bias(i, j, num_heads)
 
         return between
-
-
-def check_number(name, value, above=0, minimum=None):
-    """Raises unless `value` is a finite number above `above`, or of at least `minimum`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    enough = number and (value > above if minimum is None else value >= minimum)
-    if not enough or not math.isfinite(value):
-        expected = f"above {above}" if minimum is None else f"of at least {minimum}"
-        raise ValueError(f"`{name}` must be a finite number {expected}. Received: {name}={value!r}")

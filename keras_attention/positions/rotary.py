@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_attention import saving, shapes
-from keras_attention.positions.base import Position, check_number
+from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
 
 ops = keras.ops
@@ -93,14 +93,14 @@ class Rotary(Position):
         truncate=True,
         **kwargs,
     ):
-        check_number("max_wavelength", max_wavelength, above=1)
+        shapes.check_number("max_wavelength", max_wavelength, above=1)
         if dim is not None:
             shapes.check_count("dim", dim, 2)
             _check_even(dim)
         for name, value, known in (("layout", layout, LAYOUTS), ("scaling", scaling, SCALINGS)):
             if value not in known:
                 raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
-        check_number("factor", factor, minimum=1)
+        shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
                 f"`factor` is of a scaling, which must be one of {SCALINGS[1:]}. "
@@ -108,10 +108,10 @@ class Rotary(Position):
             )
         if original_max_length is not None or scaling in ("dynamic", "yarn"):
             shapes.check_count("original_max_length", original_max_length)
-        check_number("beta_slow", beta_slow)
-        check_number("beta_fast", beta_fast, above=beta_slow)
+        shapes.check_number("beta_slow", beta_slow, above=0)
+        shapes.check_number("beta_fast", beta_fast, above=beta_slow)
         if attention_factor is not None:
-            check_number("attention_factor", attention_factor)
+            shapes.check_number("attention_factor", attention_factor, above=0)
         super().__init__(**kwargs)
         self.max_wavelength = max_wavelength
         self.dim = dim
