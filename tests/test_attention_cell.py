@@ -426,6 +426,17 @@ def test_compiled_is_eager(jit_compile):
         assert np.abs(numpy(weight) - old).max() > 0, weight.path
 
 
+def test_a_sink_can_be_trained_in_a_compiled_loop():
+    """XLA cannot compile the gradient of a broadcast in TensorFlow's loops."""
+    memory, x = keras.Input((None, M)), keras.Input((None, D))
+    cell = AttentionCell(layers.GRUCell(H), Attention(2, 3, use_sink=True))
+    outputs = layers.RNN(cell, return_sequences=True)(x, initial_state=cell.initial_state(memory))
+    model = compiled(keras.Model([memory, x], outputs), jit_modes()[-1])
+    before = numpy(cell.attention.sink)
+    assert np.isfinite(model.train_on_batch([MEMORY, X], words(B, T) % H))
+    assert np.abs(numpy(cell.attention.sink) - before).max() > 0
+
+
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy):
     full = AttentionCell(layers.LSTMCell(H), "general", mode="luong", attention_dim=6)
