@@ -37,6 +37,15 @@ def constructor_arguments(cls, stop=object):
     return [name for name in names if name not in fixed]
 
 
+def check_free(cls, arguments):
+    """Raises where `arguments` name one that the preset `cls` fixes."""
+    for name in getattr(cls, "_fixed_arguments", ()):
+        if name in arguments:
+            raise TypeError(
+                f"{cls.__name__} chooses `{name}` itself. Received: {name}={arguments[name]!r}"
+            )
+
+
 def serialize(value):
     """A JSON-ready form of one constructor argument."""
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -96,6 +105,7 @@ def slot(kind, base, builtin, value, optional=False):
     raise TypeError(
         f"`{kind}` must be a string, an instance of {base.__name__} or its saved config. "
         f"Received: {value!r} (of type {type(value).__name__})"
+        + (f". Pass an instance, {value.__name__}(…)" if isinstance(value, type) else "")
     )
 
 

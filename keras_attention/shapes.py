@@ -68,6 +68,18 @@ def check_pairs(name, array, query, key):
             check_same(f"{what} of the {name} and of `{other}`", **{name: size, other: known})
 
 
+def check_scores(scores, query, key):
+    """Raises unless what a score returned is (B, H, T, S), as far as sizes are known."""
+    expected = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    found = tuple(scores.shape)
+    if len(found) != 4 or any(
+        a is not None and b is not None and a != b for a, b in zip(found, expected, strict=True)
+    ):
+        raise ValueError(
+            f"A score must return scores (B, H, T, S), here {expected}. Received: {found}"
+        )
+
+
 def check_count(name, value, minimum=1):
     """Raises unless `value` is an integer (not a bool) of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:

@@ -48,6 +48,13 @@ def built_cell():
     return built, rnn
 
 
+class Misshapen(scores.Score):
+    """Forgets where the heads belong."""
+
+    def call(self, query, key):
+        return keras.ops.einsum("bthk,bshk->btsh", query, key)
+
+
 SHARED, SHARED_SCORE = positions.Shaw(2), scores.General()
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
@@ -434,6 +441,27 @@ ROWS = {
         ),
         ValueError,
         r"mode='predictive' takes no `segment_ids`",
+    ),
+    "a score with its axes in another order": (
+        lambda: ops.attend(*heads((B, T, 4, D), (B, S, 4, D), (B, S, 4, D)), score=Misshapen()),
+        ValueError,
+        r"A score must return scores \(B, H, T, S\), here \(2, 4, 3, 5\)\. "
+        r"Received: \(2, 3, 5, 4\)",
+    ),
+    "a recurrent layer for its cell": (
+        lambda: ka.AttentionCell(keras.layers.GRU(4), "dot"),
+        TypeError,
+        r"`cell` must be a cell for `keras\.layers\.RNN`, such as `keras\.layers\.GRUCell",
+    ),
+    "an argument that a preset fixes": (
+        lambda: ka.RelativePositionAttention(2, 4, 3, position="alibi"),
+        TypeError,
+        r"RelativePositionAttention chooses `position` itself\. Received: position='alibi'",
+    ),
+    "a class for an object": (
+        lambda: ka.Attention(pattern=patterns.Causal),
+        TypeError,
+        r"`pattern` must be .*\(of type type\)\. Pass an instance, Causal\(…\)",
     ),
     "a score shared by layers of other sizes": (
         lambda: [ka.Attention(h, 4, score=SHARED_SCORE)(X) for h in (1, 2)],

@@ -96,6 +96,7 @@ def attend(
         logits = _inner(_two_features(query), _two_features(key))
     else:
         logits = ops.cast(score(query, _repeat(key, heads)), wide)
+        shapes.check_scores(logits, query, key)
     if relative_keys is not None:
         table = _finite(ops.cast(relative_keys, wide))
         logits = ops.add(logits, relative.scores(query, table, ops.shape(key)[1], positions))

@@ -513,8 +513,10 @@ def _cell(cell):
     """The cell to wrap, from what a user gave or from its saved config."""
     cell = saving.deserialize(cell)
     needed = ("call", "state_size")
-    if not all(hasattr(cell, name) for name in needed) or any(
-        isinstance(leaf, AttentionCell) for leaf in _leaves(cell)
+    if (
+        isinstance(cell, keras.layers.RNN)
+        or not all(hasattr(cell, name) for name in needed)
+        or any(isinstance(leaf, AttentionCell) for leaf in _leaves(cell))
     ):
         raise TypeError(
             "`cell` must be a cell for `keras.layers.RNN`, such as `keras.layers.GRUCell(8)`, that "

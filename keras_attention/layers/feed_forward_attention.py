@@ -53,6 +53,7 @@ class FeedForwardAttention(AttentionPooling):
         seed=None,
         **kwargs,
     ):
+        saving.check_free(type(self), kwargs)
         score = scores.KeyOnly(units, activation, kernel_initializer=kernel_initializer)
         super().__init__(
             score=score, normalization=normalization, dropout=dropout, seed=seed, **kwargs

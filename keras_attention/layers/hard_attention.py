@@ -51,6 +51,7 @@ class HardAttention(Attention):
         temperature=1.0,
         **kwargs,
     ):
+        saving.check_free(type(self), kwargs)
         super().__init__(
             num_heads=num_heads,
             key_dim=key_dim,

@@ -52,6 +52,7 @@ class RelativePositionAttention(Attention):
         embeddings_constraint=None,
         **kwargs,
     ):
+        saving.check_free(type(self), kwargs)
         position = positions.Shaw(
             max_distance,
             use_values=use_values,
