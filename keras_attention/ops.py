@@ -1,5 +1,7 @@
 """The functional door: attention of arrays, with no weights and no layer."""
 
+import inspect
+
 import keras
 
 from keras_attention import inputs, kernels, masks, normalizations, patterns, scores, shapes
@@ -71,6 +73,66 @@ def attend(
     >>> ops.attend(query, key, key, pattern="causal", offset=4).shape
     (1, 2, 4, 8)
     """
+    arguments = _arguments(
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        pattern,
+        score,
+        normalization,
+        offset,
+        dropout,
+        seed,
+        return_attention_scores,
+        kernel,
+        logit_soft_cap,
+        sink,
+        query_positions,
+        key_positions,
+        segment_ids,
+    )
+    attended = kernels.attend(**arguments)
+    return (attended.output, attended.scores) if return_attention_scores else attended.output
+
+
+def explain(query, key, value, **arguments):
+    """Which kernel `attend` would run with these arguments, and why: one sentence.
+
+    >>> import keras
+    >>> from keras_attention import ops
+    >>> x = keras.random.normal((1, 6, 4, 8))
+    >>> ops.explain(x, x, x, return_attention_scores=True)
+    'reference: the scores were asked for, and only it has them'
+    """
+    given = inspect.signature(attend).bind(query, key, value, **arguments)
+    given.apply_defaults()
+    name, reason = kernels.explain(**_arguments(**given.arguments))
+    return f"{name}: {reason}"
+
+
+def _arguments(
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    pattern,
+    score,
+    normalization,
+    offset,
+    dropout,
+    seed,
+    return_attention_scores,
+    kernel,
+    logit_soft_cap,
+    sink,
+    query_positions,
+    key_positions,
+    segment_ids,
+):
+    """The arguments of `kernels.attend`, checked."""
     query, key, value = map(keras.ops.convert_to_tensor, (query, key, value))
     shapes.check_heads(query, key, value)
     shapes.check_rate("dropout", dropout)
@@ -111,7 +173,7 @@ def attend(
     offset = _offset(offset)
     query_positions = inputs.integers("query_positions", "query", query_positions, query)
     key_positions = inputs.integers("key_positions", "key", key_positions, key)
-    attended = kernels.attend(
+    return dict(
         **score.as_kernel_arguments(query, key),
         value=value,
         mask=mask,
@@ -129,7 +191,6 @@ def attend(
         return_scores=return_attention_scores,
         kernel=kernel,
     )
-    return (attended.output, attended.scores) if return_attention_scores else attended.output
 
 
 def _offset(offset):
@@ -144,14 +205,3 @@ def _offset(offset):
             f"Received dtype {dtype} and shape {tuple(offset.shape)}"
         )
     return keras.ops.cast(offset, "int32")
-
-
-def explain(kernel="auto"):
-    """Which kernel `attend` would run, and why: one sentence.
-
-    >>> from keras_attention import ops
-    >>> ops.explain()
-    'reference: it is the only kernel there is, and gives every answer'
-    """
-    name, reason = kernels.choose(kernel)
-    return f"{name}: {reason}"

@@ -17,11 +17,27 @@ A pattern of your own is a subclass with one method:
 (True, False)
 """
 
+import dataclasses
+import math
+
 import keras
 
 from keras_attention import saving, shapes
 
 ops = keras.ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Bounds of a pattern: it attends only where −left ≤ j − i ≤ right and (i − j) mod rate = 0.
+
+    None is no bound. `by_distance` says that the pattern asks for j − i alone.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    rate: int = 1
+    by_distance: bool = False
 
 
 class Pattern(saving.Configurable):
@@ -35,6 +51,20 @@ class Pattern(saving.Configurable):
     def attends(self, i, j):
         """Boolean array: may the query at position `i` attend to the key at position `j`?"""
         raise TypeError(f"{type(self).__name__} must implement `attends(self, i, j)`.")
+
+    def span(self):
+        """How far queries see at most, a `Span`: a promise that kernels save work by.
+
+        Unbounded, unless a subclass knows better.
+        """
+        return Span()
+
+    def parts(self):
+        """Patterns that attend to no pair twice, and together to those of this one.
+
+        Each may be bounded where their union is not.
+        """
+        return [self]
 
     def __call__(self, query_positions, key_positions):
         """Asks about every pair: (..., T) and (..., S) positions give a (..., T, S) boolean array.
@@ -64,6 +94,9 @@ class Causal(Pattern):
     def attends(self, i, j):
         return ops.less_equal(j, i)
 
+    def span(self):
+        return Span(None, 0, by_distance=True)
+
 
 @saving.register
 class SlidingWindow(Pattern):
@@ -87,6 +120,9 @@ class SlidingWindow(Pattern):
             ops.greater_equal(j, i - self.left), ops.less_equal(j, i + self.right)
         )
 
+    def span(self):
+        return Span(self.left, self.right, by_distance=True)
+
 
 @saving.register
 class Dilated(Pattern):
@@ -98,6 +134,9 @@ class Dilated(Pattern):
 
     def attends(self, i, j):
         return ops.equal(ops.mod(i - j, self.rate), 0)
+
+    def span(self):
+        return Span(rate=self.rate, by_distance=True)
 
 
 @saving.register
@@ -117,6 +156,13 @@ class Strided(Pattern):
         return ops.logical_or(
             ops.equal(ops.mod(distance, self.rate), 0), ops.less(ops.abs(distance), self.rate)
         )
+
+    def span(self):
+        return Span(by_distance=True)
+
+    def parts(self):
+        near = SlidingWindow(self.rate - 1, self.rate - 1)
+        return [near, Dilated(self.rate) & ~near]
 
 
 @saving.register
@@ -141,6 +187,9 @@ class Block(Pattern):
 
     def attends(self, i, j):
         return ops.equal(ops.floor_divide(i, self.size), ops.floor_divide(j, self.size))
+
+    def span(self):
+        return Span(self.size - 1, self.size - 1)
 
 
 class _Combination(Pattern):
@@ -179,6 +228,21 @@ class And(_Combination):
             allowed = ops.logical_and(allowed, pattern.attends(i, j))
         return allowed
 
+    def span(self):
+        spans = [pattern.span() for pattern in self.patterns]
+        return Span(
+            _bound(min, [span.left for span in spans if span.left is not None]),
+            _bound(min, [span.right for span in spans if span.right is not None]),
+            math.lcm(*(span.rate for span in spans)),
+            all(span.by_distance for span in spans),
+        )
+
+    def parts(self):
+        found = [[]]
+        for pattern in self.patterns:
+            found = [[*some, part] for some in found for part in pattern.parts()]
+        return [self] if len(found) == 1 else [And(some) for some in found]
+
 
 @saving.register
 class Or(_Combination):
@@ -191,6 +255,16 @@ class Or(_Combination):
         for pattern in self.patterns[1:]:
             allowed = ops.logical_or(allowed, pattern.attends(i, j))
         return allowed
+
+    def span(self):
+        spans = [pattern.span() for pattern in self.patterns]
+        lefts, rights = [span.left for span in spans], [span.right for span in spans]
+        return Span(
+            None if None in lefts else max(lefts),
+            None if None in rights else max(rights),
+            math.gcd(*(span.rate for span in spans)),
+            all(span.by_distance for span in spans),
+        )
 
 
 @saving.register
@@ -205,8 +279,15 @@ class Not(Pattern):
     def attends(self, i, j):
         return ops.logical_not(self.pattern.attends(i, j))
 
+    def span(self):
+        return Span(by_distance=self.pattern.span().by_distance)
+
     def __repr__(self):
         return f"~{self.pattern!r}"
+
+
+def _bound(choose, bounds):
+    return choose(bounds) if bounds else None
 
 
 def every(*patterns):

@@ -273,6 +273,11 @@ ROWS = {
         ValueError,
         r"`kernel` must be one of \('auto', .*Received: kernel='quantum'",
     ),
+    "a kernel that cannot": (
+        lambda: ops.attend(*heads(), kernel="banded"),
+        ValueError,
+        r"'banded' cannot do this: the pattern has no window.*Received: kernel='banded'",
+    ),
     "a score with weights and no layer": (
         lambda: ops.attend(*heads(), score="general"),
         ValueError,

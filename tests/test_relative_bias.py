@@ -232,7 +232,7 @@ def test_the_bias_is_float32_under_mixed_precision(dtype):
         return bias(i, j, num_heads)
 
     layer.position.bias = watched
-    layer(x)
+    layer(x, return_attention_scores=True)
     assert seen[0].dtype == "float32"
     at = np.arange(T)
     expected = table_bias(table, at, at, (8, 6, True)).astype("float32")

@@ -200,7 +200,7 @@ def test_masks_and_patterns_count_and_a_query_without_keys_gets_zeros(kind):
 
 @pytest.mark.parametrize("queries, keys, k, offset", [(4, 6, 2, 0), (6, 4, 9, 3), (1, 7, 3, 6)])
 def test_shifting_diagonals_is_looking_up_pairs(queries, keys, k, offset):
-    query, _, _ = heads(queries, keys)
+    query = heads(queries, keys)[0].transpose(0, 2, 1, 3)
     weights = random(B, H, queries, keys, seed=6)
     of_keys, of_values = tables(k, per_head=True)
 
@@ -218,7 +218,7 @@ def test_shifting_diagonals_is_looking_up_pairs(queries, keys, k, offset):
         ]
 
     scores, values, looked_up, summed = run(both, query, weights, of_keys, of_values)
-    assert scores.shape == (B, H, queries, keys) and values.shape == (B, queries, H, V)
+    assert scores.shape == (B, H, queries, keys) and values.shape == (B, H, queries, V)
     close(scores, looked_up)
     close(values, summed)
 

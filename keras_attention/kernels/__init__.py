@@ -2,24 +2,14 @@
 
 import keras
 
-from keras_attention import masks, shapes
-from keras_attention.kernels import places, reference
+from keras_attention import shapes
+from keras_attention.kernels import banded, blockwise, parts, places, reference
 from keras_attention.kernels.reference import Attended
+from keras_attention.kernels.task import Between, Task
 
-__all__ = ["KERNELS", "Attended", "attend", "choose"]
+__all__ = ["KERNELS", "Attended", "Between", "attend", "explain"]
 
 ops = keras.ops
-
-KERNELS = ("auto", "reference")
-
-
-def choose(kernel="auto"):
-    """The kernel that would run, and why: a pair of strings."""
-    if kernel not in KERNELS:
-        raise ValueError(f"`kernel` must be one of {KERNELS}. Received: kernel={kernel!r}")
-    if kernel == "auto":
-        return "reference", "it is the only kernel there is, and gives every answer"
-    return "reference", "it was asked for by name"
 
 
 def attend(
@@ -29,8 +19,6 @@ def attend(
     *,
     mask=None,
     bias=None,
-    pattern=None,
-    segments=None,
     query_positions=None,
     key_positions=None,
     offset=0,
@@ -40,47 +28,190 @@ def attend(
     """Attention by the kernel that `choose` names. See `reference.attend` for the other arguments.
 
     Args:
-        mask: boolean, broadcasts to (B, H, T, S), or None.
-        bias: an array that broadcasts to (B, H, T, S), a function of the two position arrays that
-            gives one, or a list of either, which are added up.
-        pattern: a function of the two position arrays giving a boolean array that broadcasts to
-            (B, T, S), or None. It is given as a function so that kernels which look at few keys
-            never build the rest.
-        segments: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
-            the same number.
+        mask: boolean, broadcasts to (B, H, T, S); or a list of such; or None.
+        bias: an array that broadcasts to (B, H, T, S), a `Between` or another function of the two
+            position arrays that gives one, or a list of either, which are added up.
         query_positions, key_positions: integer arrays (T,) or (B, T), and (S,) or (B, S). None
             counts from `offset`, and from 0.
         offset: position of the first query, a number or one for each row, (B,).
         kernel: one of `KERNELS`.
+        **rest: what else a `Task` is made of. `pattern` is a function of the two position arrays
+            giving a boolean array that broadcasts to (B, T, S), so that kernels which look at few
+            keys never build the rest; `segments` a pair of integer arrays (B, T) and (B, S), a
+            query seeing only keys of the same number.
     """
+    task = _task(query, key, value, mask, bias, query_positions, key_positions, offset, rest)
+    name, _ = choose(task, kernel)
+    return _KERNELS[name](task)
+
+
+def explain(
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    query_positions=None,
+    key_positions=None,
+    offset=0,
+    kernel="auto",
+    **rest,
+):
+    """What `choose` says of the arguments of `attend`."""
+    task = _task(query, key, value, mask, bias, query_positions, key_positions, offset, rest)
+    return choose(task, kernel)
+
+
+def _task(query, key, value, mask, bias, query_positions, key_positions, offset, rest):
+    """A `Task` of the arguments of `attend`."""
     shapes.check_heads(query, key, value)
-    choose(kernel)
-    if mask is not None:
-        shapes.check_pairs("mask", mask, query, key)
+    masks = tuple(_four_axes(array) for array in _listed(mask))
+    for array in masks:
+        shapes.check_pairs("mask", array, query, key)
+    arrays, between = [], []
+    for part in _listed(bias):
+        if isinstance(part, Between):
+            between.append(part)
+        elif callable(part) and not ops.is_tensor(part):
+            between.append(Between(part))
+        else:
+            shapes.check_pairs("bias", part, query, key)
+            arrays.append(_four_axes(part))
     positions = places.place(
         ops.shape(query)[1], ops.shape(key)[1], query_positions, key_positions, offset
     )
-    if pattern is not None:
-        allowed = pattern(positions.query, positions.key)
+    return Task(
+        query,
+        key,
+        value,
+        masks=masks,
+        biases=tuple(arrays),
+        between=tuple(between),
+        positions=positions,
+        **rest,
+    )
+
+
+def _listed(given):
+    parts = given if isinstance(given, (list, tuple)) else [given]
+    return [part for part in parts if part is not None]
+
+
+def _four_axes(array):
+    array = ops.convert_to_tensor(array)
+    for _ in range(4 - len(array.shape)):
+        array = array[None]
+    return array
+
+
+def _by_reference(task):
+    """All of a task by the definition, from whole arrays."""
+    mask, bias = None, None
+    for part in task.masks:
+        mask = part if mask is None else ops.logical_and(mask, part)
+    if task.pattern is not None:
+        allowed = task.pattern(task.positions.query, task.positions.key)
         # (T, S) or (B, T, S), to stand over the heads.
         allowed = ops.expand_dims(allowed, -3)
-        mask = masks.both(mask, allowed if len(allowed.shape) == 4 else allowed[None])
-    if segments is not None:
-        queries, keys = segments
-        mask = masks.both(mask, ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
-    bias = _sum(bias, positions)
-    if bias is not None:
-        shapes.check_pairs("bias", bias, query, key)
-    return reference.attend(query, key, value, bias=bias, mask=mask, positions=positions, **rest)
+        allowed = allowed if len(allowed.shape) == 4 else allowed[None]
+        mask = allowed if mask is None else ops.logical_and(mask, allowed)
+    if task.segments is not None:
+        queries, keys = task.segments
+        same = ops.equal(queries[:, None, :, None], keys[:, None, None, :])
+        mask = same if mask is None else ops.logical_and(mask, same)
+    for part in (
+        *task.biases,
+        *(part(task.positions.query, task.positions.key) for part in task.between),
+    ):
+        # By the operator: Keras's `add` takes a bias with one long axis for one of the features.
+        bias = part if bias is None else bias + part
+    return reference.attend(
+        task.query,
+        task.key,
+        task.value,
+        scale=task.scale,
+        score=task.score,
+        relative_keys=task.relative_keys,
+        relative_values=task.relative_values,
+        positions=task.positions,
+        soft_cap=task.soft_cap,
+        bias=bias,
+        mask=mask,
+        sink=task.sink,
+        normalization=task.normalization,
+        gain=task.gain,
+        dropout=task.dropout,
+        seed=task.seed,
+        return_scores=task.return_scores,
+    )
 
 
-def _sum(bias, positions):
-    """One array of a bias in any of the forms that `attend` takes, or None."""
-    parts = bias if isinstance(bias, (list, tuple)) else [bias]
-    total = None
-    for part in parts:
-        if callable(part) and not ops.is_tensor(part):
-            part = part(positions.query, positions.key)
-        if part is not None:
-            total = part if total is None else total + part
-    return total
+def _by_blocks(task):
+    return _finished(task, *blockwise.attend(task))
+
+
+def _by_bands(task):
+    found = [
+        (blockwise if banded.why_not(part) else banded).attend(part) for part in parts.of(task)
+    ]
+    return _finished(task, *parts.together(found))
+
+
+def _finished(task, output, normalizer):
+    """What a kernel returns, of an output and its normalizer."""
+    if task.sink is not None:
+        # One more key, whose value is zero, takes its share.
+        sink = reference.finite(ops.cast(task.sink, normalizer.dtype))[:, None]
+        share = ops.sigmoid(normalizer - sink)
+        output = output * ops.transpose(share, (0, 2, 1))[..., None]
+    reached = normalizer > blockwise.REACHED if task.restricted else None
+    dtype = keras.backend.standardize_dtype(task.value.dtype)
+    return Attended(ops.cast(output, dtype), None, reached)
+
+
+_KERNELS = {"reference": _by_reference, "blockwise": _by_blocks, "banded": _by_bands}
+KERNELS = ("auto", *_KERNELS)
+
+
+def choose(task, kernel="auto"):
+    """The kernel that would run, and why: a pair of strings."""
+    if kernel not in KERNELS:
+        raise ValueError(f"`kernel` must be one of {KERNELS}. Received: kernel={kernel!r}")
+    cannot = {"blockwise": _needs_reference(task)}
+    cannot["banded"] = cannot["blockwise"] or _no_bands(task)
+    if kernel != "auto":
+        if cannot.get(kernel):
+            raise ValueError(
+                f"The kernel {kernel!r} cannot do this: {cannot[kernel]}. Pass kernel='auto'. "
+                f"Received: kernel={kernel!r}"
+            )
+        return kernel, "it was asked for by name"
+    if cannot["blockwise"]:
+        return "reference", cannot["blockwise"]
+    if not cannot["banded"]:
+        return "banded", "the pattern lets a query see few keys, and only those are computed"
+    return (
+        "blockwise",
+        f"no more than a block of scores is held at once; not 'banded': {cannot['banded']}",
+    )
+
+
+def _no_bands(task):
+    """Why no part of a task is for `banded`, or None."""
+    reasons = [banded.why_not(part) for part in parts.of(task)]
+    return None if None in reasons else reasons[0]
+
+
+def _needs_reference(task):
+    """Why only the definition can do this, or None."""
+    for given, why in (
+        (task.return_scores, "the scores were asked for, and only it has them"),
+        (task.score is not None, "the score is a function of pairs"),
+        (task.normalization is not None, "the normalization is not softmax"),
+        (task.gain is not None, "the weights are multiplied by something"),
+        (0 in (*task.query.shape, *task.key.shape), "a length is 0"),
+    ):
+        if given:
+            return why
+    return None

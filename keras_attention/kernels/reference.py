@@ -89,8 +89,8 @@ def attend(
     """
     dtype = keras.backend.standardize_dtype(value.dtype)
     wide = shapes.accumulation_dtype(query, key, value)
-    query = _finite(ops.multiply(ops.cast(query, wide), scale))
-    key = _finite(ops.cast(key, wide))
+    query = finite(ops.multiply(ops.cast(query, wide), scale))
+    key = finite(ops.cast(key, wide))
     heads = query.shape[2]
     if score is None:
         logits = _inner(_two_features(query), _two_features(key))
@@ -98,8 +98,9 @@ def attend(
         logits = ops.cast(score(query, _repeat(key, heads)), wide)
         shapes.check_scores(logits, query, key)
     if relative_keys is not None:
-        table = _finite(ops.cast(relative_keys, wide))
-        logits = ops.add(logits, relative.scores(query, table, ops.shape(key)[1], positions))
+        table = finite(ops.cast(relative_keys, wide))
+        rows = ops.transpose(query, (0, 2, 1, 3))
+        logits = ops.add(logits, relative.scores(rows, table, ops.shape(key)[1], positions))
     if soft_cap is not None:
         logits = ops.multiply(ops.tanh(ops.divide(logits, soft_cap)), soft_cap)
     if bias is not None:
@@ -115,7 +116,7 @@ def attend(
         if mask is not None:
             weights = ops.where(mask, weights, ops.zeros_like(weights))
     elif sink is not None:
-        weights = _softmax_with_sink(logits, _finite(ops.cast(sink, wide)))
+        weights = _softmax_with_sink(logits, finite(ops.cast(sink, wide)))
     else:
         weights = _softmax(logits)
     if gain is not None:
@@ -133,7 +134,8 @@ def attend(
         if reached is not None:
             # The weights of a row without keys are not zero yet, and reach the table from here.
             dropped = gate(dropped, reached, "bhts")
-        output = ops.add(output, relative.values(dropped, table, positions))
+        rows = relative.values(dropped, table, positions)
+        output = ops.add(output, ops.transpose(rows, (0, 2, 1, 3)))
     # A row without keys has equal weights over masked keys. Closing it here, once, leaves exact
     # zeros in the output, the scores and every gradient.
     output = ops.cast(gate(output, reached, "bthv"), dtype)
@@ -215,8 +217,9 @@ if keras.config.backend() == "tensorflow":
     # TensorFlow's gradient of a clip costs five passes over the array. No value that matters is
     # ever cut off, so it may as well pass straight through. The other backends fuse it away.
     @ops.custom_gradient
-    def _finite(array):
+    def finite(array):
+        """`array` within what products and their sums can be taken of."""
         return _clip(array), lambda upstream: upstream
 
 else:
-    _finite = _clip
+    finite = _clip

@@ -9,21 +9,23 @@ looked up one pair at a time, in (2k + 1) products a query.
 
 import keras
 
+from keras_attention.kernels import primitives
+
 ops = keras.ops
 
 
 def scores(query, table, length, positions):
-    """What distances add to the scores: (B, H, T, S), of query (B, T, H, K).
+    """What distances add to the scores: (B, H, T, S), of query (B, H, T, K).
 
     Args:
         table: (H or 1, 2k + 1, K).
         length: S.
         positions: the `Positions` of queries and keys.
     """
-    if _nothing(query.shape[1], length):
-        return ops.zeros((*ops.shape(query)[:1], query.shape[2], ops.shape(query)[1], length))
+    if _nothing(query.shape[2], length):
+        return ops.zeros((*ops.shape(query)[:3], length), query.dtype)
     if positions.consecutive:
-        rows = _rows(table, ops.shape(query)[1], length, positions.offset)
+        rows = _rows(table, ops.shape(query)[2], length, positions.offset)
         return _to_pairs(_inner(query, rows), length)
     products = _inner(query, table)
     # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
@@ -32,13 +34,13 @@ def scores(query, table, length, positions):
 
 
 def values(weights, table, positions):
-    """What distances add to the output: (B, T, H, V), of weights (B, H, T, S).
+    """What distances add to the output: (B, H, T, V), of weights (B, H, T, S).
 
     `table` is (H or 1, 2k + 1, V).
     """
     batch, heads, queries, keys = ops.shape(weights)
     if _nothing(queries, keys):
-        return ops.zeros((batch, queries, heads, table.shape[-1]), weights.dtype)
+        return ops.zeros((batch, heads, queries, table.shape[-1]), weights.dtype)
     if positions.consecutive:
         rows = _rows(table, queries, keys, positions.offset)
         return _outer(_to_distances(weights), rows)
@@ -52,17 +54,13 @@ def _nothing(*lengths):
 
 
 def _inner(query, rows):
-    """(B, H, T, R) of query (B, T, H, K) and rows (H or 1, R, K)."""
-    if rows.shape[0] == 1:
-        return ops.einsum("bthk,rk->bhtr", query, rows[0])
-    return ops.einsum("bthk,hrk->bhtr", query, rows)
+    """(B, H, T, R) of query (B, H, T, K) and rows (H or 1, R, K)."""
+    return primitives.product(query, rows, flip_second=True)
 
 
 def _outer(weights, rows):
-    """(B, T, H, V) of weights (B, H, T, R) and rows (H or 1, R, V)."""
-    if rows.shape[0] == 1:
-        return ops.einsum("bhtr,rv->bthv", weights, rows[0])
-    return ops.einsum("bhtr,hrv->bthv", weights, rows)
+    """(B, H, T, V) of weights (B, H, T, R) and rows (H or 1, R, V)."""
+    return primitives.product(weights, rows)
 
 
 def _clip(distance, table):
@@ -105,6 +103,20 @@ def _rows(table, queries, keys, offset):
     """The rows for distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
     distance = ops.arange(queries + keys - 1, dtype="int32") - (queries - 1) - offset
     return ops.take(table, _clip(distance, table), axis=1)
+
+
+def by_distance(function, query, key):
+    """A function of the distance only, for each pair of consecutive positions.
+
+    `function` takes positions (1, 1) and (1, N) and gives (H, 1, N), or what broadcasts to it.
+    `query` is (T,) and `key` (S,); gives (1, H, T, S), having asked about T + S − 1 distances.
+    """
+    queries, keys = ops.shape(query)[0], ops.shape(key)[0]
+    first = key[0] - query[0] - (queries - 1)
+    distance = ops.arange(queries + keys - 1, dtype="int32") + first
+    row = function(ops.zeros((1, 1), "int32"), distance[None])
+    row = ops.reshape(row, (1, -1, 1, queries + keys - 1))
+    return _to_pairs(ops.repeat(row, queries, axis=2), keys)
 
 
 def _to_pairs(by_distance, keys):

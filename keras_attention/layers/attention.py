@@ -15,6 +15,7 @@ from keras_attention import (
     scores,
     shapes,
 )
+from keras_attention.layers import projections
 from keras_attention.layers.exact_inputs import ExactInputs
 
 ops = keras.ops
@@ -347,7 +348,36 @@ class Attention(ExactInputs):
 
     def _project(self, query, value, key):
         """The heads: query (B, T, H, K), value (B, S, G, V) and key (B, S, G, K)."""
-        return (self._project_query(query), self._project_value(value), self._project_key(key))
+        given = {"query": query, "value": value, "key": key}
+        if not self._project_together(query, value, key):
+            heads = {role: self._heads(x, role) for role, x in given.items()}
+        else:
+            heads = {}
+            for role, x in given.items():
+                if role not in heads:
+                    roles = [other for other, y in given.items() if y is x]
+                    heads |= zip(roles, self._heads_together(x, roles), strict=True)
+        if self.qk_norm:
+            heads["query"] = self._query_norm(heads["query"])
+            heads["key"] = self._key_norm(heads["key"])
+        return heads["query"], heads["value"], heads["key"]
+
+    def _project_together(self, query, value, key):
+        """Whether projections of one sequence are to be one product."""
+        if self.key_dim is None or (query is not key and key is not value):
+            return False
+        # Laying the weights of all side by side is not worth it for a single token.
+        denses = (self._query_dense, self._key_dense, self._value_dense)
+        return key.shape[1] != 1 and projections.plain(self, *denses)
+
+    def _heads_together(self, x, roles):
+        sizes = {
+            "query": (self.num_heads, self.key_dim),
+            "key": (self._key_value_heads, self.key_dim),
+            "value": (self._key_value_heads, self.value_dim),
+        }
+        denses = [getattr(self, f"_{role}_dense") for role in roles]
+        return projections.to_heads(x, denses, [sizes[role] for role in roles])
 
     def _project_query(self, query):
         heads = self._heads(query, "query")
@@ -383,15 +413,15 @@ class Attention(ExactInputs):
         return inputs.four_axes("attention_bias", bias)
 
     def _mask(self, query, value, query_mask, key_mask, attention_mask):
-        """One mask that broadcasts to (B, H, T, S), or None."""
-        mask = None
+        """Masks that broadcast to (B, H, T, S). Apart, for together they would be (B, 1, T, S)."""
+        found = []
         if query_mask is not None:
-            mask = query_mask[:, None, :, None]
+            found.append(query_mask[:, None, :, None])
         if key_mask is not None:
-            mask = masks.both(mask, key_mask[:, None, None, :])
+            found.append(key_mask[:, None, None, :])
         if attention_mask is not None:
-            mask = masks.both(mask, inputs.four_axes("attention_mask", attention_mask))
-        return mask
+            found.append(inputs.four_axes("attention_mask", attention_mask))
+        return found
 
     def _attend(
         self,
@@ -399,7 +429,7 @@ class Attention(ExactInputs):
         value,
         key,
         *,
-        mask=None,
+        mask=(),
         key_mask=None,
         pattern=None,
         bias=None,

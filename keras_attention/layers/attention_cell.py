@@ -421,7 +421,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             self._project_query(query),
             memory.dropped if training and memory.dropped is not None else memory.value,
             memory.key,
-            mask=None if memory.mask is None else memory.mask[:, None, None, :],
+            mask=() if memory.mask is None else [memory.mask[:, None, None, :]],
             key_mask=memory.mask,
             pattern=attention._whole_pattern(False),
             positions=(time, None),

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import masks, patterns, saving, shapes
+from keras_attention import patterns, saving, shapes
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -111,7 +111,7 @@ class LocalAttention(Attention):
         distance = self._distance(query, arguments["value"], key_mask)
         near = ops.less_equal(ops.abs(distance), float(self.window))
         closeness = ops.exp(-2.0 * ops.square(distance / self.window))
-        return {**arguments, "mask": masks.both(arguments["mask"], near), "gain": closeness}
+        return {**arguments, "mask": [*arguments["mask"], near], "gain": closeness}
 
     def _distance(self, query, value, key_mask):
         """How far behind the centre each key is: (B, H, T, S) of query heads (B, T, H, K)."""

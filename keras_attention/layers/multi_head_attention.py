@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention import patterns, saving, shapes
+from keras_attention.layers import projections
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.axes import Axes
 
@@ -173,6 +174,9 @@ class MultiHeadAttention(Attention):
         heads = getattr(self, f"_{role}_dense")(x)
         return heads if self._axes.trivial else self._axes.fold(heads)
 
+    def _project_together(self, query, value, key):
+        return self._axes.trivial and super()._project_together(query, value, key)
+
     def _pair(self, name, given, query, value):
         axes = Axes(len(query.shape), self.attention_axes)
         if given is not None and not axes.trivial:
@@ -211,7 +215,11 @@ class MultiHeadAttention(Attention):
             heads = self._axes.unfold(heads, query)
         if self.use_gate:
             heads = ops.multiply(heads, self._gate_dense(query))
-        output = self._output_dense(heads)
+        if self._axes.trivial and projections.plain(self, self._output_dense):
+            size = self._output_shape or (query.shape[-1],)
+            output = projections.from_heads(heads, self._output_dense, size)
+        else:
+            output = self._output_dense(heads)
         if attended.reached is None or not self.use_bias:
             return output
         return self._without_bias_where_unreached(output, attended.reached, query)

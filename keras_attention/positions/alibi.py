@@ -40,6 +40,8 @@ class ALiBi(Position):
     (2, 5, 32)
     """
 
+    by_distance = True
+
     def __init__(self, max_bias=8.0, **kwargs):
         shapes.check_number("max_bias", max_bias, above=0)
         super().__init__(**kwargs)

@@ -1,7 +1,13 @@
 """The base of all positions, and what several of them check."""
 
+import keras
+from keras.src.backend import AutocastScope
+
 from keras_attention import saving
+from keras_attention.kernels import Between
 from keras_attention.scores import full_precision
+
+ops = keras.ops
 
 
 class Position(saving.ConfigurableLayer):
@@ -11,6 +17,8 @@ class Position(saving.ConfigurableLayer):
     `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, H, K).
     """
 
+    # Whether `bias` asks for the distance j − i alone, so that few distances stand for many pairs.
+    by_distance = False
     # The classes of score that this position makes sense with; None for all.
     scores = None
 
@@ -59,13 +67,16 @@ class Position(saving.ConfigurableLayer):
             )
 
     def bias_between(self, num_heads):
-        """`bias` as kernels ask for it, a function of the position arrays; or None."""
+        """`bias` as kernels ask for it, or None."""
         if not self.has_bias:
             return None
+        variables = self.variables
 
-        def between(query_positions, key_positions):
-            i, j = query_positions[..., :, None], key_positions[..., None, :]
-            i, j = (x[:, None] if len(x.shape) == 3 else x for x in (i, j))
-            return self.bias(i, j, num_heads)
+        def between(i, j, *values):
+            # The kernel's own values, whose gradient it takes, as they are stored.
+            mapping = list(zip(variables, values, strict=True))
+            with keras.StatelessScope(state_mapping=mapping), AutocastScope(None):
+                return self.bias(i, j, num_heads)
 
-        return between
+        values = tuple(ops.convert_to_tensor(variable) for variable in variables)
+        return Between(between, values, self.by_distance)

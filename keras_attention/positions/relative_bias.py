@@ -52,6 +52,8 @@ class RelativeBias(Position):
     (16, 8)
     """
 
+    by_distance = True
+
     def __init__(
         self,
         num_buckets=32,

@@ -1,0 +1,281 @@
+"""What kernels need and `keras.ops` lacks: loops over blocks, and gradients written by hand.
+
+Sizes, counts and starts are integers, or integer scalars of TensorFlow where a graph does not know
+a length yet.
+"""
+
+import keras
+
+ops = keras.ops
+
+
+def known(*sizes):
+    """Whether all sizes are plain integers."""
+    return all(isinstance(size, int) for size in sizes)
+
+
+def least(first, second):
+    """The smaller of two sizes."""
+    return min(first, second) if known(first, second) else ops.minimum(first, second)
+
+
+def most(first, second):
+    """The larger of two sizes."""
+    return max(first, second) if known(first, second) else ops.maximum(first, second)
+
+
+def blocks(length, size):
+    """How many blocks of at most `size` a length needs, and how long each is: as even as can be."""
+    if known(length, size):
+        for count in range(max(1, -(-length // size)), 2 * -(-length // size)):
+            if length % count == 0:
+                return count, length // count
+    count = most(1, -(-length // size))
+    return count, most(1, -(-length // count))
+
+
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
+    def shape(array):
+        """The shape, each size an integer where it is known."""
+        return ops.shape(array)
+
+    def on_accelerator(array):
+        """Whether the kernel will run on an accelerator rather than on processor cores."""
+        return bool(tf.config.list_logical_devices("GPU"))
+
+    def loop(start, stop, body, carry):
+        """`carry = body(i, carry)` for each i from `start` to `stop`, one after the other."""
+
+        def step(i, carry):
+            return i + 1, tf.nest.map_structure(_like, body(i, carry), carry)
+
+        # One step at a time: a graph would else run several at once, and hold a block of each.
+        return tf.while_loop(
+            lambda i, _: i < stop,
+            step,
+            (tf.convert_to_tensor(start, "int32"), carry),
+            parallel_iterations=1,
+        )[1]
+
+    def _like(new, old):
+        return new if isinstance(new, tf.TensorArray) else tf.ensure_shape(new, old.shape)
+
+    def buffer(count, shape, dtype, filled=True):
+        """Room for `count` arrays of one shape: zeros, or nothing yet where not `filled`."""
+        static = tf.TensorShape([size if known(size) else None for size in shape])
+        room = tf.TensorArray(dtype, count, clear_after_read=False, element_shape=static)
+        return room.unstack(tf.zeros((count, *shape), dtype)) if filled else room
+
+    def read(buffer, place):
+        """The array at a place of a buffer."""
+        return buffer.read(place)
+
+    def write(buffer, place, array):
+        """The buffer with another array at a place; the old buffer is not to be used again."""
+        return buffer.write(place, array)
+
+    def stack(buffer):
+        """A buffer as one array, places first."""
+        return buffer.stack()
+
+    def piece(array, axis, start, size):
+        """`size` elements along an axis from `start`."""
+        if known(size) and array.shape[axis] == size:
+            return array
+        begin, sizes = [0] * len(array.shape), list(ops.shape(array))
+        begin[axis], sizes[axis] = start, size
+        found = tf.slice(array, begin, sizes)
+        found.set_shape([size if known(size) else None for size in sizes])
+        return found
+
+    def product(first, second, flip_first=False, flip_second=False):
+        """The matrix product of the last two axes, with either matrix transposed."""
+        return tf.matmul(first, second, transpose_a=flip_first, transpose_b=flip_second)
+
+    def custom(forward, backward, arrays):
+        """`forward(*arrays)`, with `backward` for its gradient.
+
+        `forward` returns two tuples of arrays: what is returned, and what else `backward` needs.
+        `backward(arrays, outputs, saved, upstream)` returns a gradient for each of `arrays`.
+        """
+
+        @tf.custom_gradient
+        def function(*arrays):
+            outputs, saved = forward(*arrays)
+
+            def gradient(*upstream):
+                # Graphs forget the shape of an output's gradient.
+                shaped = (_like(x, output) for x, output in zip(upstream, outputs, strict=True))
+                return backward(arrays, outputs, saved, tuple(shaped))
+
+            return outputs, gradient
+
+        # Variables would count as something that the function reads of its own accord.
+        return function(*map(tf.convert_to_tensor, arrays))
+
+    def pullback(function, arrays):
+        """`function(*arrays)`, and a function from its gradient to those of `arrays`."""
+        # Constants of the tape's own: what an outer one watches is not its concern.
+        arrays = [tf.identity(array) for array in arrays]
+        with tf.GradientTape() as tape:
+            tape.watch(arrays)
+            found = function(*arrays)
+        return found, lambda upstream: tape.gradient(
+            found, arrays, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+
+    def key(seed):
+        """What `kept` draws from, of an integer or a `keras.random.SeedGenerator`."""
+        # Scrambled: the next seed of a generator is this one plus 1, as the next block's key is.
+        seed = tf.cast(keras.src.random.seed_generator.draw_seed(seed), "int32")
+        return tf.random.stateless_uniform((2,), seed, None, None, "int32")
+
+    def kept(key, place, shape, rate):
+        """Which of the elements of a block dropout keeps: always the same for a key and a place."""
+        count, *rest = shape[-1], *shape[:-1]
+        half = (count + 1) // 2
+        # Sixteen bits for each: half the random numbers, and a rate right to 8e-6.
+        words = tf.random.stateless_uniform(
+            (*rest, half), key + tf.stack([0, place]), None, None, "uint32"
+        )
+        bits = tf.reshape(tf.bitcast(words, "uint16"), (*rest, 2 * half))[..., :count]
+        return bits >= tf.constant(round(rate * 2**16), "uint16")
+
+elif keras.config.backend() == "jax":
+    import jax
+    from jax import lax
+    from jax import numpy as jnp
+
+    def shape(array):
+        return array.shape
+
+    def on_accelerator(array):
+        return jax.default_backend() != "cpu"
+
+    def loop(start, stop, body, carry):
+        return lax.fori_loop(start, stop, body, carry)
+
+    def buffer(count, shape, dtype, filled=True):
+        return jnp.zeros((count, *shape), dtype)
+
+    def read(buffer, place):
+        return lax.dynamic_index_in_dim(buffer, place, keepdims=False)
+
+    def write(buffer, place, array):
+        return lax.dynamic_update_index_in_dim(buffer, array, place, 0)
+
+    def stack(buffer):
+        return buffer
+
+    def piece(array, axis, start, size):
+        if array.shape[axis] == size:
+            return array
+        return lax.dynamic_slice_in_dim(array, start, size, axis)
+
+    def product(first, second, flip_first=False, flip_second=False):
+        first = jnp.swapaxes(first, -1, -2) if flip_first else first
+        second = jnp.swapaxes(second, -1, -2) if flip_second else second
+        return jnp.matmul(first, second, preferred_element_type=_wide(first))
+
+    def _wide(array):
+        return "float64" if array.dtype == "float64" else "float32"
+
+    def custom(forward, backward, arrays):
+        @jax.custom_gradient
+        def function(*arrays):
+            outputs, saved = forward(*arrays)
+            return outputs, lambda upstream: backward(arrays, outputs, saved, upstream)
+
+        return function(*arrays)
+
+    def pullback(function, arrays):
+        return jax.vjp(function, *arrays)
+
+    def key(seed):
+        return jax.random.wrap_key_data(
+            jnp.asarray(keras.src.random.seed_generator.draw_seed(seed), "uint32")
+        )
+
+    def kept(key, place, shape, rate):
+        bits = jax.random.bits(jax.random.fold_in(key, place), shape, "uint16")
+        return bits >= round(rate * 2**16)
+
+else:
+    import torch
+
+    def shape(array):
+        return tuple(array.shape)
+
+    def on_accelerator(array):
+        return array.device.type != "cpu"
+
+    def loop(start, stop, body, carry):
+        for i in range(start, stop):
+            carry = body(i, carry)
+        return carry
+
+    def buffer(count, shape, dtype, filled=True):
+        make = torch.zeros if filled else torch.empty
+        device = keras.src.backend.torch.core.get_device()
+        return make((count, *shape), dtype=getattr(torch, dtype), device=device)
+
+    def read(buffer, place):
+        return buffer[place]
+
+    def write(buffer, place, array):
+        buffer[place] = array
+        return buffer
+
+    def stack(buffer):
+        return buffer
+
+    def piece(array, axis, start, size):
+        return array.narrow(axis, start, size)
+
+    def product(first, second, flip_first=False, flip_second=False):
+        return torch.matmul(first.mT if flip_first else first, second.mT if flip_second else second)
+
+    class _Custom(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, forward, backward, *arrays):
+            outputs, saved = forward(*arrays)
+            ctx.backward_of_it, ctx.counts = backward, (len(arrays), len(outputs))
+            # By PyTorch's own list: an output kept in a closure would keep itself alive.
+            ctx.save_for_backward(*arrays, *outputs, *saved)
+            return outputs
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, *upstream):
+            inputs, outputs = ctx.counts
+            kept = ctx.saved_tensors
+            arrays, rest = kept[:inputs], kept[inputs:]
+            found = ctx.backward_of_it(arrays, rest[:outputs], rest[outputs:], upstream)
+            return (None, None, *found)
+
+    def custom(forward, backward, arrays):
+        return _Custom.apply(forward, backward, *arrays)
+
+    def pullback(function, arrays):
+        with torch.enable_grad():
+            arrays = [array.detach().requires_grad_() for array in arrays]
+            found = function(*arrays)
+
+        def pull(upstream):
+            if not found.requires_grad:
+                return [torch.zeros_like(array) for array in arrays]
+            return torch.autograd.grad(found, arrays, upstream, materialize_grads=True)
+
+        return found.detach(), pull
+
+    def key(seed):
+        first, second = keras.src.random.seed_generator.draw_seed(seed).tolist()
+        return (first << 32) ^ second
+
+    def kept(key, place, shape, rate):
+        device = keras.src.backend.torch.core.get_device()
+        generator = torch.Generator(device).manual_seed((key + place * 0x9E3779B9) % 2**63)
+        bits = torch.randint(2**16, shape, generator=generator, device=device, dtype=torch.int32)
+        return bits >= round(rate * 2**16)
