@@ -11,7 +11,7 @@ import sys
 
 import keras
 
-from keras_attention.kernels import blockwise, places
+from keras_attention.kernels import blockwise, places, primitives
 
 ops = keras.ops
 _this = sys.modules[__name__]
@@ -121,7 +121,7 @@ def _apart(task, rate):
     )
     normalizer = ops.reshape(normalizer, (batch, rate, heads, size))
     normalizer = ops.reshape(ops.transpose(normalizer, (0, 2, 3, 1)), (batch, heads, size * rate))
-    return output[:, :length], normalizer[:, :, :length]
+    return _cut(output, 1, 0, length), _cut(normalizer, 2, 0, length)
 
 
 # Windows
@@ -131,7 +131,8 @@ def _windows(task, span):
     """Blocks of queries as a batch."""
     queries, keys = task.query.shape[1], task.key.shape[1]
     offset = task.positions.offset
-    size = max(SMALLEST, (span.left + span.right + 1) // 2)
+    # As many as the window has: fewer would read keys more often, more would see fewer of them.
+    size = max(SMALLEST, span.left + span.right)
     count = -(-queries // size)
     reach = size + span.left + span.right
     # Where the first key of the first block would stand.
@@ -145,11 +146,7 @@ def _windows(task, span):
         """(B, S, …) as (B · blocks, s, …), the keys that each block can reach."""
         views = -(-reach // size)
         whole = _fit(array, axis, first, (count + views - 1) * size)
-        parts = []
-        for view in range(views):
-            part = _batch(_cut(whole, axis, view * size, count * size), axis, count, size)
-            parts.append(_cut(part, axis, 0, min(size, reach - view * size)))
-        return parts[0] if views == 1 else ops.concatenate(parts, axis=axis)
+        return _batch(_views(whole, axis, count, views, reach), axis, count, reach)
 
     batch = ops.shape(task.query)[0]
     pairs = _Pairs(batch, count, of_queries, of_keys)
@@ -179,7 +176,7 @@ def _windows(task, span):
     output = ops.reshape(output, (batch, count * size, heads, features))
     normalizer = ops.reshape(normalizer, (batch, count, heads, size))
     normalizer = ops.reshape(ops.transpose(normalizer, (0, 2, 1, 3)), (batch, heads, count * size))
-    return output[:, :queries], normalizer[:, :, :queries]
+    return _cut(output, 1, 0, queries), _cut(normalizer, 2, 0, queries)
 
 
 # What both share
@@ -205,6 +202,40 @@ def _fit(array, axis, start, length):
         widths[axis] = (before, max(0, after))
         array = ops.pad(array, widths)
     return array
+
+
+def _views(array, axis, count, views, reach):
+    """Of blocks in a row, along an axis, each with those that follow it, cut at `reach` elements.
+
+    (B, …, (count + views − 1) · size, …) as (B, …, count · reach, …).
+    """
+    shape = list(ops.shape(array))
+    before, size, after = shape[:axis], shape[axis] // (count + views - 1), shape[axis + 1 :]
+
+    def forward(array):
+        array = ops.reshape(array, (*before, count + views - 1, size, *after))
+        parts = [_cut(array, axis, view, count) for view in range(views)]
+        last = reach - (views - 1) * size
+        parts[-1] = _cut(parts[-1], axis + 1, 0, last)
+        found = ops.concatenate(parts, axis=axis + 1)
+        return (ops.reshape(found, (*before, count * reach, *after)),), ()
+
+    def backward(arrays, outputs, saved, upstream):
+        found = ops.reshape(upstream[0], (*before, count, reach, *after))
+        total = None
+        for view in range(views):
+            part = found[(slice(None),) * (axis + 1) + (slice(view * size, (view + 1) * size),)]
+            widths = [(0, 0)] * (len(shape) + 1)
+            widths[axis] = (view, views - 1 - view)
+            widths[axis + 1] = (0, size - min(size, reach - view * size))
+            part = ops.pad(part, widths)
+            total = part if total is None else total + part
+        return (ops.reshape(total, shape),)
+
+    if "float" not in keras.backend.standardize_dtype(array.dtype):
+        return forward(array)[0][0]
+    # TensorFlow's own gradient of a slice is slow.
+    return primitives.custom(forward, backward, [array])[0]
 
 
 def _cut(array, axis, start, length):

@@ -108,10 +108,12 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
             columns = max(columns, elements // (together * rows))
         columns = least(keys, columns)
     if skips and known(pairs) and pairs >= 2**20:
+        # Smaller, for more of them to be left out, but then of more heads.
         rows, columns = (
-            min(size, max(256, -(-length // 4)))
-            for size, length in ((rows, queries), (columns, keys))
+            min(size, max(512, length // 4)) for size, length in ((rows, queries), (columns, keys))
         )
+        if not all_heads:
+            some = _divisor(groups, elements // max(1, repeats * rows * columns))
     query_blocks, rows = blocks(queries, rows)
     key_blocks, columns = blocks(keys, columns)
     batches = 1 if few is batch else batch // few

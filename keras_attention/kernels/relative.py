@@ -55,12 +55,22 @@ def _nothing(*lengths):
 
 def _inner(query, rows):
     """(B, H, T, R) of query (B, H, T, K) and rows (H or 1, R, K)."""
-    return primitives.product(query, rows, flip_second=True)
+    return _matrices(query, ops.swapaxes(rows, 1, 2))
 
 
 def _outer(weights, rows):
     """(B, H, T, V) of weights (B, H, T, R) and rows (H or 1, R, V)."""
-    return primitives.product(weights, rows)
+    return _matrices(weights, rows)
+
+
+def _matrices(array, rows):
+    """(B, H, T, N) of (B, H, T, M) and (H or 1, M, N)."""
+    if rows.shape[0] != 1:
+        return primitives.product(array, rows)
+    # As one matrix: TensorFlow would take a product for each sequence and head.
+    shape = ops.shape(array)
+    found = ops.matmul(ops.reshape(array, (-1, shape[-1])), rows[0])
+    return ops.reshape(found, (*shape[:-1], rows.shape[-1]))
 
 
 def _clip(distance, table):

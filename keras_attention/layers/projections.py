@@ -35,12 +35,10 @@ def to_heads(x, denses, sizes):
         projected = ops.add(projected, _beside(biases))
     if len(denses) == 1:
         return [ops.reshape(projected, (batch, length, *sizes[0]))]
-    ends = [0]
-    for heads, size in sizes:
-        ends.append(ends[-1] + heads * size)
+    ends = [sum(heads * size for heads, size in sizes[:n]) for n in range(1, len(sizes))]
     return [
-        ops.reshape(projected[:, start:end], (batch, length, *size))
-        for start, end, size in zip(ends[:-1], ends[1:], sizes, strict=True)
+        ops.reshape(part, (batch, length, *size))
+        for part, size in zip(ops.split(projected, ends, axis=-1), sizes, strict=True)
     ]
 
 
