@@ -36,8 +36,8 @@ class MultiHeadAttention(Attention):
         attention_axes: the axes attended over, for inputs with more than three axes; None for all
             between batch and features.
         sliding_window: None, or w to see only keys at a distance below w.
-        flash_attention: None, True or False, kept for Keras's sake. It may change the speed, never
-            the output. No fused kernel is built in yet, so it has no effect yet.
+        flash_attention: None, True or False, kept for Keras's sake, without effect: the kernel is
+            chosen by what is asked for (see `ops.explain`).
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
             activity_regularizer, kernel_constraint, bias_constraint: of the projections.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
