@@ -618,8 +618,9 @@ class _Many(_Pass):
                     primitives.write(normalizers, n, normalizer),
                 )
             reached = largest > REACHED
-            output = ops.where(reached, output / ops.where(reached, total, 1.0), 0.0)
-            normalizer = ops.where(reached, largest + ops.log(ops.maximum(total, 1e-30)), MASKED)
+            total = ops.where(reached, total, 1.0)
+            output = ops.where(reached, output / total, 0.0)
+            normalizer = ops.where(reached, largest + ops.log(total), MASKED)
             return (
                 primitives.write(outputs, n, output),
                 primitives.write(normalizers, n, normalizer),
@@ -654,7 +655,7 @@ class _Many(_Pass):
                 cut = self.extras_of(extras, c, i, j)
                 logits = shared.scores(rows, columns, cut, c, i, j)
                 # Never above 0, but for the rounding of huge scores, whose power would be infinite.
-                weights = ops.exp(ops.minimum(logits - normalizers, 0.0))
+                weights = ops.exp(ops.clip(logits - normalizers, 2 * MASKED, 0.0))
                 kept = None
                 if shared.task.dropout:
                     kept = shared.kept(primitives.shape(weights), c, i, j)

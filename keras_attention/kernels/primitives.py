@@ -272,10 +272,18 @@ else:
 
     def key(seed):
         first, second = keras.src.random.seed_generator.draw_seed(seed).tolist()
-        return (first << 32) ^ second
+        return _mixed(_mixed(first) ^ second)
+
+    def _mixed(number):
+        """A number of 64 bits that depends on all bits of another (splitmix64, Steele 2014)."""
+        number = (number + 0x9E3779B97F4A7C15) % 2**64
+        number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        number = (number ^ (number >> 27)) * 0x94D049BB133111EB % 2**64
+        return number ^ (number >> 31)
 
     def kept(key, place, shape, rate):
         device = keras.src.backend.torch.core.get_device()
-        generator = torch.Generator(device).manual_seed((key + place * 0x9E3779B9) % 2**63)
+        # PyTorch's generator on processor cores heeds 32 bits of a seed.
+        generator = torch.Generator(device).manual_seed(_mixed(key ^ int(place)) % 2**32)
         bits = torch.randint(2**16, shape, generator=generator, device=device, dtype=torch.int32)
         return bits >= round(rate * 2**16)

@@ -69,7 +69,7 @@ def _matrices(array, rows):
         return primitives.product(array, rows)
     # As one matrix: TensorFlow would take a product for each sequence and head.
     shape = ops.shape(array)
-    found = ops.matmul(ops.reshape(array, (-1, shape[-1])), rows[0])
+    found = primitives.product(ops.reshape(array, (-1, shape[-1])), rows[0])
     return ops.reshape(found, (*shape[:-1], rows.shape[-1]))
 
 
