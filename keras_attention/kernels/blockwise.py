@@ -24,7 +24,7 @@ import keras
 from keras_attention import shapes
 from keras_attention.kernels import places, primitives, relative
 from keras_attention.kernels.primitives import blocks, known, least, most, product
-from keras_attention.kernels.reference import finite
+from keras_attention.kernels.reference import finite, two_features
 from keras_attention.kernels.task import pairs
 
 ops = keras.ops
@@ -414,8 +414,8 @@ def attend(task):
     extras = _extras(task, shared, wide)
     arrays = (
         # In this order, for transposing back and forth to cancel out.
-        finite(ops.multiply(shared.rows(ops.cast(task.query, wide)), task.scale)),
-        finite(shared.columns(ops.cast(task.key, wide))),
+        two_features(finite(ops.multiply(shared.rows(ops.cast(task.query, wide)), task.scale))),
+        two_features(finite(shared.columns(ops.cast(task.key, wide)))),
         shared.columns(ops.cast(task.value, wide)),
         *extras,
     )
@@ -439,7 +439,9 @@ def _span(task):
 
 def _extras(task, shared, wide):
     """What else has a gradient: tables, biases, what biases by position are made of."""
-    tables = [] if task.relative_keys is None else [finite(ops.cast(task.relative_keys, wide))]
+    tables = []
+    if task.relative_keys is not None:
+        tables = [two_features(finite(ops.cast(task.relative_keys, wide)))]
     biases = [shared.fitted(bias) for bias in task.biases]
     weights = [array for between in task.between for array in between.arrays]
     values = [] if task.relative_values is None else [ops.cast(task.relative_values, wide)]

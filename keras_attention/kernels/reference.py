@@ -93,7 +93,7 @@ def attend(
     key = finite(ops.cast(key, wide))
     heads = query.shape[2]
     if score is None:
-        logits = _inner(_two_features(query), _two_features(key))
+        logits = _inner(two_features(query), two_features(key))
     else:
         logits = ops.cast(score(query, _repeat(key, heads)), wide)
         shapes.check_scores(logits, query, key)
@@ -143,11 +143,13 @@ def attend(
     return Attended(output, scores, reached, mask if return_scores else None)
 
 
-def _two_features(array):
+def two_features(array):
     """Zeros beside a single feature, which change no product."""
     # XLA takes a product of one feature for a multiplication, and does it twice, for a softmax and
     # for its largest score, with another rounding: of huge scores none may be the largest then.
-    return ops.pad(array, [(0, 0)] * 3 + [(0, 1)]) if array.shape[-1] == 1 else array
+    if array.shape[-1] != 1:
+        return array
+    return ops.pad(array, [(0, 0)] * (len(array.shape) - 1) + [(0, 1)])
 
 
 def _inner(query, key):
