@@ -152,10 +152,19 @@ def _by_blocks(task):
 
 
 def _by_bands(task):
+    # Here, not in each part: the sum of their gradients is to be rounded once.
+    wide = shapes.accumulation_dtype(task.query, task.key, task.value)
+    given = keras.backend.standardize_dtype(task.value.dtype)
+    task = task.but(
+        query=ops.cast(task.query, wide),
+        key=ops.cast(task.key, wide),
+        value=ops.cast(task.value, wide),
+    )
     found = [
         (blockwise if banded.why_not(part) else banded).attend(part) for part in parts.of(task)
     ]
-    return _finished(task, *parts.together(found))
+    attended = _finished(task, *parts.together(found))
+    return attended._replace(output=ops.cast(attended.output, given))
 
 
 def _finished(task, output, normalizer):

@@ -17,6 +17,7 @@ attentions over different keys can be put together by it (`kernels.parts`). Bloc
 query of a block can see, by `span`, are left out. A problem of one block keeps its weights.
 """
 
+import copy
 import dataclasses
 
 import keras
@@ -134,23 +135,39 @@ class Blocks:
         self.task, self.plan, self.wide = task, plan, wide
         self.batch = primitives.shape(task.query)[0]
         self.queries, self.keys = (primitives.shape(x)[1] for x in (task.query, task.key))
-        positions = task.positions
-        self.query_positions = self._padded(positions.query, -1, self.queries, plan.queries)
-        self.key_positions = self._padded(positions.key, -1, self.keys, plan.keys)
         self.padded_keys = not (known(self.keys, plan.keys) and self.keys % plan.keys == 0)
-        self.masks = [self.fitted(mask) for mask in task.masks]
-        self.segments = task.segments and (
-            self._padded(task.segments[0], 1, self.queries, plan.queries),
-            self._padded(task.segments[1], 1, self.keys, plan.keys),
-        )
+        self.restricted = task.restricted or self.padded_keys
+        offset = task.positions.offset
+        self.offset = offset if isinstance(offset, int) else None
+        # All arrays but those that have a gradient.
+        self.held = {
+            "query_positions": self._padded(task.positions.query, -1, self.queries, plan.queries),
+            "key_positions": self._padded(task.positions.key, -1, self.keys, plan.keys),
+            "offset": None if isinstance(offset, int) else offset,
+            "masks": [self.fitted(mask) for mask in task.masks],
+            "segments": task.segments
+            and (
+                self._padded(task.segments[0], 1, self.queries, plan.queries),
+                self._padded(task.segments[1], 1, self.keys, plan.keys),
+            ),
+            "dropout": primitives.key(task.seed) if task.dropout else None,
+        }
         self.adjusts = bool(
             task.biases
             or task.between
             or task.relative_keys is not None
             or task.soft_cap is not None
         )
-        self.restricted = task.restricted or self.padded_keys
-        self.dropout_key = primitives.key(task.seed) if task.dropout else None
+
+    def holding(self, held):
+        """The same with other arrays in `held`."""
+        same = copy.copy(self)
+        same.held = held
+        return same
+
+    def _start(self):
+        """The position of the first query, where positions are consecutive."""
+        return self.held["offset"] if self.offset is None else self.offset
 
     # Cutting
 
@@ -243,8 +260,8 @@ class Blocks:
         """Positions of the queries and keys of a block."""
         plan = self.plan
         return (
-            self.cut_integers(self.query_positions, c, i * plan.queries, plan.queries),
-            self.cut_integers(self.key_positions, c, j * plan.keys, plan.keys),
+            self.cut_integers(self.held["query_positions"], c, i * plan.queries, plan.queries),
+            self.cut_integers(self.held["key_positions"], c, j * plan.keys, plan.keys),
         )
 
     # Blocks of keys that a block of queries can see
@@ -254,7 +271,7 @@ class Blocks:
         span, positions, plan = _span(self.task), self.task.positions, self.plan
         if span is None or not positions.consecutive:
             return 0, plan.key_blocks
-        start = positions.offset + i * plan.queries
+        start = self._start() + i * plan.queries
         first, last = 0, plan.key_blocks
         if span.left is not None:
             first = most(0, (start - span.left) // plan.keys)
@@ -337,7 +354,7 @@ class Blocks:
         plan, positions = self.plan, self.task.positions
         offset = 0
         if positions.consecutive:
-            offset = positions.offset + i * plan.queries - j * plan.keys
+            offset = self._start() + i * plan.queries - j * plan.keys
         query, key = self.positions_of(c, i, j)
         return places.Positions(query, key, positions.consecutive, offset)
 
@@ -360,15 +377,15 @@ class Blocks:
     def _mask(self, c, i, j):
         """The whole mask of a block, which broadcasts to (b, h, t, s), or None."""
         task, plan = self.task, self.plan
-        parts = [self.cut_pairs(mask, c, i, j) for mask in self.masks]
+        parts = [self.cut_pairs(mask, c, i, j) for mask in self.held["masks"]]
         if task.pattern is not None:
             allowed = task.pattern(*self.positions_of(c, i, j))
             parts.append(allowed[None, None] if len(allowed.shape) == 2 else allowed[:, None])
-        if self.segments:
+        if self.held["segments"] is not None:
             query, key = (
                 self.cut_integers(segments, c, place * size, size)
                 for segments, place, size in zip(
-                    self.segments, (i, j), (plan.queries, plan.keys), strict=True
+                    self.held["segments"], (i, j), (plan.queries, plan.keys), strict=True
                 )
             )
             parts.append(ops.equal(query[:, None, :, None], key[:, None, None, :]))
@@ -384,7 +401,7 @@ class Blocks:
         """Which weights of a block dropout keeps."""
         plan = self.plan
         place = (c * plan.query_blocks + i) * plan.key_blocks + j
-        return primitives.kept(self.dropout_key, place, shape, self.task.dropout)
+        return primitives.kept(self.held["dropout"], place, shape, self.task.dropout)
 
     def dropped(self, weights, kept):
         """`weights` after dropout."""
@@ -419,8 +436,12 @@ def attend(task):
         shared.columns(ops.cast(task.value, wide)),
         *extras,
     )
-    run = _Single(shared) if cut.single else _Many(shared)
-    output, normalizer = primitives.custom(run.forward, run.backward, arrays)
+
+    def make(held):
+        run = (_Single if cut.single else _Many)(shared.holding(held))
+        return run.forward, run.backward
+
+    output, normalizer = primitives.custom(make, arrays, shared.held)
     # (B, G, R, T', V) and (B, G, R, T', 1), T' a multiple of the block.
     length = cut.query_blocks * cut.queries
     output = ops.reshape(output, (batch, heads, length, task.value.shape[3]))

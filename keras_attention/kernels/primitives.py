@@ -30,6 +30,8 @@ def blocks(length, size):
         for count in range(max(1, -(-length // size)), 2 * -(-length // size)):
             if length % count == 0:
                 return count, length // count
+    # Lengths that a graph does not know may turn out to be 0.
+    size = most(1, size)
     count = most(1, -(-length // size))
     return count, most(1, -(-length // count))
 
@@ -94,12 +96,16 @@ if keras.config.backend() == "tensorflow":
         """The matrix product of the last two axes, with either matrix transposed."""
         return tf.matmul(first, second, transpose_a=flip_first, transpose_b=flip_second)
 
-    def custom(forward, backward, arrays):
-        """`forward(*arrays)`, with `backward` for its gradient.
+    def custom(make, arrays, held=()):
+        """`forward(*arrays)`, with `backward` for its gradient; `make(held)` gives the two.
 
-        `forward` returns two tuples of arrays: what is returned, and what else `backward` needs.
-        `backward(arrays, outputs, saved, upstream)` returns a gradient for each of `arrays`.
+        `held` are what else they read, in tuples, lists and dictionaries: a function that is traced
+        later than it was made cannot have arrays of its own. `forward` returns two tuples of
+        arrays: what is returned, and what else `backward` needs. `backward(arrays, outputs, saved,
+        upstream)` returns a gradient for each of `arrays`.
         """
+
+        forward, backward = make(held)
 
         @tf.custom_gradient
         def function(*arrays):
@@ -182,24 +188,29 @@ elif keras.config.backend() == "jax":
     def _wide(array):
         return "float64" if array.dtype == "float64" else "float32"
 
-    def custom(forward, backward, arrays):
-        @jax.custom_gradient
-        def function(*arrays):
-            outputs, saved = forward(*arrays)
-            return outputs, lambda upstream: backward(arrays, outputs, saved, upstream)
+    def custom(make, arrays, held=()):
+        def first(arrays, held):
+            outputs, saved = make(held)[0](*arrays)
+            return outputs, (arrays, held, outputs, saved)
 
-        return function(*arrays)
+        def second(kept, upstream):
+            arrays, held, outputs, saved = kept
+            found = make(held)[1](arrays, outputs, saved, upstream)
+            return tuple(found), jax.tree.map(lambda _: None, held)
+
+        function = jax.custom_vjp(lambda arrays, held: first(arrays, held)[0])
+        function.defvjp(first, second)
+        return function(tuple(arrays), held)
 
     def pullback(function, arrays):
         return jax.vjp(function, *arrays)
 
     def key(seed):
-        return jax.random.wrap_key_data(
-            jnp.asarray(keras.src.random.seed_generator.draw_seed(seed), "uint32")
-        )
+        return jnp.asarray(keras.src.random.seed_generator.draw_seed(seed), "uint32")
 
     def kept(key, place, shape, rate):
-        bits = jax.random.bits(jax.random.fold_in(key, place), shape, "uint16")
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), place)
+        bits = jax.random.bits(key, shape, "uint16")
         return bits >= round(rate * 2**16)
 
 else:
@@ -255,8 +266,8 @@ else:
             found = ctx.backward_of_it(arrays, rest[:outputs], rest[outputs:], upstream)
             return (None, None, *found)
 
-    def custom(forward, backward, arrays):
-        return _Custom.apply(forward, backward, *arrays)
+    def custom(make, arrays, held=()):
+        return _Custom.apply(*make(held), *arrays)
 
     def pullback(function, arrays):
         with torch.enable_grad():
