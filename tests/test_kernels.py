@@ -522,3 +522,61 @@ def test_one_feature_of_huge_values_gives_no_nan(jit):
     run = compiled if jit else (lambda function, *arrays: function(*arrays))
     output = run(lambda q, k: ops.attend(q, k, k), query, key)
     assert np.isfinite(keras.ops.convert_to_numpy(output)).all()
+
+
+# Lengths that a graph does not know
+
+
+def unknown_cases():
+    def alibi(i, j):
+        return -0.3 * keras.ops.cast(keras.ops.abs(i - j), "float32")
+
+    def looked_up(i, j, table):
+        places = keras.ops.clip(j - i, -3, 3) + 3
+        return keras.ops.transpose(keras.ops.take(table, places, axis=0), (2, 0, 1))
+
+    table = tensors(random(7, H, seed=30))[0]
+    shaw = tensors(random(1, 7, K, seed=31), random(1, 7, V, seed=32))
+    return {
+        "plain": {},
+        "causal": {"pattern": patterns.Causal()},
+        "window": {"pattern": patterns.SlidingWindow(1, 0)},
+        "strided": {"pattern": patterns.Strided(2)},
+        "function": {"bias": alibi},
+        "table": {"bias": kernels.Between(looked_up, (table,), by_distance=True)},
+        "shaw": {"relative_keys": shaw[0], "relative_values": shaw[1]},
+        "dropout": {"dropout": 0.0, "soft_cap": 2.0},
+    }
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only its graphs have None")
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", unknown_cases())
+def test_unknown_lengths_and_batch(name, jit):
+    import tensorflow as tf
+
+    given = unknown_cases()[name]
+
+    def total(query, key, value, mask):
+        output = kernels.attend(query, key, value, mask=mask, **given).output
+        return keras.ops.sum(keras.ops.sin(output)), output
+
+    def step(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs[:3])
+            loss, output = total(*inputs)
+        return output, *tape.gradient(loss, inputs[:3])
+
+    signature = [tf.TensorSpec((None, None, H, size)) for size in (K, K, V)]
+    mask = tf.TensorSpec((None, 1, 1, None), "bool")
+    traced = tf.function(step, input_signature=[*signature, mask], jit_compile=jit)
+    padding = tf.convert_to_tensor(PADDING)
+    for queries in (T, 1):
+        query, key, value = tensors(*arrays())
+        inputs = query[:, :queries], key, value, padding
+        for found, expected in zip(traced(*inputs), step(*inputs), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    if not jit:
+        empty = tf.zeros((2, 0, H, K)), key, value, padding
+        assert traced(*empty)[0].shape == (2, 0, H, V)
+        assert not np.any(traced(*empty)[2])

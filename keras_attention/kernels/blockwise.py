@@ -187,12 +187,12 @@ class Blocks:
         return ops.transpose(key, (0, 2, 1, 3))
 
     def _padded(self, array, axis, length, size):
-        """`array` with zeros after its end along an axis, up to a multiple of `size`."""
+        """`array` with zeros after its end along an axis, up to a multiple of `size`, not 0."""
         if known(length, size) and length % size == 0:
             return array
         axis = axis % len(array.shape)
         widths = [(0, 0)] * len(array.shape)
-        widths[axis] = (0, (0 - length) % size)
+        widths[axis] = (0, most(size, -(-length // size) * size) - length)
         return ops.pad(array, widths)
 
     def fitted(self, array):

@@ -70,7 +70,7 @@ def _matrices(array, rows):
     # As one matrix: TensorFlow would take a product for each sequence and head.
     shape = ops.shape(array)
     found = primitives.product(ops.reshape(array, (-1, shape[-1])), rows[0])
-    return ops.reshape(found, (*shape[:-1], rows.shape[-1]))
+    return ops.reshape(found, (*shape[:-1], ops.shape(rows)[-1]))
 
 
 def _clip(distance, table):
