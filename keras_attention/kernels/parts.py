@@ -120,7 +120,7 @@ def _constant(task, pattern, row):
     def shifted(array, table):
         if table is None:
             return array
-        return ops.cast(array, table.dtype) + table[:, row][None, None]
+        return array + ops.cast(table[:, row], array.dtype)[None, None]
 
     return task.but(
         key=shifted(task.key, task.relative_keys),
