@@ -101,3 +101,49 @@ def test_bands_are_the_reference(monkeypatch, name):
     monkeypatch.setattr(banded, "SMALLEST", 5)
     pattern, learned, given = BANDS[name]
     check("banded", 4, learned, {"pattern": pattern, **given}, (50, 50))
+
+
+ONE = {
+    "all heads apart": (4, {}, {}),
+    "one key head": (1, {}, {"mask": some(B, 1, 1, S)}),
+    "cache": (
+        2,
+        {},
+        {"pattern": patterns.SlidingWindow(9, 0), "offset": np.array([11, 20], "int32")},
+    ),
+    "rows without keys": (2, {"bias": random(1, H, 1, S)}, {"mask": EMPTY[:, :, :1]}),
+    "capped, with a sink": (2, {"bias": random(H, 1, S), "sink": random(H)}, {"soft_cap": 2.0}),
+    "shaw": (4, SHAW, {"pattern": patterns.SlidingWindow(9, 4), "offset": 3}),
+    "shaw, anywhere": (4, SHAW, {"offset": np.array([3, 30], "int32")}),
+    "segments": (2, {}, {"segments": (SEGMENTS[0][:, :1], SEGMENTS[1]), "bias": distance}),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_query_is_the_reference(name):
+    groups, learned, given = ONE[name]
+    given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
+    check("one_query", groups, learned, given, (1, S))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_one_query_and_huge_numbers(groups):
+    """Keys are clipped for products to be finite, only where that makes a difference."""
+    query, key, value = random(B, 1, 4, K), random(B, S, groups, K), random(B, S, groups, V)
+    query[0, :, 1], key[1, 3] = 3e38, -3e38
+    value[0, :, -1] = 3e38
+    found, expected = (
+        keras.ops.convert_to_numpy(kernels.attend(query, key, value, kernel=name).output)
+        for name in ("one_query", "reference")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+    assert np.isfinite(found).all()
+
+
+def test_one_query_is_chosen_for_it_alone():
+    arrays = random(B, 1, H, K), random(B, S, 2, K), random(B, S, 2, V)
+    assert kernels.explain(*arrays)[0] == "one_query"
+    assert kernels.explain(*arrays, dropout=0.1)[0] == "blockwise"
+    assert kernels.explain(arrays[1], *arrays[1:])[0] == "blockwise"
+    many = [np.repeat(array[:, :, :1], 17, 2) for array in arrays]
+    assert kernels.explain(*many)[0] == "blockwise"

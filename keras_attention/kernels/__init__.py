@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import shapes
-from keras_attention.kernels import banded, blockwise, parts, places, reference
+from keras_attention.kernels import banded, blockwise, one_query, parts, places, reference
 from keras_attention.kernels.reference import Attended
 from keras_attention.kernels.task import Between, Task
 
@@ -107,25 +107,6 @@ def _four_axes(array):
 
 def _by_reference(task):
     """All of a task by the definition, from whole arrays."""
-    mask, bias = None, None
-    for part in task.masks:
-        mask = part if mask is None else ops.logical_and(mask, part)
-    if task.pattern is not None:
-        allowed = task.pattern(task.positions.query, task.positions.key)
-        # (T, S) or (B, T, S), to stand over the heads.
-        allowed = ops.expand_dims(allowed, -3)
-        allowed = allowed if len(allowed.shape) == 4 else allowed[None]
-        mask = allowed if mask is None else ops.logical_and(mask, allowed)
-    if task.segments is not None:
-        queries, keys = task.segments
-        same = ops.equal(queries[:, None, :, None], keys[:, None, None, :])
-        mask = same if mask is None else ops.logical_and(mask, same)
-    for part in (
-        *task.biases,
-        *(part(task.positions.query, task.positions.key) for part in task.between),
-    ):
-        # By the operator: Keras's `add` takes a bias with one long axis for one of the features.
-        bias = part if bias is None else bias + part
     return reference.attend(
         task.query,
         task.key,
@@ -136,8 +117,8 @@ def _by_reference(task):
         relative_values=task.relative_values,
         positions=task.positions,
         soft_cap=task.soft_cap,
-        bias=bias,
-        mask=mask,
+        bias=task.whole_bias(),
+        mask=task.whole_mask(),
         sink=task.sink,
         normalization=task.normalization,
         gain=task.gain,
@@ -149,6 +130,10 @@ def _by_reference(task):
 
 def _by_blocks(task):
     return _finished(task, *blockwise.attend(task))
+
+
+def _by_one_query(task):
+    return _finished(task, *one_query.attend(task))
 
 
 def _by_bands(task):
@@ -179,7 +164,12 @@ def _finished(task, output, normalizer):
     return Attended(ops.cast(output, dtype), None, reached)
 
 
-_KERNELS = {"reference": _by_reference, "blockwise": _by_blocks, "banded": _by_bands}
+_KERNELS = {
+    "reference": _by_reference,
+    "one_query": _by_one_query,
+    "blockwise": _by_blocks,
+    "banded": _by_bands,
+}
 KERNELS = ("auto", *_KERNELS)
 
 
@@ -188,6 +178,7 @@ def choose(task, kernel="auto"):
     if kernel not in KERNELS:
         raise ValueError(f"`kernel` must be one of {KERNELS}. Received: kernel={kernel!r}")
     cannot = {"blockwise": _needs_reference(task)}
+    cannot["one_query"] = cannot["blockwise"] or one_query.why_not(task)
     cannot["banded"] = cannot["blockwise"] or _no_bands(task)
     if kernel != "auto":
         if cannot.get(kernel):
@@ -198,6 +189,8 @@ def choose(task, kernel="auto"):
         return kernel, "it was asked for by name"
     if cannot["blockwise"]:
         return "reference", cannot["blockwise"]
+    if not cannot["one_query"]:
+        return "one_query", "there is one query, and the keys are read once, as they lie"
     if not cannot["banded"]:
         return "banded", "the pattern lets a query see few keys, and only those are computed"
     return (

@@ -92,6 +92,10 @@ if keras.config.backend() == "tensorflow":
         found.set_shape([size if known(size) else None for size in sizes])
         return found
 
+    def cond(truth, yes, no):
+        """`yes()` or `no()`, and not the other."""
+        return tf.cond(truth, yes, no)
+
     def product(first, second, flip_first=False, flip_second=False):
         """The matrix product of the last two axes, with either matrix transposed."""
         return tf.matmul(first, second, transpose_a=flip_first, transpose_b=flip_second)
@@ -180,6 +184,12 @@ elif keras.config.backend() == "jax":
             return array
         return lax.dynamic_slice_in_dim(array, start, size, axis)
 
+    def cond(truth, yes, no):
+        # What is known is not worth compiling two branches for.
+        if isinstance(truth, jax.core.Tracer):
+            return lax.cond(truth, yes, no)
+        return yes() if truth else no()
+
     def product(first, second, flip_first=False, flip_second=False):
         first = jnp.swapaxes(first, -1, -2) if flip_first else first
         second = jnp.swapaxes(second, -1, -2) if flip_second else second
@@ -244,6 +254,9 @@ else:
 
     def piece(array, axis, start, size):
         return array.narrow(axis, start, size)
+
+    def cond(truth, yes, no):
+        return yes() if truth else no()
 
     def product(first, second, flip_first=False, flip_second=False):
         return torch.matmul(first.mT if flip_first else first, second.mT if flip_second else second)

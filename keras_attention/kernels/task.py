@@ -1,6 +1,8 @@
 """What a kernel is asked to do: all arguments of an attention, in one value."""
 
 import dataclasses
+import functools
+import operator
 
 import keras
 
@@ -67,6 +69,26 @@ class Task:
     def restricted(self):
         """Whether anything keeps a query from a key."""
         return bool(self.masks) or self.pattern is not None or self.segments is not None
+
+    def whole_mask(self):
+        """All that keeps queries from keys as one array, which broadcasts to (B, H, T, S)."""
+        parts = list(self.masks)
+        if self.pattern is not None:
+            allowed = self.pattern(self.positions.query, self.positions.key)
+            # (T, S) or (B, T, S), to stand over the heads.
+            allowed = ops.expand_dims(allowed, -3)
+            parts.append(allowed if len(allowed.shape) == 4 else allowed[None])
+        if self.segments is not None:
+            queries, keys = self.segments
+            parts.append(ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
+        return functools.reduce(ops.logical_and, parts) if parts else None
+
+    def whole_bias(self):
+        """All that is added to scores as one array, which broadcasts to (B, H, T, S)."""
+        parts = list(self.biases)
+        parts += [part(self.positions.query, self.positions.key) for part in self.between]
+        # By the operator: Keras's `add` takes a bias with one long axis for one of the features.
+        return functools.reduce(operator.add, parts) if parts else None
 
 
 def pairs(query, key):
