@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention import kernels, patterns
-from keras_attention.kernels import banded, blockwise
+from keras_attention.kernels import banded, blockwise, parts, relative
 from tests.gradients import gradients
 
 B, T, S, H, K, V = 2, 23, 31, 4, 8, 6
@@ -147,3 +147,18 @@ def test_one_query_is_chosen_for_it_alone():
     assert kernels.explain(arrays[1], *arrays[1:])[0] == "blockwise"
     many = [np.repeat(array[:, :, :1], 17, 2) for array in arrays]
     assert kernels.explain(*many)[0] == "blockwise"
+
+
+@pytest.mark.parametrize("rows", [1, H])
+def test_embeddings_of_near_distances_alone(monkeypatch, rows):
+    """Where only near keys count, tables are laid along the band and not along all distances."""
+    learned = {"relative_keys": random(rows, 7, K, seed=4), "relative_values": random(1, 7, V)}
+    used = []
+    into = relative._into_band
+    monkeypatch.setattr(relative, "_into_band", lambda *x: used.append(1) or into(*x))
+    monkeypatch.setattr(banded, "SMALLEST", 5)
+    monkeypatch.setattr(parts, "_long", lambda *_: True)
+    mask = {"mask": PADDING, "pattern": patterns.Causal()}
+    for given in ({}, mask):
+        check("banded", 4, learned, given, (50, 50))
+    assert used

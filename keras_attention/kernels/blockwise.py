@@ -333,7 +333,7 @@ class Blocks:
         if task.relative_keys is not None:
             table = self._heads(extras.pop(0), c)
             rows, places = self._split(query), self._places(c, i, j)
-            logits = logits + relative.scores(rows, table, plan.keys, places)
+            logits = logits + relative.scores(rows, table, plan.keys, places, task.near)
         if task.soft_cap is not None:
             logits = ops.tanh(logits / task.soft_cap) * task.soft_cap
         for _ in task.biases:
@@ -346,8 +346,8 @@ class Blocks:
     def relative_values(self, weights, table, c, i, j):
         """What embeddings of distances add to the output of a block."""
         table = self._heads(table, c)
-        found = relative.values(self._split(weights), table, self._places(c, i, j))
-        return self._flat(found)
+        places, near = self._places(c, i, j), self.task.near
+        return self._flat(relative.values(self._split(weights), table, places, near))
 
     def _places(self, c, i, j):
         """The `Positions` of a block, whose keys count from 0 where they are consecutive."""
@@ -491,6 +491,11 @@ class _Pass:
         self.last_bias = self.first_bias + len(task.biases)
         self.of_values = task.relative_values is not None
 
+    def _place(self, n):
+        """The chunk and the block of queries that come n-th."""
+        count = self.shared.plan.query_blocks
+        return (n, 0) if known(count) and count == 1 else (n // count, n % count)
+
     def extras_of(self, extras, c, i, j):
         """`extras` for the scores of a block: biases cut, tables and weights whole."""
         extras = extras[:-1] if self.of_values else extras
@@ -603,7 +608,7 @@ class _Many(_Pass):
 
         def queries(n, carry):
             outputs, normalizers = carry
-            c, i = n // plan.query_blocks, n % plan.query_blocks
+            c, i = self._place(n)
             rows = shared.cut_rows(query, c, i)
 
             def keys(j, carry):
@@ -667,7 +672,7 @@ class _Many(_Pass):
         together = (plan.batch, plan.groups, plan.repeats * plan.queries)
 
         def queries(n, carry):
-            c, i = n // plan.query_blocks, n % plan.query_blocks
+            c, i = self._place(n)
             rows, of_rows, balances, normalizers = (
                 shared.cut_rows(x, c, i) for x in (query, of_output, balance, normalizer)
             )

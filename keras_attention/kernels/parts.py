@@ -103,7 +103,8 @@ def _by_distance(task):
         return [task]
     pattern = task.pattern
     span = pattern.span() if hasattr(pattern, "span") else None
-    near = task.but(pattern=_Within(pattern, 1 - far, far - 1), seed=_seed(task, 0))
+    near = _Within(pattern, 1 - far, far - 1)
+    near = task.but(pattern=near, near=True, seed=_seed(task, 0))
     found = [near]
     if span is None or span.left is None or span.left >= far:
         before = _Within(pattern, None, -far)

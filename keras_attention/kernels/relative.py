@@ -14,16 +14,20 @@ from keras_attention.kernels import primitives
 ops = keras.ops
 
 
-def scores(query, table, length, positions):
+def scores(query, table, length, positions, near=False):
     """What distances add to the scores: (B, H, T, S), of query (B, H, T, K).
 
     Args:
         table: (H or 1, 2k + 1, K).
         length: S.
         positions: the `Positions` of queries and keys.
+        near: whether only pairs at a distance below k matter.
     """
     if _nothing(query.shape[2], length):
         return ops.zeros((*ops.shape(query)[:3], length), query.dtype)
+    start = _band(query.shape[2], length, table, positions) if near else None
+    if start is not None:
+        return _into_band(_inner(query, table[:, 1:-1]), start, length)
     if positions.consecutive:
         rows = _rows(table, ops.shape(query)[2], length, positions.offset)
         return _to_pairs(_inner(query, rows), length)
@@ -33,14 +37,17 @@ def scores(query, table, length, positions):
     return ops.take_along_axis(products, buckets, axis=-1)
 
 
-def values(weights, table, positions):
+def values(weights, table, positions, near=False):
     """What distances add to the output: (B, H, T, V), of weights (B, H, T, S).
 
-    `table` is (H or 1, 2k + 1, V).
+    `table` is (H or 1, 2k + 1, V). With `near`, weights at a distance of k or more are 0.
     """
     batch, heads, queries, keys = ops.shape(weights)
     if _nothing(queries, keys):
         return ops.zeros((batch, heads, queries, table.shape[-1]), weights.dtype)
+    start = _band(queries, keys, table, positions) if near else None
+    if start is not None:
+        return _outer(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
     if positions.consecutive:
         rows = _rows(table, queries, keys, positions.offset)
         return _outer(_to_distances(weights), rows)
@@ -51,6 +58,35 @@ def values(weights, table, positions):
 def _nothing(*lengths):
     """Whether a length is known to be 0: there are no distances then."""
     return any(isinstance(length, int) and length == 0 for length in lengths)
+
+
+def _band(queries, keys, table, positions):
+    """The first key at a distance above −k of the first query, if all near ones are there."""
+    sizes = queries, keys, positions.offset
+    if not positions.consecutive or not all(isinstance(size, int) for size in sizes):
+        return None
+    start = positions.offset - (table.shape[1] // 2 - 1)
+    inside = start >= 0 and queries - 1 + start + table.shape[1] - 2 <= keys
+    return start if inside else None
+
+
+def _into_band(by_distance, start, keys):
+    """(B, H, T, R), by distance, to (B, H, T, S), by key, zeros beside it: row t at start + t."""
+    batch, heads, queries, distances = ops.shape(by_distance)
+    # One column too many makes each row start one place later than the one before.
+    widths = [(0, 0)] * 3 + [(start, keys + 1 - start - distances)]
+    flat = ops.reshape(ops.pad(by_distance, widths), (batch, heads, queries * (keys + 1)))
+    return ops.reshape(flat[..., : queries * keys], (batch, heads, queries, keys))
+
+
+def _out_of_band(by_key, start, distances):
+    """The way back, without what is beside it."""
+    batch, heads, queries, keys = ops.shape(by_key)
+    flat = ops.pad(
+        ops.reshape(by_key, (batch, heads, queries * keys)), [(0, 0), (0, 0), (0, queries)]
+    )
+    shifted = ops.reshape(flat, (batch, heads, queries, keys + 1))
+    return shifted[..., start : start + distances]
 
 
 def _inner(query, rows):

@@ -37,7 +37,8 @@ class Task:
     """The arguments of `kernels.attend`, which says what each of them is.
 
     `masks`, `biases` and `between` are tuples: boolean arrays and arrays to add, with four axes
-    that broadcast to (B, H, T, S), and `Between`s.
+    that broadcast to (B, H, T, S), and `Between`s. `near` says that the pattern keeps queries to keys
+    whose embeddings of distances are not those of clipped ones.
     """
 
     query: object
@@ -47,6 +48,7 @@ class Task:
     score: object = None
     relative_keys: object = None
     relative_values: object = None
+    near: bool = False
     soft_cap: float | None = None
     masks: tuple = ()
     biases: tuple = ()
