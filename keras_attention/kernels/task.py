@@ -37,8 +37,8 @@ class Task:
     """The arguments of `kernels.attend`, which says what each of them is.
 
     `masks`, `biases` and `between` are tuples: boolean arrays and arrays to add, with four axes
-    that broadcast to (B, H, T, S), and `Between`s. `near` says that the pattern keeps queries to keys
-    whose embeddings of distances are not those of clipped ones.
+    that broadcast to (B, H, T, S), and `Between`s. `near` says that the pattern leaves only keys at
+    distances below those that embeddings are clipped at.
     """
 
     query: object
