@@ -31,13 +31,15 @@ ops = keras.ops
 class Span:
     """Bounds of a pattern: it attends only where −left ≤ j − i ≤ right and (i − j) mod rate = 0.
 
-    None is no bound. `by_distance` says that the pattern asks for j − i alone.
+    None is no bound. `by_distance` says that the pattern asks for j − i alone, `exact` that it
+    attends to all there is within the bounds.
     """
 
     left: int | None = None
     right: int | None = None
     rate: int = 1
     by_distance: bool = False
+    exact: bool = False
 
 
 class Pattern(saving.Configurable):
@@ -95,7 +97,7 @@ class Causal(Pattern):
         return ops.less_equal(j, i)
 
     def span(self):
-        return Span(None, 0, by_distance=True)
+        return Span(None, 0, by_distance=True, exact=True)
 
 
 @saving.register

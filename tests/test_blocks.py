@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention import kernels, patterns
-from keras_attention.kernels import banded, blockwise, parts, relative
+from keras_attention.kernels import banded, blockwise, parts, primitives, relative
 from tests.gradients import gradients
 
 B, T, S, H, K, V = 2, 23, 31, 4, 8, 6
@@ -44,16 +44,16 @@ CASES = {
 }
 
 
-def check(kernel, groups, learned, given, lengths=(T, S)):
+def check(kernel, groups, learned, given, lengths=(T, S), size=V):
     queries, keys = lengths
     given = {name: tuple(map(tensor, x)) if name == "segments" else x for name, x in given.items()}
     arrays = [
         random(B, queries, H, K, seed=1),
         random(B, keys, groups, K, seed=2),
-        random(B, keys, groups, V, seed=3),
+        random(B, keys, groups, size, seed=3),
         *learned.values(),
     ]
-    weights = tensor(random(B, queries, H, V, seed=6))
+    weights = tensor(random(B, queries, H, size, seed=6))
 
     def answers(name):
         def attend(query, key, value, *others):
@@ -64,7 +64,7 @@ def check(kernel, groups, learned, given, lengths=(T, S)):
         return [output, *gradients(lambda *x: keras.ops.sum(attend(*x) * weights), arrays)]
 
     for found, expected in zip(answers(kernel), answers("reference"), strict=True):
-        assert np.abs(expected).max() > 0.01
+        assert np.abs(expected).max() > 0.01 or 1 in lengths
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -141,6 +141,7 @@ def test_one_query_and_huge_numbers(groups):
 
 
 def test_one_query_is_chosen_for_it_alone():
+    # Of unequal sizes, which no backend has a kernel for.
     arrays = random(B, 1, H, K), random(B, S, 2, K), random(B, S, 2, V)
     assert kernels.explain(*arrays)[0] == "one_query"
     assert kernels.explain(*arrays, dropout=0.1)[0] == "blockwise"
@@ -162,3 +163,76 @@ def test_embeddings_of_near_distances_alone(monkeypatch, rows):
     for given in ({}, mask):
         check("banded", 4, learned, given, (50, 50))
     assert used
+
+
+FUSED = {
+    "all keys": (4, {}),
+    "causal": (2, {"pattern": patterns.Causal()}),
+    "causal, from 5 on": (2, {"pattern": patterns.Causal(), "offset": 5}),
+    "padding": (1, {"mask": some(B, 1, 1, S)}),
+    "padded queries": (4, {"mask": [some(B, 1, T, 1), some(B, 1, 1, S)]}),
+    "causal, padded queries": (4, {"mask": some(B, 1, T, 1), "pattern": patterns.Causal()}),
+    "causal, padded keys": (4, {"mask": some(B, 1, 1, S), "pattern": patterns.Causal()}),
+    "causal by other positions": (
+        4,
+        {"pattern": patterns.Causal(), "key_positions": np.arange(S, dtype="int32")[::-1].copy()},
+    ),
+    "rows without keys": (4, {"mask": [EMPTY, some(1, 1, T, 1)]}),
+    "segments": (2, {"segments": SEGMENTS, "pattern": ~patterns.Causal()}),
+}
+
+
+@pytest.mark.skipif(primitives.fused is None, reason="no fused kernel of this backend is used")
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_is_the_reference(name):
+    groups, given = FUSED[name]
+    given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
+    check("fused", groups, {}, given, size=K)
+
+
+@pytest.mark.skipif(primitives.fused is None, reason="no fused kernel of this backend is used")
+@pytest.mark.parametrize("lengths", [(S, T), (1, 1), (1, S), (T, 1)])
+def test_fused_of_other_lengths(lengths):
+    for offset in (0, 3):
+        check("fused", 2, {}, {"pattern": patterns.Causal(), "offset": offset}, lengths, size=K)
+
+
+@pytest.mark.skipif(primitives.fused is None, reason="no fused kernel of this backend is used")
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_fused_in_other_dtypes_and_with_huge_numbers(dtype):
+    query, key, value = (random(B, n, H, K, seed=n) for n in (T, S, S))
+    query[0, 1], key[0, 2], value[1, 3] = 6e4, -6e4, 6e4
+    if dtype != "float16":
+        query[1, 4], key[1, 5] = 1e30, 3e38
+    arrays = [keras.ops.cast(tensor(array), dtype) for array in (query, key, value)]
+    mask = tensor(EMPTY)
+    found, expected = (
+        keras.ops.convert_to_numpy(
+            keras.ops.cast(kernels.attend(*arrays, mask=mask, kernel=name).output, "float64")
+        )
+        for name in ("fused", "reference")
+    )
+    rounding = {"float64": 1e-7, "bfloat16": 2**-7, "float16": 2**-10}[dtype]
+    np.testing.assert_allclose(found, expected, rtol=2 * rounding, atol=rounding)
+
+
+def test_fused_is_chosen_where_the_backend_has_it():
+    arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
+    expected = "blockwise" if primitives.fused is None else "fused"
+    assert kernels.explain(*arrays)[0] == expected
+    assert kernels.explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
+    for given in (
+        {"dropout": 0.1},
+        {"bias": distance},
+        {"bias": random(1, 1, T, S)},
+        {"soft_cap": 2.0},
+        {"sink": random(H)},
+        {"relative_values": SHAW["relative_values"][..., :1]},
+        {"relative_keys": SHAW["relative_keys"]},
+    ):
+        assert kernels.explain(*arrays, **given)[0] == "blockwise"
+    assert kernels.explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
+    long = np.zeros((1, 2**13, 1, 1), "float32")
+    assert kernels.explain(long, long, long, pattern=patterns.Causal())[0] == expected
+    several = {"pattern": patterns.Causal(), "mask": np.ones((1, 1, 1, 2**13), "bool")}
+    assert kernels.explain(long, long, long, **several)[0] == "blockwise"

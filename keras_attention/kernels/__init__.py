@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import shapes
-from keras_attention.kernels import banded, blockwise, one_query, parts, places, reference
+from keras_attention.kernels import banded, blockwise, fused, one_query, parts, places, reference
 from keras_attention.kernels.reference import Attended
 from keras_attention.kernels.task import Between, Task
 
@@ -166,6 +166,7 @@ def _finished(task, output, normalizer):
 
 _KERNELS = {
     "reference": _by_reference,
+    "fused": fused.attend,
     "one_query": _by_one_query,
     "blockwise": _by_blocks,
     "banded": _by_bands,
@@ -178,6 +179,7 @@ def choose(task, kernel="auto"):
     if kernel not in KERNELS:
         raise ValueError(f"`kernel` must be one of {KERNELS}. Received: kernel={kernel!r}")
     cannot = {"blockwise": _needs_reference(task)}
+    cannot["fused"] = cannot["blockwise"] or fused.why_not(task)
     cannot["one_query"] = cannot["blockwise"] or one_query.why_not(task)
     cannot["banded"] = cannot["blockwise"] or _no_bands(task)
     if kernel != "auto":
@@ -189,6 +191,8 @@ def choose(task, kernel="auto"):
         return kernel, "it was asked for by name"
     if cannot["blockwise"]:
         return "reference", cannot["blockwise"]
+    if not cannot["fused"] and cannot["banded"]:
+        return "fused", "the backend has this one, and the same answer"
     if not cannot["one_query"]:
         return "one_query", "there is one query, and the keys are read once, as they lie"
     if not cannot["banded"]:

@@ -136,6 +136,8 @@ if keras.config.backend() == "tensorflow":
             found, arrays, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
 
+    fused = None
+
     def key(seed):
         """What `kept` draws from, of an integer or a `keras.random.SeedGenerator`."""
         # Scrambled: the next seed of a generator is this one plus 1, as the next block's key is.
@@ -215,6 +217,8 @@ elif keras.config.backend() == "jax":
     def pullback(function, arrays):
         return jax.vjp(function, *arrays)
 
+    fused = None
+
     def key(seed):
         return jnp.asarray(keras.src.random.seed_generator.draw_seed(seed), "uint32")
 
@@ -293,6 +297,17 @@ else:
             return torch.autograd.grad(found, arrays, upstream, materialize_grads=True)
 
         return found.detach(), pull
+
+    def fused(query, key, value, mask, causal, scale):
+        """Attention (B, T, H, K) by the backend, or None where it has none that is used."""
+        found = torch.nn.functional.scaled_dot_product_attention(
+            *(array.transpose(1, 2) for array in (query, key, value)),
+            attn_mask=mask,
+            is_causal=causal,
+            scale=scale,
+            enable_gqa=query.shape[2] != key.shape[2],
+        )
+        return found.transpose(1, 2)
 
     def key(seed):
         first, second = keras.src.random.seed_generator.draw_seed(seed).tolist()
