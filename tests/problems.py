@@ -177,7 +177,7 @@ def by_xla(function, tensors):
         return gradients(function, tensors)
     import tensorflow as tf
 
-    @tf.function(jit_compile=True)
+    @tf.function(autograph=False, jit_compile=True)
     def step(tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
@@ -252,7 +252,7 @@ def _in_graph(loss, tensors):
     import tensorflow as tf
     from tensorflow.python.framework import function_def_to_graph
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)

@@ -1,5 +1,7 @@
 """The blockwise kernel against the reference: outputs and gradients, in one block and in many."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -38,7 +40,7 @@ from tests.problems import (
 )
 
 # JAX compiles each case anew.
-EXAMPLES = {"tensorflow": 4, "jax": 2, "torch": 10}[BACKEND]
+EXAMPLES = {"tensorflow": 3, "jax": 2, "torch": 10}[BACKEND]
 
 # One block; several of batch, heads and queries; several of queries and keys, which fill neither.
 BLOCKS = {
@@ -190,9 +192,8 @@ def problem(name):
 # Those that differ most from one another, and from the problems of test_blocks.py.
 QUICK = (
     "mask of heads", "nothing allowed", "biases", "offset of rows", "far offset", "wide window",
-    "not", "function", "positions", "alibi anywhere", "relative bias of rows", "shaw of keys",
-    "shaw anywhere", "more queries than keys", "many keys", "one query", "one key", "one of each",
-    "one feature",
+    "function", "positions", "relative bias of rows", "shaw anywhere", "more queries than keys",
+    "many keys", "one query", "one key", "one of each", "one feature",
 )  # fmt: skip
 
 
@@ -241,9 +242,7 @@ def slow(*arguments):
         ("all masks", "bfloat16"),
         ("all masks", "float16"),
         ("all masks", "float64"),
-        ("shaw of heads", "float16"),
-        slow("shaw of heads", "bfloat16"),
-        slow("shaw of heads", "float64"),
+        *(slow("shaw of heads", dtype) for dtype in ("bfloat16", "float16", "float64")),
         # No float64: the table stands for a variable of float32.
         slow("relative bias", "bfloat16"),
         slow("relative bias", "float16"),
@@ -289,15 +288,16 @@ def test_narrow_gradients_of_many_blocks_are_added_up_in_float32(kind):
 
 @pytest.mark.slow
 @on_tensorflow  # JAX compiles everywhere, and PyTorch nowhere.
-@pytest.mark.parametrize("blocks", BLOCKS)
-@pytest.mark.parametrize("name", CASES)
-def test_xla_gives_the_same_for_every_problem(name, blocks):
+@pytest.mark.parametrize(
+    "name, blocks", zip(CASES, itertools.cycle(["keys", "one", "keys", "700"]), strict=False)
+)
+def test_xla_gives_the_same(name, blocks):
     with BLOCKS[blocks]():
         compare("blockwise", *problem(name), differentiate=by_xla)
 
 
 @pytest.mark.parametrize(
-    "name", ["all masks", "negative offset", "nothing allowed", slow("many keys")]
+    "name", ["all masks", slow("negative offset"), slow("nothing allowed"), slow("many keys")]
 )
 def test_queries_without_keys_are_known_and_have_zeros(name):
     arrays, rest = problem(name)
@@ -323,11 +323,11 @@ SIDES = st.integers(0, 1)
 
 
 @st.composite
-def problems(draw):
-    """Arrays and other arguments of `answers`, of any length and all things beside one another."""
+def problems(draw, longest):
+    """Arrays and other arguments of `answers`, with all things beside one another."""
     batch, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
     heads = groups * draw(st.integers(1, 2))
-    queries, keys = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    queries, keys = draw(st.integers(1, longest)), draw(st.integers(1, longest))
     arrays = inputs(batch, queries, keys, heads, groups, draw(st.sampled_from([1, 4])), 3)
 
     def pairs():
@@ -364,7 +364,7 @@ def problems(draw):
     return arrays, rest
 
 
-WAYS = problems(), st.integers(7, 20), st.integers(7, 20), st.sampled_from([100, 10**4, 10**6])
+CUTS = st.integers(7, 20), st.integers(7, 20), st.sampled_from([100, 10**4, 10**6])
 
 
 def check(case, rows, columns, elements):
@@ -374,14 +374,14 @@ def check(case, rows, columns, elements):
 
 
 @settings(deadline=None, max_examples=EXAMPLES, derandomize=True)
-@given(*WAYS)
+@given(problems(20), *CUTS)
 def test_all_things_beside_one_another_are_those_of_the_reference(case, rows, columns, elements):
     check(case, rows, columns, elements)
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=20 * EXAMPLES)
-@given(*WAYS)
+@given(problems(40), *CUTS)
 def test_many_more_things_beside_one_another(case, rows, columns, elements):
     check(case, rows, columns, elements)
 
@@ -406,18 +406,10 @@ def test_lengths_of_zero(request, queries, keys, groups):
 # Lengths that are not known
 
 
+@pytest.mark.slow
 @on_tensorflow
-@pytest.mark.parametrize(
-    "name, blocks",
-    [
-        ("causal", "keys"),
-        *(
-            slow(name, blocks)
-            for name in ("all masks", "causal", "shaw", "biases", "relative bias")
-            for blocks in ("4096", "700", "keys")
-        ),
-    ],
-)
+@pytest.mark.parametrize("blocks", ["4096", "700", "keys"])
+@pytest.mark.parametrize("name", ["all masks", "causal", "shaw", "biases", "relative bias"])
 def test_unknown_lengths(name, blocks):
     import tensorflow as tf
 
@@ -438,7 +430,7 @@ def test_unknown_lengths(name, blocks):
         [spec(mask, range(len(mask.shape)), "bool") for mask in masks],
     ]
 
-    @tf.function(input_signature=signature)
+    @tf.function(autograph=False, input_signature=signature)
     def step(tensors, masks):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
@@ -485,11 +477,12 @@ HUGE = {"float32": 1e30, "float16": 6e4, "bfloat16": 1e30}
     "name, dtype",
     [
         ("shaw", "float32"),
-        ("all masks", "bfloat16"),
-        ("causal", "float16"),
-        *(slow(name, dtype) for name in ("plain", "causal", "all masks") for dtype in HUGE),
+        ("all masks", "float16"),
         slow("shaw", "float16"),
         slow("shaw", "bfloat16"),
+        slow("all masks", "float32"),
+        slow("all masks", "bfloat16"),
+        *(slow(name, dtype) for name in ("plain", "causal") for dtype in HUGE),
     ],
 )
 def test_huge_inputs_give_finite_outputs_and_gradients_that_are_numbers(name, dtype):
@@ -507,7 +500,7 @@ def test_huge_inputs_give_finite_outputs_and_gradients_that_are_numbers(name, dt
         assert not np.isnan(array).any(), n
 
 
-@pytest.mark.parametrize("dtype", HUGE)
+@pytest.mark.parametrize("dtype", ["float32", "float16", slow("bfloat16")])
 def test_huge_values_give_finite_outputs_and_gradients(dtype):
     arrays, rest = problem("causal")
     arrays["value"] = np.sign(arrays["value"]) * HUGE[dtype]
@@ -537,19 +530,12 @@ def test_what_masked_keys_hold_changes_nothing():
 # Dropout
 
 
-QUICK_DROPOUT = [(0.1, "one"), (0.5, "keys")]
-
-
 @pytest.mark.parametrize(
     "rate, blocks",
     [
-        *QUICK_DROPOUT,
-        *(
-            slow(rate, blocks)
-            for rate in (0.1, 0.5, 0.9)
-            for blocks in BLOCKS
-            if (rate, blocks) not in QUICK_DROPOUT
-        ),
+        (0.5, "keys"),
+        *(slow(0.5, blocks) for blocks in ("one", "4096", "700")),
+        *(slow(rate, blocks) for rate in (0.1, 0.9) for blocks in BLOCKS),
     ],
 )
 def test_dropout(rate, blocks):
@@ -567,13 +553,8 @@ def test_dropout(rate, blocks):
         assert len(found) == B * H * 4 * 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "all masks",
-        *(slow(name) for name in ("shaw of heads", "sink", "causal", "relative bias")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all masks", "shaw of heads", "sink", "causal", "relative bias"])
 def test_dropout_beside_all_else(name):
     arrays, rest = problem(name)
     values = arrays.pop("relative_values", None)
