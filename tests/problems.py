@@ -18,6 +18,8 @@ from tests.gradients import gradients
 
 B, T, S, H, G, K, V = 2, 31, 47, 4, 2, 8, 6
 BACKEND = keras.backend.backend()
+# JAX compiles each problem anew.
+FEW = BACKEND == "jax"
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's alone.")
 
 # What kernels may differ by from the reference, relative to the largest of an array, if above 1.
@@ -144,6 +146,16 @@ def relative_bias(heads=H):
     position = positions.RelativeBias(8, 20)
     position.build((B, T, heads, K), (B, S, heads, K))
     return position.bias_between(heads)
+
+
+def slow(*arguments):
+    return pytest.param(*arguments, marks=pytest.mark.slow)
+
+
+def by_default(quick, names):
+    """Names as parameters, of which those of `quick` run by default, a third of them on JAX."""
+    chosen = quick[::3] if FEW else quick
+    return [*chosen, *(slow(name) for name in names if name not in chosen)]
 
 
 # Chance

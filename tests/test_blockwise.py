@@ -13,6 +13,7 @@ from keras_attention.kernels import blockwise
 from tests.gradients import gradients
 from tests.problems import (
     BACKEND,
+    FEW,
     PATTERNS,
     B,
     G,
@@ -35,6 +36,7 @@ from tests.problems import (
     on_tensorflow,
     random,
     relative_bias,
+    slow,
     some,
     thirds,
 )
@@ -191,13 +193,13 @@ def problem(name):
 
 # Those that differ most from one another, and from the problems of test_blocks.py.
 QUICK = (
-    "mask of heads", "nothing allowed", "biases", "offset of rows", "far offset", "wide window",
-    "function", "positions", "relative bias of rows", "shaw anywhere", "more queries than keys",
-    "many keys", "one query", "one key", "one of each", "one feature",
+    "nothing allowed", "biases", "mask of heads", "many keys", "function", "far offset",
+    "wide window", "one query", "one key", "one of each", "one feature", "positions",
+    "offset of rows", "shaw anywhere", "more queries than keys", "relative bias of rows",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", QUICK[::3] if FEW else QUICK)
 def test_problems_in_blocks_are_those_of_the_reference(name):
     arrays, rest = problem(name)
     with BLOCKS["keys"]():
@@ -232,10 +234,6 @@ def test_the_problems_are_cut_as_they_are_meant_to_be():
     assert plans[3].queries * 2 > T and plans[3].keys * 3 > S
 
 
-def slow(*arguments):
-    return pytest.param(*arguments, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     "name, dtype",
     [
@@ -251,7 +249,10 @@ def slow(*arguments):
         slow("causal", "float64"),
     ],
 )
-def test_every_dtype_is_that_of_the_reference(name, dtype):
+def test_every_dtype_is_that_of_the_reference(request, name, dtype):
+    if BACKEND == "torch" and dtype == "float64" and name != "causal":
+        why = "Keras's `maximum` is of float32 on PyTorch, and rounds down what blocks carry on."
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     if dtype == "float64" and BACKEND == "jax":
         pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")
     arrays, rest = problem(name)
