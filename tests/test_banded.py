@@ -269,7 +269,7 @@ def test_whatever_is_chosen_is_the_reference(queries, keys, pattern, offset, mor
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30 * EXAMPLES)
+@settings(deadline=None, max_examples=10 * EXAMPLES)
 @given(*WAYS)
 def test_whatever_is_chosen_is_the_reference_in_many_more_cases(
     queries, keys, pattern, offset, more
