@@ -29,7 +29,8 @@ def together(found):
         return found[0]
     largest = found[0][1]
     for _, normalizer in found[1:]:
-        largest = ops.maximum(largest, normalizer)
+        # Keras's `maximum` of float64 is of float32 on PyTorch, and less than the normalizers.
+        largest = ops.where(largest < normalizer, normalizer, largest)
     largest = ops.stop_gradient(largest)
     shares = [ops.exp(normalizer - largest) for _, normalizer in found]
     total = sum(shares[1:], shares[0])
