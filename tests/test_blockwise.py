@@ -249,10 +249,7 @@ def test_the_problems_are_cut_as_they_are_meant_to_be():
         slow("causal", "float64"),
     ],
 )
-def test_every_dtype_is_that_of_the_reference(request, name, dtype):
-    if BACKEND == "torch" and dtype == "float64":
-        why = "Keras's `maximum` is of float32 on PyTorch, and rounds down what blocks carry on."
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+def test_every_dtype_is_that_of_the_reference(name, dtype):
     if dtype == "float64" and BACKEND == "jax":
         pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")
     arrays, rest = problem(name)
@@ -264,7 +261,6 @@ def test_every_dtype_is_that_of_the_reference(request, name, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="Blocks' gradients are added up in the dtype of the bias.")
 @pytest.mark.parametrize("kind", ["bias", "table"])
 def test_narrow_gradients_of_many_blocks_are_added_up_in_float32(kind):
     """Beyond 256 times as much, bfloat16 has no number that is one more."""
@@ -389,10 +385,7 @@ def test_many_more_things_beside_one_another(case, rows, columns, elements):
 
 @pytest.mark.parametrize("groups", [H, G])
 @pytest.mark.parametrize("queries, keys", [(0, 5), (5, 0), (0, 0)])
-def test_lengths_of_zero(request, queries, keys, groups):
-    if groups != H and queries == 0 and BACKEND == "tensorflow":
-        why = "Keras's einsum of grouped heads fails on TensorFlow."
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+def test_lengths_of_zero(queries, keys, groups):
     arrays = inputs(queries=queries, keys=keys, groups=groups)
     for rest in ({}, {"pattern": WINDOW}, {"mask": np.ones((B, 1, 1, keys), bool)}):
         found = answers("auto", arrays, rest)

@@ -617,7 +617,8 @@ class _Many(_Pass):
                 )
                 largest = ops.max(logits, axis=-1, keepdims=True)
                 if carry is not None:
-                    largest = ops.maximum(largest, carry[0])
+                    # Not by `maximum`, which Keras has in float32 among float64 on PyTorch.
+                    largest = ops.where(largest < carry[0], carry[0], largest)
                 weights = ops.exp(logits - largest)
                 total = ops.sum(weights, axis=-1, keepdims=True)
                 if shared.task.dropout:
@@ -695,7 +696,7 @@ class _Many(_Pass):
                     of_query + of_row,
                     _add(of_keys, place, of_key),
                     _add(of_values, place, of_value),
-                    self._gathered(of_extras, found, c, i, j),
+                    self._gathered(extras, of_extras, found, c, i, j),
                 )
 
             of_queries, of_keys, of_values, of_extras = carry
@@ -801,22 +802,26 @@ class _Many(_Pass):
                     1 if size == 1 else whole
                     for size, whole in zip(extra.shape, sizes, strict=True)
                 ]
-                dtype = keras.backend.standardize_dtype(extra.dtype)
-                room.append(primitives.buffer(count, block, dtype))
+                room.append(primitives.buffer(count, block, self._wider(extra)))
             else:
-                room.append(ops.zeros_like(extra))
+                room.append(ops.zeros_like(extra, dtype=self._wider(extra)))
         return tuple(room)
 
-    def _gathered(self, of_extras, found, c, i, j):
+    def _wider(self, extra):
+        """The dtype that gradients of an extra are added up in."""
+        dtype = keras.backend.standardize_dtype(extra.dtype)
+        return dtype if dtype == "float64" else self.shared.wide
+
+    def _gathered(self, extras, of_extras, found, c, i, j):
         """The gradients so far and those of one more block."""
         plan, gathered = self.shared.plan, []
         at = (c // plan.groupings, c % plan.groupings, i, j)
-        for place, (so_far, new) in enumerate(zip(of_extras, found, strict=True)):
+        for place, (so_far, new, extra) in enumerate(zip(of_extras, found, extras, strict=True)):
             if self._is_bias(place):
                 index = 0
                 for count, here in zip(self.bias_counts[place], at, strict=True):
                     index = index if count is None else index * count + here
-                gathered.append(_add(so_far, index, new))
+                gathered.append(_add(so_far, index, ops.cast(new, self._wider(extra))))
             else:
                 gathered.append(so_far + ops.cast(new, so_far.dtype))
         return tuple(gathered)
@@ -831,5 +836,5 @@ class _Many(_Pass):
                 blocks = ops.reshape(blocks, (*counts, *primitives.shape(blocks)[1:]))
                 blocks = ops.transpose(blocks, (0, 4, 1, 5, 2, 6, 3, 7))
                 of_extra = ops.reshape(blocks, primitives.shape(extra))
-            gradients.append(of_extra)
+            gradients.append(ops.cast(of_extra, extra.dtype))
         return gradients

@@ -154,6 +154,9 @@ def two_features(array):
 
 def _inner(query, key):
     """Inner products (B, H, T, S) of query (B, T, H, K) and key (B, S, G, K)."""
+    if 0 in (*query.shape, *key.shape):
+        # TensorFlow has no grouped product of nothing.
+        key = _repeat(key, query.shape[2])
     if query.shape[2] == key.shape[2]:
         return ops.einsum("bthk,bshk->bhts", query, key)
     grouped = _group(query, key.shape[2], axis=2)
@@ -164,6 +167,8 @@ def _inner(query, key):
 
 def _combine(weights, value):
     """Sums (B, T, H, V) of value (B, S, G, V) by weights (B, H, T, S)."""
+    if 0 in (*weights.shape, *value.shape):
+        value = _repeat(value, weights.shape[1])
     if weights.shape[1] == value.shape[2]:
         return ops.einsum("bhts,bshv->bthv", weights, value)
     grouped = _group(weights, value.shape[2], axis=1)
