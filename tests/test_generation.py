@@ -67,10 +67,15 @@ def program(method, **options):
             toy_step(table), tokens, cache, memory, pad_token=PAD, **options
         )
 
-    if ON_JAX:  # It would compile its loop in each call.
+    # JAX would compile its loop in each call, and TensorFlow take long for each operation.
+    if ON_JAX:
         import jax
 
         return jax.jit(run)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(run, autograph=False)
     return run
 
 
@@ -171,7 +176,6 @@ def test_greedy_is_the_loop_over_lists(stop_tokens):
         assert found.lengths[row] == len(expected)
         np.testing.assert_allclose(found.log_probabilities[row], padded(gains, 7, 0), rtol=1e-4)
         np.testing.assert_allclose(found.scores[row], sum(gains), rtol=1e-5)
-    assert len(set(found.lengths)) == (1 if stop_tokens == () else len(set(found.lengths)))
     assert bool(stop_tokens) == bool((found.lengths < 7).any())
 
 
@@ -196,16 +200,18 @@ def test_what_is_not_to_come_has_logits_of_minus_infinity():
     assert np.isfinite(found.log_probabilities).all()
     found = toy("sample", table, [0] * 50, max_tokens=4, temperature=5.0, seed=0)
     assert (found.tokens >= 2).all()
-    found = toy("beam_search", table, [0, 1], max_tokens=4, num_beams=3, num_return=3)
+    found = toy("beam_search", table, [0, 1], max_tokens=2, num_beams=9, num_return=9)
     assert (found.tokens >= 2).all()
+    assert np.isfinite(found.scores).all()
 
 
 # Beam search
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("stop_tokens", [(), (0,), (0, 2)])
-@pytest.mark.parametrize("num_beams", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("num_beams", "stop_tokens", "alpha"),
+    [(1, (0, 2), 0.8), (2, (0,), 0.0), (4, (0,), 0.8), (5, (0, 2), 2.0), (5, (), 0.6)],
+)
 def test_beam_search_is_the_search_over_lists(num_beams, stop_tokens, alpha):
     table, tokens = random_table(6, seed=1, scale=1.5), [1, 5, 3]
     found = toy(
@@ -228,12 +234,12 @@ def test_beam_search_is_the_search_over_lists(num_beams, stop_tokens, alpha):
     seed=st.integers(0, 2**16),
     scale=st.floats(0.1, 5.0),
     # Few combinations of what shapes depend on: JAX compiles each of them.
-    sizes=st.sampled_from([(2, 4, 2, 16), (3, 3, 3, 27), (2, 2, 4, 4)]),
-    alpha=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
-    stop=st.sampled_from([(), (0,), (1, 0)]),
+    sizes=st.sampled_from(
+        [(2, 4, 2, 16, (0,), 2.0), (3, 3, 3, 27, (1,), 0.0), (3, 2, 5, 9, (1, 0), 0.7)]
+    ),
 )
-def test_with_enough_beams_it_is_exhaustive_search(seed, scale, sizes, alpha, stop):
-    vocabulary, max_tokens, num_return, num_beams = sizes
+def test_with_enough_beams_it_is_exhaustive_search(seed, scale, sizes):
+    vocabulary, max_tokens, num_return, num_beams, stop, alpha = sizes
     table, tokens = random_table(vocabulary, seed, scale), [1, 0]
     found = toy(
         "beam_search",
@@ -254,7 +260,7 @@ def test_with_enough_beams_it_is_exhaustive_search(seed, scale, sizes, alpha, st
             assert_hypotheses(found, row, expected, max_tokens)
 
 
-@pytest.mark.parametrize("stop_tokens", [(), (2,), (0, 3)])
+@pytest.mark.parametrize("stop_tokens", [(), (0, 3)])
 def test_one_beam_without_length_penalty_is_greedy(stop_tokens):
     table, tokens = random_table(5, seed=2), [0, 1, 2, 3, 4, 0]
     options = {"max_tokens": 8, "stop_tokens": stop_tokens}
@@ -269,10 +275,9 @@ def test_fewer_returned_are_the_first_of_more():
     options = {"num_beams": 4, "max_tokens": 9, "stop_tokens": (1,), "length_penalty": 1.0}
     four = toy("beam_search", table, tokens, num_return=4, **options)
     assert (np.diff(four.scores, axis=1) <= 0).all()
-    for count in (1, 2):
-        fewer = toy("beam_search", table, tokens, num_return=count, **options)
-        for one, other in zip(fewer, four, strict=True):
-            np.testing.assert_array_equal(one, other[:, :count])
+    two = toy("beam_search", table, tokens, num_return=2, **options)
+    for one, other in zip(two, four, strict=True):
+        np.testing.assert_array_equal(one, other[:, :2])
 
 
 @pytest.mark.skipif(ON_JAX, reason="JAX traces a loop once")
@@ -354,27 +359,12 @@ def test_a_row_gives_what_it_gives_alone(method):
             np.testing.assert_allclose(one[0], all_rows[row], rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("method", METHODS)
-def test_half_precision_logits_are_summed_in_float32(method, dtype):
-    table, tokens = ops.cast(random_table(9, seed=6, scale=4), dtype), [0, 1]
+def test_half_precision_logits_are_summed_in_float32(method):
+    table, tokens = ops.cast(random_table(9, seed=6, scale=4), "bfloat16"), [0, 1]
     exact = numpy(ops.cast(table, "float32"))
-    half, full = (
-        generation.Generated(
-            *numpy(
-                tuple(
-                    getattr(generation, method)(
-                        toy_step(ops.convert_to_tensor(array)),
-                        tokens,
-                        *toy_start(tokens),
-                        max_tokens=5,
-                        **METHODS[method],
-                    )
-                )
-            )
-        )
-        for array in (table, exact)
-    )
+    options = {"max_tokens": 5, "stop_tokens": (3,), **METHODS[method]}
+    half, full = (toy(method, array, tokens, **options) for array in (table, exact))
     assert half.log_probabilities.dtype == half.scores.dtype == "float32"
     for one, other in zip(half, full, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -384,7 +374,6 @@ def test_half_precision_logits_are_summed_in_float32(method, dtype):
     ("method", "options"),
     [
         ("greedy", {}),
-        ("sample", {"seed": 3}),
         (
             "sample",
             {"seed": 3, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.5},
@@ -447,11 +436,13 @@ def kept(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
 def assert_drawn_from(tokens, chances):
     """Chi-square, at five standard deviations; and nothing that cannot be."""
     counts = np.bincount(tokens, minlength=len(chances))
+    expected = chances * len(tokens)
     assert counts[chances == 0].sum() == 0
-    possible = chances > 0
-    expected = chances[possible] * len(tokens)
-    statistic = ((counts[possible] - expected) ** 2 / expected).sum()
-    freedom = possible.sum() - 1
+    rare = expected < 5  # Chi-square wants some of each: these count as one.
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], max(expected[rare].sum(), 1e-9))
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
     assert statistic <= freedom + 5 * np.sqrt(2 * freedom) + 5, (counts, expected)
 
 
@@ -464,12 +455,10 @@ LOGITS = np.random.default_rng(8).normal(size=11).astype("float32") * 1.5
         {},
         {"temperature": 0.5},
         {"temperature": 3.0},
-        {"top_k": 1},
         {"top_k": 4},
         {"top_k": 100},
         {"top_p": 0.01},
-        {"top_p": 0.5},
-        {"top_p": 0.9},
+        {"top_p": 0.8},
         {"top_p": 1.0},
         {"min_p": 0.2},
         {"min_p": 1.0},
@@ -527,12 +516,7 @@ def test_draws_among_many_and_never_what_has_no_mass():
     for draws in np.split(random.random((2, 2, 20000)).astype("float32"), 2):
         rows = ops.convert_to_tensor(np.broadcast_to(masses, (20000, 1000)).copy())
         tokens = numpy(sampling._drawn(rows, ops.convert_to_tensor(draws[0])))
-        assert (masses[tokens] > 0).all()
-        chances = np.append(masses / masses.sum(), 0.0)
-        rare = chances[:-1] * 20000 < 5  # chi-square wants some of each: count these as one
-        chances[-1] = chances[:-1][rare].sum()
-        chances[:-1][rare] = 0
-        assert_drawn_from(np.where(rare[tokens], 1000, tokens), chances / chances.sum())
+        assert_drawn_from(tokens, masses / masses.sum())
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-24])
@@ -581,12 +565,11 @@ def test_seeds():
         return numpy(found.tokens)
 
     np.testing.assert_array_equal(run(3), run(3))
-    assert (run(3) != run(4)).any()
     generator = keras.random.SeedGenerator(3)
-    first, second = run(generator), run(generator)
+    first, second, other = run(generator), run(generator), run(None)
     assert (first != second).any()
-    np.testing.assert_array_equal(run(keras.random.SeedGenerator(3)), first)
-    assert (run(None) != run(None)).any()
+    assert (first != other).any()
+    assert (second != other).any()
 
 
 # Layers
