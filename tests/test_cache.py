@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import keras_attention as ka
 from keras_attention import masks, patterns, positions, scores
 from keras_attention.layers import cache as caches
-from tests.compiled import compiled
 from tests.gradients import weight_gradients
 
 B, T, D, H = 3, 9, 16, 4
@@ -81,28 +80,21 @@ def pieces(x, sizes):
 
 def decoded(layer, x, sizes, cache, *context):
     """The outputs of `x` in pieces of these sizes, side by side, and the last cache."""
-
-    def run(x, cache):
-        outputs = []
-        for piece in pieces(x, sizes):
-            output, cache = layer(piece, *context, cache=cache)
-            outputs.append(output)
-        return keras.ops.concatenate(outputs, axis=1), cache
-
-    return compiled_with(run, x, cache)
+    step = ready(lambda x, cache: layer(x, *context, cache=cache))
+    outputs = []
+    for piece in pieces(x, sizes):
+        output, cache = step(piece, cache)
+        outputs.append(output)
+    return keras.ops.concatenate(outputs, axis=1), cache
 
 
-def compiled_with(run, x, cache, *rest):
-    """`run(x, cache, *rest)`, an output and a cache."""
-    names = sorted(cache)
+def ready(function):
+    """A function of arrays and caches, for several calls. JAX would compile each operation."""
+    if keras.backend.backend() == "jax":
+        import jax
 
-    def flat(x, *arrays):
-        cache = dict(zip(names, arrays, strict=False))
-        output, cache = run(x, cache, *arrays[len(names) :])
-        return output, *(cache[name] for name in names)
-
-    output, *values = compiled(flat, x, *(cache[name] for name in names), *rest)
-    return output, dict(zip(names, values, strict=True))
+        return jax.jit(function)
+    return function
 
 
 def agree(found, expected, tolerance=2e-5):
@@ -125,7 +117,7 @@ def test_pieces_are_one_causal_pass(pattern, position):
     layer = heads(
         pattern=PATTERNS[pattern](), position=POSITIONS[position](), num_key_value_heads=2
     )
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), X)
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
     # Longer than some windows, so that a piece overwrites what it has still to see.
     for sizes in ([1, 1, 1, 5, 1], [T]):
         output, cache = decoded(layer, X, sizes, layer.make_cache(B, T))
@@ -149,7 +141,7 @@ def test_pieces_are_one_causal_pass(pattern, position):
 )
 def test_options_are_those_of_one_causal_pass(options):
     layer = heads(**options)
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), X)
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
     agree(decoded(layer, X, [3, 1, 5], layer.make_cache(B, T))[0], expected)
 
 
@@ -170,7 +162,7 @@ def test_options_are_those_of_one_causal_pass(options):
 )
 def test_every_layer_of_tokens_decodes(layer):
     layer = made(layer())
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), X)
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
     agree(decoded(layer, X, [4, 1, 1, 3], layer.make_cache(B, T))[0], expected)
 
 
@@ -192,7 +184,7 @@ def test_half_precision(policy, position):
     cache = layer.make_cache(B, T)
     half = policy.removeprefix("mixed_")
     assert keras.backend.standardize_dtype(cache["key"].dtype) == half
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), X)
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
     output, cache = decoded(layer, X, [3, 1, 5], cache)
     assert keras.backend.standardize_dtype(output.dtype) == half
     assert keras.backend.standardize_dtype(cache["key"].dtype) == half
@@ -203,7 +195,7 @@ def test_half_precision(policy, position):
 
 def test_a_cache_keeps_its_own_dtype():
     layer = heads(position="rotary")
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), X)
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
     output, cache = decoded(layer, X, [3, 1, 5], layer.make_cache(B, T, dtype="float16"))
     assert keras.backend.standardize_dtype(output.dtype) == "float32"
     assert keras.backend.standardize_dtype(cache["value"].dtype) == "float16"
@@ -243,13 +235,9 @@ def check_padded(layer, pieces_kept, length, tolerance=2e-5, carried=False):
     tokens = random(len(counts), max(1, counts.max()), D, seed=5)
     there = np.arange(tokens.shape[1]) < counts[:, None]
 
-    def whole(tokens, there):
-        return layer(tokens, query_mask=there, use_causal_mask=True)
-
-    def run(x, cache, flags):
-        return layer(x, query_mask=flags, cache=cache)
-
-    expected = numpy(compiled(whole, tokens, there))
+    step = ready(lambda x, flags, cache: layer(x, query_mask=flags, cache=cache))
+    whole = ready(lambda x, there: layer(x, query_mask=there, use_causal_mask=True))
+    expected = numpy(whole(tokens, there))
     cache, done = layer.make_cache(len(counts), length), np.zeros_like(counts)
     for kept in pieces_kept:
         ahead = np.stack([np.roll(row, -n, axis=0) for row, n in zip(tokens, done, strict=True)])
@@ -259,7 +247,7 @@ def check_padded(layer, pieces_kept, length, tolerance=2e-5, carried=False):
             output, cache = layer(masks.carry(x, flags), cache=cache)
             assert masks.implicit(output) is not None
         else:
-            output, cache = compiled_with(run, x, cache, flags)
+            output, cache = step(x, flags, cache)
         output = numpy(output)
         for row, flags in enumerate(kept):
             new = expected[row, done[row] : done[row] + flags.sum()]
