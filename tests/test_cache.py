@@ -119,7 +119,7 @@ def test_pieces_are_one_causal_pass(pattern, position):
     )
     expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
     # Longer than some windows, so that a piece overwrites what it has still to see.
-    for sizes in ([1, 1, 1, 5, 1], [T]):
+    for sizes in ([1, 1, 1, 5, 1], [T])[: 1 if keras.backend.backend() == "jax" else 2]:
         output, cache = decoded(layer, X, sizes, layer.make_cache(B, T))
         agree(output, expected)
         np.testing.assert_array_equal(numpy(cache["index"]), T)
@@ -277,7 +277,8 @@ def test_prompts_of_unequal_length(side, pattern, position):
     check_padded(layer, [prompt, every, every, np.array([[True], [False], [True]])], 8)
 
 
-@settings(max_examples=15, deadline=None)
+# JAX takes a second to compile each piece.
+@settings(max_examples=4 if keras.backend.backend() == "jax" else 15, deadline=None)
 @given(st.data())
 def test_any_pieces_with_any_padding(data):
     pattern = data.draw(st.sampled_from(sorted(PATTERNS)))
