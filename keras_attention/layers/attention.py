@@ -15,7 +15,9 @@ from keras_attention import (
     scores,
     shapes,
 )
+from keras_attention.layers import cache as caches
 from keras_attention.layers import projections
+from keras_attention.layers.decoding import Decoding
 from keras_attention.layers.exact_inputs import ExactInputs
 
 ops = keras.ops
@@ -24,7 +26,7 @@ QK_NORMS = (False, "rms", "layer")
 
 
 @saving.register
-class Attention(ExactInputs):
+class Attention(Decoding, ExactInputs):
     r"""Attention of queries over keys and values, in one head or several.
 
     Without `key_dim` the layer has no projections: the score compares the raw inputs (Luong et al.
@@ -81,10 +83,14 @@ class Attention(ExactInputs):
             (T,) or (B, T) for self-attention, or a pair for query and key, either of them None.
         segment_ids: integers that number the texts packed into one row: a query sees only keys of
             its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
+        cache: of `make_cache`, which the tokens of `query` are appended to before they attend, each
+            to all up to itself; or of `cache_memory`, whose keys and values stand for `value` and
+            `key`.
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's
         mask. A query without any key to attend to has weights, output and gradients of exactly 0.
+        With a `cache`, that of the next call comes last: `(output, cache)`.
 
     Raises:
         ValueError, TypeError: a size, a rate, a slot or a mask is not as described.
@@ -315,15 +321,37 @@ class Attention(ExactInputs):
         attention_bias=None,
         positions=None,
         segment_ids=None,
+        cache=None,
     ):
+        if cache is not None:
+            self._check_cached(
+                query,
+                cache,
+                return_attention_scores,
+                value=value,
+                key=key,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
         (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
             (query, value, key), (query_mask, value_mask, key_mask)
         )
+        if cache is None:
+            heads = self._project(query, value, key)
+        elif caches.is_memory(cache):
+            value, value_mask, key_mask = cache["value"], None, cache["mask"]
+            heads = self._project_query(query), *self._read(cache)
+        else:
+            return self._append(query, query_mask, cache, return_attention_scores, training)
         attention_mask = masks.boolean("attention_mask", attention_mask)
         key_mask = masks.both(value_mask, key_mask)
         mask = self._mask(query, value, query_mask, key_mask, attention_mask)
         attended = self._attend(
-            *self._project(query, value, key),
+            *heads,
             mask=mask,
             key_mask=key_mask,
             pattern=self._whole_pattern(use_causal_mask),
@@ -340,11 +368,12 @@ class Attention(ExactInputs):
         scores = None
         if return_attention_scores:
             scores = self._unfold_scores(attended.scores, query, value)
-        return self._returned(output, scores, attended.log_probability)
+        return self._returned(output, scores, attended.log_probability, cache)
 
-    def _returned(self, output, scores, log_probability):
-        """What `call` returns; `scores` is None unless they were asked for."""
-        return output if scores is None else (output, scores)
+    def _returned(self, output, scores, log_probability, cache=None):
+        """What `call` returns; `scores` and `cache` are None unless they are part of it."""
+        returned = [part for part in (output, scores, cache) if part is not None]
+        return tuple(returned) if len(returned) > 1 else output
 
     def _project(self, query, value, key):
         """The heads: query (B, T, H, K), value (B, S, G, V) and key (B, S, G, K)."""
@@ -438,6 +467,7 @@ class Attention(ExactInputs):
         return_scores=False,
         training=None,
         key_is_prepared=False,
+        encoded=False,
     ):
         """From heads to heads, by the kernel: all slots of the pipeline but the projections."""
         # Slots read their weights as they are stored, also where Keras would cast them on reading
@@ -450,7 +480,8 @@ class Attention(ExactInputs):
                     query_positions = ops.arange(ops.shape(query)[1], dtype="int32")
                 if key_positions is None:
                     key_positions = ops.arange(ops.shape(key)[1], dtype="int32")
-                query, key = self.position.encode(query, key, query_positions, key_positions)
+                if not encoded:
+                    query, key = self.position.encode(query, key, query_positions, key_positions)
                 position = self.position.as_kernel_arguments(self.num_heads)
             seed = self._choice_seed if self.normalization.random else None
             normalization = self.normalization.as_kernel_argument(training, seed)
@@ -522,6 +553,7 @@ class Attention(ExactInputs):
         attention_bias=None,
         positions=None,
         segment_ids=None,
+        cache=None,
     ):
         for name, mask in (
             ("query_mask", query_mask),
@@ -531,7 +563,24 @@ class Attention(ExactInputs):
         ):
             if not isinstance(mask, (list, tuple)):
                 masks.boolean(name, mask)
+        if cache is not None:
+            self._check_cached(
+                query,
+                cache,
+                return_attention_scores,
+                value=value,
+                key=key,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
         (query, value, key), _ = inputs.three_inputs((query, value, key), (None, None, None))
+        if cache is not None:
+            held = cache["value"]
+            value = key = keras.KerasTensor((*held.shape[:2], held.shape[-1]), held.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self._pair("positions", positions, query, value)
         self._pair("segment_ids", segment_ids, query, value)
@@ -544,4 +593,7 @@ class Attention(ExactInputs):
             shape = self._scores_shape(query.shape, value.shape)
             scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
         shape = (query.shape[0], self.num_heads, query.shape[1])
-        return self._returned(output, scores, keras.KerasTensor(shape, dtype="float32"))
+        chosen = keras.KerasTensor(shape, dtype="float32")
+        return self._returned(
+            output, scores, chosen, None if cache is None else caches.specs(cache)
+        )
