@@ -1,6 +1,15 @@
 """Attention for Keras 3: every mechanism one pipeline of slots, on TensorFlow, JAX and PyTorch."""
 
-from keras_attention import normalizations, ops, patterns, positions, regularizers, scores
+from keras_attention import (
+    losses,
+    normalizations,
+    ops,
+    patterns,
+    positions,
+    regularizers,
+    schedules,
+    scores,
+)
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.attention_pooling import AttentionPooling
@@ -47,10 +56,12 @@ __all__ = [
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
+    "losses",
     "normalizations",
     "ops",
     "patterns",
     "positions",
     "regularizers",
+    "schedules",
     "scores",
 ]
