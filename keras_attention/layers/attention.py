@@ -15,6 +15,7 @@ from keras_attention import (
     scores,
     shapes,
 )
+from keras_attention.layers import cache as caches
 from keras_attention.layers import projections
 from keras_attention.layers.exact_inputs import ExactInputs
 
@@ -81,10 +82,14 @@ class Attention(ExactInputs):
             (T,) or (B, T) for self-attention, or a pair for query and key, either of them None.
         segment_ids: integers that number the texts packed into one row: a query sees only keys of
             its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
+        cache: of `make_cache`, which the tokens of `query` are appended to before they attend, each
+            to all up to itself; or of `cache_memory`, whose keys and values stand for `value` and
+            `key`.
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's
         mask. A query without any key to attend to has weights, output and gradients of exactly 0.
+        With a `cache`, that of the next call comes last: `(output, cache)`.
 
     Raises:
         ValueError, TypeError: a size, a rate, a slot or a mask is not as described.
@@ -315,15 +320,37 @@ class Attention(ExactInputs):
         attention_bias=None,
         positions=None,
         segment_ids=None,
+        cache=None,
     ):
+        if cache is not None:
+            self._check_cached(
+                query,
+                cache,
+                return_attention_scores,
+                value=value,
+                key=key,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
         (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
             (query, value, key), (query_mask, value_mask, key_mask)
         )
+        if cache is None:
+            heads = self._project(query, value, key)
+        elif caches.is_memory(cache):
+            value, value_mask, key_mask = cache["value"], None, cache["mask"]
+            heads = self._project_query(query), *self._read(cache)
+        else:
+            return self._append(query, query_mask, cache, return_attention_scores, training)
         attention_mask = masks.boolean("attention_mask", attention_mask)
         key_mask = masks.both(value_mask, key_mask)
         mask = self._mask(query, value, query_mask, key_mask, attention_mask)
         attended = self._attend(
-            *self._project(query, value, key),
+            *heads,
             mask=mask,
             key_mask=key_mask,
             pattern=self._whole_pattern(use_causal_mask),
@@ -340,11 +367,12 @@ class Attention(ExactInputs):
         scores = None
         if return_attention_scores:
             scores = self._unfold_scores(attended.scores, query, value)
-        return self._returned(output, scores, attended.log_probability)
+        return self._returned(output, scores, attended.log_probability, cache)
 
-    def _returned(self, output, scores, log_probability):
-        """What `call` returns; `scores` is None unless they were asked for."""
-        return output if scores is None else (output, scores)
+    def _returned(self, output, scores, log_probability, cache=None):
+        """What `call` returns; `scores` and `cache` are None unless they are part of it."""
+        returned = [part for part in (output, scores, cache) if part is not None]
+        return tuple(returned) if len(returned) > 1 else output
 
     def _project(self, query, value, key):
         """The heads: query (B, T, H, K), value (B, S, G, V) and key (B, S, G, K)."""
@@ -438,6 +466,7 @@ class Attention(ExactInputs):
         return_scores=False,
         training=None,
         key_is_prepared=False,
+        encoded=False,
     ):
         """From heads to heads, by the kernel: all slots of the pipeline but the projections."""
         # Slots read their weights as they are stored, also where Keras would cast them on reading
@@ -450,7 +479,8 @@ class Attention(ExactInputs):
                     query_positions = ops.arange(ops.shape(query)[1], dtype="int32")
                 if key_positions is None:
                     key_positions = ops.arange(ops.shape(key)[1], dtype="int32")
-                query, key = self.position.encode(query, key, query_positions, key_positions)
+                if not encoded:
+                    query, key = self.position.encode(query, key, query_positions, key_positions)
                 position = self.position.as_kernel_arguments(self.num_heads)
             seed = self._choice_seed if self.normalization.random else None
             normalization = self.normalization.as_kernel_argument(training, seed)
@@ -491,6 +521,210 @@ class Attention(ExactInputs):
     def _unfold_scores(self, scores, query, value):
         return scores
 
+    # Decoding with a cache
+
+    def make_cache(self, batch_size, length, dtype=None):
+        """A cache without tokens, for `layer(x, cache=cache)`.
+
+        Such a call appends the tokens of x, one or several, and lets each attend to all up to
+        itself, whatever the pattern says of those after it. So a text may come in any pieces: the
+        outputs are those of one causal pass. Tokens that a mask says are padding are left out, in
+        whichever places, and positions count the others, in each row for itself.
+
+        Args:
+            batch_size: number of rows.
+            length: the largest number of tokens of a row. Where the pattern has a window of fewer,
+                the cache holds no more than those, and rows may be of any length.
+            dtype: of keys and values; that of the layer's computation by default.
+
+        Returns:
+            `{"key": (B, C, G, K), "value": (B, C, G, V), "index": (B,)}`, where C is the number of
+            tokens held and `index` counts the tokens of each row so far. Keys are as projected and
+            normalised, and turned where the position is a rotary one.
+
+        Raises:
+            ValueError: a size is not a positive integer, or the layer cannot decode. A call raises
+                where more than `length` tokens are appended to a row. In compiled code, which
+                cannot raise, the whole output of that row is NaN, from then on.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x = keras.random.normal((2, 5, 32))
+        >>> expected = layer(x, use_causal_mask=True)
+        >>> cache = layer.make_cache(batch_size=2, length=5)
+        >>> first, cache = layer(x[:, :3], cache=cache)
+        >>> fourth, cache = layer(x[:, 3:4], cache=cache)
+        >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
+        True
+        """
+        self._check_decodes()
+        if isinstance(batch_size, (bool, int, float)):
+            shapes.check_count("batch_size", batch_size)
+        shapes.check_count("length", length)
+        window = self._window()
+        return caches.make(
+            batch_size,
+            length if window is None else min(length, window),
+            self._key_value_heads,
+            self.key_dim,
+            self.value_dim,
+            dtype or self.compute_dtype,
+        )
+
+    def cache_memory(self, value, key=None, key_mask=None):
+        """The keys and values of cross-attention, projected once for all steps of a decoder.
+
+        `layer(x, cache=memory)` is `(layer(x, value, key, key_mask=key_mask), memory)`.
+
+        Args:
+            value, key, key_mask: as of a call, the masks they carry included.
+
+        Returns:
+            `{"key": (B, S, G, K), "value": (B, S, G, V), "mask": (B, S)}`.
+
+        Raises:
+            ValueError: the layer is not built, or attends over other axes than one.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x, encoded = keras.random.normal((2, 3, 32)), keras.random.normal((2, 7, 16))
+        >>> expected = layer(x, encoded)
+        >>> memory = layer.cache_memory(encoded)
+        >>> output, memory = layer(x[:, :1], cache=memory)
+        >>> bool(keras.ops.max(keras.ops.abs(output - expected[:, :1])) < 1e-5)
+        True
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} has no weights yet: call it once, or "
+                "`layer.build(query_shape, value_shape)`, before `cache_memory`."
+            )
+        self._check_caches()
+        value, key = (
+            x if x is None else self.dtype_policy.convert_input(x, self.autocast, self.input_dtype)
+            for x in (value, key)
+        )
+        (_, value, key), (_, value_mask, key_mask) = inputs.three_inputs(
+            (value, value, key), (None, None, key_mask)
+        )
+        mask = masks.both(value_mask, key_mask)
+        if mask is None:
+            mask = ops.ones(ops.shape(value)[:2], "bool")
+        return {"key": self._project_key(key), "value": self._project_value(value), "mask": mask}
+
+    def _window(self):
+        """How many tokens, itself included, a query can see of the past; None for all."""
+        left = self._whole_pattern(True).span().left
+        return None if left is None else left + 1
+
+    def _why_no_cache(self):
+        """Why keys and values cannot be kept, or None."""
+        return None
+
+    def _why_no_decoding(self):
+        """Why the layer cannot be computed a token at a time, or None."""
+        if self.key_dim is None:
+            return "it has no projections, `key_dim`, whose outputs could be kept"
+        if isinstance(self.score, scores.Location):
+            return "the score Location asks for the number of keys"
+        return self._why_no_cache()
+
+    def _check_caches(self):
+        self._check_reason(self._why_no_cache())
+
+    def _check_decodes(self):
+        self._check_reason(self._why_no_decoding())
+
+    def _check_reason(self, reason):
+        if reason is not None:
+            raise ValueError(f"This {type(self).__name__} cannot have a cache: {reason}")
+
+    def _check_cached(self, query, cache, return_attention_scores, **given):
+        """Raises unless a call with a cache has all that it needs, and nothing that it has not."""
+        if isinstance(query, (list, tuple)):
+            query, given["value"] = query[0], query[1:]
+        features = (self.key_dim, self.value_dim)
+        if self.key_dim is None:
+            features = (None, None)
+        caches.check(cache, query.shape[0], self._key_value_heads, *features)
+        refused = ["value", "key", "value_mask", "key_mask"]
+        if caches.is_memory(cache):
+            self._check_caches()
+        else:
+            self._check_decodes()
+            refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
+        refused = [name for name in refused if given[name] is not None]
+        if refused:
+            raise ValueError(
+                f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "
+                f"keys, values, their masks and positions. Received also: {', '.join(refused)}"
+            )
+        if return_attention_scores and self._is_ring(cache):
+            raise ValueError(
+                "Scores of a cache that holds fewer tokens than the sequence has would not be in "
+                "the order of the tokens. Received: return_attention_scores=True, with a cache of "
+                f"{cache['key'].shape[1]} tokens for a window of {self._window()}"
+            )
+
+    def _is_ring(self, cache):
+        """Whether a cache may lose tokens, since the pattern does not let anyone see them again."""
+        window, length = self._window(), cache["key"].shape[1]
+        return not caches.is_memory(cache) and window is not None and length >= window
+
+    def _append(self, query, mask, cache, return_attention_scores, training):
+        """What `call` returns with a cache that the tokens of `query` are appended to."""
+        count, length = ops.shape(query)[1], ops.shape(cache["key"])[1]
+        ring = self._is_ring(cache)
+        lost = None
+        if not ring:
+            lost = caches.overflow(caches.end(cache["index"], count, mask), length)
+        places = caches.positions(cache["index"], count, mask)
+        query_heads, value, key = self._project(query, query, query)
+        encoded = self.position is not None and self.position.encodes_alone
+        if encoded:
+            # Turned once. Turning all keys again would cost each step more than attention does.
+            with backend.AutocastScope(None):
+                query_heads, key = self.position.encode(query_heads, key, places, places)
+        appended = caches.append(cache, key, value, mask)
+        found = [] if mask is None else [mask[:, None, :, None]]
+        if ring and query.shape[1] != 1:
+            # The first of several tokens sees some that the last of them overwrite.
+            old_value, old_key = self._read(cache)
+            value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
+            key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
+            held = caches.held(cache["index"], length)
+            key_places = ops.concatenate([held, places], axis=1)
+            real = ops.ones_like(places, dtype="bool") if mask is None else mask
+            found.append(ops.concatenate([held >= 0, real], axis=1)[:, None, None, :])
+        else:
+            value, key = self._read(appended)
+            if ring or (self.position is not None and not encoded):
+                key_places = caches.held(appended["index"], length)
+                found.append((key_places >= 0)[:, None, None, :])
+            else:
+                # Slots that hold nothing yet are after every query.
+                key_places = ops.arange(length, dtype="int32")
+        attended = self._attend(
+            query_heads,
+            value,
+            key,
+            mask=found,
+            pattern=self._whole_pattern(True),
+            positions=(places, key_places),
+            return_scores=return_attention_scores,
+            training=training,
+            encoded=encoded,
+        )
+        output = self._combine(attended, query)
+        if lost is not None:
+            output = caches.spoil(output, lost)
+        scores = attended.scores if return_attention_scores else None
+        return self._returned(masks.carry(output, mask), scores, attended.log_probability, appended)
+
+    def _read(self, cache):
+        """Value and key of a cache, in the dtype of the computation."""
+        return tuple(ops.cast(cache[name], self.compute_dtype) for name in ("value", "key"))
+
     # Shapes and masks, symbolically
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -522,6 +756,7 @@ class Attention(ExactInputs):
         attention_bias=None,
         positions=None,
         segment_ids=None,
+        cache=None,
     ):
         for name, mask in (
             ("query_mask", query_mask),
@@ -531,7 +766,24 @@ class Attention(ExactInputs):
         ):
             if not isinstance(mask, (list, tuple)):
                 masks.boolean(name, mask)
+        if cache is not None:
+            self._check_cached(
+                query,
+                cache,
+                return_attention_scores,
+                value=value,
+                key=key,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
         (query, value, key), _ = inputs.three_inputs((query, value, key), (None, None, None))
+        if cache is not None:
+            held = cache["value"]
+            value = key = keras.KerasTensor((*held.shape[:2], held.shape[-1]), held.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self._pair("positions", positions, query, value)
         self._pair("segment_ids", segment_ids, query, value)
@@ -544,4 +796,7 @@ class Attention(ExactInputs):
             shape = self._scores_shape(query.shape, value.shape)
             scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
         shape = (query.shape[0], self.num_heads, query.shape[1])
-        return self._returned(output, scores, keras.KerasTensor(shape, dtype="float32"))
+        chosen = keras.KerasTensor(shape, dtype="float32")
+        return self._returned(
+            output, scores, chosen, None if cache is None else caches.specs(cache)
+        )

@@ -9,11 +9,12 @@ class ExactInputs(saving.ConfigurableLayer):
     """The base of layers that take an additive bias, or one sequence in several roles.
 
     Keras casts every float argument of a call to the compute dtype. A bias in bfloat16 has three
-    digits, so those named in `_unrounded` are left alone. And Keras casts an array once for each
-    role that it is given in; here it stays one tensor, so that a layer knows self-attention.
+    digits, and a cache has a dtype of its own, so those named in `_unrounded` are left alone. And
+    Keras casts an array once for each role that it is given in; here it stays one tensor, so that
+    a layer knows self-attention.
     """
 
-    _unrounded = ("attention_bias",)
+    _unrounded = ("attention_bias", "cache")
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

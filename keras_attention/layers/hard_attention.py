@@ -65,8 +65,8 @@ class HardAttention(Attention):
     def _check_slots(self):
         self._check_position_and_sink()
 
-    def _returned(self, output, scores, log_probability):
-        returned = super()._returned(output, scores, log_probability)
+    def _returned(self, output, scores, log_probability, cache=None):
         if self.gradient == "straight_through":
-            return returned
-        return (*(returned if isinstance(returned, tuple) else (returned,)), log_probability)
+            return super()._returned(output, scores, log_probability, cache)
+        returned = (output, scores, log_probability, cache)
+        return tuple(part for part in returned if part is not None)

@@ -100,6 +100,11 @@ class LocalAttention(Attention):
             window = patterns.SlidingWindow(self.window, self.window)
         return patterns.every(super()._whole_pattern(use_causal_mask), window)
 
+    def _why_no_decoding(self):
+        if self.mode == "predictive":
+            return "mode='predictive' asks for the number of keys"
+        return super()._why_no_decoding()
+
     def _kernel_arguments(self, arguments, query, key_mask):
         if self.mode == "monotonic":
             return arguments

@@ -209,6 +209,11 @@ class MultiHeadAttention(Attention):
             window = patterns.SlidingWindow(self.sliding_window - 1, self.sliding_window - 1)
         return patterns.every(super()._whole_pattern(use_causal_mask), window)
 
+    def _why_no_cache(self):
+        if not Axes(3, self.attention_axes).trivial:
+            return f"attention_axes={self.attention_axes} is not the one axis of positions"
+        return super()._why_no_cache()
+
     def _combine(self, attended, query):
         heads = attended.output
         if not self._axes.trivial:

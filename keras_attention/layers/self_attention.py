@@ -49,6 +49,13 @@ class SelfAttention(Attention):
             super()._whole_pattern(use_causal_mask or self.causal), self._own_pattern()
         )
 
+    def _why_no_decoding(self):
+        right = self._whole_pattern(False)
+        right = right and right.span().right
+        if right is None or right > 0:
+            return "a token would see tokens after it; pass causal=True"
+        return super()._why_no_decoding()
+
     def _own_pattern(self):
         """The pattern that a preset is named for, beside the one in its slot."""
         return None

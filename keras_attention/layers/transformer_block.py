@@ -13,51 +13,68 @@ from keras_attention import (
     shapes,
 )
 from keras_attention import positions as position_slots
+from keras_attention.layers import cache as caches
 from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
 ops = keras.ops
 
+NORMS = ("layer", "rms")
+
 
 @saving.register
 class TransformerBlock(ExactInputs):
-    r"""An encoder block of Vaswani et al. 2017, section 3.1; decoder-only with `causal=True`.
+    r"""A block of Vaswani et al. 2017, section 3.1: encoder, decoder, or decoder-only.
 
     Post-norm, the default: `x = norm(x + attention(x))`, then `x = norm(x + feed_forward(x))`.
     Pre-norm (`normalize_first=True`, Xiong et al. 2020): `x = x + attention(norm(x))`, then
     `x = x + feed_forward(norm(x))`; a stack of these wants one more norm at its end.
 
+    A decoder (`causal=True, cross_attention=True`) attends to a second sequence between the two:
+    `x = norm(x + attention(x, context))`, or `x = x + attention(norm(x), context)`.
+
     Args:
         intermediate_dim: features inside the feed-forward network.
         num_heads: number of attention heads; must divide the features of the input.
-        dropout: rate on the attention weights and on both branches before they are added.
+        dropout: rate on the attention weights and on all branches before they are added.
         activation: of the feed-forward network.
         layer_norm_epsilon: added to variances.
         normalize_first: whether the norms stand before the branches.
         causal: whether position t sees only positions up to t.
+        cross_attention: whether the block attends to a `context` too.
         gated: whether the feed-forward network is gated.
-        score, normalization, pattern, position, scores_regularizer: slots of the attention, as in
-            `Attention`.
+        score, normalization, scores_regularizer: slots of both attentions, as in `Attention`. A
+            score with weights has others for the context.
+        pattern, position: slots of the self-attention.
         kernel_initializer, bias_initializer: of all projections.
         seed: seed of the dropouts.
-        num_key_value_heads, qk_norm, logit_soft_cap, use_sink: of the attention, as in `Attention`.
+        num_key_value_heads, qk_norm, logit_soft_cap, use_sink: of both attentions, as in
+            `Attention`.
+        norm: "layer" for LayerNorm, or "rms" for RMSNorm (Zhang & Sennrich 2019).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
         x: (B, T, D).
-        mask: boolean (B, T), True = a real token; counts together with the mask that `x` carries.
+        context: (B, S, D'), what to attend to with `cross_attention`; or what `cache_context` made
+            of it.
+        mask, context_mask: boolean (B, T) and (B, S), True = a real token. They count together with
+            the masks that `x` and `context` carry.
         attention_mask: boolean (T, T), (B, T, T) or (B, H, T, T), True = attend.
         attention_bias, positions, segment_ids: as in `Attention`, for self-attention.
-        return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T).
+        return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T); with
+            `cross_attention` a dict of these as "attention" and those of the context, (B, H, T, S),
+            as "cross_attention".
         training: whether to drop.
+        cache: of `make_cache`, for decoding: the tokens of x are appended to it, as in `Attention`.
 
     Returns:
-        (B, T, D), carrying the mask.
+        (B, T, D), carrying the mask. With a `cache`, that of the next call comes last:
+        `(output, cache)`.
 
     Raises:
-        ValueError, TypeError: `num_heads` does not divide D, or as `MultiHeadAttention` and
-            `FeedForward`.
+        ValueError, TypeError: `num_heads` does not divide D, there is a context and no
+            `cross_attention`, or none with it, or as `MultiHeadAttention` and `FeedForward`.
 
     Example:
 
@@ -65,8 +82,16 @@ class TransformerBlock(ExactInputs):
     >>> ids = keras.ops.convert_to_tensor([[3, 5, 2, 0, 0]])
     >>> x = keras_attention.ScaledEmbedding(10, 32, mask_zero=True)(ids)
     >>> x = keras_attention.SinCosPositionEmbedding()(x)
-    >>> keras_attention.TransformerBlock(intermediate_dim=64, num_heads=4)(x).shape
+    >>> encoded = keras_attention.TransformerBlock(intermediate_dim=64, num_heads=4)(x)
+    >>> encoded.shape
     (1, 5, 32)
+    >>> decoder = keras_attention.TransformerBlock(64, 4, causal=True, cross_attention=True)
+    >>> y = keras.random.normal((1, 3, 32))
+    >>> expected = decoder(y, encoded)
+    >>> cache, memory = decoder.make_cache(1, length=3), decoder.cache_context(encoded)
+    >>> first, cache = decoder(y[:, :1], memory, cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(first - expected[:, :1])) < 1e-4)
+    True
     """
 
     def __init__(
@@ -78,6 +103,7 @@ class TransformerBlock(ExactInputs):
         layer_norm_epsilon=1e-5,
         normalize_first=False,
         causal=False,
+        cross_attention=False,
         gated=False,
         score="scaled_dot",
         normalization="softmax",
@@ -91,12 +117,15 @@ class TransformerBlock(ExactInputs):
         logit_soft_cap=None,
         use_sink=False,
         scores_regularizer=None,
+        norm="layer",
         **kwargs,
     ):
         shapes.check_count("intermediate_dim", intermediate_dim)
         shapes.check_count("num_heads", num_heads)
         shapes.check_rate("dropout", dropout)
         shapes.check_number("layer_norm_epsilon", layer_norm_epsilon, above=0)
+        if norm not in NORMS:
+            raise ValueError(f"`norm` must be one of {NORMS}. Received: norm={norm!r}")
         super().__init__(**kwargs)
         self.supports_masking = True
         self.intermediate_dim = intermediate_dim
@@ -106,6 +135,7 @@ class TransformerBlock(ExactInputs):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.normalize_first = normalize_first
         self.causal = causal
+        self.cross_attention = cross_attention
         self.gated = gated
         self.score = scores.get(score)
         self.normalization = normalizations.get(normalization)
@@ -119,18 +149,24 @@ class TransformerBlock(ExactInputs):
         self.logit_soft_cap = logit_soft_cap
         self.use_sink = use_sink
         self.scores_regularizer = regularizers.get(scores_regularizer)
+        self.norm = norm
         # Its features are known when the block is built. Whether the rest goes together, now.
         self._make_attention(key_dim=1)
 
     def _make_attention(self, key_dim):
+        return self._attention("attention", key_dim, pattern=self.pattern, position=self.position)
+
+    def _attention(self, name, key_dim, **slots):
+        # Seeds of their own, or weights and branches would be dropped by the same numbers.
+        seed = self.seed
+        if seed is not None:
+            seed += 1 if name == "attention" else 2
         return MultiHeadAttention(
             self.num_heads,
             key_dim,
             dropout=self.dropout,
             score=self.score,
             normalization=self.normalization,
-            pattern=self.pattern,
-            position=self.position,
             num_key_value_heads=self.num_key_value_heads,
             qk_norm=self.qk_norm,
             logit_soft_cap=self.logit_soft_cap,
@@ -138,17 +174,31 @@ class TransformerBlock(ExactInputs):
             scores_regularizer=self.scores_regularizer,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
-            # Another one, or weights and branches would be dropped by the same numbers.
-            seed=None if self.seed is None else self.seed + 1,
-            name="attention",
+            seed=seed,
+            name=name,
             dtype=self.dtype_policy,
+            **slots,
         )
 
-    def build(self, x_shape, mask_shape=None, attention_mask_shape=None):
+    def build(self, x_shape, context_shape=None):
         dim = self._check(x_shape)
         self.attention = self._make_attention(dim // self.num_heads)
         self.attention.build(x_shape)
-        self.attention_norm = self._norm("attention_norm", x_shape)
+        self.attention_norm = self._make_norm("attention_norm", x_shape)
+        if self.cross_attention:
+            if isinstance(context_shape, dict):
+                raise ValueError(
+                    "The block has no weights yet, so that `context` cannot be what its "
+                    "`cache_context` made. Call it once with a tensor, or "
+                    "`block.build(x_shape, context_shape)`."
+                )
+            # Weights of its own, where the score has some.
+            score = type(self.score).from_config(self.score.get_config())
+            self.context_attention = self._attention(
+                "context_attention", dim // self.num_heads, score=score
+            )
+            self.context_attention.build(x_shape, context_shape)
+            self.context_attention_norm = self._make_norm("context_attention_norm", x_shape)
         self.feed_forward = FeedForward(
             self.intermediate_dim,
             self.activation,
@@ -159,7 +209,7 @@ class TransformerBlock(ExactInputs):
             dtype=self.dtype_policy,
         )
         self.feed_forward.build(x_shape)
-        self.feed_forward_norm = self._norm("feed_forward_norm", x_shape)
+        self.feed_forward_norm = self._make_norm("feed_forward_norm", x_shape)
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
@@ -173,31 +223,110 @@ class TransformerBlock(ExactInputs):
             )
         return x_shape[-1]
 
-    def _norm(self, name, shape):
-        norm = keras.layers.LayerNormalization(
-            epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy
-        )
+    def _make_norm(self, name, shape):
+        kinds = {
+            "layer": keras.layers.LayerNormalization,
+            "rms": keras.layers.RMSNormalization,
+        }
+        norm = kinds[self.norm](epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
+        # Keras's RMSNormalization would warn that it drops the mask that was read already.
+        norm.supports_masking = True
         norm.build(shape)
         return norm
+
+    # Decoding with a cache
+
+    def make_cache(self, batch_size, length, dtype=None):
+        """A cache without tokens, for `block(x, cache=cache)`: that of the self-attention.
+
+        See `Attention.make_cache`.
+
+        Raises:
+            ValueError: a size is not a positive integer, or the block is not built or not causal.
+        """
+        self._check_built("make_cache")
+        self._check_causal()
+        return self.attention.make_cache(batch_size, length, dtype)
+
+    def cache_context(self, context, context_mask=None):
+        """The keys and values of `context`, projected once for all steps of a decoder.
+
+        `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
+
+        Args:
+            context, context_mask: as of a call, the mask it carries included.
+
+        Returns:
+            `{"key": (B, S, G, K), "value": (B, S, G, V), "mask": (B, S)}`.
+
+        Raises:
+            ValueError: the block has no cross-attention, or is not built.
+        """
+        self._check_built("cache_context")
+        self._check_context(context)
+        return self.context_attention.cache_memory(context, key_mask=context_mask)
+
+    def _check_built(self, method):
+        if not self.built:
+            raise ValueError(
+                "The block has no weights yet: call it once, or "
+                f"`block.build(x_shape, context_shape)`, before `{method}`."
+            )
+
+    def _check_causal(self):
+        pattern = self.attention._whole_pattern(self.causal)
+        right = None if pattern is None else pattern.span().right
+        if right is None or right > 0:
+            raise ValueError(
+                "A block that is not causal cannot have a cache: a token would see tokens after "
+                f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
+            )
+
+    def _check_context(self, context, context_mask=None):
+        if self.cross_attention == (context is None):
+            raise ValueError(
+                "A block takes a `context` if, and only if, it was made with cross_attention=True. "
+                f"Received: cross_attention={self.cross_attention}, and "
+                + ("no `context`" if context is None else "a `context`")
+            )
+        if isinstance(context, dict) and context_mask is not None:
+            raise ValueError(
+                "What `cache_context` made knows its mask. Received a `context_mask` beside it"
+            )
+
+    # Computing
 
     def call(
         self,
         x,
+        context=None,
         mask=None,
+        context_mask=None,
         attention_mask=None,
         return_attention_scores=False,
         training=None,
         attention_bias=None,
         positions=None,
         segment_ids=None,
+        cache=None,
     ):
+        context_mask = self._read_context(context, context_mask)
+        if cache is not None:
+            self._check_causal()
         mask = masks.both(
             masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
         )
-        scores_of = {}
+        scores = {}
+
+        def keep(name, output, *rest):
+            """The output and the cache that `rest` ends with; scores before it are kept."""
+            if return_attention_scores:
+                scores[name], *rest = rest
+            return output, (rest[0] if rest else None)
 
         def attend(x):
-            attended = self.attention(
+            nonlocal cache
+            returned = self.attention(
                 x,
                 query_mask=mask,
                 attention_mask=attention_mask,
@@ -207,45 +336,95 @@ class TransformerBlock(ExactInputs):
                 attention_bias=attention_bias,
                 positions=positions,
                 segment_ids=segment_ids,
+                cache=cache,
             )
-            if return_attention_scores:
-                attended, scores_of["attention"] = attended
-            return attended
+            x, cache = keep("attention", *_each(returned))
+            return x
+
+        def attend_to_context(x):
+            known = isinstance(context, dict)
+            memory = {"cache": context} if known else {"value": context, "value_mask": context_mask}
+            returned = self.context_attention(
+                x,
+                query_mask=mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                **memory,
+            )
+            return keep("cross_attention", *_each(returned))[0]
 
         x = self._branch(x, attend, self.attention_norm, training)
+        if self.cross_attention:
+            x = self._branch(x, attend_to_context, self.context_attention_norm, training)
         x = self._branch(x, self.feed_forward, self.feed_forward_norm, training)
-        x = masks.carry(x, mask)
-        return (x, scores_of["attention"]) if return_attention_scores else x
+        return self._returned(masks.carry(x, mask), scores, cache)
+
+    def _read_context(self, context, context_mask):
+        """The mask of the context, when both have been checked."""
+        # Of a dict, Keras gives the masks that its parts carry, a dict of None.
+        context_mask = None if isinstance(context_mask, dict) else context_mask
+        self._check_context(context, context_mask)
+        return context_mask
+
+    def _returned(self, output, scores, cache):
+        """What `call` returns; `scores` are those that were asked for, by attention."""
+        returned = [output]
+        if scores:
+            returned.append(scores if self.cross_attention else scores["attention"])
+        if cache is not None:
+            returned.append(cache)
+        return tuple(returned) if len(returned) > 1 else output
 
     def _branch(self, x, function, norm, training):
         """One residual branch, with its norm before it or after the sum."""
         y = self._dropout_layer(function(norm(x) if self.normalize_first else x), training=training)
         return ops.add(x, y) if self.normalize_first else norm(ops.add(x, y))
 
+    # Shapes and masks, symbolically
+
     def compute_mask(self, x, previous_mask=None):
         return previous_mask
 
-    def compute_output_shape(self, x_shape, mask_shape=None, attention_mask_shape=None):
+    def compute_output_shape(self, x_shape, context_shape=None):
         self._check(x_shape)
         return tuple(x_shape)
 
     def compute_output_spec(
         self,
         x,
+        context=None,
         mask=None,
+        context_mask=None,
         attention_mask=None,
         return_attention_scores=False,
         training=None,
         attention_bias=None,
         positions=None,
         segment_ids=None,
+        cache=None,
     ):
+        context_mask = self._read_context(context, context_mask)
         masks.boolean("mask", mask)
+        masks.boolean("context_mask", context_mask)
         masks.boolean("attention_mask", attention_mask)
         inputs.pair("positions", positions, x, x)
         inputs.pair("segment_ids", segment_ids, x, x)
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        shape = (x.shape[0], self.num_heads, x.shape[1], x.shape[1])
-        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
+        keys, scores = x, {}
+        if cache is not None:
+            self._check_causal()
+            keys, cache = cache["key"], caches.specs(cache)
+        if return_attention_scores:
+            scores["attention"] = self._scores(x, keys)
+            if self.cross_attention:
+                keys = context["key"] if isinstance(context, dict) else context
+                scores["cross_attention"] = self._scores(x, keys)
+        return self._returned(output, scores, cache)
+
+    def _scores(self, x, keys):
+        shape = (x.shape[0], self.num_heads, x.shape[1], keys.shape[1])
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+
+def _each(returned):
+    return returned if isinstance(returned, tuple) else (returned,)

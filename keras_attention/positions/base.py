@@ -19,6 +19,8 @@ class Position(saving.ConfigurableLayer):
 
     # Whether `bias` asks for the distance j − i alone, so that few distances stand for many pairs.
     by_distance = False
+    # Whether `encode` gives a key as its own position alone has it, so that a cache may keep it.
+    encodes_alone = False
     # The classes of score that this position makes sense with; None for all.
     scores = None
 

@@ -124,6 +124,11 @@ class Rotary(Position):
         self.attention_factor = attention_factor
         self.truncate = truncate
 
+    @property
+    def encodes_alone(self):
+        """Whether a key is turned by its own position alone: "dynamic" asks for the last one."""
+        return self.scaling != "dynamic"
+
     def build(self, query_shape, key_shape):
         self._turned(query_shape[-1], key_shape[-1])
 
