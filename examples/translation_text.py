@@ -9,7 +9,7 @@ from examples.errors import UsageError
 
 PADDING, UNKNOWN, START, STOP = 0, 1, 2, 3
 # A batch has one of these lengths, so a program is compiled for each of them and no other.
-LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
+LENGTHS = (16, 24, 32, 64)
 
 
 def learn_tokenizer(sentences, vocabulary_size):

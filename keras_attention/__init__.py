@@ -1,6 +1,7 @@
 """Attention for Keras 3: every mechanism one pipeline of slots, on TensorFlow, JAX and PyTorch."""
 
 from keras_attention import (
+    generation,
     losses,
     normalizations,
     ops,
@@ -56,6 +57,7 @@ __all__ = [
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
+    "generation",
     "losses",
     "normalizations",
     "ops",

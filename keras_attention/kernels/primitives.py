@@ -132,6 +132,13 @@ if keras.config.backend() == "tensorflow":
             found, arrays, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
 
+    def uniform(shape, seed):
+        """Float32 numbers in [0, 1), of an integer or a `keras.random.SeedGenerator`."""
+        seed = keras.src.random.seed_generator.draw_seed(seed)
+        seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), "int32")
+        # By default, numbers would be others under XLA.
+        return tf.random.stateless_uniform(shape, seed, alg="philox")
+
     def key(seed):
         """What `kept` draws from, of an integer or a `keras.random.SeedGenerator`."""
         # Scrambled: the next seed of a generator is this one plus 1, as the next block's key is.
@@ -204,6 +211,9 @@ elif keras.config.backend() == "jax":
 
     def pullback(function, arrays):
         return jax.vjp(function, *arrays)
+
+    def uniform(shape, seed):
+        return keras.random.uniform(shape, dtype="float32", seed=seed)
 
     def key(seed):
         return jnp.asarray(keras.src.random.seed_generator.draw_seed(seed), "uint32")
@@ -280,6 +290,9 @@ else:
             return torch.autograd.grad(found, arrays, upstream, materialize_grads=True)
 
         return found.detach(), pull
+
+    def uniform(shape, seed):
+        return keras.random.uniform(shape, dtype="float32", seed=seed)
 
     def key(seed):
         first, second = keras.src.random.seed_generator.draw_seed(seed).tolist()

@@ -1,0 +1,13 @@
+"""Generation: tokens one after the other, from any model that makes a step.
+
+`greedy`, `sample` and `beam_search` drive a function `step(tokens, cache)` in one loop of
+`keras.ops`; `compiled` makes one program of a function that calls them.
+"""
+
+from keras_attention.generation.beam import beam_search
+from keras_attention.generation.compiling import compiled
+from keras_attention.generation.greedy import greedy
+from keras_attention.generation.results import Generated
+from keras_attention.generation.sampling import sample
+
+__all__ = ["Generated", "beam_search", "compiled", "greedy", "sample"]

@@ -1,0 +1,227 @@
+"""`beam_search`: the likeliest of many hypotheses that are kept side by side."""
+
+import typing
+
+import keras
+
+from keras_attention import shapes
+from keras_attention.generation.results import Generated
+from keras_attention.generation.steps import Steps
+
+ops = keras.ops
+
+# The score of what is no hypothesis.
+NONE = -float("inf")
+
+
+def beam_search(
+    step,
+    tokens,
+    cache,
+    memory=None,
+    *,
+    num_beams,
+    max_tokens,
+    length_penalty=0.6,
+    num_return=1,
+    stop_tokens=(),
+    pad_token=0,
+):
+    r"""The hypotheses of the best score that a beam search finds, best first.
+
+    The score of a hypothesis y of |y| tokens, its stop token among them, is (Wu et al. 2016,
+    equation 14, without coverage)
+
+        s(y) = Σ_t log p(y_t | y_<t) / lp(|y|),    lp(n) = ((5 + n) / 6)^α
+
+    In each step, the continuations of all live beams are ranked by their sums. Those among the
+    first `num_beams` that end with a stop token are finished and compete by their scores for the
+    `num_return` places; the first `num_beams` that do not are the live beams of the next step. What
+    is live after `max_tokens` competes as it stands.
+
+    A row is done when no live beam can still beat its worst kept hypothesis. Sums only fall and lp
+    only grows, so a live beam's score will be at most its sum / lp(max_tokens): stopping there
+    changes no result. What holds besides:
+
+    - With as many beams as there are continuations in any step (V^max_tokens always suffices), it
+      is exhaustive search.
+    - With `num_beams=1, length_penalty=0`, it is `greedy`.
+    - `num_return` changes how many hypotheses are returned, and not which come first.
+
+    Args:
+        step: as in `greedy`, on R = B · `num_beams` rows, those of one row next to each other.
+        tokens, max_tokens, stop_tokens, pad_token: as in `greedy`.
+        cache: as in `greedy`, with B rows. Beams are given copies of a row, and the rows of the
+            beams that they continue after each step.
+        memory: as in `greedy`, with B rows, which are repeated once and never moved.
+        num_beams: how many live beams a row has.
+        length_penalty: α of at least 0; 0 compares sums, which favours short hypotheses. 0.6 is
+            what Vaswani et al. (2017, section 6.1) translate with.
+        num_return: N, how many hypotheses to return for each row, at most `num_beams`.
+
+    Returns:
+        `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, N, max_tokens),
+        (B, N), (B, N, max_tokens), (B, N), best first. Scores are s(y). If fewer than N hypotheses
+        are possible, the rest is empty, with a score of −inf.
+
+    Raises:
+        ValueError, TypeError: an argument, or what `step` returns, is not as described.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import generation
+    >>> table = keras.ops.log([[0.1, 0.5, 0.4], [0.3, 0.4, 0.3], [0.9, 0.05, 0.05]])
+    >>> def step(tokens, cache):
+    ...     return keras.ops.take(table, tokens, axis=0), cache
+    >>> found = generation.beam_search(step, [0], (), num_beams=2, max_tokens=2, length_penalty=0)
+    >>> print(keras.ops.convert_to_numpy(found.tokens))  # 0.4 · 0.9, where greedy finds 0.5 · 0.4
+    [[[2 0]]]
+    """
+    shapes.check_count("num_beams", num_beams)
+    shapes.check_count("num_return", num_return)
+    if num_return > num_beams:
+        raise ValueError(
+            "`num_return` must be at most `num_beams`. "
+            f"Received: num_return={num_return}, num_beams={num_beams}"
+        )
+    shapes.check_number("length_penalty", length_penalty, minimum=0)
+    steps = Steps(
+        step,
+        tokens,
+        cache,
+        memory,
+        max_tokens=max_tokens,
+        stop_tokens=stop_tokens,
+        pad_token=pad_token,
+        copies=num_beams,
+    )
+    # One table for all comparisons: a score and its bound are then rounded alike.
+    penalties = ops.convert_to_tensor(
+        [((5 + n) / 6) ** length_penalty for n in range(max_tokens + 1)], dtype="float32"
+    )
+
+    def undecided(t, tokens, leaves, live, finished):
+        bound = live.scores[:, 0] / penalties[max_tokens]
+        return ops.logical_and(t < max_tokens, ops.any(bound > finished.scores[:, -1]))
+
+    def advance(t, tokens, leaves, live, finished):
+        logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves)
+        chosen = _ranked(live.scores, logits, num_beams * (1 + len(steps.stop_tokens)))
+        if steps.stop_tokens:
+            stops = steps.stops(chosen.tokens)
+            finished = _best(finished, _ended(live, t, chosen, stops, penalties), num_return)
+            chosen = _going_on(chosen, stops, num_beams)
+        live = _continued(live, t, chosen)
+        rows = ops.reshape(_flat(chosen.parents, num_beams), (-1,))
+        leaves = tuple(ops.take(leaf, rows, axis=0) for leaf in leaves)
+        return t + 1, chosen.tokens, leaves, live, finished
+
+    # All beams of a row start alike, so only the first of them counts.
+    alone = ops.where(ops.arange(num_beams) == 0, 0.0, NONE)
+    live = _empty(steps.rows, num_beams, max_tokens, pad_token)
+    start = (
+        ops.convert_to_tensor(0, dtype="int32"),
+        ops.repeat(steps.tokens[:, None], num_beams, axis=1),
+        steps.leaves,
+        live._replace(scores=ops.broadcast_to(alone, (steps.rows, num_beams))),
+        _empty(steps.rows, num_return, max_tokens, pad_token),
+    )
+    t, _, _, live, finished = ops.while_loop(undecided, advance, start)
+
+    # Where the loop ended early, live beams are parts of hypotheses only.
+    scores = ops.where(t == max_tokens, live.scores / penalties[max_tokens], NONE)
+    found = _best(finished, live._replace(scores=scores), num_return)
+    none = found.scores == NONE
+    return Generated(
+        ops.where(none[..., None], pad_token, found.tokens),
+        ops.where(none, 0, found.lengths),
+        ops.where(none[..., None], 0.0, found.gains),
+        found.scores,
+    )
+
+
+class _Beams(typing.NamedTuple):
+    """Hypotheses, N in each row: (B, N), (B, N), (B, N, max_tokens), (B, N, max_tokens).
+
+    Scores are sums of log-probabilities while they are live, and divided by lp when they ended.
+    """
+
+    scores: typing.Any
+    lengths: typing.Any
+    tokens: typing.Any
+    gains: typing.Any
+
+
+class _Steps(typing.NamedTuple):
+    """Steps from live beams to tokens, all (B, K), best first: sums, and what leads to them."""
+
+    scores: typing.Any
+    parents: typing.Any
+    tokens: typing.Any
+    gains: typing.Any
+
+
+def _empty(rows, count, max_tokens, pad_token):
+    return _Beams(
+        ops.full((rows, count), NONE, dtype="float32"),
+        ops.zeros((rows, count), dtype="int32"),
+        ops.full((rows, count, max_tokens), pad_token, dtype="int32"),
+        ops.zeros((rows, count, max_tokens), dtype="float32"),
+    )
+
+
+def _ranked(sums, logits, count):
+    """The best `count` steps, as far as there are so many."""
+    num_beams, vocabulary = sums.shape[1], logits.shape[1]
+    gains = ops.reshape(ops.log_softmax(logits, axis=-1), (-1, num_beams, vocabulary))
+    scores = ops.reshape(sums[..., None] + gains, (-1, num_beams * vocabulary))
+    scores, places = ops.top_k(scores, min(count, num_beams * vocabulary))
+    places = ops.cast(places, "int32")
+    gains = ops.take_along_axis(ops.reshape(gains, (-1, num_beams * vocabulary)), places, axis=1)
+    return _Steps(scores, places // vocabulary, places % vocabulary, gains)
+
+
+def _going_on(steps, stops, count):
+    """The best `count` steps that lead to no stop token."""
+    scores, places = ops.top_k(ops.where(stops, NONE, steps.scores), count)
+    rest = (ops.take_along_axis(array, places, axis=1) for array in steps[1:])
+    return _Steps(scores, *rest)
+
+
+def _ended(live, t, steps, stops, penalties):
+    """The hypotheses that end in this step, by a stop token among the first steps."""
+    count = live.scores.shape[1]
+    ended = _continued(live, t, _Steps(*(array[:, :count] for array in steps)))
+    scores = ended.scores / ops.take(penalties, t + 1)
+    return ended._replace(scores=ops.where(stops[:, :count], scores, NONE))
+
+
+def _continued(live, t, steps):
+    """The beams that some steps of the same number lead to."""
+    found = _chosen(live, steps.parents)
+    place = (0, 0, t)
+    return _Beams(
+        steps.scores,
+        ops.zeros_like(found.lengths) + t + 1,
+        ops.slice_update(found.tokens, place, steps.tokens[..., None]),
+        ops.slice_update(found.gains, place, steps.gains[..., None]),
+    )
+
+
+def _best(first, second, count):
+    """The best `count` beams of two sets; among equals, those of the first."""
+    both = _Beams(*(ops.concatenate(pair, axis=1) for pair in zip(first, second, strict=True)))
+    return _chosen(both, ops.top_k(both.scores, count)[1])
+
+
+def _chosen(beams, places):
+    """Beams by their places (B, K)."""
+    flat = _flat(places, beams.scores.shape[1])
+    return _Beams(*(ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in beams))
+
+
+def _flat(places, count):
+    """Places (B, K) among the `count` of each row, as places among those of all rows."""
+    rows = ops.arange(ops.shape(places)[0], dtype="int32")
+    return ops.cast(places, "int32") + rows[:, None] * count

@@ -1,0 +1,51 @@
+"""`compiled`: one compiled program of a function that generates."""
+
+import keras
+
+from keras_attention.kernels.compiled import compiled_function
+
+
+def compiled(function, layer):
+    """A function of arrays as one compiled program for each of their shapes and dtypes.
+
+    XLA on TensorFlow, `jax.jit` on JAX; on PyTorch the function as it is, without gradients. The
+    program reads the variables whenever it is called: weights that were trained since, or loaded,
+    count at once and compile nothing anew. What it changes, such as the state of a
+    `keras.random.SeedGenerator`, is changed.
+
+    Args:
+        function: from tensors to tensors, either in any nested structure, such as a call of
+            `greedy`, `sample` or `beam_search` with all that comes before it.
+        layer: the built `keras.Layer`, or model, that `function` calls. On JAX, variables of
+            others that it reads are found by tracing it twice.
+
+    Returns:
+        A function of as many arrays (NumPy arrays will do), which returns what `function` does.
+
+    Raises:
+        TypeError: `function` is not callable, or `layer` no layer.
+        ValueError: `layer` is not built.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import generation
+    >>> model = keras.Sequential([keras.layers.Embedding(10, 8), keras.layers.Dense(10)])
+    >>> model.build((None,))
+    >>> def step(tokens, cache):
+    ...     return model(tokens), cache
+    >>> write = generation.compiled(
+    ...     lambda tokens: generation.greedy(step, tokens, (), max_tokens=5), model
+    ... )
+    >>> write([1, 2, 3]).tokens.shape
+    (3, 5)
+    """
+    if not callable(function):
+        raise TypeError(f"`function` must be a function of arrays. Received: {function!r}")
+    if not isinstance(layer, keras.Layer):
+        raise TypeError(f"`layer` must be a Keras layer or model. Received: {layer!r}")
+    if not layer.built:
+        raise ValueError(
+            f"`layer` must be built, so that its variables exist. Received: {layer!r}, not built"
+        )
+    return compiled_function(function, layer)

@@ -1,0 +1,69 @@
+"""`greedy`: the most likely token, step by step."""
+
+import keras
+
+from keras_attention.generation.one_by_one import generate
+from keras_attention.generation.steps import Steps
+
+ops = keras.ops
+
+
+def greedy(step, tokens, cache, memory=None, *, max_tokens, stop_tokens=(), pad_token=0):
+    r"""The most likely token in each step, y_t = argmax_y p(y | y_<t).
+
+    One loop, which ends when every row has written a stop token; sizes are fixed, so that the whole
+    is one compiled program (see `compiled`).
+
+    Args:
+        step: `logits, cache = step(tokens, cache)`, or `step(tokens, cache, memory)` when `memory`
+            is given: from the latest token of each row, (R,) int32, to the logits (R, V) of the
+            next one, in any float dtype. The cache that it returns has the structure, the shapes
+            and the dtypes of the one that it was given. It runs inside a loop: it must not draw
+            random numbers or assign to variables. The logits of a token that may not come are −inf.
+        tokens: (B,) integers, the last given token of each row: a start token, or the last of the
+            prompt, the rest of which is in the cache already.
+        cache: any nested structure of tensors, rows on axis 0, such as the caches of a Transformer
+            or the states of a recurrent cell; `()` for none.
+        memory: any nested structure of tensors, rows on axis 0, that no step changes, such as the
+            output of an encoder.
+        max_tokens: how many tokens to generate at most.
+        stop_tokens: a tuple of tokens, any of which ends its row.
+        pad_token: what follows a stop token; need not be of the vocabulary.
+
+    Returns:
+        `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, max_tokens), (B,),
+        (B, max_tokens), (B,). Log-probabilities are computed in float32. What a row gives does not
+        depend on the others.
+
+    Raises:
+        ValueError, TypeError: an argument, or what `step` returns, is not as described.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import generation
+    >>> table = keras.ops.roll(keras.ops.eye(4), 1, axis=1)  # 1 comes after 0, and so on
+    >>> def step(tokens, cache):
+    ...     return keras.ops.take(table, tokens, axis=0), cache
+    >>> found = generation.greedy(step, [0, 2], (), max_tokens=5, stop_tokens=(3,))
+    >>> print(keras.ops.convert_to_numpy(found.tokens))
+    [[1 2 3 0 0]
+     [3 0 0 0 0]]
+    >>> print(keras.ops.convert_to_numpy(found.lengths))
+    [3 1]
+    """
+    steps = Steps(
+        step,
+        tokens,
+        cache,
+        memory,
+        max_tokens=max_tokens,
+        stop_tokens=stop_tokens,
+        pad_token=pad_token,
+    )
+    return generate(steps, _best, max_tokens, pad_token)
+
+
+def _best(t, logits, history, lengths):
+    # `argmax` is several times slower under XLA on processor cores.
+    return ops.top_k(logits, 1)[1][:, 0]

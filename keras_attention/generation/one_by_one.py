@@ -1,0 +1,44 @@
+"""The loop of `greedy` and `sample`: one token for each row in each step."""
+
+import keras
+
+from keras_attention.generation.results import Generated
+
+ops = keras.ops
+
+
+def generate(steps, choose, max_tokens, pad_token):
+    """Steps until every row has written a stop token, or `max_tokens` were written.
+
+    `choose(t, logits, history, lengths)` returns the tokens (B,) of step `t`, from float32 logits
+    (B, V), what was written so far, (max_tokens, B), and how much of it counts, (B,).
+    """
+
+    def unfinished(t, tokens, leaves, finished, *_):
+        return ops.logical_and(t < max_tokens, ops.logical_not(ops.all(finished)))
+
+    def advance(t, tokens, leaves, finished, lengths, history, gains):
+        logits, leaves = steps(tokens, leaves)
+        # A finished row goes on unseen with tokens of its own: these are always of the vocabulary.
+        tokens = ops.cast(choose(t, logits, history, lengths), "int32")
+        chosen = ops.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
+        gain = chosen - ops.logsumexp(logits, axis=-1)
+        place = (t, ops.zeros_like(t))
+        history = ops.slice_update(history, place, ops.where(finished, pad_token, tokens)[None])
+        gains = ops.slice_update(gains, place, ops.where(finished, 0.0, gain)[None])
+        lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
+        finished = ops.logical_or(finished, steps.stops(tokens))
+        return t + 1, tokens, leaves, finished, lengths, history, gains
+
+    # Steps are on axis 0, where what one step writes lies together.
+    start = (
+        ops.convert_to_tensor(0, dtype="int32"),
+        steps.tokens,
+        steps.leaves,
+        ops.zeros((steps.rows,), dtype="bool"),
+        ops.zeros((steps.rows,), dtype="int32"),
+        ops.full((max_tokens, steps.rows), pad_token, dtype="int32"),
+        ops.zeros((max_tokens, steps.rows), dtype="float32"),
+    )
+    *_, lengths, history, gains = ops.while_loop(unfinished, advance, start)
+    return Generated(ops.transpose(history), lengths, ops.transpose(gains), ops.sum(gains, axis=0))

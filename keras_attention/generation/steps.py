@@ -1,0 +1,144 @@
+"""A model's step as the loops of generation take it, and the checks that all of them share."""
+
+import keras
+
+from keras_attention import shapes
+
+ops = keras.ops
+
+
+class Steps:
+    """The user's `step` over a flat list of tensors, which a loop can carry.
+
+    Args:
+        step, cache, memory: as in `greedy`.
+        tokens: (B,) integers, the last given token of each row.
+        stop_tokens, pad_token, max_tokens: as in `greedy`.
+        copies: how many rows next to each other each row of the cache and the memory becomes.
+    """
+
+    def __init__(
+        self, step, tokens, cache, memory, *, max_tokens, stop_tokens, pad_token, copies=1
+    ):
+        if not callable(step):
+            raise TypeError(
+                f"`step` must be a function (tokens, cache) -> (logits, cache). Received: {step!r}"
+            )
+        shapes.check_count("max_tokens", max_tokens)
+        _check_integers("pad_token", [pad_token])
+        if not isinstance(stop_tokens, (tuple, list)):
+            raise TypeError(
+                f"`stop_tokens` must be a tuple of integers. Received: stop_tokens={stop_tokens!r}"
+            )
+        _check_integers("stop_tokens", stop_tokens)
+        self.step = step
+        self.stop_tokens = tuple(stop_tokens)
+        self.tokens = _given(tokens)
+        self.rows = ops.shape(self.tokens)[0]
+        self.memory = keras.tree.map_structure(
+            lambda leaf: self._rows("memory", leaf, copies), memory
+        )
+        self.cache = keras.tree.map_structure(lambda leaf: self._rows("cache", leaf, copies), cache)
+        # A loop cannot carry None, which a cache may well contain.
+        self.leaves = self._leaves(self.cache)
+
+    def __call__(self, tokens, leaves):
+        """Float32 logits (R, V) of tokens (R,), and the leaves of the next cache."""
+        remaining = iter(leaves)
+        cache = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else next(remaining), self.cache
+        )
+        context = () if self.memory is None else (self.memory,)
+        found = self.step(tokens, cache, *context)
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise ValueError(f"`step` must return (logits, cache). Received: {found!r}")
+        logits, cache = found
+        return self._checked(logits, tokens.shape[0]), self._same(cache)
+
+    def stops(self, tokens):
+        """Which tokens are stop tokens: a boolean array of their shape."""
+        found = ops.zeros_like(tokens, dtype="bool")
+        for stop in self.stop_tokens:
+            found = ops.logical_or(found, ops.equal(tokens, stop))
+        return found
+
+    def _rows(self, name, leaf, copies):
+        """A tensor of the cache or the memory, with each row as many times as asked."""
+        if leaf is None:
+            return None
+        leaf = ops.convert_to_tensor(leaf)
+        if len(leaf.shape) == 0:
+            raise ValueError(
+                f"Every tensor of `{name}` must have rows on axis 0. Received a scalar: {leaf}"
+            )
+        sizes = {"tokens": self.tokens.shape[0], name: leaf.shape[0]}
+        shapes.check_same(f"Rows of `tokens` and of every tensor of `{name}`", **sizes)
+        return leaf if copies == 1 else ops.repeat(leaf, copies, axis=0)
+
+    def _leaves(self, cache):
+        return tuple(leaf for leaf in keras.tree.flatten(cache) if leaf is not None)
+
+    def _checked(self, logits, rows):
+        """The logits in float32."""
+        logits = ops.convert_to_tensor(logits)
+        shape, dtype = tuple(logits.shape), keras.backend.standardize_dtype(logits.dtype)
+        wrong_rows = len(shape) != 2 or (None not in (shape[0], rows) and shape[0] != rows)
+        if wrong_rows or shape[1] is None or "float" not in dtype:
+            raise ValueError(
+                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
+                f"({rows}, V). Received: shape={shape}, dtype={dtype}"
+            )
+        beyond = [stop for stop in self.stop_tokens if not 0 <= stop < shape[1]]
+        if beyond:
+            raise ValueError(
+                f"`stop_tokens` must be tokens of the vocabulary, 0 to {shape[1] - 1}. "
+                f"Received: {beyond}"
+            )
+        return ops.cast(logits, "float32")
+
+    def _same(self, cache):
+        """The leaves of a cache that must be like the first one."""
+        try:
+            keras.tree.assert_same_structure(self.cache, cache)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                "`step` must return a cache of the structure that it was given. "
+                f"Received another: {error}"
+            ) from error
+        leaves = tuple(map(ops.convert_to_tensor, self._leaves(cache)))
+        for old, new in zip(self.leaves, leaves, strict=True):
+            expected, received = _kind(old), _kind(new)
+            sizes = zip(expected[0], received[0], strict=False)
+            if (
+                expected[1] != received[1]
+                or len(expected[0]) != len(received[0])
+                or any(None not in pair and pair[0] != pair[1] for pair in sizes)
+            ):
+                raise ValueError(
+                    "`step` must return a cache of the shapes and dtypes that it was given, "
+                    f"here {expected}. Received: {received}"
+                )
+        return leaves
+
+
+def _kind(tensor):
+    return tuple(tensor.shape), keras.backend.standardize_dtype(tensor.dtype)
+
+
+def _given(tokens):
+    tokens = ops.convert_to_tensor(tokens)
+    shape, dtype = _kind(tokens)
+    if "int" not in dtype:
+        raise TypeError(f"`tokens` must be integers. Received: dtype {dtype}")
+    if len(shape) != 1:
+        raise ValueError(
+            "`tokens` must be (B,), the last given token of each row (start token, or last of the "
+            f"prompt). Received: tokens.shape={shape}"
+        )
+    return ops.cast(tokens, "int32")
+
+
+def _check_integers(name, values):
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"`{name}` must be of integers. Received: {value!r}")
