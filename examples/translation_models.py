@@ -4,6 +4,8 @@ All are `Translator`s: Keras models with the tokenizer inside, which are saved t
 Training calls them with whole sentences. Decoding calls `start` once and `step` for each subword.
 """
 
+import dataclasses
+
 import keras
 
 import keras_attention
@@ -80,7 +82,7 @@ class Transformer(Translator):
     def make(self, vocabulary_size, layers, dim, intermediate_dim, num_heads, dropout):
         self.embedding = keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True)
         self.positions = keras_attention.SinCosPositionEmbedding()
-        self.dropout = keras.layers.Dropout(dropout)
+        self.dropout = keras.layers.Dropout(dropout, name="dropout")
         options = {
             "intermediate_dim": intermediate_dim,
             "num_heads": num_heads,
@@ -123,6 +125,14 @@ class Transformer(Translator):
         caches = [block.make_cache(rows, length) for block in self.decoder]
         return {"blocks": caches, "index": ops.zeros((rows,), "int32")}, memory
 
+    def alignments(self, source, target):
+        memory = self.encode(source)
+        x, weights = self.embed(target), []
+        for block in self.decoder:
+            x, scores = block(x, memory, return_attention_scores=True)
+            weights.append(ops.mean(scores["cross_attention"], axis=1))
+        return ops.mean(ops.stack(weights), axis=0)
+
     def step(self, tokens, cache, memory):
         x = self.embed(tokens[:, None], start_index=cache["index"])
         caches = []
@@ -139,7 +149,7 @@ class Recurrent(Translator):
 
     def make(self, vocabulary_size, mode, dim, units, dropout):
         self.embedding = keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True)
-        self.dropout = keras.layers.Dropout(dropout)
+        self.dropout = keras.layers.Dropout(dropout, name="dropout")
         self.encoder = keras.layers.Bidirectional(
             keras.layers.GRU(units // 2, return_sequences=True, return_state=True), name="encoder"
         )
@@ -187,3 +197,88 @@ class Recurrent(Translator):
         x = self.embed(tokens[:, None])[:, 0]
         output, states = self.decoder.cell(x, [[*cache, *memory]])
         return self._logits(output), keras.tree.flatten(states)[:-3]
+
+    def alignments(self, source, target):
+        # The same decoder with the weights behind its outputs, which training has no use for.
+        cell = self.decoder.cell
+        cell = type(cell).from_config({**cell.get_config(), "return_attention_scores": True})
+        decoder = keras.layers.RNN(cell, return_sequences=True)
+        encoded, state, mask = self.encode(source)
+        x = self.embed(target)
+        decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
+        decoder.set_weights(self.decoder.get_weights())
+        outputs = decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
+        return cell.split(outputs)[1][:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A model and its defaults.
+
+    Attributes:
+        model: the class.
+        sizes: what it is made with, besides its vocabulary and its dropout.
+        small: what of these is less with `--small`.
+        rate: the highest learning rate, and the step that has it.
+        vocabulary_size, batch_tokens, epochs, dropout: what the options of these names default to.
+    """
+
+    model: type
+    sizes: dict
+    small: dict
+    rate: tuple
+    vocabulary_size: int = 6000
+    batch_tokens: int = 2048
+    epochs: int = 24
+    dropout: float = 0.3
+
+    def build(self, tokenizer, dropout, small):
+        """The model for a SentencePiece model, as bytes."""
+        size = translation_text.make_tokenizer(tokenizer).vocabulary_size()
+        sizes = {**self.sizes, **(self.small if small else {}), "dropout": dropout}
+        model = self.model(size, tokenizer, **sizes)
+        model.build()
+        return model
+
+    def optimizer(self, steps):
+        """Adam, with a moving mean of the weights, for so many steps."""
+        highest, warmup_steps = self.rate
+        # Where all is short, so are the warmup and what the mean is over.
+        warmup_steps = min(warmup_steps, max(1, steps // 4))
+        return keras.optimizers.Adam(
+            keras_attention.schedules.InverseSquareRoot(
+                1, warmup_steps, scale=highest * warmup_steps**0.5
+            ),
+            beta_2=0.98,
+            epsilon=1e-9,
+            global_clipnorm=1.0,
+            use_ema=True,
+            ema_momentum=1 - 1 / min(AVERAGED_STEPS, max(2, steps // 10)),
+        )
+
+
+# The moving mean of the weights is over about as many steps.
+AVERAGED_STEPS = 500
+
+_SMALL_RECURRENT = {"dim": 64, "units": 64}
+
+RECIPES = {
+    "transformer": Recipe(
+        model=Transformer,
+        sizes={"layers": 4, "dim": 128, "intermediate_dim": 512, "num_heads": 4},
+        small={"layers": 1, "dim": 64, "intermediate_dim": 128, "num_heads": 2},
+        rate=(3e-3, 1000),
+    ),
+    "bahdanau": Recipe(
+        model=Recurrent,
+        sizes={"mode": "bahdanau", "dim": 256, "units": 384},
+        small=_SMALL_RECURRENT,
+        rate=(2e-3, 500),
+    ),
+    "luong": Recipe(
+        model=Recurrent,
+        sizes={"mode": "luong", "dim": 256, "units": 384},
+        small=_SMALL_RECURRENT,
+        rate=(2e-3, 500),
+    ),
+}
