@@ -1,4 +1,4 @@
-"""Where the sentences come from: a folder, TensorFlow Datasets, or a sample that is not Multi30k."""
+"""Where the sentences come from: a folder, TensorFlow Datasets, or a made-up sample."""
 
 import dataclasses
 import gzip

@@ -69,7 +69,7 @@ def train(run, name, dataset, settings):
         part: translation_text.encode_pairs(model.tokenizer, sets[part])
         for part in ("train", "validation")
     }
-    if model.optimizer is None:
+    if not model.compiled:
         batches = translation_text.training_batches(
             encoded["train"], settings["batch_tokens"], np.random.default_rng(0)
         )

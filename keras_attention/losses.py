@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention import masks, saving, shapes
+from keras_attention.kernels import primitives
 
 ops = keras.ops
 
@@ -95,11 +96,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         real = None if self.ignore is None else ops.not_equal(targets, self.ignore)
         size = ops.shape(y_pred)[-1]
         known = ops.logical_and(targets >= 0, targets < size)
-        places = ops.where(known, targets, 0)[..., None]
-        of_target = ops.take_along_axis(y_pred, places, axis=-1)[..., 0]
-        losses = ops.logsumexp(y_pred, axis=-1) - (1 - self.label_smoothing) * of_target
-        if self.label_smoothing:
-            losses = losses - self.label_smoothing * ops.mean(y_pred, axis=-1)
+        losses = _token_losses(y_pred, ops.where(known, targets, 0), self.label_smoothing)
         losses = ops.where(known, losses, float("nan"))
         if real is None:
             return losses
@@ -108,6 +105,47 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     def get_config(self):
         return {name: getattr(self, name) for name in saving.constructor_arguments(type(self))}
+
+
+def _token_losses(logits, targets, smoothing):
+    """The loss of each token, with a gradient of its own, softmax(z) − q.
+
+    What the backends derive passes over all logits about three times as often.
+    """
+    size = ops.shape(logits)[-1]
+
+    def make(targets):
+        places = targets[..., None]
+
+        def forward(logits):
+            largest = ops.max(logits, axis=-1, keepdims=True)
+            powers = ops.exp(logits - largest)
+            total = ops.sum(powers, axis=-1, keepdims=True)
+            of_target = ops.take_along_axis(logits, places, axis=-1)
+            losses = largest + ops.log(total) - (1 - smoothing) * of_target
+            if smoothing:
+                losses = losses - smoothing * ops.mean(logits, axis=-1, keepdims=True)
+            return (losses[..., 0],), (powers, total)
+
+        def backward(arrays, outputs, saved, upstream):
+            powers, total = saved
+            upstream = upstream[0][..., None]
+            gradient = powers * (upstream / total)
+            if smoothing:
+                gradient = gradient - upstream * (smoothing / ops.cast(size, "float32"))
+            of_target = ops.take_along_axis(gradient, places, axis=-1)
+            of_target = ops.reshape(of_target - (1 - smoothing) * upstream, (-1,))
+            rows = ops.arange(ops.shape(of_target)[0], dtype="int32")
+            flat = ops.scatter_update(
+                ops.reshape(gradient, (-1, size)),
+                ops.stack([rows, ops.reshape(places, (-1,))], axis=-1),
+                of_target,
+            )
+            return (ops.reshape(flat, ops.shape(gradient)),)
+
+        return forward, backward
+
+    return primitives.custom(make, [logits], targets)[0]
 
 
 def _go_together(y_true, y_pred):
