@@ -79,7 +79,8 @@ def train(run, name, dataset, settings):
         )
     too_long = int(np.sum(encoded["train"].lengths > translation_text.LENGTHS[-1]))
     if too_long:
-        print(f"{too_long:,} training pairs are longer than {translation_text.LENGTHS[-1]} tokens.")
+        limit = translation_text.LENGTHS[-1]
+        print(f"{too_long:,} training pairs are longer than {limit} subwords, and left out.")
     trainer = Trainer(model, settings)
     print(
         f"Training {model.count_params():,} weights on {len(sets['train']):,} pairs. The first step "
