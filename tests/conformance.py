@@ -92,7 +92,7 @@ def numpy(tensor):
 
 
 def outputs_of(result):
-    return list(result) if isinstance(result, (list, tuple)) else [result]
+    return keras.tree.flatten(result)
 
 
 def check_symbolic_shapes_are_the_eager_ones(case):

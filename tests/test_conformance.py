@@ -74,7 +74,9 @@ BLOCK = {
     "layer_norm_epsilon": 1e-3,
     "normalize_first": True,
     "causal": True,
+    "cross_attention": True,
     "gated": True,
+    "norm": "rms",
     "kernel_initializer": "he_normal",
     "bias_initializer": "ones",
     "seed": 3,
@@ -243,6 +245,33 @@ CASES = [
         id="TransformerBlock-pre-norm",
     ),
     Case(
+        ka.TransformerBlock,
+        {"intermediate_dim": 16, "num_heads": 2, "causal": True, "cross_attention": True},
+        None,
+        ((5, 8), (7, 6)),
+        returns_scores=True,
+        id="TransformerBlock-decoder",
+    ),
+    Case(
+        ka.TransformerBlock,
+        {
+            "intermediate_dim": 16,
+            "num_heads": 4,
+            "causal": True,
+            "cross_attention": True,
+            "normalize_first": True,
+            "norm": "rms",
+            "gated": True,
+            "position": "rotary",
+            "score": scores.Dot(),
+            **HEAD_OPTIONS,
+        },
+        None,
+        ((5, 8), (7, 6)),
+        returns_scores=True,
+        id="TransformerBlock-decoder-of-today",
+    ),
+    Case(
         ka.AttentionPooling,
         {},
         None,
@@ -400,7 +429,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
     saved = np.load(path.with_suffix(".npz"))
     inputs = [saved[f"input_{i}"] for i in range(len(model.inputs))]
     outputs = model(inputs if len(inputs) > 1 else inputs[0])
-    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    outputs = keras.tree.flatten(outputs)
     for i, output in enumerate(outputs):
         output = keras.ops.convert_to_numpy(output)
         np.testing.assert_allclose(output, saved[f"output_{i}"], rtol=1e-5, atol=1e-6)

@@ -48,6 +48,22 @@ def built_cell():
     return built, rnn
 
 
+def multi_head(**kwargs):
+    layer = ka.MultiHeadAttention(2, 4, **kwargs)
+    layer.build(X.shape, Y.shape)
+    return layer
+
+
+def memory():
+    return multi_head().cache_memory(Y)
+
+
+def decoder(causal=True):
+    block = ka.TransformerBlock(8, 2, causal=causal, cross_attention=True)
+    block.build(X.shape, Y.shape)
+    return block
+
+
 class Misshapen(scores.Score):
     """Forgets where the heads belong."""
 
@@ -572,6 +588,142 @@ ROWS = {
         lambda: ka.TransformerBlock(8, 3)(X),
         ValueError,
         r"with features that `num_heads` divides\. Received: x\.shape=\(2, 3, 4\), num_heads=3",
+    ),
+    "a context without cross-attention": (
+        lambda: ka.TransformerBlock(8, 2)(X, Y),
+        ValueError,
+        r"only if, it was made with cross_attention=True\. "
+        r"Received: cross_attention=False, and a `context`",
+    ),
+    "cross-attention without a context": (
+        lambda: ka.TransformerBlock(8, 2, cross_attention=True)(X),
+        ValueError,
+        r"Received: cross_attention=True, and no `context`",
+    ),
+    "an unknown norm of a block": (
+        lambda: ka.TransformerBlock(8, 2, norm="batch"),
+        ValueError,
+        r"`norm` must be one of \('layer', 'rms'\)\. Received: norm='batch'",
+    ),
+    "a context that another block made, for a block without weights": (
+        lambda: ka.TransformerBlock(8, 2, cross_attention=True)(X, memory()),
+        ValueError,
+        r"The block has no weights yet, so that `context` cannot be what its",
+    ),
+    "a mask beside the memory of a context": (
+        lambda: decoder()(X, decoder().cache_context(Y), context_mask=np.ones((B, S), bool)),
+        ValueError,
+        r"What `cache_context` made knows its mask\. Received a `context_mask` beside it",
+    ),
+    "the memory of a block without weights": (
+        lambda: ka.TransformerBlock(8, 2, cross_attention=True).cache_context(Y),
+        ValueError,
+        r"has no weights yet: call it once.*before `cache_context`",
+    ),
+    "a cache for a block that is not causal": (
+        lambda: decoder(causal=False).make_cache(B, T),
+        ValueError,
+        r"not causal cannot have a cache.*Received: causal=False, pattern=None",
+    ),
+    # Caches
+    "a cache that is none": (
+        lambda: multi_head()(X, cache=X),
+        ValueError,
+        r"`cache` must be what `make_cache` or a call gave.*Received: \w*Tensor|\w*Array",
+    ),
+    "a cache without a part": (
+        lambda: multi_head()(X, cache={"key": zeros(B, T, 2, 4), "index": zeros(B)}),
+        ValueError,
+        r"`cache` must be what.*Received: \['index', 'key'\]",
+    ),
+    "a cache of another number of rows": (
+        lambda: multi_head()(X, cache=multi_head().make_cache(B + 1, T)),
+        ValueError,
+        r"`cache\['key'\]` must be of shape \(2, 3, 2, 4\), None.*Received: \(3, 3, 2, 4\)",
+    ),
+    "a cache of another layer": (
+        lambda: multi_head(value_dim=3)(X, cache=multi_head().make_cache(B, T)),
+        ValueError,
+        r"`cache\['value'\]` must be of shape \(2, 3, 2, 3\).*Received: \(2, 3, 2, 4\)",
+    ),
+    "an index that is no integer": (
+        lambda: multi_head()(X, cache={**multi_head().make_cache(B, T), "index": zeros(B)}),
+        TypeError,
+        r"`cache\['index'\]` must be of a dtype int32\. Received: float32",
+    ),
+    "a full cache": (
+        lambda: multi_head()(X, cache=multi_head().make_cache(B, T - 1)),
+        ValueError,
+        r"The cache has 2 slots, and cannot hold more.*Received tokens up to 3 in a row",
+    ),
+    "a cache without length": (
+        lambda: multi_head().make_cache(B, 0),
+        ValueError,
+        r"argument `length`.* Received: length=0",
+    ),
+    "a cache without rows": (
+        lambda: multi_head().make_cache(0, T),
+        ValueError,
+        r"argument `batch_size`.* Received: batch_size=0",
+    ),
+    "values beside a cache": (
+        lambda: multi_head()(X, X, cache=multi_head().make_cache(B, T)),
+        ValueError,
+        r"A call with a cache takes the query.*Received also: value\b",
+    ),
+    "a list beside a cache": (
+        lambda: multi_head()([X, X], cache=multi_head().make_cache(B, T)),
+        ValueError,
+        r"A call with a cache takes the query.*Received also: value\b",
+    ),
+    "a bias and positions beside a cache": (
+        lambda: multi_head()(
+            X,
+            attention_bias=zeros(T, T),
+            positions=np.arange(T),
+            cache=multi_head().make_cache(B, T),
+        ),
+        ValueError,
+        r"Received also: attention_bias, positions\b",
+    ),
+    "scores of a cache of a window": (
+        lambda: multi_head(sliding_window=2)(
+            X,
+            cache=multi_head(sliding_window=2).make_cache(B, T),
+            return_attention_scores=True,
+        ),
+        ValueError,
+        r"would not be in the order of the tokens.*cache of 2 tokens for a window of 2",
+    ),
+    "memory of a layer without weights": (
+        lambda: ka.MultiHeadAttention(2, 4).cache_memory(Y),
+        ValueError,
+        r"MultiHeadAttention has no weights yet: call it once, or .*before `cache_memory`",
+    ),
+    "a cache of several axes": (
+        lambda: ka.MultiHeadAttention(2, 4, attention_axes=(1, 2)).make_cache(B, T),
+        ValueError,
+        r"cannot have a cache: attention_axes=\(1, 2\) is not the one axis of positions",
+    ),
+    "a cache without projections": (
+        lambda: ka.Attention().make_cache(B, T),
+        ValueError,
+        r"This Attention cannot have a cache: it has no projections",
+    ),
+    "a cache of places": (
+        lambda: ka.Attention(2, 4, score=scores.Location(5)).make_cache(B, T),
+        ValueError,
+        r"This Attention cannot have a cache: the score Location asks for the number of keys",
+    ),
+    "a cache of a predicted centre": (
+        lambda: ka.LocalAttention(2, "predictive", num_heads=2, key_dim=4).make_cache(B, T),
+        ValueError,
+        r"This LocalAttention cannot have a cache: mode='predictive' asks for the number of keys",
+    ),
+    "a cache of a layer that sees what comes": (
+        lambda: ka.SelfAttention(2, 4, pattern=patterns.SlidingWindow(1, 1)).make_cache(B, T),
+        ValueError,
+        r"This SelfAttention cannot have a cache: a token would see tokens after it",
     ),
     "rank of what is pooled": (
         lambda: ka.AttentionPooling()(zeros(B, D)),

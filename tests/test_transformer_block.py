@@ -17,21 +17,26 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-X = random(B, T, D)
+S, WIDTH = 7, 6
+X, CONTEXT = random(B, T, D), random(B, S, WIDTH, seed=7)
+DECODER = {"causal": True, "cross_attention": True}
 
 
 def made(**kwargs):
     """A block with random weights, biases and norms included."""
     block = TransformerBlock(HIDDEN, H, **kwargs)
-    block.build(X.shape)
+    block.build(X.shape, CONTEXT.shape if block.cross_attention else None)
     for seed, weight in enumerate(block.trainable_weights):
         weight.assign(random(*weight.shape, seed=seed) / 2)
     return block
 
 
 def norm(x, layer, epsilon):
-    """Layer normalization (Ba et al. 2016), in NumPy."""
-    gamma, beta = (numpy(weight) for weight in layer.trainable_weights)
+    """Layer normalization (Ba et al. 2016), or RMSNorm (Zhang & Sennrich 2019), in NumPy."""
+    gamma, *beta = (numpy(weight) for weight in layer.trainable_weights)
+    if not beta:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * gamma
+    (beta,) = beta
     mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta
 
@@ -45,8 +50,8 @@ def feed_forward(x, layer, gated):
     return hidden @ pairs[-1][0] + pairs[-1][1]
 
 
-def by_hand(block, x, **attention):
-    """The block as its docstring writes it, with the attention layer's own answer."""
+def by_hand(block, x, context=None, context_mask=None, **attention):
+    """The block as its docstring writes it, with the attention layers' own answers."""
 
     def attend(x):
         return numpy(block.attention(x.astype("float32"), **attention)).astype("float64")
@@ -60,10 +65,23 @@ def by_hand(block, x, **attention):
     def second(x):
         return norm(x, block.feed_forward_norm, block.layer_norm_epsilon)
 
+    def attend_to_context(x):
+        x = x.astype("float32")
+        mask = attention.get("query_mask")
+        attended = block.context_attention(x, context, query_mask=mask, value_mask=context_mask)
+        return numpy(attended).astype("float64")
+
+    def between(x):
+        return norm(x, block.context_attention_norm, block.layer_norm_epsilon)
+
     if block.normalize_first:
         x = x + attend(first(x))
+        if context is not None:
+            x = x + attend_to_context(between(x))
         return x + feed(second(x))
     x = first(x + attend(x))
+    if context is not None:
+        x = between(x + attend_to_context(x))
     return second(x + feed(x))
 
 
@@ -79,6 +97,58 @@ def test_block_is_its_equations(normalize_first, gated, causal):
     )
     expected = by_hand(block, X, use_causal_mask=causal)
     np.testing.assert_allclose(numpy(block(X)), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalize_first", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_decoder_is_its_equations(norm, causal, normalize_first):
+    block = made(
+        normalize_first=normalize_first, causal=causal, cross_attention=True, norm=norm, gated=True
+    )
+    mask = np.arange(T) < np.array([[5], [4], [3]])
+    there = np.arange(S) < np.array([[7], [2], [4]])
+    output = numpy(block(X, CONTEXT, mask=mask, context_mask=there))
+    expected = by_hand(
+        block, X, CONTEXT, context_mask=there, query_mask=mask, use_causal_mask=causal
+    )
+    np.testing.assert_allclose(output[mask], expected[mask], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_decoder_is_made_of_layers_of_keras(normalize_first):
+    block = made(**DECODER, normalize_first=normalize_first)
+    layers = keras.layers
+
+    def keras_attention(x, value, name, **kwargs):
+        layer = layers.MultiHeadAttention(H, D // H)
+        layer.build(x.shape, value.shape)
+        layer.set_weights(getattr(block, name).get_weights())
+        return layer(x, value, **kwargs)
+
+    def keras_norm(x, name):
+        layer = layers.LayerNormalization(epsilon=1e-5)
+        layer.build(x.shape)
+        layer.set_weights(getattr(block, name).get_weights())
+        return layer(x)
+
+    def branch(x, function, name):
+        if normalize_first:
+            return x + function(keras_norm(x, name))
+        return keras_norm(x + function(x), name)
+
+    dense = keras.Sequential([layers.Dense(HIDDEN, "relu"), layers.Dense(D)])
+    dense.build(X.shape)
+    dense.set_weights(block.feed_forward.get_weights())
+    x, context = (keras.ops.convert_to_tensor(array) for array in (X, CONTEXT))
+    x = branch(
+        x, lambda x: keras_attention(x, x, "attention", use_causal_mask=True), "attention_norm"
+    )
+    x = branch(
+        x, lambda x: keras_attention(x, context, "context_attention"), "context_attention_norm"
+    )
+    x = branch(x, dense, "feed_forward_norm")
+    np.testing.assert_allclose(numpy(block(X, CONTEXT)), numpy(x), rtol=1e-4, atol=1e-4)
 
 
 def test_the_two_orders_differ():
@@ -154,15 +224,12 @@ def test_masks_carried_and_passed_count_together(normalize_first):
     carried = np.arange(T) < np.array([[5], [4], [3]])
     passed = np.arange(T) > np.array([[0], [1], [0]])
 
-    def carry(mask):
-        return masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
-
     expected = numpy(block(X, mask=carried & passed))
-    output = block(carry(carried), mask=passed)
+    output = block(carry(X, carried), mask=passed)
     np.testing.assert_allclose(numpy(output), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(numpy(masks.implicit(output)), carried & passed)
     np.testing.assert_allclose(
-        numpy(block(carry(carried & passed))), expected, rtol=1e-5, atol=1e-6
+        numpy(block(carry(X, carried & passed))), expected, rtol=1e-5, atol=1e-6
     )
     assert np.abs(numpy(block(X, mask=carried)) - expected)[carried & passed].max() > 1e-3
 
@@ -173,6 +240,154 @@ def test_attention_mask_and_causal_hold_together():
     _, scores = made(causal=True)(X, attention_mask=allowed, return_attention_scores=True)
     seen = np.broadcast_to((allowed & np.tril(np.ones((T, T), bool)))[:, None], scores.shape)
     np.testing.assert_array_equal(numpy(scores) > 0, seen)
+
+
+# The context
+
+
+def carry(array, mask):
+    return masks.carry(keras.ops.convert_to_tensor(array), keras.ops.convert_to_tensor(mask))
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["context", "memory"])
+def test_blocks_that_share_a_context_ignore_its_padding(known):
+    # Keras's layer erases the mask, so that its second block attends to padding.
+    there = np.arange(S) < np.array([[7], [2], [4]])
+    garbage = np.where(there[..., None], CONTEXT, 50.0).astype("float32")
+    blocks = [made(**DECODER, normalize_first=first) for first in (False, True, False)]
+    context = carry(garbage, there)
+    x = keras.ops.convert_to_tensor(X)
+    for block in blocks:
+        memory = block.cache_context(context) if known else context
+        x, scores = block(x, memory, return_attention_scores=True)
+        assert (numpy(scores["cross_attention"]).transpose(0, 3, 1, 2)[~there] == 0).all()
+        np.testing.assert_array_equal(numpy(masks.implicit(context)), there)
+    expected = X
+    for block in blocks:
+        expected = block(expected, CONTEXT, context_mask=there)
+    np.testing.assert_allclose(numpy(x), numpy(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_masks_of_the_context_count_together():
+    block = made(**DECODER)
+    carried = np.arange(S) < np.array([[7], [4], [3]])
+    passed = np.arange(S) > np.array([[0], [1], [0]])
+    expected = numpy(block(X, CONTEXT, context_mask=carried & passed))
+    output = block(X, carry(CONTEXT, carried), context_mask=passed)
+    np.testing.assert_allclose(numpy(output), expected, rtol=1e-5, atol=1e-6)
+    memory = block.cache_context(carry(CONTEXT, carried), passed)
+    np.testing.assert_allclose(numpy(block(X, memory)), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(numpy(block(X, CONTEXT, context_mask=carried)) - expected).max() > 1e-3
+
+
+def test_scores_of_both_attentions():
+    block = made(**DECODER)
+    output, found = block(X, CONTEXT, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(output), numpy(block(X, CONTEXT)), rtol=1e-5, atol=1e-5)
+    assert {name: tuple(scores.shape) for name, scores in found.items()} == {
+        "attention": (B, H, T, T),
+        "cross_attention": (B, H, T, S),
+    }
+    for scores in found.values():
+        np.testing.assert_allclose(numpy(scores).sum(-1), 1.0, rtol=1e-5)
+    symbols = block(keras.Input((None, D)), keras.Input((S, WIDTH)), return_attention_scores=True)
+    assert symbols[1]["attention"].shape == (None, H, None, None)
+    assert symbols[1]["cross_attention"].shape == (None, H, None, S)
+
+
+def test_a_learned_score_has_weights_for_each_attention():
+    block = made(**DECODER, score="general")
+    kernels = block.attention.score.kernel, block.context_attention.score.kernel
+    assert kernels[0] is not kernels[1]
+    assert len({weight.path for weight in block.weights}) == len(block.weights)
+
+
+# Decoding
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalize_first": True, "norm": "rms", "gated": True, "num_key_value_heads": 1},
+        {"pattern": patterns.SlidingWindow(1, 0), "position": "rotary", "qk_norm": "rms"},
+        {"position": "relative_bias", "use_sink": True, "score": "general"},
+    ],
+    ids=["plain", "today's", "window", "bias"],
+)
+@pytest.mark.parametrize("cross_attention", [False, True])
+def test_steps_are_the_whole(cross_attention, options):
+    block = made(causal=True, cross_attention=cross_attention, **options)
+    there = np.arange(S) < np.array([[7], [2], [4]])
+    context = (carry(CONTEXT, there),) if cross_attention else ()
+    expected = numpy(block(X, *context))
+    memory = tuple(map(block.cache_context, context))
+    for given in (context, memory):
+        cache, outputs = block.make_cache(B, T), []
+        for start, end in ((0, 2), (2, 3), (3, 4), (4, T)):
+            output, cache = block(X[:, start:end], *given, cache=cache)
+            outputs.append(numpy(output))
+        np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_stack_decodes_prompts_with_padding_on_the_left():
+    blocks = [made(**DECODER, position="rotary", normalize_first=first) for first in (True, False)]
+    lengths = np.array([3, 1, 2])
+    prompt = np.arange(3) >= 3 - lengths[:, None]
+    context = keras.ops.convert_to_tensor(CONTEXT)
+    caches = [block.make_cache(B, T) for block in blocks]
+
+    def step(x, **mask):
+        for place, block in enumerate(blocks):
+            x, caches[place] = block(x, context, cache=caches[place], **mask)
+        return numpy(x)
+
+    first = np.zeros((B, 3, D), "float32")
+    for row, length in enumerate(lengths):
+        first[row, 3 - length :] = X[row, :length]
+    found = [step(first, mask=prompt)[:, -1:]]
+    for at in range(2):
+        found.append(step(np.stack([X[row, [n + at]] for row, n in enumerate(lengths)])))
+    for row, length in enumerate(lengths):
+        x = X[row : row + 1, : length + 2]
+        for block in blocks:
+            x = block(x, context[row : row + 1])
+        expected = numpy(x)[0, length - 1 :]
+        output = np.concatenate(found, axis=1)[row]
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_scores_of_a_step():
+    block = made(**DECODER)
+    _, expected = block(X, CONTEXT, return_attention_scores=True)
+    memory = block.cache_context(CONTEXT)
+    cache = block(X[:, :4], memory, cache=block.make_cache(B, T))[1]
+    _, scores, cache = block(X[:, 4:], memory, cache=cache, return_attention_scores=True)
+    for name, weights in expected.items():
+        np.testing.assert_allclose(
+            numpy(scores[name]), numpy(weights)[:, :, 4:], rtol=1e-4, atol=1e-5
+        )
+    assert (numpy(cache["index"]) == T).all()
+
+
+def test_a_decoding_step_is_a_model_that_saves(tmp_path):
+    block = TransformerBlock(HIDDEN, H, **DECODER, norm="rms", position="rotary")
+    block.build(X.shape, CONTEXT.shape)
+    made_of = {"cache": block.make_cache(B, T), "memory": block.cache_context(CONTEXT)}
+    symbols = keras.tree.map_structure(
+        lambda array: keras.Input(tuple(array.shape)[1:], dtype=array.dtype), made_of
+    )
+    x = keras.Input((None, D))
+    outputs = block(x, symbols["memory"], cache=symbols["cache"])
+    model = keras.Model([x, symbols["memory"], symbols["cache"]], outputs)
+    model.save(tmp_path / "step.keras")
+    loaded = keras.saving.load_model(tmp_path / "step.keras")
+    tensor = keras.ops.convert_to_tensor(X)
+    expected = numpy(block(X, CONTEXT))
+    for step in (model, loaded):
+        output, cache = step([tensor, made_of["memory"], made_of["cache"]])
+        np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-4)
+        assert (numpy(cache["index"]) == T).all()
 
 
 # Training

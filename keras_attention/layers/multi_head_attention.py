@@ -210,7 +210,7 @@ class MultiHeadAttention(Attention):
         return patterns.every(super()._whole_pattern(use_causal_mask), window)
 
     def _why_no_cache(self):
-        if not Axes(3, self.attention_axes).trivial:
+        if self.attention_axes not in (None, (1,), (-2,)):
             return f"attention_axes={self.attention_axes} is not the one axis of positions"
         return super()._why_no_cache()
 

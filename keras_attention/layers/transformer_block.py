@@ -154,9 +154,11 @@ class TransformerBlock(ExactInputs):
         self._make_attention(key_dim=1)
 
     def _make_attention(self, key_dim):
-        return self._attention("attention", key_dim, pattern=self.pattern, position=self.position)
+        return self._attention(
+            "attention", key_dim, self.score, pattern=self.pattern, position=self.position
+        )
 
-    def _attention(self, name, key_dim, **slots):
+    def _attention(self, name, key_dim, score, **slots):
         # Seeds of their own, or weights and branches would be dropped by the same numbers.
         seed = self.seed
         if seed is not None:
@@ -165,7 +167,7 @@ class TransformerBlock(ExactInputs):
             self.num_heads,
             key_dim,
             dropout=self.dropout,
-            score=self.score,
+            score=score,
             normalization=self.normalization,
             num_key_value_heads=self.num_key_value_heads,
             qk_norm=self.qk_norm,
@@ -195,7 +197,7 @@ class TransformerBlock(ExactInputs):
             # Weights of its own, where the score has some.
             score = type(self.score).from_config(self.score.get_config())
             self.context_attention = self._attention(
-                "context_attention", dim // self.num_heads, score=score
+                "context_attention", dim // self.num_heads, score
             )
             self.context_attention.build(x_shape, context_shape)
             self.context_attention_norm = self._make_norm("context_attention_norm", x_shape)

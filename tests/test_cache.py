@@ -1,0 +1,569 @@
+"""Decoding with a cache: in any pieces, with any padding, it is one causal pass."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keras_attention as ka
+from keras_attention import masks, patterns, positions, scores
+from keras_attention.layers import cache as caches
+from tests.gradients import weight_gradients
+
+B, T, D, H = 3, 9, 16, 4
+
+PATTERNS = {
+    "none": lambda: None,
+    "causal": patterns.Causal,
+    "window": lambda: patterns.SlidingWindow(2, 0),
+    "window both ways": lambda: patterns.SlidingWindow(3, 2),
+    "window of itself": lambda: patterns.SlidingWindow(0, 0),
+    "dilated window": lambda: patterns.SlidingWindow(4, 4) & patterns.Dilated(2),
+    "dilated": lambda: patterns.Dilated(3),
+    "strided": lambda: patterns.Strided(3),
+    "prefix": lambda: patterns.SlidingWindow(1, 0) | patterns.Prefix(2),
+    "block": lambda: patterns.Block(4),
+    "not": lambda: ~patterns.Dilated(2) | patterns.SlidingWindow(0, 0),
+}
+RINGS = {"window", "window both ways", "window of itself", "dilated window", "block"}
+
+
+class Marked(positions.Position):
+    """Turns keys in a way of its own, which a cache knows nothing of, and by absolute positions."""
+
+    def encode(self, query, key, query_positions, key_positions):
+        at = keras.ops.cast(key_positions, "float32")[..., None, None]
+        return query, keras.ops.cast(key, "float32") * (1 + 0.1 * at)
+
+
+POSITIONS = {
+    "none": lambda: None,
+    "rotary": positions.Rotary,
+    "yarn": lambda: positions.Rotary(
+        dim=4, layout="interleaved", scaling="yarn", factor=4.0, original_max_length=4
+    ),
+    "alibi": positions.ALiBi,
+    "relative bias": lambda: positions.RelativeBias(8, 6, bidirectional=False),
+    "shaw": lambda: positions.Shaw(2, per_head=True),
+    "own": Marked,
+}
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+X = random(B, T, D)
+
+
+def made(layer, *shapes, seed=0):
+    """The layer, built, with random weights, biases and sinks included."""
+    layer.build(*(shapes or (X.shape,)))
+    for place, weight in enumerate(layer.trainable_weights):
+        # Like those of other seeds: rows of a table that differ by 1 or so.
+        weight.assign(random(*weight.shape, seed=100 * seed + place) / weight.shape[0] ** 0.5)
+    return layer
+
+
+def heads(**kwargs):
+    return made(ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs))
+
+
+def pieces(x, sizes):
+    return [x[:, end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+
+
+def decoded(layer, x, sizes, cache, *context):
+    """The outputs of `x` in pieces of these sizes, side by side, and the last cache."""
+    step = ready(lambda x, cache: layer(x, *context, cache=cache))
+    outputs = []
+    for piece in pieces(x, sizes):
+        output, cache = step(piece, cache)
+        outputs.append(output)
+    return keras.ops.concatenate(outputs, axis=1), cache
+
+
+def ready(function):
+    """A function of arrays and caches, for several calls. JAX would compile each operation."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
+
+
+def agree(found, expected, tolerance=2e-5):
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=tolerance, atol=tolerance)
+
+
+# One causal pass
+
+
+@pytest.mark.parametrize(
+    "pattern, position",
+    [
+        *((pattern, "none") for pattern in PATTERNS),
+        *(("none", position) for position in POSITIONS if position != "none"),
+        *(("window", position) for position in POSITIONS if position != "none"),
+        ("block", "shaw"),
+    ],
+)
+def test_pieces_are_one_causal_pass(pattern, position):
+    layer = heads(
+        pattern=PATTERNS[pattern](), position=POSITIONS[position](), num_key_value_heads=2
+    )
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
+    # Longer than some windows, so that a piece overwrites what it has still to see.
+    for sizes in ([1, 1, 1, 5, 1], [T])[: 1 if keras.backend.backend() == "jax" else 2]:
+        output, cache = decoded(layer, X, sizes, layer.make_cache(B, T))
+        agree(output, expected)
+        np.testing.assert_array_equal(numpy(cache["index"]), T)
+        assert (cache["key"].shape[1] < T) == (pattern in RINGS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"qk_norm": "rms", "logit_soft_cap": 2.0, "use_sink": True},
+        {"qk_norm": "layer", "num_key_value_heads": 1, "use_gate": True, "use_bias": False},
+        {"score": "general", "normalization": "sparsemax"},
+        {"score": "additive", "normalization": "sigmoid"},
+        {"score": "cosine", "normalization": "hard"},
+        {"score": "concat", "sliding_window": 3, "output_shape": (2, 3)},
+        {"score": "key_only", "position": "alibi"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_options_are_those_of_one_causal_pass(options):
+    layer = heads(**options)
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
+    agree(decoded(layer, X, [3, 1, 5], layer.make_cache(B, T))[0], expected)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: ka.Attention(2, 4),
+        lambda: ka.Attention(2, 4, pattern="causal", num_key_value_heads=1, use_bias=True),
+        lambda: ka.SelfAttention(2, 4, causal=True),
+        lambda: ka.SelfAttention(2, 4, pattern=patterns.SlidingWindow(2, 0)),
+        lambda: ka.LocalSelfAttention(2, 4, neighbors=1, rate=2, causal=True),
+        lambda: ka.AtrousSelfAttention(2, 4, rate=2, causal=True),
+        lambda: ka.SparseSelfAttention(2, 4, rate=2, causal=True),
+        lambda: ka.RelativePositionAttention(2, 4, max_distance=2),
+        lambda: ka.LocalAttention(2, num_heads=2, key_dim=4),
+        lambda: ka.HardAttention(2, 4),
+    ],
+)
+def test_every_layer_of_tokens_decodes(layer):
+    layer = made(layer())
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
+    agree(decoded(layer, X, [4, 1, 1, 3], layer.make_cache(B, T))[0], expected)
+
+
+def test_log_probabilities_stand_before_the_cache():
+    layer = made(ka.HardAttention(2, 4, gradient="reinforce"))
+    output, chosen, cache = layer(X, cache=layer.make_cache(B, T))
+    expected = layer(X, use_causal_mask=True)
+    agree(output, expected[0])
+    agree(chosen, expected[1])
+    np.testing.assert_array_equal(numpy(cache["index"]), T)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
+@pytest.mark.parametrize("position", ["none", "rotary", "alibi"])
+def test_half_precision(policy, position):
+    layer = heads(
+        position=POSITIONS[position](), dtype=policy, pattern=patterns.SlidingWindow(4, 0)
+    )
+    cache = layer.make_cache(B, T)
+    half = policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(cache["key"].dtype) == half
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
+    output, cache = decoded(layer, X, [3, 1, 5], cache)
+    assert keras.backend.standardize_dtype(output.dtype) == half
+    assert keras.backend.standardize_dtype(cache["key"].dtype) == half
+    # Keys that are turned and then rounded are off by one rounding more.
+    scale = np.abs(numpy(expected)).max()
+    agree(output, expected, (2**-7 if "b" in half else 2**-9) * scale * 2)
+
+
+def test_a_cache_keeps_its_own_dtype():
+    layer = heads(position="rotary")
+    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
+    output, cache = decoded(layer, X, [3, 1, 5], layer.make_cache(B, T, dtype="float16"))
+    assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    assert keras.backend.standardize_dtype(cache["value"].dtype) == "float16"
+    agree(output, expected, 2e-2)
+    exact = heads(dtype="mixed_bfloat16")
+    cache = exact(X, cache=exact.make_cache(B, T, dtype="float32"))[1]
+    assert keras.backend.standardize_dtype(cache["key"].dtype) == "float32"
+
+
+@pytest.mark.parametrize("pattern", ["none", "window"])
+def test_dynamic_scaling_is_of_the_tokens_so_far(pattern):
+    # It asks for the last position, so that each token changes what was turned before.
+    rotary = positions.Rotary(scaling="dynamic", factor=3.0, original_max_length=3)
+    layer = heads(position=rotary, pattern=PATTERNS[pattern]())
+    cache, at = layer.make_cache(B, 2 * T), 0
+    for size in (2, 1, 1, 3, 1):
+        output, cache = layer(X[:, at : at + size], cache=cache)
+        at += size
+        expected = layer(X[:, :at], use_causal_mask=True)
+        agree(output, expected[:, -size:])
+
+
+# Padding, and rows of unequal length
+
+
+def scattered(tokens, kept, seed=0):
+    """Rows of `kept` shape with the tokens of each row where it is True, and garbage elsewhere."""
+    rows = 9 * random(*kept.shape, tokens.shape[-1], seed=seed)
+    for row, flags in enumerate(kept):
+        rows[row, flags] = tokens[row, : flags.sum()]
+    return rows
+
+
+def check_padded(layer, pieces_kept, length, tolerance=2e-5, carried=False):
+    """Pieces with real tokens where their masks say, against each row on its own."""
+    counts = np.sum([kept.sum(1) for kept in pieces_kept], axis=0)
+    tokens = random(len(counts), max(1, counts.max()), D, seed=5)
+    there = np.arange(tokens.shape[1]) < counts[:, None]
+
+    step = ready(lambda x, flags, cache: layer(x, query_mask=flags, cache=cache))
+    whole = ready(lambda x, there: layer(x, query_mask=there, use_causal_mask=True))
+    expected = numpy(whole(tokens, there))
+    cache, done = layer.make_cache(len(counts), length), np.zeros_like(counts)
+    for kept in pieces_kept:
+        ahead = np.stack([np.roll(row, -n, axis=0) for row, n in zip(tokens, done, strict=True)])
+        x = keras.ops.convert_to_tensor(scattered(ahead, kept))
+        flags = keras.ops.convert_to_tensor(kept)
+        if carried:
+            output, cache = layer(masks.carry(x, flags), cache=cache)
+            assert masks.implicit(output) is not None
+        else:
+            output, cache = step(x, flags, cache)
+        output = numpy(output)
+        for row, flags in enumerate(kept):
+            new = expected[row, done[row] : done[row] + flags.sum()]
+            np.testing.assert_allclose(output[row, flags], new, rtol=tolerance, atol=tolerance)
+        assert (output[~kept] == 0).all()
+        done = done + kept.sum(1)
+        np.testing.assert_array_equal(numpy(cache["index"]), done)
+
+
+@pytest.mark.parametrize(
+    "pattern, position",
+    [
+        ("none", "none"),
+        ("window", "rotary"),
+        ("none", "shaw"),
+        ("block", "relative bias"),
+        ("prefix", "own"),
+    ],
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_prompts_of_unequal_length(side, pattern, position):
+    lengths = np.array([5, 2, 0])[:, None]
+    prompt = np.arange(5) < lengths
+    prompt = prompt[:, ::-1] if side == "left" else prompt
+    layer = heads(pattern=PATTERNS[pattern](), position=POSITIONS[position]())
+    every = np.ones((3, 1), bool)
+    check_padded(layer, [prompt, every, every, np.array([[True], [False], [True]])], 8)
+
+
+# JAX takes a second to compile each piece.
+@settings(max_examples=4 if keras.backend.backend() == "jax" else 15, deadline=None)
+@given(st.data())
+def test_any_pieces_with_any_padding(data):
+    pattern = data.draw(st.sampled_from(sorted(PATTERNS)))
+    position = data.draw(st.sampled_from(sorted(set(POSITIONS) - {"yarn"})))
+    rows = data.draw(st.integers(1, 3))
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    share = data.draw(st.sampled_from([0.3, 0.7, 1.0]))
+    kept = [rng.random((rows, size)) < share for size in sizes]
+    longest = int(max(np.sum([flags.sum(1) for flags in kept], axis=0).max(), 1))
+    layer = heads(
+        pattern=PATTERNS[pattern](),
+        position=POSITIONS[position](),
+        num_key_value_heads=data.draw(st.sampled_from([1, 2, 4])),
+        use_sink=data.draw(st.booleans()),
+        qk_norm=data.draw(st.sampled_from([False, "rms"])),
+    )
+    check_padded(
+        layer, kept, longest + data.draw(st.integers(0, 2)), carried=data.draw(st.booleans())
+    )
+
+
+# What a cache is
+
+
+def test_what_make_cache_gives():
+    layer = ka.MultiHeadAttention(H, 8, value_dim=6, num_key_value_heads=2)
+    cache = layer.make_cache(5, 7)
+    assert {name: tuple(array.shape) for name, array in cache.items()} == {
+        "key": (5, 7, 2, 8),
+        "value": (5, 7, 2, 6),
+        "index": (5,),
+    }
+    assert keras.backend.standardize_dtype(cache["index"].dtype) == "int32"
+    window = ka.MultiHeadAttention(H, 8, sliding_window=4)
+    assert window.make_cache(5, 7)["key"].shape[1] == 4
+    assert window.make_cache(5, 3)["key"].shape[1] == 3
+
+
+def test_a_call_leaves_the_cache_that_it_was_given():
+    layer = heads()
+    cache = layer(X[:, :3], cache=layer.make_cache(B, T))[1]
+    before = {name: numpy(array).copy() for name, array in cache.items()}
+    first = layer(X[:, 3:4], cache=cache)[0]
+    for name, array in cache.items():
+        np.testing.assert_array_equal(numpy(array), before[name])
+    agree(layer(X[:, 3:4], cache=cache)[0], first, 0)
+
+
+def test_rows_can_be_chosen_anew():
+    # As beams are: whatever a row has seen goes with it.
+    layer = heads(position="rotary", pattern=patterns.SlidingWindow(2, 0))
+    cache = layer(X[:, :4], cache=layer.make_cache(B, T))[1]
+    order = np.array([2, 0, 2], "int32")
+    chosen = {name: keras.ops.take(array, order, axis=0) for name, array in cache.items()}
+    expected = layer(np.concatenate([X[order, :4], X[:, 4:]], axis=1), use_causal_mask=True)
+    agree(layer(X[:, 4:], cache=chosen)[0], expected[:, 4:])
+
+
+def test_a_window_goes_on_beyond_the_length():
+    layer = heads(pattern=patterns.SlidingWindow(2, 0), position="rotary")
+    x = random(B, 40, D)
+    output, cache = decoded(layer, x, [1] * 8 + [30, 2], layer.make_cache(B, 5))
+    assert cache["key"].shape[1] == 3
+    agree(output, layer(x, use_causal_mask=True))
+
+
+def test_slots_hold_what_they_say():
+    np.testing.assert_array_equal(
+        numpy(caches.held(keras.ops.convert_to_tensor([0, 2, 4, 9]), 4)),
+        [[-4, -3, -2, -1], [0, 1, -2, -1], [0, 1, 2, 3], [8, 5, 6, 7]],
+    )
+
+
+# Its end
+
+
+@pytest.mark.parametrize("sizes", [[T + 1], [T, 1], [T - 1, 2]])
+def test_more_tokens_than_slots_are_an_error(sizes):
+    layer = heads()
+    cache = layer.make_cache(B, T)
+    x = random(B, T + 1, D)
+    *first, last = pieces(x, sizes)
+    for piece in first:
+        _, cache = layer(piece, cache=cache)
+    with pytest.raises(ValueError, match=f"has {T} slots.*tokens up to {T + 1} in a row"):
+        layer(last, cache=cache)
+    # What is padding needs no slot.
+    layer(last, query_mask=np.zeros(last.shape[:2], bool), cache=cache)
+
+
+def traced(function, *arrays, jit_compile=True):
+    """What a function gives whose arguments are not known while it is made into a program."""
+    arrays = [keras.tree.map_structure(keras.ops.convert_to_tensor, array) for array in arrays]
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)(*arrays)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=jit_compile)(*arrays)
+    pytest.skip("PyTorch runs eagerly")
+
+
+@pytest.mark.parametrize("pattern", [None, patterns.SlidingWindow(T + 2, 0)])
+def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
+    layer = heads(pattern=pattern, use_bias=False)
+    cache = layer(X, query_mask=np.arange(T) < [[T], [T - 1], [2]], cache=layer.make_cache(B, T))[1]
+
+    def two(x, cache):
+        first, cache = layer(x[:, :1], cache=cache)
+        second, cache = layer(x[:, 1:], cache=cache)
+        return first, second
+
+    first, second = (numpy(output) for output in traced(two, X[:, :2], cache))
+    np.testing.assert_array_equal(np.isnan(first).all((1, 2)), [True, False, False])
+    np.testing.assert_array_equal(np.isnan(second).all((1, 2)), [True, True, False])
+    assert not np.isnan(first[1:]).any() and not np.isnan(second[2:]).any()
+
+
+@pytest.mark.parametrize("pattern", ["none", "window"])
+def test_a_compiled_loop_is_the_causal_pass(pattern):
+    layer = heads(pattern=PATTERNS[pattern](), position="rotary", num_key_value_heads=2)
+
+    def loop(x, cache):
+        def step(at, x, outputs, cache):
+            now = keras.ops.slice(x, (0, at, 0), (B, 1, D))
+            output, cache = layer(now, cache=cache)
+            outputs = keras.ops.slice_update(outputs, (0, at, 0), output)
+            return at + 1, x, outputs, cache
+
+        start = (0, x, keras.ops.zeros_like(x), cache)
+        return keras.ops.while_loop(lambda at, *_: at < T, step, start)[2]
+
+    expected = layer(X, use_causal_mask=True)
+    agree(traced(loop, X, layer.make_cache(B, T)), expected)
+
+
+@pytest.mark.parametrize("pattern", ["none", "window"])
+def test_a_batch_and_a_length_that_are_not_known(pattern):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("only TensorFlow has shapes that are not known")
+    import tensorflow as tf
+
+    layer = heads(pattern=PATTERNS[pattern](), position="rotary")
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, None))])
+    def run(x, first):
+        cache = layer.make_cache(tf.shape(x)[0], T)
+        _, cache = layer(x, query_mask=first > 0, cache=cache)
+        return layer(x, query_mask=first < 1, cache=cache)[0]
+
+    expected = layer(X, use_causal_mask=True)
+    for rows, size in ((B, 4), (1, 8)):
+        first = np.broadcast_to(np.arange(T) < size, (rows, T)).astype("float32")
+        agree(run(X[:rows], first)[:, size:], expected[:rows, size:])
+
+
+def test_gradients_pass_through_a_cache():
+    layer = heads(pattern=patterns.SlidingWindow(3, 0), position="rotary")
+
+    def in_pieces(x):
+        cache, outputs = layer.make_cache(B, T), []
+        for piece in pieces(x, [2, 1, 6]):
+            output, cache = layer(piece, cache=cache)
+            outputs.append(output)
+        return keras.ops.square(keras.ops.concatenate(outputs, axis=1))
+
+    found, of_x = weight_gradients(layer, in_pieces, [X])
+    expected, of_x_at_once = weight_gradients(
+        layer, lambda x: keras.ops.square(layer(x, use_causal_mask=True)), [X]
+    )
+    for gradient, other in zip([*found, *of_x], [*expected, *of_x_at_once], strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-3, atol=1e-4)
+
+
+def test_scores_of_a_cache():
+    layer = heads(num_key_value_heads=2)
+    expected, weights = layer(X, use_causal_mask=True, return_attention_scores=True)
+    cache = layer(X[:, :4], cache=layer.make_cache(B, T + 2))[1]
+    output, found, cache = layer(X[:, 4:], cache=cache, return_attention_scores=True)
+    agree(output, expected[:, 4:])
+    agree(found[..., :T], weights[:, :, 4:])
+    np.testing.assert_array_equal(numpy(found[..., T:]), 0.0)
+    assert found.shape == (B, H, T - 4, T + 2)
+
+
+# Models
+
+
+@pytest.mark.parametrize("pattern", ["none", "window"])
+def test_a_cache_is_an_input_of_a_model(pattern, tmp_path):
+    layer = ka.MultiHeadAttention(H, 8, pattern=PATTERNS[pattern](), position="rotary")
+    cache = layer.make_cache(B, T)
+    symbols = {
+        name: keras.Input(tuple(array.shape)[1:], dtype=array.dtype)
+        for name, array in cache.items()
+    }
+    x = keras.Input((None, D))
+    output, appended = layer(x, cache=symbols)
+    assert tuple(output.shape) == (None, None, D)
+    assert {name: tuple(array.shape) for name, array in appended.items()} == {
+        name: tuple(array.shape) for name, array in symbols.items()
+    }
+    model = keras.Model([x, symbols], [output, appended])
+    model.save(tmp_path / "step.keras")
+    loaded = keras.saving.load_model(tmp_path / "step.keras")
+    expected = layer(X, use_causal_mask=True)
+    for step in (model, loaded):
+        cache, outputs = layer.make_cache(B, T), []
+        for piece in pieces(X, [4, 1, 4]):
+            output, cache = step([keras.ops.convert_to_tensor(piece), cache])
+            outputs.append(output)
+        agree(keras.ops.concatenate(outputs, axis=1), expected)
+
+
+# The memory of cross-attention
+
+CONTEXT = random(B, 7, 6, seed=1)
+THERE = np.arange(7) < np.array([[7], [3], [0]])
+
+
+def across(**kwargs):
+    layer = ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs)
+    return made(layer, X.shape, CONTEXT.shape)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_key_value_heads": 2, "qk_norm": "rms", "use_sink": True},
+        {"score": "additive", "position": "relative_bias"},
+        {"score": scores.Location(9), "position": None},
+        {"position": "rotary", "pattern": patterns.SlidingWindow(3, 3)},
+    ],
+    ids=["plain", "grouped", "additive", "location", "rotary"],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_memory_is_the_context(options, masked):
+    layer = across(**options)
+    mask = {"key_mask": keras.ops.convert_to_tensor(THERE)} if masked else {}
+    expected, weights = layer(X, CONTEXT, return_attention_scores=True, **mask)
+    memory = layer.cache_memory(CONTEXT, **mask)
+    assert sorted(memory) == ["key", "mask", "value"]
+    output, found, again = layer(X, cache=memory, return_attention_scores=True)
+    agree(output, expected)
+    agree(found, weights)
+    agree(layer(X, cache=again)[0], expected)
+    here = layer(X[:, 4:], cache=memory, positions=(np.arange(4, T), None))[0]
+    agree(here, expected[:, 4:])
+
+
+def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
+    layer = made(ka.MultiHeadAttention(H, 8), X.shape, CONTEXT.shape, (B, 7, 4))
+    keys = random(B, 7, 4, seed=2)
+    carried = THERE & (np.arange(7) != 1)
+    value = masks.carry(keras.ops.convert_to_tensor(CONTEXT), keras.ops.convert_to_tensor(carried))
+    here = np.arange(7) != 0
+    here = np.broadcast_to(here, (B, 7))
+    expected = layer(X, value, keys, key_mask=here)
+    memory = layer.cache_memory(value, keys, key_mask=here)
+    np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)
+    agree(layer(X, cache=memory)[0], expected)
+    assert masks.implicit(value) is not None
+
+
+def test_memory_without_projections():
+    layer = ka.Attention()
+    expected = layer(X, random(B, 7, D, seed=2))
+    agree(layer(X, cache=layer.cache_memory(random(B, 7, D, seed=2)))[0], expected)
+
+
+def test_memory_in_half_precision():
+    layer = across(dtype="mixed_bfloat16")
+    memory = layer.cache_memory(CONTEXT)
+    assert keras.backend.standardize_dtype(memory["key"].dtype) == "bfloat16"
+    agree(layer(X, cache=memory)[0], layer(X, CONTEXT), 1e-2)
+
+
+def test_a_query_mask_counts_with_memory():
+    layer = across()
+    flags = np.arange(T) < np.array([[T], [2], [4]])
+    expected = layer(X, CONTEXT, query_mask=flags)
+    output = layer(X, query_mask=flags, cache=layer.cache_memory(CONTEXT))[0]
+    agree(output, expected)
+    assert (numpy(output)[~flags] == 0).all()
