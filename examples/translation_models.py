@@ -214,6 +214,10 @@ class Recurrent(Translator):
         return cell.split(outputs)[1][:, 0]
 
 
+# The moving mean of the weights is over about as many steps.
+AVERAGED_STEPS = 500
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """A model and its defaults.
@@ -260,15 +264,12 @@ class Recipe:
         )
 
 
-# The moving mean of the weights is over about as many steps.
-AVERAGED_STEPS = 500
-
 _SMALL_RECURRENT = {"dim": 64, "units": 64}
 
 RECIPES = {
     "transformer": Recipe(
         model=Transformer,
-        sizes={"layers": 4, "dim": 128, "intermediate_dim": 512, "num_heads": 4},
+        sizes={"layers": 4, "dim": 128, "intermediate_dim": 256, "num_heads": 4},
         small={"layers": 1, "dim": 64, "intermediate_dim": 128, "num_heads": 2},
         rate=(3e-3, 1000),
     ),

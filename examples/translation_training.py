@@ -80,11 +80,11 @@ def train(run, name, dataset, settings):
     too_long = int(np.sum(encoded["train"].lengths > translation_text.LENGTHS[-1]))
     if too_long:
         limit = translation_text.LENGTHS[-1]
-        print(f"{too_long:,} training pairs are longer than {limit} subwords, and left out.")
+        print(f"{too_long:,} training pairs, longer than {limit} subwords, are left out.")
     trainer = Trainer(model, settings)
     print(
-        f"Training {model.count_params():,} weights on {len(sets['train']):,} pairs. The first step "
-        "of each length of sentences takes longest.",
+        f"Training {model.count_params():,} weights on {len(sets['train']):,} pairs. The first "
+        "step of each length of sentences takes longest.",
         flush=True,
     )
     for epoch in range(len(run.epochs), settings["epochs"]):
