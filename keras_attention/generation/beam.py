@@ -3,6 +3,7 @@
 import typing
 
 import keras
+import numpy as np
 
 from keras_attention import shapes
 from keras_attention.generation.results import Generated
@@ -96,33 +97,38 @@ def beam_search(
         pad_token=pad_token,
         copies=num_beams,
     )
-    # One table for all comparisons: a score and its bound are then rounded alike.
-    penalties = ops.convert_to_tensor(
-        [((5 + n) / 6) ** length_penalty for n in range(max_tokens + 1)], dtype="float32"
-    )
+    # Rounded alike everywhere: then a score can be equal to its bound, and never above it.
+    penalties = [float(np.float32(((5 + n) / 6) ** length_penalty)) for n in range(max_tokens + 1)]
+    candidates = num_beams * (1 + len(steps.stop_tokens))
 
     def undecided(t, tokens, leaves, live, finished):
-        bound = live.scores[:, 0] / penalties[max_tokens]
-        return ops.logical_and(t < max_tokens, ops.any(bound > finished.scores[:, -1]))
+        bound = ops.max(live.scores, axis=1) / penalties[-1]
+        return ops.logical_and(t < max_tokens, ops.any(bound > ops.min(finished.scores, axis=1)))
 
     def advance(t, tokens, leaves, live, finished):
         logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves)
-        chosen = _ranked(live.scores, logits, num_beams * (1 + len(steps.stop_tokens)))
+        live, parents, tokens = _continued(live, t, logits, candidates)
         if steps.stop_tokens:
-            stops = steps.stops(chosen.tokens)
-            finished = _best(finished, _ended(live, t, chosen, stops, penalties), num_return)
-            chosen = _going_on(chosen, stops, num_beams)
-        live = _continued(live, t, chosen)
-        rows = ops.reshape(_flat(chosen.parents, num_beams), (-1,))
+            stops = steps.stops(tokens)
+            ends = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
+            penalty = ops.take(ops.convert_to_tensor(penalties, dtype="float32"), t + 1)
+            scores = ops.where(ends, live.scores / penalty, NONE)
+            finished = _best(finished, live._replace(scores=scores), num_return)
+            _, places = ops.top_k(ops.where(stops, NONE, live.scores), num_beams)
+            stops, parents, tokens, *live = _at((stops, parents, tokens, *live), places)
+            live = _Beams(*live)
+            # Fewer go on than there are beams, where a vocabulary is small.
+            live = live._replace(scores=ops.where(stops, NONE, live.scores))
+        rows = ops.reshape(_flat(parents, num_beams), (-1,))
         leaves = tuple(ops.take(leaf, rows, axis=0) for leaf in leaves)
-        return t + 1, chosen.tokens, leaves, live, finished
+        return t + 1, tokens, leaves, live, finished
 
     # All beams of a row start alike, so only the first of them counts.
     alone = ops.where(ops.arange(num_beams) == 0, 0.0, NONE)
     live = _empty(steps.rows, num_beams, max_tokens, pad_token)
     start = (
         ops.convert_to_tensor(0, dtype="int32"),
-        ops.repeat(steps.tokens[:, None], num_beams, axis=1),
+        ops.repeat(ops.expand_dims(steps.tokens, -1), num_beams, axis=1),
         steps.leaves,
         live._replace(scores=ops.broadcast_to(alone, (steps.rows, num_beams))),
         _empty(steps.rows, num_return, max_tokens, pad_token),
@@ -130,7 +136,7 @@ def beam_search(
     t, _, _, live, finished = ops.while_loop(undecided, advance, start)
 
     # Where the loop ended early, live beams are parts of hypotheses only.
-    scores = ops.where(t == max_tokens, live.scores / penalties[max_tokens], NONE)
+    scores = ops.where(t == max_tokens, live.scores / penalties[-1], NONE)
     found = _best(finished, live._replace(scores=scores), num_return)
     none = found.scores == NONE
     return Generated(
@@ -153,15 +159,6 @@ class _Beams(typing.NamedTuple):
     gains: typing.Any
 
 
-class _Steps(typing.NamedTuple):
-    """Steps from live beams to tokens, all (B, K), best first: sums, and what leads to them."""
-
-    scores: typing.Any
-    parents: typing.Any
-    tokens: typing.Any
-    gains: typing.Any
-
-
 def _empty(rows, count, max_tokens, pad_token):
     return _Beams(
         ops.full((rows, count), NONE, dtype="float32"),
@@ -171,57 +168,43 @@ def _empty(rows, count, max_tokens, pad_token):
     )
 
 
-def _ranked(sums, logits, count):
-    """The best `count` steps, as far as there are so many."""
-    num_beams, vocabulary = sums.shape[1], logits.shape[1]
-    gains = ops.reshape(ops.log_softmax(logits, axis=-1), (-1, num_beams, vocabulary))
-    scores = ops.reshape(sums[..., None] + gains, (-1, num_beams * vocabulary))
-    scores, places = ops.top_k(scores, min(count, num_beams * vocabulary))
+def _continued(live, t, logits, count):
+    """The best `count` continuations by one token, as far as there are so many, best first.
+
+    Also the beams that they continue, by their places, and the tokens; both (B, count).
+    """
+    num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
+    every = num_beams * vocabulary
+    gains = ops.log_softmax(logits, axis=-1)
+    scores = ops.expand_dims(live.scores, -1) + ops.reshape(gains, (-1, num_beams, vocabulary))
+    scores, places = ops.top_k(ops.reshape(scores, (-1, every)), min(count, every))
     places = ops.cast(places, "int32")
-    gains = ops.take_along_axis(ops.reshape(gains, (-1, num_beams * vocabulary)), places, axis=1)
-    return _Steps(scores, places // vocabulary, places % vocabulary, gains)
-
-
-def _going_on(steps, stops, count):
-    """The best `count` steps that lead to no stop token."""
-    scores, places = ops.top_k(ops.where(stops, NONE, steps.scores), count)
-    rest = (ops.take_along_axis(array, places, axis=1) for array in steps[1:])
-    return _Steps(scores, *rest)
-
-
-def _ended(live, t, steps, stops, penalties):
-    """The hypotheses that end in this step, by a stop token among the first steps."""
-    count = live.scores.shape[1]
-    ended = _continued(live, t, _Steps(*(array[:, :count] for array in steps)))
-    scores = ended.scores / ops.take(penalties, t + 1)
-    return ended._replace(scores=ops.where(stops[:, :count], scores, NONE))
-
-
-def _continued(live, t, steps):
-    """The beams that some steps of the same number lead to."""
-    found = _chosen(live, steps.parents)
+    gains = ops.take_along_axis(ops.reshape(gains, (-1, every)), places, axis=1)
+    parents, tokens = places // vocabulary, places % vocabulary
+    lengths, history, gained = _at(live[1:], parents)
     place = (0, 0, t)
-    return _Beams(
-        steps.scores,
-        ops.zeros_like(found.lengths) + t + 1,
-        ops.slice_update(found.tokens, place, steps.tokens[..., None]),
-        ops.slice_update(found.gains, place, steps.gains[..., None]),
+    continued = _Beams(
+        scores,
+        lengths + 1,
+        ops.slice_update(history, place, ops.expand_dims(tokens, -1)),
+        ops.slice_update(gained, place, ops.expand_dims(gains, -1)),
     )
+    return continued, parents, tokens
 
 
 def _best(first, second, count):
     """The best `count` beams of two sets; among equals, those of the first."""
-    both = _Beams(*(ops.concatenate(pair, axis=1) for pair in zip(first, second, strict=True)))
-    return _chosen(both, ops.top_k(both.scores, count)[1])
+    both = [ops.concatenate(pair, axis=1) for pair in zip(first, second, strict=True)]
+    return _Beams(*_at(both, ops.top_k(both[0], count)[1]))
 
 
-def _chosen(beams, places):
-    """Beams by their places (B, K)."""
-    flat = _flat(places, beams.scores.shape[1])
-    return _Beams(*(ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in beams))
+def _at(arrays, places):
+    """What arrays (B, N, …) have at places (B, K) of their rows: (B, K, …)."""
+    flat = _flat(places, arrays[0].shape[1])
+    return [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
 
 
 def _flat(places, count):
     """Places (B, K) among the `count` of each row, as places among those of all rows."""
-    rows = ops.arange(ops.shape(places)[0], dtype="int32")
-    return ops.cast(places, "int32") + rows[:, None] * count
+    first = count * ops.arange(ops.shape(places)[0], dtype="int32")
+    return ops.cast(places, "int32") + ops.expand_dims(first, -1)

@@ -45,8 +45,9 @@ class Steps:
     def __call__(self, tokens, leaves):
         """Float32 logits (R, V) of tokens (R,), and the leaves of the next cache."""
         remaining = iter(leaves)
-        cache = keras.tree.map_structure(
-            lambda leaf: None if leaf is None else next(remaining), self.cache
+        cache = keras.tree.pack_sequence_as(
+            self.cache,
+            [None if leaf is None else next(remaining) for leaf in keras.tree.flatten(self.cache)],
         )
         context = () if self.memory is None else (self.memory,)
         found = self.step(tokens, cache, *context)
@@ -141,4 +142,4 @@ def _given(tokens):
 def _check_integers(name, values):
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"`{name}` must be of integers. Received: {value!r}")
+            raise TypeError(f"`{name}` must be integers. Received: {value!r}")

@@ -32,13 +32,12 @@ elif keras.config.backend() == "jax":
             self.program = jax.jit(self._pure)
 
         def __call__(self, *arrays):
-            found = None
-            while found is None:
-                try:
-                    found = self.program([variable.value for variable in self.variables], arrays)
-                except _Unlisted as unlisted:
-                    self.variables += unlisted.variables
-            outputs, changed = found
+            known, values = -1, ()
+            # Tracing may find more. JAX keeps what it traced, so none of this is done twice.
+            while known < len(self.variables):
+                known, values = len(self.variables), [x.value for x in self.variables]
+                self.program.trace(values, arrays)
+            outputs, changed = self.program(values, arrays)
             for place, value in changed.items():
                 self.variables[place].assign(value)
             return outputs
@@ -46,8 +45,8 @@ elif keras.config.backend() == "jax":
         def _pure(self, values, arrays):
             with _Scope(zip(self.variables, values, strict=True)) as scope:
                 outputs = self.function(*arrays)
-            if scope.unlisted:
-                raise _Unlisted(list(scope.unlisted.values()))
+            # They would be constants of this program, which is then not used.
+            self.variables += scope.unlisted.values()
             return outputs, {
                 place: scope.get_current_value(variable)
                 for place, variable in enumerate(self.variables)
@@ -71,13 +70,6 @@ elif keras.config.backend() == "jax":
             self.get_current_value(update[0])
             self.changed.add(id(update[0]))
             super().add_update(update)
-
-    class _Unlisted(Exception):
-        """Variables are used that are no arguments yet: they would be constants of the program."""
-
-        def __init__(self, variables):
-            super().__init__()
-            self.variables = variables
 
 else:
     import torch
