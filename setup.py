@@ -11,6 +11,7 @@ VERSION = re.search(
 ).group(1)
 
 EXAMPLES = ["tensorflow-datasets>=4.9.4", "importlib_resources", "matplotlib>=3.7"]
+TRANSLATION = ["keras-nlp", "sacrebleu>=2.4", "sentencepiece"]
 
 setup(
     name="keras_attention",
@@ -28,7 +29,8 @@ setup(
         "jax": ["jax"],
         "torch": ["torch"],
         "examples": EXAMPLES,
-        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6", *EXAMPLES],
+        "translation": [*EXAMPLES, *TRANSLATION],
+        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6", *EXAMPLES, *TRANSLATION],
         "docs": ["matplotlib>=3.7"],
         "benchmarks": ["keras-nlp", "matplotlib>=3.7"],
     },

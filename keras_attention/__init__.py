@@ -2,11 +2,13 @@
 
 from keras_attention import (
     generation,
+    losses,
     normalizations,
     ops,
     patterns,
     positions,
     regularizers,
+    schedules,
     scores,
 )
 from keras_attention.layers.attention import Attention
@@ -56,10 +58,12 @@ __all__ = [
     "TransformerBlock",
     "__version__",
     "generation",
+    "losses",
     "normalizations",
     "ops",
     "patterns",
     "positions",
     "regularizers",
+    "schedules",
     "scores",
 ]

@@ -988,6 +988,26 @@ ROWS = {
         ValueError,
         r"Batch sizes must be equal\. Received: sequences=2, memory=3",
     ),
+    "smoothing away the target": (
+        lambda: ka.losses.SmoothedCrossentropy(1.0),
+        ValueError,
+        r"`label_smoothing`.*Received: label_smoothing=1\.0",
+    ),
+    "a target to ignore that is no integer": (
+        lambda: ka.losses.SmoothedCrossentropy(ignore="pad"),
+        TypeError,
+        r"`ignore` must be an integer or None\. Received: ignore='pad'",
+    ),
+    "targets that are not those of the logits": (
+        lambda: ka.losses.SmoothedCrossentropy()(zeros(B, T), zeros(B, S, D)),
+        ValueError,
+        r"logits with the axes of the integer targets.*shape=\(2, 3\), y_pred.shape=\(2, 5, 4\)",
+    ),
+    "weights of another batch": (
+        lambda: ka.losses.SmoothedCrossentropy()(zeros(B, T), zeros(B, T, D), zeros(T)),
+        ValueError,
+        r"`sample_weight` must have the first axes of `y_true`.*shape=\(2, 3\).*shape=\(3,\)",
+    ),
     "splitting what has no alignments": (
         lambda: built_cell()[0].split(X),
         ValueError,

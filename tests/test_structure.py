@@ -19,7 +19,7 @@ ORDER = [
     {"__init__"},
     {"visualization", "generation"},
     {"layers", "ops"},
-    {"scores", "normalizations", "patterns", "positions", "regularizers"},
+    {"scores", "normalizations", "patterns", "positions", "regularizers", "losses", "schedules"},
     {"kernels", "inputs"},
     {"masks", "saving", "shapes", "version"},
 ]

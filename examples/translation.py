@@ -1,0 +1,212 @@
+"""Translates sentences: trains attention models on pairs of them, and asks them.
+
+    python -m examples.translation [--data-dir multi30k] [--model transformer|bahdanau|luong] …
+    python -m examples.translation translate DIR "sentence" …
+
+--data-dir is a folder with train.en.gz, train.de.gz, val.… and test_2016_flickr.… (or test.…), one
+sentence a line, with .gz or without. Without it the pairs come from TensorFlow Datasets
+(ted_hrlr_translate, Portuguese to English), and where these are not to be had either, from a small
+made-up sample, which the program then says. The folder --output gets model.keras (with the subwords
+inside), tokenizer.spm, figures.json, test.txt (the translated test sentences), curves.png and
+alignment.png. If the program is interrupted, the same command resumes after the last finished
+epoch.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from examples import translation_data
+from examples.errors import UsageError
+from examples.run_directory import RunDirectory
+
+# TensorFlow, Keras and what imports them are imported where they are needed: they take seconds, and
+# a mistake in the command line should not.
+
+PROGRAM = "examples.translation"
+MODELS = ("transformer", "bahdanau", "luong")
+
+
+def main(argv=None):
+    """Runs the program and returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        if argv[:1] == ["translate"]:
+            return translate(_parse_translate(argv[1:]))
+        return train(_parse_train(argv))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "\nInterrupted. The same command goes on after the last finished epoch.",
+            file=sys.stderr,
+        )
+        return 130
+
+
+def train(options):
+    """The program's main job."""
+    output = options.output or Path("runs") / f"translation-{options.model}"
+    run = RunDirectory(output, PROGRAM)
+    _require()
+    dataset = translation_data.load(
+        options.data_dir, options.source, options.target, options.sample
+    )
+    if dataset.warning:
+        _shout(dataset.warning)
+
+    from examples import translation_models, translation_training
+
+    recipe = translation_models.RECIPES[options.model]
+    settings = {
+        key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
+        for key in ("epochs", "batch_tokens", "vocabulary_size", "dropout")
+    }
+    for key in ("small", "seed", "limit", "beams", "jit"):
+        settings[key] = getattr(options, key)
+    figures = translation_training.train(run, options.model, dataset, settings)
+    sizes = figures["sizes"]
+    print(
+        f"test BLEU {figures['test_bleu']:.2f} after {settings['epochs']} epochs, "
+        f"validation BLEU {figures['validation_bleu']:.2f}\n"
+        f"{figures['bleu_signature']}\n"
+        f"on {figures['dataset']}, {' to '.join(dataset.languages)}: {sizes['train']:,} training "
+        f"and {sizes['test']:,} test pairs\n"
+        f"in {output}: {', '.join(sorted(path.name for path in output.iterdir()))}"
+    )
+    return 0
+
+
+def translate(options):
+    """What the model of an earlier run makes of some sentences."""
+    _require()
+
+    from examples import translation_pictures, translation_prediction
+
+    model = translation_prediction.load(options.directory, PROGRAM)
+    # An argument that is not UTF-8 reaches Python as surrogates, which no tokenizer takes.
+    sentences = [text.encode("utf-8", "replace").decode("utf-8") for text in options.sentences]
+    rows = min(len(sentences), translation_prediction.ROWS)
+    translator = translation_prediction.Translate(model, options.beams, rows)
+    translations = translator(sentences)
+    for translation in translations:
+        print(translation)
+    if options.picture:
+        alignment = translator.align(sentences[0], translations[0])
+        try:
+            translation_pictures.draw_alignment(options.picture, *alignment)
+        except OSError as error:
+            raise UsageError(f"{options.picture} cannot be written: {error.strerror}.") from None
+    return 0
+
+
+def _require():
+    """The trainer and the tokenizer inside the saved model are TensorFlow's."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend in (None, "tensorflow"):
+        try:
+            import keras
+            import keras_hub  # noqa: F401
+            import sacrebleu  # noqa: F401
+        except ImportError as error:
+            raise UsageError(
+                f"{error}. This example needs it: pip install tensorflow keras-nlp sacrebleu"
+            ) from None
+        backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise UsageError(
+            f"This example needs Keras on TensorFlow, and Keras is set to {backend}. "
+            "Set KERAS_BACKEND=tensorflow."
+        )
+
+
+def _shout(warning):
+    rule = "*" * 80
+    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)
+
+
+def _parse_train(argv):
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help=f"default: {MODELS[0]}")
+    data = parser.add_mutually_exclusive_group()
+    data.add_argument("--data-dir", type=Path, metavar="DIR", help="a folder of pairs")
+    data.add_argument("--sample", action="store_true", help="use the made-up sample")
+    for name, languages in (("source", "en, or pt"), ("target", "de, or en")):
+        parser.add_argument(
+            f"--{name}",
+            metavar="LANGUAGE",
+            help=f"default: {languages} with TensorFlow Datasets",
+        )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="default: runs/translation-MODEL"
+    )
+    parser.add_argument("--small", action="store_true", help="a small model, for a quick try")
+    for name, minimum, meaning in (
+        ("epochs", 1, "rounds over the pairs"),
+        ("batch-tokens", 64, "subwords of a batch, with padding"),
+        ("vocabulary-size", 400, "subwords of both languages together, at most"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=_at_least(minimum),
+            metavar="N",
+            help=f"{meaning}; default: the model's",
+        )
+    parser.add_argument("--dropout", type=_fraction, metavar="RATE", help="default: the model's")
+    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
+    parser.add_argument("--limit", type=_at_least(2), metavar="N", help="use N pairs of each part")
+    _add_beams(parser)
+    parser.add_argument(
+        "--jit", action="store_true", help="compile the training steps with XLA, which takes long"
+    )
+    return parser.parse_args(argv)
+
+
+def _parse_translate(argv):
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM} translate", description="A translation of each sentence."
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="the --output of a finished run"
+    )
+    parser.add_argument("sentences", nargs="+", metavar="sentence")
+    _add_beams(parser)
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw what the first translation looked at"
+    )
+    return parser.parse_args(argv)
+
+
+def _add_beams(parser):
+    parser.add_argument(
+        "--beams", type=_at_least(1), default=5, metavar="N", help="of the search; default: 5"
+    )
+
+
+def _at_least(minimum):
+    def parse(text):
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum}, received {value}")
+        return value
+
+    parse.__name__ = "integer"
+    return parse
+
+
+def _fraction(text):
+    value = float(text)
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, received {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+"""The models: what each makes of a sentence, and how it says the next subword of another.
+
+All are `Translator`s: Keras models with the tokenizer inside, which are saved to one `.keras` file.
+Training calls them with whole sentences. Decoding calls `start` once and `step` for each subword.
+"""
+
+import dataclasses
+
+import keras
+
+import keras_attention
+from examples import translation_text
+
+ops = keras.ops
+
+register = keras.saving.register_keras_serializable(package="examples.translation")
+
+
+class Translator(keras.Model):
+    """The base of all models.
+
+    Args:
+        vocabulary_size: how many subwords there are.
+        tokenizer: a SentencePiece model, as bytes; None in a model that is about to be loaded.
+        **sizes: what a subclass needs to know, ready for JSON.
+    """
+
+    def __init__(self, vocabulary_size, tokenizer=None, name=None, **sizes):
+        super().__init__(name=name)
+        self.vocabulary_size = vocabulary_size
+        self.sizes = sizes
+        # A layer with the SentencePiece model as an asset of the file that the model is saved to.
+        self.tokenizer = translation_text.make_tokenizer(tokenizer)
+        self.make(vocabulary_size, **sizes)
+
+    def make(self, vocabulary_size, **sizes):
+        """Makes the layers."""
+        raise NotImplementedError
+
+    def encode(self, source, training=False):
+        """What `decode` and `start` need to know of source tokens (B, S): a nested structure."""
+        raise NotImplementedError
+
+    def decode(self, target, memory, training=False):
+        """Logits (B, T, V) of the tokens that follow each of `target`, (B, T)."""
+        raise NotImplementedError
+
+    def start(self, source, length):
+        """`cache, memory` for up to `length` calls of `step`."""
+        raise NotImplementedError
+
+    def step(self, tokens, cache, memory):
+        """`logits, cache`: (R, V) for the tokens after `tokens`, (R,)."""
+        raise NotImplementedError
+
+    def alignments(self, source, target):
+        """How much each token of `target` looked at each of `source`, (B, T, S)."""
+        raise NotImplementedError
+
+    def logits(self, x):
+        """Logits (B, T, V) of features (B, T, D), by the table of subwords."""
+        # As a matrix: TensorFlow multiplies three axes by two several times more slowly.
+        flat = self.embedding(ops.reshape(x, (-1, x.shape[-1])), reverse=True)
+        return ops.reshape(flat, (*ops.shape(x)[:-1], self.vocabulary_size))
+
+    def call(self, inputs, training=False):
+        source, target = inputs
+        return self.decode(target, self.encode(source, training), training)
+
+    def build(self, input_shape=None):
+        if not self.built:
+            tokens = [keras.KerasTensor((None, None), "int32") for _ in range(2)]
+            self.call(tokens)
+            self.built = True
+
+    def get_config(self):
+        return {"name": self.name, "vocabulary_size": self.vocabulary_size, **self.sizes}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+@register
+class Transformer(Translator):
+    """An encoder and a decoder of pre-norm blocks with one table of subwords for all (2017)."""
+
+    def make(self, vocabulary_size, layers, dim, intermediate_dim, num_heads, dropout):
+        self.embedding = keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True)
+        self.positions = keras_attention.SinCosPositionEmbedding()
+        self.dropout = keras.layers.Dropout(dropout, name="dropout")
+        options = {
+            "intermediate_dim": intermediate_dim,
+            "num_heads": num_heads,
+            "dropout": dropout,
+            "normalize_first": True,
+        }
+        self.encoder = [
+            keras_attention.TransformerBlock(**options, name=f"encoder_{n}") for n in range(layers)
+        ]
+        self.decoder = [
+            keras_attention.TransformerBlock(
+                **options, causal=True, cross_attention=True, name=f"decoder_{n}"
+            )
+            for n in range(layers)
+        ]
+        self.encoder_norm = keras.layers.LayerNormalization(name="encoder_norm")
+        self.decoder_norm = keras.layers.LayerNormalization(name="decoder_norm")
+
+    def embed(self, tokens, training=False, start_index=0):
+        """Vectors (B, T, D) of tokens (B, T), the first of which stands at `start_index`."""
+        x = self.positions(self.embedding(tokens), start_index=start_index)
+        return self.dropout(x, training=training)
+
+    def encode(self, source, training=False):
+        x = self.embed(source, training)
+        for block in self.encoder:
+            x = block(x, training=training)
+        return self.encoder_norm(x)
+
+    def decode(self, target, memory, training=False):
+        x = self.embed(target, training)
+        for block in self.decoder:
+            x = block(x, memory, training=training)
+        return self.logits(self.decoder_norm(x))
+
+    def start(self, source, length):
+        encoded = self.encode(source)
+        memory = [block.cache_context(encoded) for block in self.decoder]
+        rows = ops.shape(source)[0]
+        caches = [block.make_cache(rows, length) for block in self.decoder]
+        return {"blocks": caches, "index": ops.zeros((rows,), "int32")}, memory
+
+    def alignments(self, source, target):
+        memory = self.encode(source)
+        x, weights = self.embed(target), []
+        for block in self.decoder:
+            x, scores = block(x, memory, return_attention_scores=True)
+            weights.append(ops.mean(scores["cross_attention"], axis=1))
+        return ops.mean(ops.stack(weights), axis=0)
+
+    def step(self, tokens, cache, memory):
+        x = self.embed(tokens[:, None], start_index=cache["index"])
+        caches = []
+        for block, context, block_cache in zip(self.decoder, memory, cache["blocks"], strict=True):
+            x, block_cache = block(x, context, cache=block_cache)
+            caches.append(block_cache)
+        logits = self.logits(self.decoder_norm(x))[:, 0]
+        return logits, {"blocks": caches, "index": cache["index"] + 1}
+
+
+@register
+class Recurrent(Translator):
+    """Gated recurrent units with attention: Bahdanau et al. 2015 or Luong et al. 2015."""
+
+    def make(self, vocabulary_size, mode, dim, units, dropout):
+        self.embedding = keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True)
+        self.dropout = keras.layers.Dropout(dropout, name="dropout")
+        self.encoder = keras.layers.Bidirectional(
+            keras.layers.GRU(units // 2, return_sequences=True, return_state=True), name="encoder"
+        )
+        self.bridge = keras.layers.Dense(units, activation="tanh", name="bridge")
+        score = keras_attention.scores.Additive(units) if mode == "bahdanau" else "general"
+        self.decoder = keras.layers.RNN(
+            keras_attention.AttentionCell(
+                keras.layers.GRUCell(units), score, mode=mode, attention_dim=units
+            ),
+            return_sequences=True,
+            name="decoder",
+        )
+        self.output_dense = keras.layers.Dense(dim, name="output")
+
+    def embed(self, tokens, training=False):
+        """Vectors (B, T, D) of tokens (B, T)."""
+        return self.dropout(self.embedding(tokens), training=training)
+
+    def encode(self, source, training=False):
+        x = self.embed(source, training)
+        mask = ops.not_equal(source, translation_text.PADDING)
+        encoded, forward, backward = self.encoder(x, mask=mask)
+        state = self.bridge(ops.concatenate([forward, backward], axis=-1))
+        return self.dropout(encoded, training=training), state, mask
+
+    def decode(self, target, memory, training=False):
+        encoded, state, mask = memory
+        outputs = self.decoder(
+            self.embed(target, training),
+            initial_state=self.decoder.cell.initial_state(encoded, [state], mask),
+            mask=ops.not_equal(target, translation_text.PADDING),
+        )
+        return self.logits(self.output_dense(self.dropout(outputs, training=training)))
+
+    def start(self, source, length):
+        encoded, state, mask = self.encode(source)
+        states = keras.tree.flatten(self.decoder.cell.start(encoded, [state], mask))
+        # Keys, values and mask of what is attended to never change.
+        return states[:-3], states[-3:]
+
+    def step(self, tokens, cache, memory):
+        x = self.embed(tokens[:, None])[:, 0]
+        output, states = self.decoder.cell(x, [[*cache, *memory]])
+        return self.logits(self.output_dense(output)), keras.tree.flatten(states)[:-3]
+
+    def alignments(self, source, target):
+        # The same decoder with the weights behind its outputs, which training has no use for.
+        cell = self.decoder.cell
+        cell = type(cell).from_config({**cell.get_config(), "return_attention_scores": True})
+        decoder = keras.layers.RNN(cell, return_sequences=True)
+        encoded, state, mask = self.encode(source)
+        x = self.embed(target)
+        decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
+        decoder.set_weights(self.decoder.get_weights())
+        outputs = decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
+        return cell.split(outputs)[1][:, 0]
+
+
+# The moving mean of the weights is over about as many steps.
+AVERAGED_STEPS = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A model and its defaults.
+
+    Attributes:
+        model: the class.
+        sizes: what it is made with, besides its vocabulary and its dropout.
+        small: what of these is less with `--small`.
+        rate: the highest learning rate, and the step that has it.
+        vocabulary_size, batch_tokens, epochs, dropout: what the options of these names default to.
+    """
+
+    model: type
+    sizes: dict
+    small: dict
+    rate: tuple
+    vocabulary_size: int = 6000
+    batch_tokens: int = 2048
+    epochs: int = 24
+    dropout: float = 0.3
+
+    def build(self, tokenizer, dropout, small):
+        """The model for a SentencePiece model, as bytes."""
+        size = translation_text.make_tokenizer(tokenizer).vocabulary_size()
+        sizes = {**self.sizes, **(self.small if small else {}), "dropout": dropout}
+        model = self.model(size, tokenizer, **sizes)
+        model.build()
+        return model
+
+    def optimizer(self, steps):
+        """Adam, with a moving mean of the weights, for so many steps."""
+        highest, warmup_steps = self.rate
+        # Where all is short, so are the warmup and what the mean is over.
+        warmup_steps = min(warmup_steps, max(1, steps // 4))
+        return keras.optimizers.Adam(
+            keras_attention.schedules.InverseSquareRoot(
+                1, warmup_steps, scale=highest * warmup_steps**0.5
+            ),
+            beta_2=0.98,
+            epsilon=1e-9,
+            global_clipnorm=1.0,
+            use_ema=True,
+            ema_momentum=1 - 1 / min(AVERAGED_STEPS, max(2, steps // 10)),
+        )
+
+
+_SMALL_RECURRENT = {"dim": 64, "units": 64}
+
+RECIPES = {
+    "transformer": Recipe(
+        model=Transformer,
+        sizes={"layers": 4, "dim": 128, "intermediate_dim": 256, "num_heads": 4},
+        small={"layers": 1, "dim": 64, "intermediate_dim": 128, "num_heads": 2},
+        rate=(3e-3, 1000),
+    ),
+    "bahdanau": Recipe(
+        model=Recurrent,
+        sizes={"mode": "bahdanau", "dim": 256, "units": 384},
+        small=_SMALL_RECURRENT,
+        rate=(2e-3, 500),
+    ),
+    "luong": Recipe(
+        model=Recurrent,
+        sizes={"mode": "luong", "dim": 256, "units": 384},
+        small=_SMALL_RECURRENT,
+        rate=(2e-3, 500),
+    ),
+}

@@ -1,0 +1,114 @@
+"""What a trained model makes of new sentences."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from examples import run_directory, translation_text
+from examples.errors import UsageError
+from keras_attention import generation
+
+ROWS = 64
+
+
+def load(folder, program):
+    """The model of a finished run.
+
+    Raises:
+        UsageError: the folder holds no finished run of `program`, or its model cannot be loaded.
+    """
+    from examples import translation_models, translation_training
+
+    figures = run_directory.read_figures(folder, program)
+    if not figures["finished"]:
+        raise UsageError(
+            f"The run in {folder} is not finished ({len(figures['epochs'])} epochs so far): "
+            "start it again with the same settings."
+        )
+    file = Path(folder) / translation_training.MODEL
+    try:
+        model = keras.models.load_model(file)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{file} is not a model of this program: {reason}") from None
+    if not isinstance(model, translation_models.Translator):
+        raise UsageError(f"{file} is not a model of this program: it is a {type(model).__name__}.")
+    return model
+
+
+class Translate:
+    """From sentences to translations, by beam search.
+
+    Args:
+        model: a `Translator`.
+        beams: how many hypotheses to keep; 1 for the most likely token in each step.
+        rows: how many sentences to translate at once.
+    """
+
+    def __init__(self, model, beams, rows=ROWS):
+        self.model = model
+        self.beams = beams
+        self.rows = rows
+        self._search = generation.compiled(self._found, model)
+
+    def __call__(self, sentences):
+        """The translation of each sentence."""
+        tokens = translation_text.encode(self.model.tokenizer, sentences)
+        lengths = np.array([_length(len(row) + 1) for row in tokens])
+        found = [""] * len(sentences)
+        for length in np.unique(lengths).tolist():
+            places = np.flatnonzero(lengths == length)
+            for start in range(0, len(places), self.rows):
+                part = places[start : start + self.rows]
+                source = translation_text.padded(
+                    [tokens[place] for place in part], length, after=[translation_text.STOP]
+                )
+                # Empty rows, so that there is one program for each length, and each ends at once.
+                empty = translation_text.padded([[]] * (self.rows - len(part)), length)
+                said = np.asarray(self._search(np.concatenate([source, empty])))
+                for place, sentence in zip(
+                    part, translation_text.decode(self.model.tokenizer, said), strict=False
+                ):
+                    found[place] = sentence
+        return found
+
+    def _found(self, source):
+        length = source.shape[1]
+        most = length * 3 // 2 + 8
+        cache, memory = self.model.start(source, most)
+        tokens = keras.ops.full((source.shape[0],), translation_text.START, dtype="int32")
+        found = generation.beam_search(
+            self.model.step,
+            tokens,
+            cache,
+            memory,
+            num_beams=self.beams,
+            max_tokens=most,
+            stop_tokens=(translation_text.STOP,),
+        )
+        return found.tokens[:, 0]
+
+    def align(self, sentence, translation):
+        """Subwords of both, and how much those of the translation looked at those of the sentence.
+
+        Returns:
+            S subwords, T subwords, and an array (T, S) whose rows sum to 1.
+        """
+        tokenizer = self.model.tokenizer
+        source, target = translation_text.encode(tokenizer, [sentence, translation])
+        given = [translation_text.START, *target]
+        source = [*source, translation_text.STOP]
+        weights = self.model.alignments(np.array([source], "int32"), np.array([given], "int32"))
+        names = [
+            [str(tokenizer.id_to_token(token)) for token in (*row, translation_text.STOP)]
+            for row in (source[:-1], target)
+        ]
+        return *names, keras.ops.convert_to_numpy(weights)[0].astype("float32")
+
+
+def _length(tokens):
+    """The length that so many tokens are padded to."""
+    longest = translation_text.LENGTHS[-1]
+    fitting = [length for length in translation_text.LENGTHS if length >= tokens]
+    return fitting[0] if fitting else -(-tokens // longest) * longest
