@@ -30,7 +30,7 @@ setup(
         "torch": ["torch"],
         "examples": EXAMPLES,
         "translation": [*EXAMPLES, *TRANSLATION],
-        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6", *EXAMPLES, *TRANSLATION],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", *EXAMPLES, *TRANSLATION],
         "docs": ["matplotlib>=3.7"],
         "benchmarks": ["keras-nlp", "matplotlib>=3.7"],
     },
