@@ -125,7 +125,7 @@ def compiled(function, mode):
         tf.TensorSpec((None, None, H, U)),
         tf.TensorSpec((H, U)),
     ]
-    return tf.function(function, signature, jit_compile=mode == "jit_compile")
+    return tf.function(function, signature, autograph=False, jit_compile=mode == "jit_compile")
 
 
 @pytest.mark.parametrize("mode", COMPILED[keras.backend.backend()])

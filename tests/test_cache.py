@@ -395,7 +395,7 @@ def traced(function, *arrays, jit_compile=True):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=jit_compile)(*arrays)
+        return tf.function(function, autograph=False, jit_compile=jit_compile)(*arrays)
     pytest.skip("PyTorch runs eagerly")
 
 
@@ -441,7 +441,10 @@ def test_a_batch_and_a_length_that_are_not_known(pattern):
 
     layer = heads(pattern=PATTERNS[pattern](), position="rotary")
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, None))])
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, None))],
+    )
     def run(x, first):
         cache = layer.make_cache(tf.shape(x)[0], T)
         _, cache = layer(x, query_mask=first > 0, cache=cache)

@@ -569,7 +569,7 @@ def test_unknown_lengths_and_batch(name, jit):
 
     signature = [tf.TensorSpec((None, None, H, size)) for size in (K, K, V)]
     mask = tf.TensorSpec((None, 1, 1, None), "bool")
-    traced = tf.function(step, input_signature=[*signature, mask], jit_compile=jit)
+    traced = tf.function(step, autograph=False, input_signature=[*signature, mask], jit_compile=jit)
     padding = tf.convert_to_tensor(PADDING)
     for queries in (T, 1):
         query, key, value = tensors(*arrays())

@@ -277,7 +277,7 @@ def jit():
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return lambda function: tf.function(function, jit_compile=True)
+        return lambda function: tf.function(function, autograph=False, jit_compile=True)
     return lambda function: lambda *x: function(*map(keras.ops.convert_to_tensor, x))
 
 
