@@ -392,8 +392,15 @@ def test_compiled_is_eager(case, jit_compile):
     conformance.check_compiled_is_eager(case, jit_compile)
 
 
+# XLA on TensorFlow takes as long over these as all others together.
+SLOW_ON_TENSORFLOW = pytest.mark.slow if keras.backend.backend() == "tensorflow" else ()
+
+
 @every_case
-@pytest.mark.parametrize("jit_compile", jit_modes())
+@pytest.mark.parametrize(
+    "jit_compile",
+    [pytest.param(jit, marks=SLOW_ON_TENSORFLOW if jit else ()) for jit in jit_modes()],
+)
 def test_one_training_step(case, jit_compile):
     conformance.check_one_training_step(case, jit_compile)
 
