@@ -234,6 +234,11 @@ def test_the_problems_are_cut_as_they_are_meant_to_be():
     assert plans[3].queries * 2 > T and plans[3].keys * 3 > S
 
 
+def _rounded(array, dtype):
+    """A float32 array of what `dtype` has room for."""
+    return keras.ops.convert_to_numpy(keras.ops.cast(keras.ops.cast(array, dtype), "float32"))
+
+
 @pytest.mark.parametrize(
     "name, dtype",
     [
@@ -253,8 +258,13 @@ def test_every_dtype_is_that_of_the_reference(name, dtype):
     if dtype == "float64" and BACKEND == "jax":
         pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")
     arrays, rest = problem(name)
+    expected = None
+    if name == "relative bias":
+        # The reference adds up the gradient of a narrow table in its dtype, blocks in float32.
+        rounded = {n: _rounded(array, dtype) for n, array in arrays.items()}
+        expected = answers("reference", rounded, rest)
     with BLOCKS["keys"]():
-        compare("blockwise", arrays, rest, dtype)
+        compare("blockwise", arrays, rest, dtype, expected=expected)
         tensors = [keras.ops.cast(arrays[n], dtype) for n in ("query", "key", "value")]
         output = kernels.attend(*tensors, kernel="blockwise").output
     assert keras.backend.standardize_dtype(output.dtype) == dtype
@@ -450,7 +460,8 @@ def test_unknown_lengths(name, blocks):
         np.testing.assert_allclose(output, reference(*tensors), rtol=0, atol=2e-5)
         expected = gradients(lambda *x: reference(*x) ** 2, tensors)
         for n, array, wanted in zip(arrays, found, expected, strict=True):
-            np.testing.assert_allclose(array, wanted, rtol=0, atol=1e-4, err_msg=n)
+            error = 1e-5 * max(10.0, np.abs(wanted).max(initial=0.0))
+            np.testing.assert_allclose(array, wanted, rtol=0, atol=error, err_msg=n)
 
     with BLOCKS[blocks]():
         check(arrays)
