@@ -51,11 +51,11 @@ def attend(task):
         mask = ops.logical_or(mask, ops.logical_not(reached)[..., None])
     for row in rows:
         reached = row[..., 0] if reached is None else ops.logical_and(reached, row[..., 0])
-    query, key = task.query, task.key
+    query, key, value = map(ops.convert_to_tensor, (task.query, task.key, task.value))
     # Numbers of float16 are small enough.
     if keras.backend.standardize_dtype(query.dtype) != "float16":
         query, key = finite(query), finite(key)
-    output = primitives.fused(query, key, task.value, mask, causal, task.scale)
+    output = primitives.fused(query, key, value, mask, causal, task.scale)
     return Attended(gate(output, reached, "bthv"), None, reached)
 
 
