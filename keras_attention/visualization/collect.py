@@ -1,0 +1,191 @@
+"""`collect_attention`: the scores of every attention layer of a model, without rebuilding it."""
+
+import contextlib
+import functools
+import inspect
+import itertools
+import threading
+import warnings
+
+import keras
+import numpy as np
+
+from keras_attention import shapes
+
+ops = keras.ops
+
+ARGUMENT = "return_attention_scores"
+
+
+def collect_attention(model, inputs, **kwargs):
+    """Calls a model, and returns the weights of every attention layer in it.
+
+    For the time of one call, at inference, each attention layer is asked for its scores and hands
+    on its output alone. So the model computes what it always computes, and is not rebuilt.
+
+    An attention layer is one whose `call` has the argument `return_attention_scores`: all of this
+    package, `MultiHeadAttention`, `GroupQueryAttention`, `Attention` and `AdditiveAttention` of
+    Keras, and those of your own. Where such a layer is made of others, as a `TransformerBlock` is,
+    it is these that are collected. Not collected: `AttentionCell`, whose alignments come with
+    `AttentionCell(return_attention_scores=True)`, attention that is no layer, such as
+    `ops.attend`, and calls in a program that is compiled as a whole, of which a warning says the
+    names.
+
+    Args:
+        model: a functional, sequential or subclassed model, or a layer; built.
+        inputs, **kwargs: as of `model(inputs, **kwargs)`.
+
+    Returns:
+        A dict of NumPy arrays (B, H, T, S), float32 (float64 of float64), in the order of the
+        calls. Keys are the names of the layers, after those of the layers that hold them:
+        "encoder/attention". Further calls of one layer are "encoder/attention (call 2)" and so on;
+        a second layer with the names of another is "encoder/attention_1". A layer with one head
+        and no axis for it (`keras.layers.Attention`) has H = 1; where a layer attends over other
+        axes than one, the array has the axes that the layer gives.
+
+        What the layers give at inference is before dropout, and 0 where a mask forbids. The model
+        is as before: its layers, its variables, states of random generators among them, and the
+        losses of its last call. Calls of other threads are not collected.
+
+    Raises:
+        TypeError: `model` is no layer.
+        ValueError: the model is not built, or no attention layer was called.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention.visualization import collect_attention
+    >>> tokens = keras.Input((None,), dtype="int32")
+    >>> x = keras_attention.ScaledEmbedding(20, 8, mask_zero=True)(tokens)
+    >>> x = keras_attention.TransformerBlock(16, 2, name="block")(x)
+    >>> x = keras_attention.AttentionPooling(name="pooling")(x)
+    >>> model = keras.Model(tokens, keras.layers.Dense(1)(x))
+    >>> scores = collect_attention(model, keras.ops.array([[5, 2, 7, 0]]))
+    >>> for name, weights in scores.items():
+    ...     print(name, weights.shape)
+    block/attention (1, 2, 4, 4)
+    pooling/attention (1, 1, 1, 4)
+    """
+    if not isinstance(model, keras.Layer):
+        raise TypeError(f"`model` must be a Keras model or layer. Received: {type(model).__name__}")
+    if not model.built:
+        raise ValueError(
+            "The model has no weights yet: call it once before `collect_attention`. "
+            f"Received: {type(model).__name__} {model.name!r}, not built"
+        )
+    records = _Records()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_at_a_time)
+        for name, layer in _attention_layers(model).items():
+            stack.enter_context(_asked(layer, functools.partial(records.add, name)))
+        # What variables are assigned stays in the scope: random generators do not move on.
+        stack.enter_context(keras.StatelessScope())
+        _Inference(functools.partial(model, inputs, **kwargs))(ops.zeros(()), training=False)
+    if records.unseen:
+        warnings.warn(
+            "Not collected, being called where values are not known yet, in a compiled program or "
+            f"a loop of one: {', '.join(sorted(records.unseen))}",
+            stacklevel=2,
+        )
+    if not records.scores:
+        raise ValueError(
+            "No attention layer was called. One is a layer whose `call` has the argument "
+            f"`{ARGUMENT}`. Received: {type(model).__name__} {model.name!r}"
+        )
+    return records.scores
+
+
+# Two collections of one model would wrap and restore each other's calls.
+_one_at_a_time = threading.RLock()
+
+
+class _Inference(keras.Layer):
+    """Calls a model as a part of something.
+
+    Keras forgets the losses of the model's last call where a call enters by the model itself.
+    """
+
+    def __init__(self, run):
+        super().__init__(dtype="float32")
+        self._run = run
+
+    def call(self, x, training=None):
+        self._run()
+        return x
+
+
+class _Records:
+    """Scores by the name of their layer, and the names of those that had none to show."""
+
+    def __init__(self):
+        self.scores = {}
+        self.unseen = set()
+        self._calls = {}
+        self._thread = threading.get_ident()
+
+    def add(self, name, scores):
+        if threading.get_ident() != self._thread:
+            return
+        wide = shapes.accumulation_dtype(scores)
+        weights = shapes.visible_values(ops.cast(scores, wide))
+        if weights is None:
+            self.unseen.add(name)
+            return
+        if weights.ndim == 3:
+            weights = weights[:, None]
+        count = self._calls[name] = self._calls.get(name, 0) + 1
+        self.scores[name if count == 1 else f"{name} (call {count})"] = np.array(weights)
+
+
+@contextlib.contextmanager
+def _asked(layer, add):
+    """Has a layer show its scores to `add` at each call, which returns what it always returns."""
+    call, own = layer.call, vars(layer).get("call")
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def with_scores(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        wanted = bound.arguments.get(ARGUMENT, False)
+        bound.arguments[ARGUMENT] = True
+        output, scores, *rest = call(*bound.args, **bound.kwargs)
+        add(scores)
+        if wanted:
+            return (output, scores, *rest)
+        return (output, *rest) if rest else output
+
+    # Past Keras and PyTorch, which would make it a part of the layer.
+    object.__setattr__(layer, "call", with_scores)
+    try:
+        yield
+    finally:
+        if own is None:
+            object.__delattr__(layer, "call")
+        else:
+            object.__setattr__(layer, "call", own)
+
+
+def _attention_layers(model):
+    """The attention layers of a model that are not made of others, by their names."""
+    named, attends = {}, {}
+
+    def visit(layer, path):
+        """Whether `layer` is, or has, an attention layer."""
+        if id(layer) not in attends:
+            attends[id(layer)] = False
+            parts = layer._flatten_layers(include_self=False, recursive=False)
+            within = [visit(part, [*path, part.name]) for part in parts]
+            if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
+                named[_unused("/".join(path) or layer.name, named)] = layer
+                within = [True]
+            attends[id(layer)] = any(within)
+        return attends[id(layer)]
+
+    visit(model, [])
+    return named
+
+
+def _unused(name, names):
+    """`name`, with a number behind it where it is one of `names`."""
+    candidates = (f"{name}_{number}" if number else name for number in itertools.count())
+    return next(candidate for candidate in candidates if candidate not in names)

@@ -1,0 +1,126 @@
+"""`attention_page`: weights as one file for the browser.
+
+`page.html`, `page.css` and `page.js` are its source, as people write it. Here they become one file,
+with the weights in it.
+"""
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import json
+import pathlib
+import re
+import zlib
+
+import numpy as np
+
+from keras_attention.visualization import words
+
+# So many weights are kept in 16 bits each, more in 8.
+FINE = 1_000_000
+
+
+def attention_page(scores, query_tokens, key_tokens=None, path=None, title="Attention"):
+    """Makes a page on which readers choose a layer, a head and a word, and see what it attends to.
+
+    The page is one file, needs no network, and opens in any browser of 2023 or later. It shows the
+    words at both sides and the weights between them, for each head and for the mean of all; which
+    words a word attends to, and which attend to it; all pairs as a picture; the largest weights of
+    the chosen word as a table. It is for the mouse, the keyboard, screen readers, phones, dark
+    mode and paper.
+
+    Args:
+        scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
+            list or by name, as `collect_attention` gives them. A batch axis of 1 may come first.
+        query_tokens: T words. None in place of a word says that it is padding, which is left out.
+            Where layers differ in this, a dict of such lists by the names of the layers. None for
+            no words: numbers stand for them.
+        key_tokens: S words, likewise; None where queries attend to themselves.
+        path: a file to write, or None.
+        title: of the page.
+
+    Returns:
+        The text of the page. Words and title are shown as text, whatever they hold, and what is
+        invisible in words is made visible. Weights are rounded to 16 bits, of the largest of their
+        row each, so that all the four digits shown are right to one in the last; of more than a
+        million weights to 8 bits, an error of up to 0.2% of the largest of the row.
+
+    Raises:
+        ValueError, TypeError: `scores` are no weights of that shape, or the words are not as many.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention.visualization import attention_page
+    >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.0, 1.0]]])  # two heads
+    >>> page = attention_page(scores, ["hello", "world"], path="attention.html")
+    >>> page.startswith("<!doctype html>")
+    True
+    """
+    layers = words.read(scores, query_tokens, key_tokens)
+    kind = "<u2" if sum(layer.weights.size for layer in layers) <= FINE else "u1"
+    texts, described, weights = [], [], []
+    for number, layer in enumerate(layers):
+        heads, queries, keys = layer.weights.shape
+        described.append(
+            {
+                "name": layer.name,
+                "heads": heads,
+                "queries": _index(texts, layer.queries or _numbers(queries)),
+                "keys": _index(texts, layer.keys or _numbers(keys)),
+            }
+        )
+        for head, table in enumerate(layer.weights):
+            name = f"weights-{number}-{head}"
+            weights.append(f'<script type="text/plain" id="{name}">{_packed(table, kind)}</script>')
+    data = {
+        "title": str(title),
+        "layers": described,
+        "texts": texts,
+        "levels": int(np.iinfo(kind).max),
+    }
+    style, script = _source("page.css"), _source("page.js")
+    parts = {
+        "title": html.escape(words.visible(str(title))),
+        "style": style,
+        "style_hash": _hash(style),
+        "script": script,
+        "script_hash": _hash(script),
+        # ASCII, and no "<" that could end the element.
+        "data": json.dumps(data).replace("<", "\\u003c"),
+        "weights": "\n".join(weights),
+    }
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match.group(1)], _source("page.html"))
+    if path is not None:
+        pathlib.Path(path).write_text(page, encoding="utf-8", newline="\n")
+    return page
+
+
+def _index(texts, text):
+    """Where `text` is in `texts`, once it is there."""
+    if text not in texts:
+        texts.append(text)
+    return texts.index(text)
+
+
+def _numbers(count):
+    return [str(number) for number in range(1, count + 1)]
+
+
+def _packed(table, kind):
+    """Weights (T, S): the largest of each row, and all as shares of it, compressed, in base64."""
+    largest = table.max(axis=1, keepdims=True)
+    shares = table / np.where(largest > 0, largest, 1)
+    levels = np.rint(shares * np.iinfo(kind).max).astype(kind)
+    packed = zlib.compress(largest.astype("<f4").tobytes() + levels.tobytes())
+    return base64.b64encode(packed).decode("ascii")
+
+
+def _source(name):
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(source):
+    """What a Content-Security-Policy names the only style and the only script of a page by."""
+    return base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii")

@@ -1,0 +1,142 @@
+"""`plot_attention`: weights as a figure of matplotlib."""
+
+import math
+
+from keras_attention.visualization import words
+
+# Inches of a position with a word to be read, and with any that need not be.
+READABLE, SMALL = 0.17, 0.13
+# What a panel may measure, in inches.
+SMALLEST, LARGEST = 1.4, 14.0
+LONGEST_WORD = 24
+COLUMNS = 4
+# Inches of a letter beside a panel, between panels, and around all.
+LETTER, BETWEEN, AROUND = 0.065, 0.4, 1.4
+
+
+def plot_attention(scores, query_tokens=None, key_tokens=None, title=None, cmap="Blues"):
+    """Draws weights: a row for each query, a column for each key, dark where the weight is large.
+
+    One head is one picture, the heads of a layer are a grid, and several layers are a row each.
+    All have one scale, from 0 to the largest weight.
+
+    Args:
+        scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
+            list or by name, as `collect_attention` gives them. A batch axis of 1 may come first.
+        query_tokens: T words. None in place of a word says that it is padding, which is left out.
+            Where layers differ in this, a dict of such lists by the names of the layers.
+        key_tokens: S words, likewise; None where queries attend to themselves.
+        title: above all.
+        cmap: a colour map of matplotlib.
+
+    Returns:
+        A `matplotlib.figure.Figure`: `figure.savefig("attention.png")`; a notebook shows it.
+        Nothing of `matplotlib.pyplot` is touched. Words are shown as they are: `$` starts no
+        formula, and what is invisible is made visible. Where there is no room for all, every few
+        are shown. Fonts are those of the machine; matplotlib warns of letters that none has.
+
+    Raises:
+        ValueError, TypeError: `scores` are no weights of that shape, or the words are not as many.
+        ImportError: matplotlib is not installed.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention.visualization import plot_attention
+    >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.0, 1.0]]])  # two heads
+    >>> figure = plot_attention(scores, ["hello", "world"])
+    >>> [axes.get_title() for axes in figure.axes[:2]]
+    ['head 1', 'head 2']
+    """
+    layers = words.read(scores, query_tokens, key_tokens)
+    try:
+        from matplotlib.figure import Figure
+
+        from keras_attention.visualization import fonts
+    except ImportError as error:
+        raise ImportError(
+            "`plot_attention` draws with matplotlib, which is not installed: "
+            '`pip install matplotlib`, or `pip install "keras_attention[visualization]"`'
+        ) from error
+    rows = _rows(layers)
+    columns = max(len(row) for row in rows)
+    unit = READABLE if len(rows) == columns == 1 else SMALL
+    widths = [0.0] * columns
+    heights = []
+    for row in rows:
+        for column, (layer, _) in enumerate(row):
+            widths[column] = max(widths[column], _inches(layer.weights.shape[2], unit))
+        heights.append(max(_inches(layer.weights.shape[1], unit) for layer, _ in row))
+    said = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
+    family = fonts.families([*said, *(layer.name for layer in layers), title or ""])
+    text = {"parse_math": False, "usetex": False, "fontfamily": family}
+
+    width = sum(widths) + BETWEEN * columns + AROUND + _beside(layers, "queries")
+    height = sum(heights) + len(rows) * (BETWEEN + _beside(layers, "keys")) + AROUND / 2
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(
+        len(rows), columns, squeeze=False, width_ratios=widths, height_ratios=heights
+    )
+    largest = max(float(layer.weights.max()) for layer in layers) or 1.0
+    for axes, row, height in zip(panels, rows, heights, strict=True):
+        for place, (layer, head) in enumerate(row):
+            image = axes[place].imshow(
+                layer.weights[head], vmin=0, vmax=largest, cmap=cmap, aspect="auto"
+            )
+            heading = _heading(layers, layer, head)
+            axes[place].set_title(heading, fontsize=9, **text)
+            _label(axes[place].yaxis, layer.queries if place == 0 else None, height, text)
+            _label(axes[place].xaxis, layer.keys, widths[place], text, rotation=90)
+            axes[place].tick_params(length=2, pad=2)
+        for unused in axes[len(row) :]:
+            unused.set_axis_off()
+        axes[0].set_ylabel("query")
+    for column in range(columns):
+        lowest = max(number for number, row in enumerate(rows) if len(row) > column)
+        panels[lowest][column].set_xlabel("key")
+    figure.colorbar(image, ax=panels, label="weight", shrink=min(1, 4 / sum(heights)))
+    if title:
+        figure.suptitle(title, **text)
+    return figure
+
+
+def _rows(layers):
+    """Pairs of a layer and a head, in rows: the layers, or the heads of a single one."""
+    if len(layers) > 1:
+        return [[(layer, head) for head in range(len(layer.weights))] for layer in layers]
+    heads = [(layers[0], head) for head in range(len(layers[0].weights))]
+    # As even as can be.
+    columns = math.ceil(len(heads) / math.ceil(len(heads) / COLUMNS))
+    return [heads[start : start + columns] for start in range(0, len(heads), columns)]
+
+
+def _inches(count, unit):
+    return min(max(count * unit, SMALLEST), LARGEST)
+
+
+def _beside(layers, side):
+    """Inches that the words at one side of a panel take."""
+    lengths = [len(word) for layer in layers for word in getattr(layer, side) or ()]
+    return LETTER * min(max(lengths, default=0), LONGEST_WORD)
+
+
+def _heading(layers, layer, head):
+    parts = [layer.name] if layer.name and len(layers) > 1 else []
+    if len(layer.weights) > 1:
+        parts.append(f"head {head + 1}")
+    return ", ".join(parts)
+
+
+def _label(axis, said, inches, text, **options):
+    """Words at an axis, every few where all would not be readable."""
+    if said is None:
+        axis.set_ticks([])
+        return
+    pitch = 72 * inches / len(said)
+    step = math.ceil(6.5 / pitch)
+    shown = [
+        word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…"
+        for word in said[::step]
+    ]
+    size = min(9, 0.8 * step * pitch)
+    axis.set_ticks(range(0, len(said), step), shown, fontsize=size, **text, **options)

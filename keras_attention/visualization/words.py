@@ -1,0 +1,134 @@
+"""What the pictures are given: weights of layers and heads, and the words at both sides."""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+# What a reader would not see, or would see as a change of line.
+_SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
+
+
+class Layer(NamedTuple):
+    """Weights (H, T, S) of a layer, and T and S words, or None for those that have none."""
+
+    name: str
+    weights: np.ndarray
+    queries: list | None
+    keys: list | None
+
+
+def read(scores, query_tokens=None, key_tokens=None):
+    """The layers of a picture, without the places whose word is None.
+
+    Args:
+        scores, query_tokens, key_tokens: as of `plot_attention`.
+
+    Returns:
+        A list of `Layer`.
+
+    Raises:
+        ValueError, TypeError: as `plot_attention`.
+    """
+    layers = []
+    for name, weights in _named(scores).items():
+        weights = _three_axes(name, weights)
+        queries = _words("query_tokens", query_tokens, name, weights.shape[1])
+        keys = _words("key_tokens", key_tokens, name, weights.shape[2])
+        if keys is None and weights.shape[1] == weights.shape[2]:
+            keys = queries
+        for axis, words in ((1, queries), (2, keys)):
+            if words is not None:
+                real = [place for place, word in enumerate(words) if word is not None]
+                weights = np.take(weights, real, axis)
+        layers.append(Layer(name, weights, _shown(queries), _shown(keys)))
+    return layers
+
+
+def _named(scores):
+    """Arrays by the names of their layers; one array has the name ""."""
+    if isinstance(scores, Mapping):
+        named = {str(name): weights for name, weights in scores.items()}
+    elif isinstance(scores, (list, tuple)) and all(np.ndim(layer) > 2 for layer in scores):
+        named = {f"layer {number}": layer for number, layer in enumerate(scores, 1)}
+    else:
+        named = {"": scores}
+    if not named:
+        raise ValueError(f"`scores` must have a layer at least. Received: {scores!r}")
+    return named
+
+
+def _three_axes(name, weights):
+    """Weights (H, T, S) of (T, S), (H, T, S) or (1, H, T, S)."""
+    of = f" of {name!r}" if name else ""
+    weights = np.asarray(weights)
+    if not 2 <= weights.ndim <= 4 or 0 in weights.shape:
+        raise ValueError(
+            f"`scores`{of} must be (queries, keys), (heads, queries, keys), or that with a batch "
+            f"of one before it. Received: shape {weights.shape}"
+        )
+    if weights.ndim == 4 and len(weights) != 1:
+        raise ValueError(
+            f"A picture shows one row of a batch. Pass `weights[:1]` of each layer for the first, "
+            f"or collect the scores of one row. Received: `scores`{of} of shape {weights.shape}"
+        )
+    weights = weights.astype("float32").reshape((-1, *weights.shape[-2:]))
+    if not np.isfinite(weights).all() or weights.min() < 0:
+        raise ValueError(
+            f"`scores`{of} must be weights, finite and not negative. Received: numbers from "
+            f"{weights.min()} to {weights.max()}"
+        )
+    return weights
+
+
+def _words(argument, tokens, name, count):
+    """The words of a layer, or None."""
+    if isinstance(tokens, Mapping):
+        if name not in tokens:
+            raise ValueError(
+                f"`{argument}` by layer must name each layer of `scores`. Received no {name!r}"
+            )
+        tokens = tokens[name]
+    if tokens is None:
+        return None
+    if isinstance(tokens, (str, bytes)):
+        raise TypeError(f"`{argument}` must be a list of words. Received: {tokens!r}")
+    tokens = [None if token is None else str(token) for token in tokens]
+    if len(tokens) != count or not any(token is not None for token in tokens):
+        raise ValueError(
+            f"`{argument}` must have a word for each of {count} positions, or None for padding, "
+            "which is then left out. "
+            f"Received: {len([t for t in tokens if t is not None])} words of {len(tokens)}"
+            + (f" for {name!r}" if name else "")
+        )
+    return tokens
+
+
+def _shown(words):
+    return words and [visible(word) for word in words if word is not None]
+
+
+def visible(word):
+    r"""A word with all that a reader would not see made visible.
+
+    Spaces at an end become ␣, line breaks ↵, other control characters, directions of writing and
+    half surrogates their code, `\u202e`; an empty word becomes ∅.
+
+    >>> visible(" the"), visible(""), visible("a\u202eb")
+    ('␣the', '∅', 'a\\u202eb')
+    """
+    inner = word.strip(" ")
+    start = len(word) - len(word.lstrip(" "))
+    edges = "␣" * start, "␣" * (len(word) - len(inner) - start)
+    return edges[0] + "".join(map(_visible, inner)) + edges[1] or "∅"
+
+
+def _visible(character):
+    if character in _SHOWN and character != " ":
+        return _SHOWN[character]
+    # Joiners are letters' business: Persian, Hindi and families of emoji are written with them.
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn")
+    if hidden and character not in "\u200c\u200d":
+        return f"\\u{ord(character):04x}"
+    return character

@@ -1,0 +1,328 @@
+"""`attention_page`: what it holds, and how it behaves in a browser."""
+
+import base64
+import json
+import os
+import pathlib
+import re
+import zlib
+
+import numpy as np
+import pytest
+
+from keras_attention.visualization import attention_page
+
+# Set where the browser must be there, as in continuous integration.
+REQUIRED = os.environ.get("KERAS_ATTENTION_BROWSER") == "1"
+CHROMIUM = "/usr/bin/chromium"
+# In milliseconds; generous, for a machine that does other things too.
+PATIENCE = 120_000
+
+SOURCE = ["Two", "dogs", "run", "on", "the", "beach", "."]
+TARGET = ["Zwei", "Hunde", "laufen", "am", "Strand", "."]
+ODD = [
+    "<script>document.title='run'</script>", "</script><b>x</b>", "<!--", "\"'`&amp;", "a\u2028b",
+    "\ud800", "\u202eabc", "", " ", "\n", "סלום", "猫", "{{data}}", "\\u003c",
+]  # fmt: skip
+
+
+def weights(*shape, seed=0):
+    e = np.exp(2 * np.random.default_rng(seed).normal(size=shape))
+    return (e / e.sum(axis=-1, keepdims=True)).astype("float32")
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
+
+
+def stored(page, layer, head):
+    """The weights that a page holds, read back as its script reads them."""
+    data = data_of(page)
+    text = re.search(rf'id="weights-{layer}-{head}">([^<]*)<', page).group(1)
+    packed = zlib.decompress(base64.b64decode(text))
+    rows = len(data["texts"][data["layers"][layer]["queries"]])
+    largest = np.frombuffer(packed[: 4 * rows], "<f4")
+    levels = np.frombuffer(packed[4 * rows :], "<u2" if data["levels"] == 65535 else "u1")
+    return levels.reshape(rows, -1) / data["levels"] * largest[:, None]
+
+
+# The file
+
+
+@pytest.mark.parametrize("size, levels, error", [(6, 65535, 1e-5), (1001, 255, 1 / 500)])
+def test_weights_are_right_to_the_levels_of_their_row(size, levels, error):
+    scores = weights(size, size)
+    scores[1] = 0
+    page = attention_page(scores, None)
+    assert data_of(page)["levels"] == levels
+    difference = np.abs(stored(page, 0, 0) - scores)
+    assert (difference <= error * scores.max(axis=-1, keepdims=True)).all()
+    assert not stored(page, 0, 0)[1].any()
+
+
+def test_the_file_is_what_is_returned(tmp_path):
+    page = attention_page(weights(2, 3, 3), ["a", "b", "\ud800"], path=tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_bytes() == page.encode("utf-8")
+
+
+def test_a_page_reaches_for_nothing_outside_itself():
+    page = attention_page(weights(3, 3), ["a", "b", "c"])
+    page = re.sub(r'(id="weights-0-0">)[^<]*', r"\1", page)  # Where "//" may be two digits.
+    assert "default-src 'none'" in page
+    assert not re.search(
+        r"https?:|//[a-z]|@import|\bfetch\(|<link(?! rel=\"icon\" href=\"data:)", page
+    )
+
+
+def test_words_cannot_leave_their_place():
+    page = attention_page(weights(14, 14), ODD, title="</title><script>x</script>")
+    plain = attention_page(weights(14, 14), [str(n) for n in range(14)])
+    for tag in ("<script", "</script", "<b>", "<!--"):
+        assert page.count(tag) == plain.count(tag)
+    assert not re.search("[\u2028\u2029\u202a-\u202e\ud800-\udfff]", page)
+
+
+def test_padding_is_left_out_at_both_sides():
+    scores = weights(2, 3, 4)
+    page = attention_page(scores, ["a", None, "b"], [None, "x", "y", "z"])
+    assert data_of(page)["texts"] == [["a", "b"], ["x", "y", "z"]]
+    np.testing.assert_allclose(stored(page, 0, 1), scores[1][[0, 2], 1:], atol=2e-5)
+
+
+def test_layers_have_words_of_their_own_by_name():
+    page = attention_page(
+        {"self": weights(1, 4, 6, 6), "cross": weights(4, 6, 7)},
+        {"self": TARGET, "cross": TARGET},
+        {"self": None, "cross": SOURCE},
+    )
+    data = data_of(page)
+    assert [layer["name"] for layer in data["layers"]] == ["self", "cross"]
+    assert [(layer["queries"], layer["keys"]) for layer in data["layers"]] == [(0, 0), (0, 1)]
+    assert data["texts"] == [TARGET, SOURCE]
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    def missing(reason):
+        (pytest.fail if REQUIRED else pytest.skip)(reason)
+
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("Playwright is not installed: pip install playwright")
+    if not os.path.exists(CHROMIUM):
+        missing(f"There is no {CHROMIUM}: apt-get install chromium")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """A function that opens a page; what it asks of a network, or complains of, fails the test."""
+    complaints, contexts = [], []
+
+    def open_page(scores, *tokens, width=1280, scheme="light", **options):
+        path = tmp_path / "page.html"
+        attention_page(scores, *tokens, path=path, **options)
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True
+        )
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        url = pathlib.Path(path).as_uri()
+        page.on("request", lambda request: request.url != url and complaints.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(url)
+        page.wait_for_selector("#largest tr")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def expect(page, selector):
+    """Waits for what is said of the elements.
+
+    Not `wait_for_function`: what it looks at a second time it compiles in the page, which the
+    page's own policy forbids, so that it works on fast machines only.
+    """
+    from playwright.sync_api import expect as expect_of
+
+    expect_of.set_options(timeout=PATIENCE)
+    return expect_of(page.locator(selector))
+
+
+def word(page, side, place):
+    return page.locator(f"#{side} > [data-place='{place}']")
+
+
+def table(page):
+    """The rows of the table: (word, position from 0, weight)."""
+    rows = [row.split("\t") for row in page.locator("#largest tr").all_inner_texts()]
+    named = [re.fullmatch(r"(.*) (\d+)", row[0], re.DOTALL).groups() for row in rows]
+    return [
+        (text, int(number) - 1, float(row[-1]))
+        for (text, number), row in zip(named, rows, strict=True)
+    ]
+
+
+def assert_table(page, expected, words):
+    order = np.argsort(-expected, kind="stable")[:10]
+    found = table(page)
+    assert [place for _, place, _ in found] == order.tolist()
+    assert [text for text, _, _ in found] == [words[place] for place in order]
+    np.testing.assert_allclose([weight for *_, weight in found], expected[order], atol=1.01e-4)
+
+
+SCORES = {"self": weights(4, 6, 6), "cross": weights(4, 6, 7, seed=1)}
+WORDS = ({"self": TARGET, "cross": TARGET}, {"self": TARGET, "cross": SOURCE})
+
+
+def test_hovering_shows_both_directions_of_the_mean_and_of_a_head(opened):
+    page = opened(SCORES, *WORDS, title="Translation")
+    assert page.title() == page.locator("h1").inner_text() == "Translation"
+    page.select_option("#layer", label="cross")
+    expect(page, "#keys > *").to_have_count(7)
+    mean = SCORES["cross"].mean(axis=0)
+    assert page.locator("#chosen").inner_text() == "Attended to most, on average"
+    assert_table(page, mean.mean(axis=0), SOURCE)
+    word(page, "queries", 1).hover()
+    expect(page, "#chosen").to_have_text("“Hunde” attends to")
+    assert_table(page, mean[1], SOURCE)
+    assert page.locator("#lines path").count() == (mean[1] >= 0.03 * mean[1].max()).sum()
+
+    page.locator("#heads input[value='2']").check(force=True)
+    word(page, "keys", 5).hover()
+    expect(page, "#chosen").to_have_text("“beach” is attended to by")
+    assert_table(page, SCORES["cross"][2, :, 5], TARGET)
+    shares = page.eval_on_selector_all(
+        "#queries > *", "all => all.map(span => Number(span.style.getPropertyValue('--share')))"
+    )
+    column = SCORES["cross"][2, :, 5]
+    np.testing.assert_allclose(shares, column / column.max(), atol=1e-3)
+
+
+def test_the_keyboard_alone(opened):
+    page = opened(SCORES, *WORDS)
+    page.locator("#layer").focus()
+    for _ in range(2):  # The heads are one stop, and so is each list of words.
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('[role=listbox]').id") == "queries"
+    for key in ("ArrowDown", "ArrowRight", "ArrowUp", "End", "ArrowDown"):
+        page.keyboard.press(key)
+    mean = SCORES["self"].mean(axis=0)
+    assert page.locator("#chosen").inner_text() == "“.” attends to"
+    assert_table(page, mean[5], TARGET)
+    selected = page.locator("[aria-selected='true']")
+    assert selected.count() == 1
+    assert selected.get_attribute("aria-label") == "., 6 of 6"
+    best = int(mean[5].argmax())
+    assert page.locator("#spoken").inner_text().startswith(f"“.” attends to {TARGET[best]} 0.")
+    page.keyboard.press("Enter")
+    word(page, "keys", 2).hover()
+    expect(page, "#pair").to_contain_text("laufen")
+    assert page.locator("#pair").inner_text() == f"“.” → “laufen”: {mean[5, 2]:.4f}"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('[role=listbox]').id") == "keys"
+    page.keyboard.press("Escape")
+    assert page.locator("[aria-selected='true']").count() == 0
+
+
+def test_all_pairs_tell_the_weight_under_the_mouse(opened):
+    page = opened(SCORES["cross"][:1], TARGET, SOURCE)
+    box = page.locator("#matrix").bounding_box()
+    page.mouse.move(box["x"] + 3.5 / 7 * box["width"], box["y"] + 2.5 / 6 * box["height"])
+    expect(page, "#pair").to_contain_text("laufen")
+    expected = SCORES["cross"][0, 2, 3]
+    assert page.locator("#pair").inner_text() == f"“laufen” → “on”: {expected:.4f}"
+    assert page.locator("#heads").is_hidden() and page.locator("#layers").is_hidden()
+
+
+def test_any_word_is_text(opened):
+    page = opened(weights(14, 14), ODD, title="<img src=x onerror=alert(1)>")
+    assert page.title() == "<img src=x onerror=alert(1)>"
+    shown = page.locator("#keys > * > b").all_text_contents()
+    assert shown[:5] == [*ODD[:4], "a\\u2028b"]
+    assert shown[5:] == ["\\ud800", "\\u202eabc", "∅", "␣", "↵", *ODD[10:]]
+    assert page.locator("main script, main b b, main img").count() == 0
+
+
+def luminance(colour):
+    parts = np.array([float(part) for part in re.findall(r"[\d.]+", colour)[:3]])
+    parts = parts if "srgb" in colour else parts / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+# Every text that is seen, with what is behind it.
+TEXTS = """() => [...document.querySelectorAll("h1, h2, p, label, select, td, th, b, small")]
+  .filter(text => text.getClientRects().length && text.textContent && !text.matches(".heard"))
+  .map(text => {
+    const colour = (element, name) => getComputedStyle(element).getPropertyValue(name);
+    let behind = text;
+    while (/^rgba\\(0, 0, 0, 0\\)$|\\/ 0\\)$/.test(colour(behind, "background-color"))) {
+      behind = behind.parentElement;
+    }
+    return [text.textContent, colour(text, "color"), colour(behind, "background-color")];
+  })"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_is_that_of_wcag_aa_on_every_tint(opened, scheme):
+    even = np.ones((1, 7, 7), "float32") / 7  # All tints at their darkest.
+    page = opened(even, SOURCE, scheme=scheme)
+    word(page, "queries", 1).hover()
+    page.wait_for_selector("[aria-selected='true']")
+    texts = page.evaluate(TEXTS)
+    assert len(texts) > 40
+    for text, *colours in texts:
+        low, high = sorted(luminance(colour) for colour in colours)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, colours)
+    dark = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 0.1
+    assert dark == (scheme == "dark")
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_nothing_is_wider_than_the_screen(opened, width):
+    words = ["a-word-that-is-longer-than-any-line-of-a-telephone-" * 3, *SOURCE[1:]]
+    page = opened({"a/very/long/name/of/a/layer" * 4: weights(12, 7, 7)}, words, width=width)
+    for _ in range(2):
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        word(page, "queries", 0).hover()
+
+
+def test_a_long_text_stays_quick(opened):
+    words = [f"word{n}" for n in range(500)]
+    page = opened([weights(4, 500, 500), weights(4, 500, 500, seed=1)], words)
+    took = page.evaluate(
+        """() => {
+          const start = performance.now();
+          for (let place = 0; place < 20; place++) choose({ side: "keys", place });
+          return (performance.now() - start) / 20;
+        }"""
+    )
+    assert took < 500, f"{took:.0f} ms to show a word"
+    word(page, "queries", 7).click()
+    assert page.locator("#rounding").inner_text().startswith("Weights are stored in 8 bits")
+    mean = weights(4, 500, 500).mean(axis=0)
+    assert table(page)[0][1] == mean[7].argmax()
+    np.testing.assert_allclose(table(page)[0][2], mean[7].max(), atol=2e-3)
+
+
+def test_printing_shows_what_was_chosen_and_no_controls(opened):
+    page = opened(SCORES, *WORDS)
+    assert page.locator("#shown").is_hidden()
+    page.emulate_media(media="print")
+    assert page.locator("#shown").inner_text() == "self, mean of the heads"
+    assert page.locator(".controls").is_hidden()

@@ -1,0 +1,381 @@
+"""`collect_attention`: what it finds in models of all kinds, which it leaves as they are."""
+
+import inspect
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention.visualization import collect_attention
+
+ops = keras.ops
+
+IDS = np.array([[3, 5, 2, 7, 0], [4, 1, 0, 0, 0]])
+X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+MEMORY = np.random.default_rng(1).normal(size=(2, 7, 6)).astype("float32")
+
+
+def numpy(x):
+    return np.array(ops.convert_to_numpy(x), "float32")
+
+
+def layers_within(model):
+    return model._flatten_layers()
+
+
+def state(model):
+    """All that a collection might leave changed."""
+    return {
+        "variables": [numpy(v).tolist() for v in model.variables],
+        "attributes": [
+            sorted(set(vars(layer)) - {"_called", "_return_attention_scores"})
+            for layer in layers_within(model)
+        ],
+        "calls": [inspect.unwrap(layer.call) == layer.call for layer in layers_within(model)],
+        "own": ["call" in vars(layer) for layer in layers_within(model)],
+    }
+
+
+# Name in the model, the layer, and whether a second sequence is attended to.
+LAYERS = {
+    "Attention without projections": (lambda: ka.Attention(), "scores"),
+    "Attention": (lambda: ka.Attention(2, 4), "scores"),
+    "MultiHeadAttention": (lambda: ka.MultiHeadAttention(2, 4), "scores"),
+    "grouped heads": (lambda: ka.MultiHeadAttention(4, 4, num_key_value_heads=2), "scores"),
+    "additive": (lambda: ka.Attention(2, 4, score="additive"), "scores"),
+    "rotary": (lambda: ka.SelfAttention(2, 4, position="rotary", causal=True), "self"),
+    "relative": (lambda: ka.RelativePositionAttention(2, 4, max_distance=3), "scores"),
+    "window": (lambda: ka.LocalSelfAttention(2, 4, neighbors=1), "self"),
+    "strided": (lambda: ka.SparseSelfAttention(2, 4, rate=2), "self"),
+    "local-p": (lambda: ka.LocalAttention(2, "predictive", 2, 4), "scores"),
+    "hard": (lambda: ka.HardAttention(2, 4), "scores"),
+    "sparsemax, sink": (lambda: ka.Attention(2, 4, use_sink=True, dropout=0.5), "scores"),
+    "Keras's MultiHeadAttention": (lambda: keras.layers.MultiHeadAttention(2, 4), "scores"),
+    "Keras's GroupQueryAttention": (
+        lambda: keras.layers.GroupQueryAttention(4, 4, 2),
+        "scores",
+    ),
+    "Keras's Attention": (lambda: keras.layers.Attention(), "list"),
+    "Keras's AdditiveAttention": (lambda: keras.layers.AdditiveAttention(), "list"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_scores_are_those_that_the_layer_returns_when_asked(name):
+    make, kind = LAYERS[name]
+    layer = make()
+    query, memory = keras.Input((None, 8)), keras.Input((None, 8))
+    inputs = {"scores": (query, memory), "self": (query,), "list": ([query, memory],)}[kind]
+    model = keras.Model([query, memory], [layer(*inputs), layers_sum(memory)])
+    given = [X, np.pad(MEMORY, ((0, 0), (0, 0), (0, 2)))]
+    expected = [numpy(y) for y in model(given)]
+    before = state(model)
+    scores = collect_attention(model, given)
+    assert state(model) == before
+    assert list(scores) == [layer.name]
+
+    arrays = [ops.convert_to_tensor(x) for x in given]
+    called = {"scores": arrays, "self": arrays[:1], "list": [arrays]}[kind]
+    asked = numpy(layer(*called, return_attention_scores=True)[1])
+    asked = asked if asked.ndim == 4 else asked[:, None]
+    assert isinstance(scores[layer.name], np.ndarray) and scores[layer.name].dtype == "float32"
+    np.testing.assert_allclose(scores[layer.name], asked, rtol=1e-6, atol=1e-7)
+    for y, was in zip(model(given), expected, strict=True):
+        np.testing.assert_array_equal(numpy(y), was)
+
+
+def layers_sum(x):
+    return keras.layers.GlobalAveragePooling1D()(x)
+
+
+def translator():
+    """A functional encoder and decoder with masks, dropout and a regularizer of the weights."""
+    source, target = (keras.Input((None,), dtype="int32", name=n) for n in ("source", "target"))
+    embedding = ka.ScaledEmbedding(20, 8, mask_zero=True)
+    options = {"dropout": 0.5, "scores_regularizer": "entropy"}
+    encoded = ka.TransformerBlock(16, 2, name="encoder", **options)(embedding(source))
+    x = ka.TransformerBlock(16, 2, causal=True, cross_attention=True, name="decoder", **options)(
+        embedding(target), encoded
+    )
+    return keras.Model([source, target], keras.layers.Dense(20)(x))
+
+
+def test_blocks_give_what_they_are_made_of_and_padding_gets_nothing():
+    model = translator()
+    scores = collect_attention(model, [IDS, IDS[:, :4]])
+    assert {name: array.shape for name, array in scores.items()} == {
+        "encoder/attention": (2, 2, 5, 5),
+        "decoder/attention": (2, 2, 4, 4),
+        "decoder/context_attention": (2, 2, 4, 5),
+    }
+    assert list(scores) == ["encoder/attention", "decoder/attention", "decoder/context_attention"]
+    cross = scores["decoder/context_attention"]
+    np.testing.assert_array_equal(cross[0, :, :, 4], 0)
+    np.testing.assert_array_equal(cross[1, :, :, 2:], 0)
+    np.testing.assert_allclose(cross[0].sum(axis=-1)[:, :4], 1, rtol=1e-5)
+    np.testing.assert_array_equal(np.triu(scores["decoder/attention"], 1), 0)
+
+
+def test_a_model_that_was_called_in_training_keeps_losses_generators_and_outputs():
+    model = translator()
+    model([IDS, IDS], training=True)
+    losses = [numpy(loss) for loss in model.losses]
+    assert len(losses) == 3
+    before = state(model)
+    collect_attention(model, [IDS[:1], IDS[:1]])
+    assert state(model) == before
+    np.testing.assert_array_equal([numpy(loss) for loss in model.losses], losses)
+
+
+class Restless(keras.layers.Layer):
+    """Draws a number at each call, in training or not, and counts its calls."""
+
+    def build(self, shape):
+        self.generator = keras.random.SeedGenerator(1)
+        self.count = self.add_weight(name="count", shape=(), trainable=False, initializer="zeros")
+
+    def call(self, x):
+        self.count.assign_add(1.0)
+        return x + keras.random.normal(ops.shape(x), seed=self.generator)
+
+
+def test_variables_that_every_call_changes_are_not_changed():
+    x = keras.Input((5, 8))
+    model = keras.Model(x, ka.SelfAttention(2, 4)(Restless()(x)))
+    model(X)
+    before = state(model)
+    first, second = (collect_attention(model, X) for _ in range(2))
+    assert state(model) == before
+    np.testing.assert_array_equal(*[next(iter(s.values())) for s in (first, second)])
+    model(X)
+    assert state(model) != before
+
+
+def test_training_ends_as_it_would_have_without():
+    def trained(collecting):
+        keras.utils.set_random_seed(1)
+        x = keras.Input((5, 8))
+        y = ka.SelfAttention(2, 4, dropout=0.3, name="attention")(x)
+        model = keras.Model(x, keras.layers.Dense(1)(keras.layers.BatchNormalization()(y)))
+        model.compile("sgd", "mse", jit_compile=keras.config.backend() == "jax")
+        for _ in range(2):
+            model.fit(X, X[:, :, :1], verbose=0)
+            if collecting:
+                collect_attention(model, X)
+        return [numpy(v) for v in model.variables]
+
+    for with_it, without in zip(trained(True), trained(False), strict=True):
+        np.testing.assert_array_equal(with_it, without)
+
+
+def test_layers_are_named_by_what_holds_them():
+    inner_x = keras.Input((None, 8))
+    inner = keras.Sequential([ka.SelfAttention(2, 4, name="attention")], name="inner")
+    nested = keras.Model(inner_x, inner(inner_x), name="nested")
+    x = keras.Input((None, 8))
+    y = keras.layers.TimeDistributed(ka.SelfAttention(1, 2, name="a"), name="each")(
+        keras.layers.Reshape((3, 5, 8))(keras.layers.Concatenate(axis=1)([x, x, x]))
+    )
+    pooled = ka.AttentionPooling(num_queries=2, name="pooling")(nested(x))
+    model = keras.Model(x, [pooled, ka.FeedForwardAttention(name="last")(nested(x)), y])
+    shapes = {name: scores.shape for name, scores in collect_attention(model, X).items()}
+    assert shapes == {
+        "nested/inner/attention": (2, 2, 5, 5),
+        "nested/inner/attention (call 2)": (2, 2, 5, 5),
+        "pooling/attention": (2, 1, 2, 5),
+        "last/attention": (2, 1, 1, 5),
+        "each/a": (2, 1, 5, 5),
+        "each/a (call 2)": (2, 1, 5, 5),
+        "each/a (call 3)": (2, 1, 5, 5),
+    }
+
+
+class Stack(keras.Model):
+    """A subclassed model with blocks of one name, one of them used twice, and no `training`."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [ka.TransformerBlock(8, 2, name="block") for _ in range(2)]
+        self.cross = {"attention": keras.layers.MultiHeadAttention(2, 4, name="cross")}
+
+    def call(self, inputs):
+        x, memory = inputs["x"], inputs["memory"]
+        for block in (*self.blocks, self.blocks[0]):
+            x, scores = block(x, return_attention_scores=True)
+        return self.cross["attention"](x, memory), scores
+
+
+def test_a_subclassed_model_that_asks_for_scores_itself():
+    model = Stack()
+    inputs = {"x": X, "memory": MEMORY}
+    output, own = model(inputs)
+    scores = collect_attention(model, inputs)
+    assert list(scores) == [
+        "block/attention", "block/attention_1", "block/attention (call 2)", "cross",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(scores["block/attention (call 2)"], numpy(own))
+    assert scores["cross"].shape == (2, 2, 5, 7)
+    np.testing.assert_array_equal(numpy(model(inputs)[0]), numpy(output))
+
+
+def test_a_layer_is_a_model_too_and_returns_more_than_its_output():
+    layer = ka.HardAttention(2, 4, gradient="reinforce", name="hard")
+    layer(X, MEMORY)
+    x, memory = keras.Input((None, 8)), keras.Input((None, 6))
+    model = keras.Model([x, memory], layer(x, memory))
+    scores = collect_attention(model, [X, MEMORY])["hard"]
+    np.testing.assert_array_equal(np.sort(np.unique(scores)), [0, 1])
+    np.testing.assert_array_equal(scores.sum(axis=-1), 1)
+    block = ka.TransformerBlock(8, 2, name="block")
+    block(X)
+    assert list(collect_attention(block, X)) == ["attention"]
+    attention = ka.Attention(name="alone")
+    attention(X)
+    shared = collect_attention(
+        attention, X, value=X[:, :3], value_mask=np.array([[True, True, False]] * 2)
+    )
+    assert shared["alone"].shape == (2, 1, 5, 3) and not shared["alone"][..., 2].any()
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
+def test_half_precision_gives_float32_and_the_same_output(policy):
+    x = keras.Input((None, 8))
+    model = keras.Model(x, ka.TransformerBlock(16, 2, dtype=policy, name="block")(x))
+    expected = numpy(model(X))
+    (scores,) = collect_attention(model, X).values()
+    assert scores.dtype == "float32"
+    np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=2e-2)
+    np.testing.assert_array_equal(numpy(model(X)), expected)
+
+
+def test_masks_reach_the_layers_behind():
+    """The output of each wrapped layer carries the mask that it always carries."""
+    seen = []
+
+    class Witness(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.supports_masking = True
+
+        def call(self, x, mask=None):
+            seen.append(mask)
+            return x
+
+    x = keras.Input((None,), dtype="int32")
+    y = ka.ScaledEmbedding(20, 8, mask_zero=True)(x)
+    for attention in (ka.SelfAttention(2, 4), keras.layers.MultiHeadAttention(2, 4)):
+        y = Witness()(attention(y) if isinstance(attention, ka.Attention) else attention(y, y))
+    model = keras.Model(x, y)
+    model(IDS)
+    plain = seen[-2:]
+    collect_attention(model, IDS)
+    for mask, was in zip(seen[-2:], plain, strict=True):
+        assert was is not None
+        np.testing.assert_array_equal(numpy(mask), numpy(was))
+
+
+class Failing(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.fails = False
+
+    def call(self, x):
+        if self.fails:
+            raise RuntimeError("as told")
+        return x
+
+
+def test_a_call_that_raises_leaves_the_layers_as_they_were():
+    x, failing = keras.Input((None, 8)), Failing()
+    model = keras.Model(x, failing(ka.SelfAttention(2, 4)(x)))
+    model(X)
+    before = state(model)
+    failing.fails = True
+    with pytest.raises(RuntimeError, match="as told"):
+        collect_attention(model, X)
+    failing.fails = False
+    assert state(model) == before
+    assert len(collect_attention(model, X)) == 1
+
+
+def test_a_call_of_ones_own_on_the_instance_is_put_back():
+    layer = ka.SelfAttention(2, 4, name="attention")
+    layer(X)
+    original = layer.call
+
+    def call(query, return_attention_scores=False, training=None):
+        return original(2 * query, return_attention_scores=return_attention_scores)
+
+    object.__setattr__(layer, "call", call)
+    scores = collect_attention(layer, X)["attention"]
+    assert layer.call is call
+    np.testing.assert_array_equal(
+        scores, numpy(original(ops.convert_to_tensor(2 * X), return_attention_scores=True)[1])
+    )
+
+
+def test_calls_of_other_threads_are_not_collected():
+    layer = ka.SelfAttention(2, 4, name="attention")
+    layer(X)
+
+    class Beside(keras.layers.Layer):
+        """Calls the layer in a thread of its own, in the midst of a collection."""
+
+        def call(self, x):
+            thread = threading.Thread(target=lambda: layer(X[:1]))
+            thread.start()
+            thread.join()
+            return x
+
+    x = keras.Input((None, 8))
+    scores = collect_attention(keras.Model(x, layer(Beside()(x))), X)
+    assert {name: array.shape[0] for name, array in scores.items()} == {"attention": 2}
+
+
+def test_a_model_that_is_compiled_as_a_whole():
+    x = keras.Input((None, 8))
+    attention = ka.SelfAttention(2, 4, name="attention")
+    model = keras.Model(x, keras.layers.Dense(1)(attention(x)))
+    model.compile("sgd", "mse", jit_compile=keras.config.backend() != "torch")
+    model.predict(X, verbose=0)
+    scores = collect_attention(model, X)["attention"]
+    np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_what_is_traced_is_named_in_a_warning():
+    class Mapped(keras.layers.Layer):
+        """Calls its layer in a loop that the backend traces."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = ka.SelfAttention(2, 4, name="inner")
+
+        def build(self, shape):
+            self.inner.build(shape)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+        def call(self, x):
+            # PyTorch's fused kernel cannot be mapped.
+            return ops.vectorized_map(
+                lambda row: self.inner(row[None], return_attention_scores=True)[0][0], x
+            )
+
+    x = keras.Input((5, 8))
+    outer = ka.SelfAttention(2, 4, name="outer")
+    model = keras.Model(x, outer(Mapped()(x)))
+    with pytest.warns(UserWarning, match=r"Not collected.*: mapped/inner$"):
+        assert list(collect_attention(model, X)) == ["outer"]
+
+
+def test_bad_models_are_refused():
+    with pytest.raises(TypeError, match=r"must be a Keras model or layer\. Received: function"):
+        collect_attention(lambda x: x, X)
+    with pytest.raises(ValueError, match="has no weights yet"):
+        collect_attention(Stack(), X)
+    x = keras.Input((8,))
+    with pytest.raises(ValueError, match="No attention layer was called"):
+        collect_attention(keras.Model(x, keras.layers.Dense(1)(x)), X[:, 0])

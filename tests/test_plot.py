@@ -1,0 +1,170 @@
+"""`plot_attention`: what is drawn, that it can be read, and that nothing is cut off."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
+
+from keras_attention.visualization import plot_attention, words  # noqa: E402
+
+WORDS = ["The", "cat", "sat", "on", "the", "mat", "."]
+
+
+def weights(*shape):
+    e = np.exp(2 * np.random.default_rng(0).normal(size=shape))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def panels(figure):
+    """Axes with weights, without the bar of colours and places without a head."""
+    return [axes for axes in figure.axes if axes.axison and axes.get_label() != "<colorbar>"]
+
+
+def said(axis):
+    return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
+
+
+def rendered(figure):
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        # A machine may have no font for a letter.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        warnings.filterwarnings("ignore", "Matplotlib currently does not support")
+        canvas.draw()
+    return canvas
+
+
+def assert_all_within(figure):
+    """Nothing that is drawn is cut off."""
+    box = figure.get_tightbbox(rendered(figure).get_renderer())
+    width, height = figure.get_size_inches()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, box
+
+
+def assert_apart(axis, renderer, vertical):
+    """Words at an axis do not overlap, and are of a size to be read."""
+    labels = [label for label in axis.get_ticklabels() if label.get_text()]
+    places = sorted(
+        (box.y0 + box.y1 if vertical else box.x0 + box.x1) / 2
+        for box in (label.get_window_extent(renderer) for label in labels)
+    )
+    size = labels[0].get_fontsize()
+    assert size >= 5
+    assert np.diff(places).min() >= 0.95 * size * labels[0].figure.dpi / 72
+
+
+def test_one_head():
+    scores = weights(7, 7)
+    figure = plot_attention(scores, WORDS, title="of $one$ head")
+    (axes,) = panels(figure)
+    np.testing.assert_allclose(axes.images[0].get_array(), scores, rtol=1e-6)
+    assert said(axes.xaxis) == said(axes.yaxis) == WORDS
+    assert figure.get_suptitle() == "of $one$ head"
+    assert axes.images[0].get_clim() == (0, pytest.approx(scores.max()))
+    assert_all_within(figure)
+
+
+def test_heads_are_a_grid_of_one_scale():
+    scores = weights(6, 3, 7)
+    figure = plot_attention(scores[None], WORDS[:3], WORDS)
+    drawn = panels(figure)
+    assert [axes.get_title() for axes in drawn] == [f"head {n}" for n in range(1, 7)]
+    for axes, head in zip(drawn, scores, strict=True):
+        np.testing.assert_allclose(axes.images[0].get_array(), head, rtol=1e-6)
+        assert axes.images[0].get_clim() == (0, pytest.approx(scores.max()))
+    assert len({axes.get_position().y0 for axes in drawn}) == 2
+    assert_all_within(figure)
+
+
+def test_layers_are_rows():
+    layers = {"encoder/attention": weights(1, 4, 7, 7), "cross": weights(2, 3, 7)}
+    queries = {"encoder/attention": WORDS, "cross": WORDS[:3]}
+    figure = plot_attention(layers, queries, dict.fromkeys(layers, WORDS))
+    titles = [axes.get_title() for axes in panels(figure)]
+    assert titles == [
+        *(f"encoder/attention, head {n}" for n in range(1, 5)), "cross, head 1", "cross, head 2",
+    ]  # fmt: skip
+    assert_all_within(figure)
+    listed = plot_attention([weights(2, 5, 5)] * 3)
+    assert [axes.get_title() for axes in panels(listed)][-1] == "layer 3, head 2"
+
+
+def test_sixty_words_can_be_read():
+    long = [f"{word}{n}" for n, word in enumerate((WORDS * 9)[:60])]
+    for scores in (weights(60, 60), weights(4, 60, 60)):
+        figure = plot_attention(scores, long)
+        axes = panels(figure)[0]
+        assert len(said(axes.yaxis)) == 60
+        renderer = rendered(figure).get_renderer()
+        assert_apart(axes.yaxis, renderer, vertical=True)
+        assert_apart(axes.xaxis, renderer, vertical=False)
+
+
+def test_of_a_thousand_words_every_few_are_shown():
+    long = [f"word{n}" for n in range(1000)]
+    figure = plot_attention(weights(1000, 1000), long)
+    (axes,) = panels(figure)
+    shown = said(axes.yaxis)
+    assert 50 < len(shown) < 200
+    assert [long.index(word) for word in shown] == [int(place) for place in axes.get_yticks()]
+    assert_apart(axes.yaxis, rendered(figure).get_renderer(), vertical=True)
+    assert max(figure.get_size_inches()) < 20
+
+
+def test_words_are_shown_as_they_are():
+    odd = ["$x$", "a_b^c", "\\frac", "猫", "שלום", "नमस्ते", "\n", "", "x" * 500, "\u202e"]
+    figure = plot_attention(weights(10, 10), odd)
+    (axes,) = panels(figure)
+    expected = [*odd[:6], "↵", "∅", "x" * 23 + "…", "\\u202e"]
+    assert said(axes.yaxis) == expected
+    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
+    assert_all_within(figure)
+
+
+def test_padding_is_left_out():
+    scores = weights(4, 5)
+    figure = plot_attention(scores, ["a", "b", None, None], ["v", None, "x", "y", None])
+    (axes,) = panels(figure)
+    np.testing.assert_allclose(axes.images[0].get_array(), scores[:2][:, [0, 2, 3]], rtol=1e-6)
+    assert (said(axes.yaxis), said(axes.xaxis)) == (["a", "b"], ["v", "x", "y"])
+
+
+def test_a_layer_that_pools_has_words_at_one_side():
+    figure = plot_attention(weights(1, 1, 1, 7), key_tokens=WORDS)
+    (axes,) = panels(figure)
+    assert (said(axes.yaxis), said(axes.xaxis)) == ([], WORDS)
+    assert_all_within(figure)
+
+
+def test_weights_that_are_all_zero_are_drawn():
+    rendered(plot_attention(np.zeros((2, 2))))
+
+
+def test_pyplot_knows_nothing_of_it():
+    plot_attention(weights(2, 2))
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()
+
+
+@pytest.mark.parametrize(
+    "word, shown",
+    [
+        ("word", "word"),
+        (" the", "␣the"),
+        ("  ", "␣␣"),
+        ("a b ", "a b␣"),
+        ("", "∅"),
+        ("a\tb\r\n", "a⇥b↵↵"),
+        ("\u2028", "\\u2028"),
+        ("\ud83d", "\\ud83d"),
+        ("\u2066x", "\\u2066x"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+    ],
+)
+def test_what_a_reader_would_not_see_is_made_visible(word, shown):
+    assert words.visible(word) == shown
