@@ -1,0 +1,15 @@
+"""Converters: the weights of a layer of Keras, KerasHub or PyTorch, in a new layer of this package.
+
+Each takes a built layer and returns another, with equal outputs, that is saved, loaded and trained
+like any layer here. What it was made from is only read. A peer is recognised by the name of its
+class, so that none has to be installed.
+
+Where a peer gives a query without any key to attend to something (NaN, or the mean of all values),
+or forgets a mask, the new layer does not: see `docs/masks.md`.
+"""
+
+from keras_attention.convert.keras_hub_layers import from_keras_hub
+from keras_attention.convert.keras_layers import from_keras
+from keras_attention.convert.torch_modules import from_torch
+
+__all__ = ["from_keras", "from_keras_hub", "from_torch"]

@@ -1,0 +1,163 @@
+"""`from_keras_hub`: the Transformer blocks and the positions of KerasHub (once KerasNLP)."""
+
+import keras
+
+from keras_attention.convert import reading
+from keras_attention.layers.position_embedding import (
+    LearnedPositionEmbedding,
+    SinCosPositionEmbedding,
+)
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.positions import Rotary
+
+
+def from_keras_hub(layer):
+    r"""A layer of this package that computes what a layer of `keras_hub.layers` does.
+
+    | `keras_hub.layers.` | becomes |
+    | --- | --- |
+    | `TransformerEncoder` | `TransformerBlock` |
+    | `TransformerDecoder` | `TransformerBlock(causal=True, cross_attention=…)` |
+    | `SinePositionEncoding` | `SinCosPositionEmbedding(merge_mode="none")` |
+    | `PositionEmbedding` | `LearnedPositionEmbedding(merge_mode="none")` |
+    | `TokenAndPositionEmbedding` | a `Sequential` of `Embedding` and `LearnedPositionEmbedding` |
+    | `RotaryEmbedding` | `positions.Rotary`, for the `position` of an attention layer |
+
+    Args:
+        layer: a built layer of one of these classes, or of those of `keras_nlp` before it. Name,
+            dtype policy, dropout and initializers are kept.
+
+    Returns:
+        A built layer (a slot, of `RotaryEmbedding`). A block's output is equal for every token that
+        is no padding, since one that is has no attention here. Its `padding_mask` is `mask`, its
+        `encoder_sequence` is `context`; caches are made by `make_cache` and `cache_context`. The
+        decoder is causal in every call: there is no `use_causal_mask`.
+
+    Raises:
+        ValueError: the layer is of another class, not built, or quantized; its number of heads
+            does not divide its features; or its rotary frequencies are not of a kind known here.
+
+    Example:
+
+    >>> import keras, keras_hub, keras_attention
+    >>> x = keras.random.normal((2, 5, 16))
+    >>> theirs = keras_hub.layers.TransformerEncoder(intermediate_dim=32, num_heads=2)
+    >>> expected = theirs(x)
+    >>> ours = keras_attention.convert.from_keras_hub(theirs)
+    >>> bool(keras.ops.max(keras.ops.abs(ours(x) - expected)) < 1e-5)
+    True
+    """
+    convert = reading.converter(layer, "keras_hub", CONVERTERS)
+    reading.check_weights(layer)
+    return convert(layer)
+
+
+def _encoder(layer):
+    return _block(layer, layer._self_attention_layer, None)
+
+
+def _decoder(layer):
+    return _block(layer, layer._self_attention_layer, layer._cross_attention_layer, causal=True)
+
+
+def _block(layer, attention, cross_attention, causal=False):
+    size = attention._query_dense.kernel.shape[0]
+    if size % layer.num_heads:
+        reading.refuse(
+            layer,
+            f"its num_heads={layer.num_heads} does not divide its {size} features",
+            "Put a `MultiHeadAttention(num_heads, key_dim)` and a `FeedForward` together instead.",
+        )
+    ours = TransformerBlock(
+        layer.intermediate_dim,
+        layer.num_heads,
+        dropout=layer.dropout,
+        activation=layer.activation,
+        layer_norm_epsilon=layer.layer_norm_epsilon,
+        normalize_first=layer.normalize_first,
+        causal=causal,
+        cross_attention=cross_attention is not None,
+        kernel_initializer=layer.kernel_initializer,
+        bias_initializer=layer.bias_initializer,
+        **reading.common(layer),
+    )
+    context_shape = None
+    if cross_attention is not None:
+        context_shape = (None, None, cross_attention._value_dense.kernel.shape[0])
+    ours.build((None, None, size), context_shape)
+    reading.copy_heads(attention, ours.attention)
+    reading.copy_norm(layer._self_attention_layer_norm, ours.attention_norm)
+    if cross_attention is not None:
+        reading.copy_heads(cross_attention, ours.context_attention)
+        reading.copy_norm(layer._cross_attention_layer_norm, ours.context_attention_norm)
+    network = ours.feed_forward
+    reading.copy_dense(layer._feedforward_intermediate_dense, network._intermediate_dense)
+    reading.copy_dense(layer._feedforward_output_dense, network._output_dense)
+    reading.copy_norm(layer._feedforward_layer_norm, ours.feed_forward_norm)
+    return ours
+
+
+def _sine(layer):
+    return SinCosPositionEmbedding(
+        merge_mode="none", max_wavelength=layer.max_wavelength, **reading.common(layer)
+    )
+
+
+def _learned(layer, merge_mode="none"):
+    ours = LearnedPositionEmbedding(
+        layer.sequence_length,
+        merge_mode=merge_mode,
+        embeddings_initializer=layer.initializer,
+        **reading.common(layer),
+    )
+    ours.build((None, None, layer.position_embeddings.shape[-1]))
+    reading.assign(ours.embeddings, layer.position_embeddings)
+    return ours
+
+
+def _token_and_position(layer):
+    tokens = layer.token_embedding
+    embedding = keras.layers.Embedding(
+        layer.vocabulary_size,
+        layer.embedding_dim,
+        embeddings_initializer=layer.embeddings_initializer,
+        mask_zero=tokens.mask_zero,
+        **reading.common(tokens),
+    )
+    positions = _learned(layer.position_embedding, merge_mode="add")
+    ours = keras.Sequential([embedding, positions], name=layer.name)
+    ours.build((None, None))
+    reading.assign(embedding.embeddings, tokens.embeddings)
+    return ours
+
+
+def _rotary(layer):
+    kind = layer.rope_type if layer.scaling_factor != 1 else "linear"
+    if kind not in ("linear", "yarn") or layer.denominator_dim is not None:
+        reading.refuse(
+            layer,
+            f"rope_type={layer.rope_type!r} with denominator_dim={layer.denominator_dim} gives "
+            "frequencies that `positions.Rotary` does not have",
+            "Write them as a `positions.Position` of your own.",
+        )
+    scaling = {}
+    if layer.scaling_factor != 1:
+        scaling = {"scaling": kind, "factor": float(layer.scaling_factor)}
+    if scaling and kind == "yarn":
+        scaling |= {
+            "original_max_length": layer.original_max_position_embeddings,
+            "beta_fast": layer.beta_fast,
+            "beta_slow": layer.beta_slow,
+            "truncate": layer.truncate,
+        }
+    return Rotary(layer.max_wavelength, name=layer.name, **scaling)
+
+
+CONVERTERS = {
+    "TransformerEncoder": _encoder,
+    "TransformerDecoder": _decoder,
+    "SinePositionEncoding": _sine,
+    "PositionEmbedding": _learned,
+    "TokenAndPositionEmbedding": _token_and_position,
+    "RotaryEmbedding": _rotary,
+}

@@ -1,0 +1,112 @@
+"""`from_keras`: the attention layers of Keras."""
+
+import keras
+import numpy as np
+
+from keras_attention import scores
+from keras_attention.convert import reading
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+
+
+def from_keras(layer):
+    r"""A layer of this package that computes what an attention layer of Keras does.
+
+    | `keras.layers.` | becomes |
+    | --- | --- |
+    | `MultiHeadAttention` | `MultiHeadAttention` |
+    | `GroupQueryAttention` | `MultiHeadAttention(num_key_value_heads=…)` |
+    | `Attention()` | `Attention(score="dot")` |
+    | `Attention(use_scale=True)` | `Attention(score=ScaledDot(scale))`: a constant, not trained |
+    | `Attention(score_mode="concat")` | `Attention(score=Additive(D))`, D features |
+    | `AdditiveAttention()` | `Attention(score=Additive(D))` |
+
+    Keras's additive scores, `Σ scale tanh(q + k)`, project neither side. Those here do, and start
+    at projections that change nothing; training will change them. What LoRA has added to a kernel
+    is in the new kernel.
+
+    Args:
+        layer: a built layer of one of these classes. Its name, dtype policy, dropout, initializers
+            and regularizers are kept.
+
+    Returns:
+        A built layer. Outputs and scores are equal, for all masks, wherever every query has a key;
+        one that has none gets 0 here. Scores of `Attention` have an axis of one head, (B, 1, T, S).
+
+    Raises:
+        ValueError: the layer is of another class, not built, or quantized.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x, memory = keras.random.normal((2, 5, 16)), keras.random.normal((2, 7, 16))
+    >>> theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=8)
+    >>> expected = theirs(x, memory, use_causal_mask=True)
+    >>> ours = keras_attention.convert.from_keras(theirs)
+    >>> difference = ours(x, memory, use_causal_mask=True) - expected
+    >>> bool(keras.ops.max(keras.ops.abs(difference)) < 1e-5)
+    True
+    """
+    convert = reading.converter(layer, "keras", CONVERTERS)
+    reading.check_weights(layer)
+    return convert(layer)
+
+
+def _multi_head(layer):
+    return _with_heads(layer, layer.get_config())
+
+
+def _grouped(layer):
+    config = layer.get_config()
+    config["num_heads"] = config.pop("num_query_heads")
+    config["key_dim"] = config.pop("head_dim")
+    return _with_heads(layer, config)
+
+
+def _with_heads(layer, config):
+    ours = MultiHeadAttention.from_config(config)
+    # The rank of the inputs, too, which the weights do not tell.
+    ours.build(**layer.get_build_config()["shapes_dict"])
+    reading.copy_heads(layer, ours)
+    return ours
+
+
+def _attention(layer):
+    if layer.score_mode == "concat":
+        factor = 1.0 if layer.scale is None else layer.scale
+        return _additive(layer, inner=factor, outer=layer.concat_score_weight)
+    scale = 1.0 if layer.scale is None else float(keras.ops.convert_to_numpy(layer.scale))
+    return _without_heads(layer, "dot" if layer.scale is None else scores.ScaledDot(scale))
+
+
+def _additive_attention(layer):
+    return _additive(layer, inner=1.0, outer=1.0 if layer.scale is None else layer.scale)
+
+
+def _additive(layer, inner, outer):
+    """outer · Σ tanh(inner · (q + k)), with weights where Keras has none."""
+    size = _shapes(layer)[0][-1]
+    ours = _without_heads(layer, scores.Additive(size, use_bias=False))
+    inner, outer = (np.asarray(keras.ops.convert_to_numpy(x), "float64") for x in (inner, outer))
+    for kernel in (ours.score.query_kernel, ours.score.key_kernel):
+        reading.assign(kernel, inner * np.eye(size))
+    reading.assign(ours.score.v, outer * np.ones(size))
+    return ours
+
+
+def _without_heads(layer, score):
+    ours = Attention(score=score, dropout=layer.dropout, seed=layer.seed, **reading.common(layer))
+    ours.build(*_shapes(layer))
+    return ours
+
+
+def _shapes(layer):
+    return layer.get_build_config()["input_shape"]
+
+
+CONVERTERS = {
+    "MultiHeadAttention": _multi_head,
+    "GroupedQueryAttention": _grouped,
+    "Attention": _attention,
+    "AdditiveAttention": _additive_attention,
+}

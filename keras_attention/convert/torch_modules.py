@@ -1,0 +1,174 @@
+"""`from_torch`: the attention modules of `torch.nn`, with any backend of Keras."""
+
+import numpy as np
+
+from keras_attention.convert import reading
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.transformer_block import TransformerBlock
+
+# By the name of the function or the module. These are without options, or have Keras's.
+ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "sigmoid")
+
+
+def from_torch(module, causal=False):
+    r"""A layer of this package that computes what a module of `torch.nn` does.
+
+    | `torch.nn.` | becomes |
+    | --- | --- |
+    | `MultiheadAttention` | `MultiHeadAttention` |
+    | `TransformerEncoderLayer` | `TransformerBlock` |
+    | `TransformerDecoderLayer` | `TransformerBlock(cross_attention=True)` |
+
+    Weights are read as NumPy arrays, on whatever device they are; Keras may run on TensorFlow or
+    JAX. The data of the new layer is (batch, positions, features): for a module of
+    `batch_first=False`, swap the first two axes of what it was given. Boolean masks of PyTorch are
+    True where a key is *not* to be seen: pass `~key_padding_mask` as `value_mask` (`mask` of a
+    block) and `~attn_mask` as `attention_mask`; a float `attn_mask` is an `attention_bias`.
+
+    Args:
+        module: a module of one of these classes. Of a stack, convert each of its `layers`, and its
+            last `norm` by hand.
+        causal: whether a block is to be causal, as `is_causal` or a mask makes PyTorch's in each
+            call. Decoding with a cache needs it.
+
+    Returns:
+        A built layer, with equal outputs at inference, wherever every query has a key; for one that
+        has none, PyTorch gives NaN, and this layer 0. In training, PyTorch's blocks drop hidden
+        features of the feed-forward network too. A block of `bias=False` has biases of 0 here,
+        which training may change.
+
+    Raises:
+        ValueError: the module is of another class, has `add_bias_kv` or `add_zero_attn`, or an
+            activation that is not one of "relu", "gelu", "silu", "tanh", "sigmoid"; or `causal` is
+            asked of a module that is no block.
+
+    Example:
+
+    >>> import torch                                                           # doctest: +SKIP
+    >>> module = torch.nn.MultiheadAttention(16, 2, batch_first=True)          # doctest: +SKIP
+    >>> layer = keras_attention.convert.from_torch(module)                     # doctest: +SKIP
+    >>> layer(x, memory).shape                                                 # doctest: +SKIP
+    (2, 5, 16)
+    """
+    return reading.converter(module, "torch.nn", CONVERTERS)(module, causal)
+
+
+def _multi_head(module, causal):
+    if causal:
+        reading.refuse(
+            module, "causal=True is for blocks", "Pass `use_causal_mask=True` to the new layer."
+        )
+    _check_keys(module)
+    weights = _weights(module)
+    ours = MultiHeadAttention(
+        module.num_heads,
+        module.head_dim,
+        dropout=module.dropout,
+        use_bias="out_proj.bias" in weights,
+    )
+    size = module.embed_dim
+    ours.build(*((None, None, features) for features in (size, module.vdim, module.kdim)))
+    _assign_heads(ours, weights)
+    return ours
+
+
+def _encoder(module, causal):
+    return _block(module, causal, cross_attention=False)
+
+
+def _decoder(module, causal):
+    return _block(module, causal, cross_attention=True)
+
+
+def _block(module, causal, cross_attention):
+    size, heads = module.self_attn.embed_dim, module.self_attn.num_heads
+    ours = TransformerBlock(
+        module.linear1.out_features,
+        heads,
+        dropout=module.dropout.p,
+        activation=_activation(module),
+        layer_norm_epsilon=module.norm1.eps,
+        normalize_first=module.norm_first,
+        causal=causal,
+        cross_attention=cross_attention,
+    )
+    shape = (None, None, size)
+    ours.build(shape, shape if cross_attention else None)
+    weights = _weights(module)
+    _assign_heads(ours.attention, weights, "self_attn.")
+    norms = [ours.attention_norm, ours.feed_forward_norm]
+    if cross_attention:
+        _assign_heads(ours.context_attention, weights, "multihead_attn.")
+        norms.insert(1, ours.context_attention_norm)
+    for number, norm in enumerate(norms, start=1):
+        reading.assign(norm.gamma, weights[f"norm{number}.weight"])
+        if f"norm{number}.bias" in weights:
+            reading.assign(norm.beta, weights[f"norm{number}.bias"])
+    network = ours.feed_forward
+    for name, dense in (
+        ("linear1", network._intermediate_dense),
+        ("linear2", network._output_dense),
+    ):
+        reading.assign_dense(dense, weights[f"{name}.weight"].T, weights.get(f"{name}.bias"))
+    return ours
+
+
+def _activation(module):
+    """The name of Keras's activation, from a function or a module."""
+    given = module.activation
+    name = getattr(given, "__name__", type(given).__name__).lower()
+    options = getattr(given, "approximate", "none")
+    if name not in ACTIVATIONS or options != "none":
+        reading.refuse(
+            module,
+            f"expected an activation of {ACTIVATIONS}, without options, and found {given!r}",
+            "Make a `TransformerBlock(activation=…)` of your own, and convert `self_attn` for it.",
+        )
+    return name
+
+
+def _check_keys(module):
+    for name, found in (
+        ("add_bias_kv", module.bias_k is not None),
+        ("add_zero_attn", module.add_zero_attn),
+    ):
+        if found:
+            reading.refuse(
+                module,
+                f"it has {name}=True, one more key for every query",
+                "Append that key and value to the ones that you give the layer.",
+            )
+
+
+def _weights(module):
+    """The parameters of a module as NumPy arrays, by their names."""
+    return {
+        name: np.asarray(value.detach().cpu().double())
+        for name, value in module.state_dict().items()
+    }
+
+
+def _assign_heads(ours, weights, prefix=""):
+    """The projections of a `MultiheadAttention`, whose matrices are (features out, features in)."""
+    if f"{prefix}in_proj_weight" in weights:
+        kernels = np.split(weights[f"{prefix}in_proj_weight"], 3)
+    else:
+        kernels = [weights[f"{prefix}{role}_proj_weight"] for role in "qkv"]
+    biases = [None] * 3
+    if f"{prefix}in_proj_bias" in weights:
+        biases = np.split(weights[f"{prefix}in_proj_bias"], 3)
+    denses = (ours.query_dense, ours.key_dense, ours.value_dense)
+    for dense, kernel, bias in zip(denses, kernels, biases, strict=True):
+        reading.assign_dense(dense, kernel.T, bias)
+    reading.assign_dense(
+        ours.output_dense,
+        weights[f"{prefix}out_proj.weight"].T,
+        weights.get(f"{prefix}out_proj.bias"),
+    )
+
+
+CONVERTERS = {
+    "MultiheadAttention": _multi_head,
+    "TransformerEncoderLayer": _encoder,
+    "TransformerDecoderLayer": _decoder,
+}
