@@ -1,6 +1,7 @@
 """Attention for Keras 3: every mechanism one pipeline of slots, on TensorFlow, JAX and PyTorch."""
 
 from keras_attention import (
+    convert,
     generation,
     losses,
     normalizations,
@@ -10,6 +11,7 @@ from keras_attention import (
     regularizers,
     schedules,
     scores,
+    visualization,
 )
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_cell import AttentionCell
@@ -57,6 +59,7 @@ __all__ = [
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
+    "convert",
     "generation",
     "losses",
     "normalizations",
@@ -66,4 +69,5 @@ __all__ = [
     "regularizers",
     "schedules",
     "scores",
+    "visualization",
 ]

@@ -97,6 +97,17 @@ def four_axes(name, array):
     return array[:, None] if rank == 3 else array
 
 
+def check_not_padding(attention_mask, query):
+    """Raises where an `attention_mask` of two axes cannot be (T, S), as one of padding cannot."""
+    shape, queries = tuple(attention_mask.shape), query.shape[1]
+    if len(shape) == 2 and queries is not None and shape[0] not in (None, 1, queries):
+        raise ValueError(
+            f"An `attention_mask` of two axes is (T, S), here {queries} queries, and the same for "
+            "all rows. Pass padding, (B, S) or (B, T), as `value_mask` or `query_mask`. "
+            f"Received: attention_mask.shape={shape}"
+        )
+
+
 def pair(name, given, query, value):
     """Integers of query and key positions, from one array for self-attention or a pair.
 

@@ -7,6 +7,8 @@ from keras_attention.kernels import primitives
 
 ops = keras.ops
 
+__all__ = ["SmoothedCrossentropy"]
+
 
 @saving.register
 class SmoothedCrossentropy(keras.losses.Loss):

@@ -55,6 +55,7 @@ def boolean(name, mask):
             f"be checked before the model runs: give the input dtype='bool', or pass "
             f"`keras.ops.cast({name}, 'bool')` of zeros and ones. A mask to be added to the scores "
             "(0 and a large negative number) is a bias, not a mask: pass `mask == 0` instead."
+            f"{_or_bias(name)}"
         )
     if values is not None and not np.isin(values, (0, 1)).all():
         strange = values[~np.isin(values, (0, 1))].ravel()[0]
@@ -62,5 +63,11 @@ def boolean(name, mask):
             f"`{name}` must be boolean, True = attend (zeros and ones are taken for False and "
             f"True). Received dtype {dtype} with the value {strange}. A mask to be added to the "
             "scores (0 and a large negative number) is a bias, not a mask: pass `mask == 0`."
+            f"{_or_bias(name)}"
         )
     return ops.cast(mask, "bool")
+
+
+def _or_bias(name):
+    """What else a mask of numbers may be, where a call has an argument for it."""
+    return " Pass other numbers as `attention_bias`." if name == "attention_mask" else ""

@@ -24,11 +24,33 @@ from keras_attention.kernels.sparsemax import sparsemax
 
 ops = keras.ops
 
+__all__ = [
+    "Hard",
+    "Normalization",
+    "Sigmoid",
+    "Softmax",
+    "Sparsemax",
+    "get",
+]
+
 GRADIENTS = ("straight_through", "reinforce")
 
 
 class Normalization(saving.Configurable):
-    """Turns scores into weights over the last axis. Subclasses implement `normalize`."""
+    """Turns scores into weights over the last axis. Subclasses implement `normalize`.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> @keras.saving.register_keras_serializable(package="my_package")
+    ... class Even(normalizations.Normalization):
+    ...     def normalize(self, scores, mask):
+    ...         return keras.ops.ones_like(scores) / keras.ops.shape(scores)[-1]
+    >>> import keras_attention
+    >>> layer = keras_attention.Attention(normalization=Even())
+    >>> x = keras.random.normal((1, 4, 8))
+    >>> keras.ops.convert_to_numpy(layer(x, return_attention_scores=True)[1][0, 0, 0])
+    array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
 
     # Whether training draws random numbers: the layer then keeps a seed for it.
     random = False
@@ -44,7 +66,14 @@ class Normalization(saving.Configurable):
 
 @saving.register
 class Softmax(Normalization):
-    """weight_s = exp(score_s) / Σ exp(score): positive, with sum one."""
+    """weight_s = exp(score_s) / Σ exp(score): positive, with sum one.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> scores = keras.ops.array([2.0, 1.5, 0.0])
+    >>> keras.ops.convert_to_numpy(normalizations.Softmax().normalize(scores, None)).round(2)
+    array([0.57, 0.35, 0.08], dtype=float32)
+    """
 
     def as_kernel_argument(self, training=False, seed=None):
         return None
@@ -55,7 +84,14 @@ class Softmax(Normalization):
 
 @saving.register
 class Sigmoid(Normalization):
-    """weight_s = 1 / (1 + exp(−score_s)): each key on its own, with no competition."""
+    """weight_s = 1 / (1 + exp(−score_s)): each key on its own, with no competition.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> scores = keras.ops.array([2.0, 1.5, 0.0])
+    >>> keras.ops.convert_to_numpy(normalizations.Sigmoid().normalize(scores, None)).round(2)
+    array([0.88, 0.82, 0.5 ], dtype=float32)
+    """
 
     def normalize(self, scores, mask):
         return ops.sigmoid(scores)
@@ -67,6 +103,12 @@ class Sparsemax(Normalization):
 
     `weight_s = max(score_s − τ, 0)`, with τ such that the weights sum to one. Weights of low scores
     are exactly zero. It sorts the scores, which costs more than softmax does.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> scores = keras.ops.array([2.0, 1.5, 0.0])
+    >>> keras.ops.convert_to_numpy(normalizations.Sparsemax().normalize(scores, None)).round(2)
+    array([0.75, 0.25, 0.  ], dtype=float32)
     """
 
     def normalize(self, scores, mask):
@@ -87,6 +129,12 @@ class Hard(Normalization):
             "reinforce": none here; the log-probability of the choice is returned for a
             `ReinforceLoss`, unbiased and noisy. Only `HardAttention` returns it.
         temperature: of the straight-through gradient; the lower, the less biased and the noisier.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> scores = keras.ops.array([2.0, 1.5, 0.0])
+    >>> keras.ops.convert_to_numpy(normalizations.Hard().normalize(scores, None)).round(2)
+    array([1., 0., 0.], dtype=float32)
     """
 
     random = True
@@ -151,5 +199,10 @@ BUILTIN = {"softmax": Softmax, "sigmoid": Sigmoid, "sparsemax": Sparsemax, "hard
 
 
 def get(normalization):
-    """The normalization that the argument names: an object, its saved config, or a string."""
+    """The normalization that the argument names: an object, its saved config, or a string.
+
+    >>> from keras_attention import normalizations
+    >>> normalizations.get("softmax")
+    Softmax()
+    """
     return saving.slot("normalization", Normalization, BUILTIN, normalization)

@@ -26,6 +26,21 @@ from keras_attention import saving, shapes
 
 ops = keras.ops
 
+__all__ = [
+    "And",
+    "Block",
+    "Causal",
+    "Dilated",
+    "Not",
+    "Or",
+    "Pattern",
+    "Prefix",
+    "SlidingWindow",
+    "Span",
+    "Strided",
+    "get",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Span:
@@ -33,6 +48,10 @@ class Span:
 
     None is no bound. `by_distance` says that the pattern asks for j − i alone, `exact` that it
     attends to all there is within the bounds.
+
+    >>> from keras_attention import patterns
+    >>> patterns.SlidingWindow(3, 1).span()
+    Span(left=3, right=1, rate=1, by_distance=True, exact=False)
     """
 
     left: int | None = None
@@ -48,6 +67,17 @@ class Pattern(saving.Configurable):
     Subclasses implement `attends(i, j)` on integer arrays that broadcast against each other, with
     keras.ops or the arithmetic and comparison operators. Constructor arguments are stored in
     attributes of the same names, and are then saved without further code.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> @keras.saving.register_keras_serializable(package="my_package")
+    ... class Before(patterns.Pattern):
+    ...     def __init__(self, distance):
+    ...         self.distance = distance
+    ...     def attends(self, i, j):
+    ...         return i - j == self.distance
+    >>> Before(2) & patterns.Causal()
+    (Before(distance=2) & Causal())
     """
 
     def attends(self, i, j):
@@ -77,7 +107,9 @@ class Pattern(saving.Configurable):
         key_positions = ops.convert_to_tensor(key_positions, dtype="int32")
         if len(query_positions.shape) == 0:
             return self.attends(query_positions, key_positions)
-        return self.attends(query_positions[..., :, None], key_positions[..., None, :])
+        # Not by `[..., None]`, which cannot be exported to ONNX from within a loop.
+        i, j = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
+        return self.attends(i, j)
 
     def __and__(self, other):
         return And([self, other]) if isinstance(other, Pattern) else NotImplemented
@@ -88,10 +120,26 @@ class Pattern(saving.Configurable):
     def __invert__(self):
         return Not(self)
 
+    def __bool__(self):
+        # Otherwise `a and b` would be `b`, and a rule would be lost without a word.
+        raise TypeError(
+            "A pattern is neither true nor false. Combine patterns with `&`, `|` and `~`, not with "
+            f"`and`, `or` and `not`. Received: {self!r}"
+        )
+
 
 @saving.register
 class Causal(Pattern):
-    """Attends to the present and the past: j ≤ i."""
+    """Attends to the present and the past: j ≤ i.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.Causal()(range(4), range(4))).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
 
     def attends(self, i, j):
         return ops.less_equal(j, i)
@@ -109,6 +157,14 @@ class SlidingWindow(Pattern):
     Args:
         left: how many keys before the query are seen, at least 0.
         right: how many keys after it.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.SlidingWindow(1, 0)(range(4), range(4))).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
     """
 
     def __init__(self, left, right):
@@ -128,7 +184,16 @@ class SlidingWindow(Pattern):
 
 @saving.register
 class Dilated(Pattern):
-    """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0."""
+    """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.Dilated(2)(range(4), range(4))).astype(int)
+    array([[1, 0, 1, 0],
+           [0, 1, 0, 1],
+           [1, 0, 1, 0],
+           [0, 1, 0, 1]])
+    """
 
     def __init__(self, rate):
         shapes.check_count("rate", rate)
@@ -147,6 +212,10 @@ class Strided(Pattern):
 
     The strided pattern of Sparse Transformers (Child et al. 2019, section 4.3), whose two heads are
     here one union.
+
+    >>> from keras_attention import patterns
+    >>> [j for j in range(10) if patterns.Strided(3)(9, j)]
+    [0, 3, 6, 7, 8, 9]
     """
 
     def __init__(self, rate):
@@ -169,7 +238,17 @@ class Strided(Pattern):
 
 @saving.register
 class Prefix(Pattern):
-    """Attends to the first keys: j < length. `Causal() | Prefix(n)` is a prefix language model."""
+    """Attends to the first keys: j < length. `Causal() | Prefix(n)` is a prefix language model.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> prefix_model = patterns.Causal() | patterns.Prefix(2)
+    >>> keras.ops.convert_to_numpy(prefix_model(range(4), range(4))).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
 
     def __init__(self, length):
         shapes.check_count("length", length)
@@ -181,7 +260,16 @@ class Prefix(Pattern):
 
 @saving.register
 class Block(Pattern):
-    """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋."""
+    """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.Block(2)(range(4), range(4))).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [0, 0, 1, 1],
+           [0, 0, 1, 1]])
+    """
 
     def __init__(self, size):
         shapes.check_count("size", size)
@@ -220,7 +308,13 @@ class _Combination(Pattern):
 
 @saving.register
 class And(_Combination):
-    """Attends where all of `patterns` do. Written `first & second`."""
+    """Attends where all of `patterns` do. Written `first & second`.
+
+    >>> from keras_attention import patterns
+    >>> near = patterns.Causal() & patterns.SlidingWindow(2, 2)
+    >>> [j for j in range(10) if near(5, j)]
+    [3, 4, 5]
+    """
 
     symbol = "&"
 
@@ -248,7 +342,13 @@ class And(_Combination):
 
 @saving.register
 class Or(_Combination):
-    """Attends where any of `patterns` does. Written `first | second`."""
+    """Attends where any of `patterns` does. Written `first | second`.
+
+    >>> from keras_attention import patterns
+    >>> far = patterns.SlidingWindow(1, 0) | patterns.Prefix(1)
+    >>> [j for j in range(10) if far(5, j)]
+    [0, 4, 5]
+    """
 
     symbol = "|"
 
@@ -271,7 +371,12 @@ class Or(_Combination):
 
 @saving.register
 class Not(Pattern):
-    """Attends where `pattern` does not. Written `~pattern`."""
+    """Attends where `pattern` does not. Written `~pattern`.
+
+    >>> from keras_attention import patterns
+    >>> [j for j in range(10) if (~patterns.Causal())(5, j)]
+    [6, 7, 8, 9]
+    """
 
     def __init__(self, pattern):
         if not isinstance(pattern, Pattern):
@@ -304,5 +409,10 @@ BUILTIN = {"causal": Causal}
 
 
 def get(pattern):
-    """The pattern that `pattern` names: a pattern, its saved config, "causal" or None."""
+    """The pattern that `pattern` names: a pattern, its saved config, "causal" or None.
+
+    >>> from keras_attention import patterns
+    >>> patterns.get("causal")
+    Causal()
+    """
     return saving.slot("pattern", Pattern, BUILTIN, pattern, optional=True)

@@ -22,9 +22,26 @@ from keras_attention import saving, shapes
 
 ops = keras.ops
 
+__all__ = [
+    "DoublyStochastic",
+    "Entropy",
+    "Regularizer",
+    "get",
+]
+
 
 class Regularizer(saving.Configurable):
-    """A loss of the weights. Subclasses implement `__call__`."""
+    """A loss of the weights. Subclasses implement `__call__`.
+
+    >>> import keras
+    >>> from keras_attention import regularizers
+    >>> @keras.saving.register_keras_serializable(package="my_package")
+    ... class Peaked(regularizers.Regularizer):
+    ...     def __call__(self, weights, mask):
+    ...         return -0.01 * keras.ops.mean(keras.ops.max(weights, axis=-1))
+    >>> isinstance(regularizers.get(Peaked()), Peaked)
+    True
+    """
 
     def __call__(self, weights, mask):
         """The loss, a number. Rows without keys have weights of zero."""
@@ -42,6 +59,12 @@ class DoublyStochastic(Regularizer):
         factor: λ of the paper.
         target: what each key's weights should sum to; None for the number of queries by that of
             keys, which is what even attention gives each.
+
+    >>> import keras
+    >>> from keras_attention import regularizers
+    >>> weights = keras.ops.array([[[[1.0, 0.0], [1.0, 0.0]]]])             # (B, H, T, S)
+    >>> float(regularizers.DoublyStochastic()(weights, None))               # (1 − 2)² + (1 − 0)²
+    2.0
     """
 
     def __init__(self, factor=1.0, target=1.0):
@@ -77,6 +100,12 @@ class Entropy(Regularizer):
 
     Args:
         factor: any number but zero.
+
+    >>> import keras
+    >>> from keras_attention import regularizers
+    >>> weights = keras.ops.array([[[[0.5, 0.5], [1.0, 0.0]]]])             # (B, H, T, S)
+    >>> round(float(regularizers.Entropy()(weights, None)), 4)              # (log 2 + 0) / 2
+    0.3466
     """
 
     def __init__(self, factor=1.0):
@@ -103,5 +132,10 @@ BUILTIN = {"doubly_stochastic": DoublyStochastic, "entropy": Entropy}
 
 
 def get(regularizer):
-    """The regularizer that the argument names: an object, its saved config, a string or None."""
+    """The regularizer that the argument names: an object, its saved config, a string or None.
+
+    >>> from keras_attention import regularizers
+    >>> regularizers.get("entropy")
+    Entropy(factor=1.0)
+    """
     return saving.slot("scores_regularizer", Regularizer, BUILTIN, regularizer, optional=True)

@@ -83,6 +83,12 @@ def slot(kind, base, builtin, value, optional=False):
     classes that a snake_case string may name. None stays None where the slot is `optional`.
     """
     if isinstance(value, base) or (optional and value is None):
+        if isinstance(value, keras.layers.Layer) and not hasattr(value, "built"):
+            name = type(value).__name__
+            raise TypeError(
+                f"The {kind} is a Keras layer: `{name}.__init__` must begin with "
+                f"`super().__init__(**kwargs)`. Received: a {name} that did not call it"
+            )
         return value
     if isinstance(value, str):
         if value not in builtin:
@@ -151,7 +157,12 @@ class ConfigurableLayer(keras.layers.Layer):
         for name in constructor_arguments(type(self), stop=ConfigurableLayer):
             # After an underscore where the plain name means something else to Keras.
             private = f"_{name}"
-            config[name] = serialize(getattr(self, private if private in vars(self) else name))
+            value = getattr(self, private if private in vars(self) else name)
+            config[name] = serialize(value)
+            if self.built and isinstance(value, keras.layers.Layer):
+                # To be built by this layer again: by itself, its variables would lose this one's
+                # name from their paths.
+                config[name].pop("build_config", None)
         return config
 
     @classmethod

@@ -6,6 +6,8 @@ from keras_attention import saving, shapes
 
 ops = keras.ops
 
+__all__ = ["InverseSquareRoot"]
+
 
 @saving.register
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):

@@ -10,6 +10,7 @@ import json
 
 import keras
 import numpy as np
+import pytest
 
 from keras_attention import masks
 from keras_attention.saving import ConfigurableLayer
@@ -37,6 +38,8 @@ class Case:
     # Whether positions attend to one another, so that masks matter inside the layer.
     mixes_positions: bool = True
     carries_mask: bool = True
+    # Whether tokens can be appended to a cache, where there is a `make_cache`.
+    decodes: bool = True
     # How many positions the output has before those of the first input.
     before: int = 0
     id: str = ""
@@ -253,3 +256,32 @@ def check_empty_rows(case):
     for gradient in gradients(total, arrays):
         assert np.isfinite(gradient).all()
         np.testing.assert_array_equal(gradient[1], 0.0)
+
+
+def check_pieces_are_the_whole(case):
+    """Tokens appended to a cache, some of them padding, are one causal pass over all of them."""
+    layer, kept = case.make(), padding(case)
+    arrays = case.arrays()
+    block = hasattr(layer, "cache_context")
+    # A block attends to its context too; of other layers, one sequence attends to itself here.
+    count = 1 + (block and layer.cross_attention)
+    (x, *context), _ = masked(arrays[:count], kept[:count])
+    whole = outputs_of(layer(x, *context, **({} if block else {"use_causal_mask": True})))[0]
+    length = arrays[0].shape[1]
+    if not case.decodes:
+        with pytest.raises(ValueError, match="cannot have a cache"):
+            layer.make_cache(BATCH, length)
+        return
+    for seen in [context, [layer.cache_context(*context)]] if context else [[]]:
+        cache, start = layer.make_cache(BATCH, length), 0
+        for size in (2, 1, length - 3):
+            at = slice(start, start + size)
+            (piece,), _ = masked([arrays[0][:, at]], [kept[0][:, at]])
+            output, *_, cache = layer(piece, *seen, cache=cache)
+            np.testing.assert_allclose(
+                numpy(output)[kept[0][:, at]],
+                numpy(whole)[:, at][kept[0][:, at]],
+                rtol=1e-4,
+                atol=1e-5,
+            )
+            start += size

@@ -130,7 +130,7 @@ def test_pieces_are_one_causal_pass(pattern, position):
         output, cache = decoded(layer, X, sizes, layer.make_cache(B, T))
         agree(output, expected)
         np.testing.assert_array_equal(numpy(cache["index"]), T)
-        assert (cache["key"].shape[1] < T) == (pattern in RINGS)
+        assert (cache["key"].shape[2] < T) == (pattern in RINGS)
 
 
 @pytest.mark.parametrize(
@@ -323,14 +323,14 @@ def test_what_make_cache_gives():
     layer = ka.MultiHeadAttention(H, 8, value_dim=6, num_key_value_heads=2)
     cache = layer.make_cache(5, 7)
     assert {name: tuple(array.shape) for name, array in cache.items()} == {
-        "key": (5, 7, 2, 8),
-        "value": (5, 7, 2, 6),
+        "key": (5, 2, 7, 8),
+        "value": (5, 2, 7, 6),
         "index": (5,),
     }
     assert keras.backend.standardize_dtype(cache["index"].dtype) == "int32"
     window = ka.MultiHeadAttention(H, 8, sliding_window=4)
-    assert window.make_cache(5, 7)["key"].shape[1] == 4
-    assert window.make_cache(5, 3)["key"].shape[1] == 3
+    assert window.make_cache(5, 7)["key"].shape[2] == 4
+    assert window.make_cache(5, 3)["key"].shape[2] == 3
 
 
 def test_a_call_leaves_the_cache_that_it_was_given():
@@ -357,7 +357,7 @@ def test_a_window_goes_on_beyond_the_length():
     layer = heads(pattern=patterns.SlidingWindow(2, 0), position="rotary")
     x = random(B, 40, D)
     output, cache = decoded(layer, x, [1] * 8 + [30, 2], layer.make_cache(B, 5))
-    assert cache["key"].shape[1] == 3
+    assert cache["key"].shape[2] == 3
     agree(output, layer(x, use_causal_mask=True))
 
 

@@ -101,6 +101,7 @@ CASES = [
         ((5, 8), (7, 6)),
         listed=True,
         returns_scores=True,
+        decodes=False,
         id="Attention-without-projections",
     ),
     Case(
@@ -167,24 +168,28 @@ CASES = [
         {"num_heads": 2, "key_dim": 4},
         {"causal": True, **ATTENTION},
         returns_scores=True,
+        decodes=False,
     ),
     Case(
         ka.LocalSelfAttention,
         {"num_heads": 2, "key_dim": 4, "neighbors": 1},
         {"rate": 2, "causal": True, **ATTENTION},
         returns_scores=True,
+        decodes=False,
     ),
     Case(
         ka.AtrousSelfAttention,
         {"num_heads": 2, "key_dim": 4, "rate": 2},
         {"causal": True, **ATTENTION},
         returns_scores=True,
+        decodes=False,
     ),
     Case(
         ka.SparseSelfAttention,
         {"num_heads": 2, "key_dim": 4, "rate": 2},
         {"causal": True, **ATTENTION},
         returns_scores=True,
+        decodes=False,
     ),
     Case(
         ka.LocalAttention,
@@ -205,6 +210,7 @@ CASES = [
         None,
         CROSS,
         returns_scores=True,
+        decodes=False,
         id="LocalAttention-predictive",
     ),
     Case(
@@ -236,12 +242,14 @@ CASES = [
         {"intermediate_dim": 16, "num_heads": 2},
         BLOCK,
         returns_scores=True,
+        decodes=False,
     ),
     Case(
         ka.TransformerBlock,
         {"intermediate_dim": 16, "num_heads": 2, "normalize_first": True, "gated": True},
         None,
         returns_scores=True,
+        decodes=False,
         id="TransformerBlock-pre-norm",
     ),
     Case(
@@ -408,6 +416,11 @@ def test_one_training_step(case, jit_compile):
 @every_case
 def test_empty_rows(case):
     conformance.check_empty_rows(case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if hasattr(c.layer, "make_cache")], ids=str)
+def test_pieces_are_the_whole(case):
+    conformance.check_pieces_are_the_whole(case)
 
 
 # A cell is no layer of sequences, and a loss takes rewards: test_attention_cell and

@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import (
+    convert,
     generation,
     normalizations,
     ops,
@@ -22,6 +24,7 @@ from keras_attention import (
     regularizers,
     scores,
     shapes,
+    visualization,
 )
 from keras_attention.layers.position_embedding import PositionEmbedding
 
@@ -42,11 +45,25 @@ X = np.zeros((B, T, D), "float32")
 Y = np.zeros((B, S, D), "float32")
 ADDITIVE = np.where(np.eye(T, S) > 0, 0.0, -1e9).astype("float32")
 
+
+class Unbegun(scores.Score):
+    def __init__(self, sharpness):
+        self.sharpness = sharpness
+
+
 RELATIVE_BIAS = positions.RelativeBias(8)
 
 
 def cell(**kwargs):
     return ka.AttentionCell(keras.layers.GRUCell(D), "dot", **kwargs)
+
+
+def built_attention(query=X, value=None, key=None):
+    """A call of a layer that was built for a value of 6 features and a key of 4."""
+    layer = ka.MultiHeadAttention(2, 4)
+    layer.build((B, T, D), (B, S, 6), (B, S, D))
+    value = np.zeros((B, S, 6), "float32") if value is None else value
+    return layer(query, value, Y if key is None else key)
 
 
 def built_cell():
@@ -80,6 +97,17 @@ class Misshapen(scores.Score):
         return keras.ops.einsum("bthk,bshk->btsh", query, key)
 
 
+def built_feed_forward():
+    layer = ka.FeedForward(8, name="plain")
+    layer.build(X.shape)
+    return layer
+
+
+def plot_without_matplotlib():
+    with mock.patch.dict(sys.modules, {"matplotlib.figure": None}):
+        visualization.plot_attention(np.ones((2, 2)))
+
+
 def step_giving(logits, cache=()):
     """A step of generation that returns the same each time."""
     return lambda tokens, _: (logits, cache)
@@ -104,6 +132,12 @@ SHARED, SHARED_SCORE = positions.Shaw(2), scores.General()
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
+    # convert: all of what it refuses is in test_convert.py
+    "a layer that is not converted": (
+        lambda: convert.from_keras(keras.layers.Dense(2)),
+        ValueError,
+        r"Cannot convert a keras Dense named 'dense.*': expected one of keras: AdditiveAttention",
+    ),
     # shapes
     "rank of query": (
         lambda: ops.attend(*heads((B, T, D), (B, S, 2, D), (B, S, 2, D))),
@@ -160,6 +194,12 @@ ROWS = {
         ValueError,
         r"argument `dim`.* Received: dim=True",
     ),
+    "vectors of another size than the table's": (
+        lambda: ka.ScaledEmbedding(10, 6)(X, reverse=True),
+        ValueError,
+        r"`inputs` must be vectors \(\.\.\., 6\) with `reverse=True`\..*"
+        r"Received: inputs\.shape=\(2, \d, 4\)",
+    ),
     "a rate of one": (
         lambda: ka.TransformerBlock(8, 2, dropout=1),
         ValueError,
@@ -191,6 +231,24 @@ ROWS = {
         ValueError,
         r"Lengths of the mask and of `key` must be equal\. Received: mask=6, key=5",
     ),
+    "padding as an attention mask": (
+        lambda: ka.MultiHeadAttention(2, 4)(X, Y, attention_mask=np.ones((B, S), bool)),
+        ValueError,
+        r"An `attention_mask` of two axes is \(T, S\), here 3 queries, and the same for all rows\. "
+        r"Pass padding, \(B, S\) or \(B, T\), as `value_mask` or `query_mask`\. "
+        r"Received: attention_mask\.shape=\(2, 5\)",
+    ),
+    "other features than the layer was built for": (
+        lambda: built_attention(query=X[..., :2]),
+        ValueError,
+        r"`query` must have 4 features, as when the layer was built\. "
+        r"Received: query\.shape=\(2, 3, 2\)",
+    ),
+    "key and value in each other's place": (
+        lambda: built_attention(value=Y, key=np.zeros((B, S, 6), "float32")),
+        ValueError,
+        r"`value` must have 6 features, .*the order of inputs is query, value, key",
+    ),
     # saving: the slots
     "an unknown score": (
         lambda: ka.Attention(score="dots"),
@@ -211,6 +269,12 @@ ROWS = {
         lambda: ka.Attention(position="sideways"),
         ValueError,
         r"Unknown position 'sideways'\.",
+    ),
+    "a score that does not begin as a layer": (
+        lambda: ka.Attention(score=Unbegun(2)),
+        TypeError,
+        r"The score is a Keras layer: `Unbegun.__init__` must begin with "
+        r"`super\(\)\.__init__\(\*\*kwargs\)`",
     ),
     "a slot of another kind": (
         lambda: ka.Attention(score=patterns.Causal()),
@@ -258,6 +322,11 @@ ROWS = {
         lambda: patterns.Pattern()(3, 4),
         TypeError,
         r"Pattern must implement `attends\(self, i, j\)`\.",
+    ),
+    "a pattern as a truth value": (
+        lambda: patterns.Causal() and patterns.SlidingWindow(2, 2),
+        TypeError,
+        r"Combine patterns with `&`, `\|` and `~`, not with `and`.* Received: Causal\(\)",
     ),
     "a combination of other things": (
         lambda: patterns.And([patterns.Causal(), "causal"]),
@@ -535,7 +604,8 @@ ROWS = {
     "heads without projections": (
         lambda: ka.Attention(num_heads=2),
         ValueError,
-        r"Without `key_dim` there are no projections.*Received: num_heads=2, value_dim=None, "
+        r"Without `key_dim` there are no projections.* pass .* `key_dim`\. "
+        r"Received: num_heads=2, value_dim=None, "
         r"use_bias=False",
     ),
     "no score": (
@@ -668,12 +738,12 @@ ROWS = {
     "a cache of another number of rows": (
         lambda: multi_head()(X, cache=multi_head().make_cache(B + 1, T)),
         ValueError,
-        r"`cache\['key'\]` must be of shape \(2, 3, 2, 4\), None.*Received: \(3, 3, 2, 4\)",
+        r"`cache\['key'\]` must be of shape \(2, 2, 3, 4\), None.*Received: \(3, 2, 3, 4\)",
     ),
     "a cache of another layer": (
         lambda: multi_head(value_dim=3)(X, cache=multi_head().make_cache(B, T)),
         ValueError,
-        r"`cache\['value'\]` must be of shape \(2, 3, 2, 3\).*Received: \(2, 3, 2, 4\)",
+        r"`cache\['value'\]` must be of shape \(2, 2, 3, 3\).*Received: \(2, 2, 3, 4\)",
     ),
     "an index that is no integer": (
         lambda: multi_head()(X, cache={**multi_head().make_cache(B, T), "index": zeros(B)}),
@@ -728,6 +798,11 @@ ROWS = {
         lambda: ka.MultiHeadAttention(2, 4).cache_memory(Y),
         ValueError,
         r"MultiHeadAttention has no weights yet: call it once, or .*before `cache_memory`",
+    ),
+    "memory of a symbolic tensor": (
+        lambda: decoder().cache_context(keras.Input((S, D))),
+        TypeError,
+        r"takes arrays, and no symbolic tensors.*<KerasTensor shape=\(None, 5, 4\)",
     ),
     "a cache of several axes": (
         lambda: ka.MultiHeadAttention(2, 4, attention_axes=(1, 2)).make_cache(B, T),
@@ -1068,7 +1143,8 @@ ROWS = {
     "a step that returns logits alone": (
         lambda: greedy(step=lambda tokens, cache: zeros(B, 4)),
         ValueError,
-        r"`step` must return \(logits, cache\)\. Received: ",
+        # JAX adds lines of its own.
+        r"`step` must return \(logits, cache\)\. Received: \w+(\n|$)",
     ),
     "a step that returns a sequence": (
         lambda: greedy(step=step_giving(zeros(B, 1, 4))),
@@ -1130,6 +1206,62 @@ ROWS = {
         lambda: generation.compiled(print, keras.layers.Dense(1)),
         ValueError,
         r"`layer` must be built, so that its variables exist\. .*, not built",
+    ),
+    # visualization
+    "a function in place of a model": (
+        lambda: visualization.collect_attention(lambda x: x, X),
+        TypeError,
+        r"`model` must be a Keras model or layer\. Received: function",
+    ),
+    "collecting before there are weights": (
+        lambda: visualization.collect_attention(ka.SelfAttention(2, 4, name="a"), X),
+        ValueError,
+        r"has no weights yet: call it once .* Received: SelfAttention 'a', not built",
+    ),
+    "a model without attention": (
+        lambda: visualization.collect_attention(built_feed_forward(), X),
+        ValueError,
+        "No attention layer was called.* Received: FeedForward 'plain'",
+    ),
+    "no layers to draw": (
+        lambda: visualization.attention_page({}, None),
+        ValueError,
+        r"`scores` must have a layer at least\. Received: \{\}",
+    ),
+    "weights of too few axes": (
+        lambda: visualization.attention_page({"first": np.ones(3)}, None),
+        ValueError,
+        r"`scores` of 'first' must be \(queries, keys\).* Received: shape \(3,\)",
+    ),
+    "a picture of a batch": (
+        lambda: visualization.attention_page(np.ones((2, 1, 3, 3)), None),
+        ValueError,
+        r"one row of a batch.* Received: `scores` of shape \(2, 1, 3, 3\)",
+    ),
+    "negative weights": (
+        lambda: visualization.attention_page(-np.ones((3, 3)), None),
+        ValueError,
+        r"finite and not negative\. Received: numbers from -1\.0 to -1\.0",
+    ),
+    "words of some layers": (
+        lambda: visualization.attention_page({"a": np.ones((1, 1))}, {"b": ["x"]}),
+        ValueError,
+        r"must name each layer of `scores`\. Received no 'a'",
+    ),
+    "a text in place of words": (
+        lambda: visualization.attention_page(np.ones((3, 3)), "abc"),
+        TypeError,
+        r"`query_tokens` must be a list of words\. Received: 'abc'",
+    ),
+    "too few words": (
+        lambda: visualization.attention_page(np.ones((2, 3)), ["a", "b"], ["c", None]),
+        ValueError,
+        r"`key_tokens` must have a word for each of 3 positions.* Received: 1 words of 2",
+    ),
+    "no matplotlib": (
+        plot_without_matplotlib,
+        ImportError,
+        r"`pip install matplotlib`",
     ),
 }
 

@@ -616,6 +616,26 @@ def test_a_score_of_ones_own_is_what_it_says():
     )
 
 
+@pytest.mark.parametrize("base", [scores.Dot, scores.ScaledDot, scores.Cosine, scores.General])
+def test_compare_of_a_subclass_may_change_the_scores_of_its_base(base):
+    class Halved(base):
+        def compare(self, query, key):
+            return super().compare(query, key) / 2
+
+    halved, whole = Halved(), base()
+    for score in (halved, whole):
+        score.build(QUERY.shape, KEY.shape)
+        score.set_weights([random(*weight.shape, seed=5) for weight in score.weights])
+    expected = numpy(whole(QUERY, KEY)) / 2
+    np.testing.assert_allclose(numpy(halved(QUERY, KEY)), expected, rtol=1e-4, atol=1e-5)
+    value = random(B, S, H, 3, seed=4)
+    _, weights = ops.attend(QUERY, KEY, value, score=halved, return_attention_scores=True)
+    powers = np.exp(expected)
+    np.testing.assert_allclose(
+        numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
+    )
+
+
 def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
     given = Diagonal(), scores.General(), Perceptron(4, "sigmoid")
     found = check_in_every_layer("score", *given)

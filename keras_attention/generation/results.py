@@ -15,6 +15,17 @@ class Generated(typing.NamedTuple):
             the model's own distribution, softmax(logits); 0 for padding.
         scores: (B,) float32, the sum of `log_probabilities`; for `beam_search` that sum divided by
             the length penalty.
+
+    >>> import keras
+    >>> from keras_attention import generation
+    >>> def step(tokens, cache):                            # token 1 after any other
+    ...     return keras.ops.one_hot(keras.ops.ones_like(tokens), 3), cache
+    >>> found = generation.greedy(step, [0, 2], (), max_tokens=2)
+    >>> found._fields
+    ('tokens', 'lengths', 'log_probabilities', 'scores')
+    >>> keras.ops.convert_to_numpy(found.tokens)
+    array([[1, 1],
+           [1, 1]], dtype=int32)
     """
 
     tokens: typing.Any

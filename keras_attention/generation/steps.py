@@ -52,7 +52,9 @@ class Steps:
         context = () if self.memory is None else (self.memory,)
         found = self.step(tokens, cache, *context)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise ValueError(f"`step` must return (logits, cache). Received: {found!r}")
+            raise ValueError(
+                f"`step` must return (logits, cache). Received: {type(found).__name__}"
+            )
         logits, cache = found
         return self._checked(logits, tokens.shape[0]), self._same(cache)
 

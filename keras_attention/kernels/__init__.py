@@ -194,7 +194,7 @@ def choose(task, kernel="auto"):
     if not cannot["fused"] and cannot["banded"]:
         return "fused", "the backend has this one, and the same answer"
     if not cannot["one_query"]:
-        return "one_query", "there is one query, and the keys are read once, as they lie"
+        return "one_query", "there is one query, and the keys are read once"
     if not cannot["banded"]:
         return "banded", "the pattern lets a query see few keys, and only those are computed"
     return (

@@ -388,7 +388,7 @@ class Blocks:
                     self.held["segments"], (i, j), (plan.queries, plan.keys), strict=True
                 )
             )
-            parts.append(ops.equal(query[:, None, :, None], key[:, None, None, :]))
+            parts.append(ops.equal(ops.expand_dims(query, (1, 3)), ops.expand_dims(key, (1, 2))))
         if self.padded_keys:
             place = j * plan.keys + ops.arange(plan.keys, dtype="int32")
             parts.append((place < self.keys)[None, None, None])

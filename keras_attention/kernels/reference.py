@@ -13,7 +13,7 @@ import typing
 import keras
 
 from keras_attention import shapes
-from keras_attention.kernels import relative
+from keras_attention.kernels import primitives, relative
 
 ops = keras.ops
 
@@ -127,7 +127,7 @@ def attend(
         reached = ops.zeros((1, 1, 1), "bool")
     dropped = weights
     if dropout:
-        dropped = keras.random.dropout(weights, dropout, seed=seed)
+        dropped = primitives.dropout(weights, dropout, seed)
     output = _combine(dropped, ops.cast(value, wide))
     if relative_values is not None:
         table = ops.cast(relative_values, wide)

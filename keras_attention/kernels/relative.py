@@ -117,7 +117,7 @@ def _clip(distance, table):
 
 def _buckets(table, positions):
     """The row for each pair, (1, 1, T, S) or (B, 1, T, S)."""
-    distance = positions.key[..., None, :] - positions.query[..., :, None]
+    distance = ops.expand_dims(positions.key, -2) - ops.expand_dims(positions.query, -1)
     distance = distance[:, None] if len(distance.shape) == 3 else distance[None, None]
     return _clip(distance, table)
 

@@ -82,7 +82,7 @@ class Task:
             parts.append(allowed if len(allowed.shape) == 4 else allowed[None])
         if self.segments is not None:
             queries, keys = self.segments
-            parts.append(ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
+            parts.append(ops.equal(ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2))))
         return functools.reduce(ops.logical_and, parts) if parts else None
 
     def whole_bias(self):
@@ -95,7 +95,7 @@ class Task:
 
 def pairs(query, key):
     """Positions (T,) or (B, T), and (S,) or (B, S), as a function of pairs takes them."""
-    i, j = query[..., :, None], key[..., None, :]
+    i, j = ops.expand_dims(query, -1), ops.expand_dims(key, -2)
     if len(i.shape) == 3 or len(j.shape) == 3:
         i, j = (x[:, None] if len(x.shape) == 3 else x for x in (i, j))
     return i, j

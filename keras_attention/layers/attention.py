@@ -141,8 +141,8 @@ class Attention(Decoding, ExactInputs):
         if key_dim is None and (num_heads != 1 or value_dim is not None or use_bias):
             raise ValueError(
                 "Without `key_dim` there are no projections, so `num_heads` must be 1, `value_dim` "
-                f"None and `use_bias` False. Received: num_heads={num_heads}, "
-                f"value_dim={value_dim}, use_bias={use_bias}"
+                "None and `use_bias` False. For heads, pass the features of each as `key_dim`. "
+                f"Received: num_heads={num_heads}, value_dim={value_dim}, use_bias={use_bias}"
             )
         if num_key_value_heads is not None:
             shapes.check_count("num_key_value_heads", num_key_value_heads)
@@ -210,6 +210,11 @@ class Attention(Decoding, ExactInputs):
             query_shape, value_shape, key_shape
         )
         self._check_shapes(query_shape, value_shape, key_shape)
+        self._features = {
+            "query": query_shape[-1],
+            "value": value_shape[-1],
+            "key": key_shape[-1],
+        }
         self._build_projections(query_shape, value_shape, key_shape)
         query_heads = self._heads_shape(query_shape, self.num_heads, self.key_dim)
         key_heads = self._heads_shape(key_shape, self._key_value_heads, self.key_dim)
@@ -343,8 +348,9 @@ class Attention(Decoding, ExactInputs):
         if cache is None:
             heads = self._project(query, value, key)
         elif caches.is_memory(cache):
-            value, value_mask, key_mask = cache["value"], None, cache["mask"]
-            heads = self._project_query(query), *self._read(cache)
+            value_mask, key_mask = None, cache["mask"]
+            value, key = caches.read(cache, self.compute_dtype)
+            heads = self._project_query(query), value, key
         else:
             return self._append(query, query_mask, cache, return_attention_scores, training)
         attention_mask = masks.boolean("attention_mask", attention_mask)
@@ -378,6 +384,7 @@ class Attention(Decoding, ExactInputs):
     def _project(self, query, value, key):
         """The heads: query (B, T, H, K), value (B, S, G, V) and key (B, S, G, K)."""
         given = {"query": query, "value": value, "key": key}
+        self._check_features(**given)
         if not self._project_together(query, value, key):
             heads = {role: self._heads(x, role) for role, x in given.items()}
         else:
@@ -408,7 +415,18 @@ class Attention(Decoding, ExactInputs):
         denses = [getattr(self, f"_{role}_dense") for role in roles]
         return projections.to_heads(x, denses, [sizes[role] for role in roles])
 
+    def _check_features(self, **given):
+        """Raises where the layer was built for another number of features."""
+        for name, x in given.items():
+            if self.key_dim is not None and x.shape[-1] not in (None, self._features[name]):
+                raise ValueError(
+                    f"`{name}` must have {self._features[name]} features, as when the layer was "
+                    f"built. Received: {name}.shape={tuple(x.shape)} (the order of inputs is "
+                    "query, value, key)"
+                )
+
     def _project_query(self, query):
+        self._check_features(query=query)
         heads = self._heads(query, "query")
         return self._query_norm(heads) if self.qk_norm else heads
 
@@ -445,10 +463,11 @@ class Attention(Decoding, ExactInputs):
         """Masks that broadcast to (B, H, T, S). Apart, for together they would be (B, 1, T, S)."""
         found = []
         if query_mask is not None:
-            found.append(query_mask[:, None, :, None])
+            found.append(ops.expand_dims(query_mask, (1, 3)))
         if key_mask is not None:
-            found.append(key_mask[:, None, None, :])
+            found.append(ops.expand_dims(key_mask, (1, 2)))
         if attention_mask is not None:
+            inputs.check_not_padding(attention_mask, query)
             found.append(inputs.four_axes("attention_mask", attention_mask))
         return found
 
@@ -580,7 +599,8 @@ class Attention(Decoding, ExactInputs):
         (query, value, key), _ = inputs.three_inputs((query, value, key), (None, None, None))
         if cache is not None:
             held = cache["value"]
-            value = key = keras.KerasTensor((*held.shape[:2], held.shape[-1]), held.dtype)
+            batch, _, length, size = held.shape
+            value = key = keras.KerasTensor((batch, length, size), held.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self._pair("positions", positions, query, value)
         self._pair("segment_ids", segment_ids, query, value)

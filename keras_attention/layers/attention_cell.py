@@ -12,6 +12,7 @@ from keras.src import backend
 from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 
 from keras_attention import masks, saving, shapes
+from keras_attention.kernels import primitives
 from keras_attention.layers.attention import Attention
 from keras_attention.positions import Position
 from keras_attention.scores import Score
@@ -353,10 +354,10 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
         if self.attention.dropout:
             # One draw for all steps: a step cannot draw, since JAX traces it only once.
-            noise = keras.random.dropout(
+            noise = primitives.dropout(
                 ops.ones_like(prepared.value[..., :1]),
                 self.attention.dropout,
-                seed=self.attention._dropout_layer.seed_generator,
+                self.attention._dropout_layer.seed_generator,
             )
             prepared.dropped = prepared.value * noise
         self._scratch.memory = prepared
@@ -421,7 +422,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             self._project_query(query),
             memory.dropped if training and memory.dropped is not None else memory.value,
             memory.key,
-            mask=() if memory.mask is None else [memory.mask[:, None, None, :]],
+            mask=() if memory.mask is None else [ops.expand_dims(memory.mask, (1, 2))],
             key_mask=memory.mask,
             pattern=attention._whole_pattern(False),
             positions=(time, None),

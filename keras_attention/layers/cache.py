@@ -1,12 +1,15 @@
 """Caches: what decoding keeps of the tokens so far, as a value that is passed in and returned.
 
-A cache of self-attention is `{"key": (B, C, G, K), "value": (B, C, G, V), "index": (B,)}`, where
+A cache of self-attention is `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where
 `index` counts the tokens of each row so far. Only real tokens are in it, and without gaps, so rows
 of unequal length need no mask: the token at position p is in slot p mod C. Where C is the longest
 sequence that is slot p. Where it is shorter the cache is a ring, which keeps the last C tokens.
 
-The memory of cross-attention is `{"key": (B, S, G, K), "value": (B, S, G, V), "mask": (B, S)}`,
+The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
+
+Heads come before slots, unlike everywhere else: so all that a head has to read for one more token
+lies in one piece, and the matrix products of a step take it as it is.
 """
 
 import keras
@@ -22,8 +25,8 @@ _MEMORY = {"key": "float", "value": "float", "mask": "bool"}
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
     """A cache without tokens, of `length` slots."""
     return {
-        "key": ops.zeros((batch_size, length, heads, key_dim), dtype),
-        "value": ops.zeros((batch_size, length, heads, value_dim), dtype),
+        "key": ops.zeros((batch_size, heads, length, key_dim), dtype),
+        "value": ops.zeros((batch_size, heads, length, value_dim), dtype),
         "index": ops.zeros((batch_size,), "int32"),
     }
 
@@ -39,12 +42,12 @@ def check(cache, batch, heads, key_dim, value_dim):
             "'index', or what `cache_memory` gave, of 'key', 'value' and 'mask'. "
             f"Received: {received}"
         )
-    length = tuple(cache["key"].shape)[1:2] or (None,)
+    length, *_ = (*tuple(cache["key"].shape)[2:3], None)
     expected = {
-        "key": (batch, *length, heads, key_dim),
-        "value": (batch, *length, heads, value_dim),
+        "key": (batch, heads, length, key_dim),
+        "value": (batch, heads, length, value_dim),
         "index": (batch,),
-        "mask": (batch, *length),
+        "mask": (batch, length),
     }
     for name, kind in kinds[0].items():
         found = tuple(cache[name].shape)
@@ -64,6 +67,26 @@ def check(cache, batch, heads, key_dim, value_dim):
 def is_memory(cache):
     """Whether a cache that was checked is the memory of cross-attention."""
     return "mask" in cache
+
+
+def length(cache):
+    """How many slots a cache has; a number unless a graph does not know it."""
+    return ops.shape(cache["key"])[2]
+
+
+def memory(key, value, mask):
+    """The memory of keys (B, S, G, K) and values (B, S, G, V)."""
+    return {"key": _turned(key), "value": _turned(value), "mask": mask}
+
+
+def read(cache, dtype):
+    """Value (B, C, G, V) and key (B, C, G, K) of a cache, in a dtype."""
+    return tuple(_turned(ops.cast(cache[name], dtype)) for name in ("value", "key"))
+
+
+def _turned(array):
+    """Heads before slots, or back. A compiled program takes turning there and back for nothing."""
+    return ops.transpose(array, (0, 2, 1, 3))
 
 
 def specs(cache):
@@ -107,18 +130,20 @@ def append(cache, key, value, mask=None):
 
 def _write_one(old, new, index, end, mask):
     """One token, of each row. XLA writes a scatter in place, and a choice of every slot anew."""
-    batch, length = ops.shape(old)[:2]
-    flat = ops.reshape(old, (-1, *old.shape[2:]))
-    at = ops.arange(batch, dtype="int32") * length + ops.mod(index, length)
-    new = ops.cast(new[:, 0], old.dtype)
+    batch, heads, length, size = ops.shape(old)
+    flat = ops.reshape(old, (-1, size))
+    first = ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads)) * length
+    at = ops.reshape(first + ops.mod(index, length)[:, None], (-1,))
+    new = ops.reshape(ops.cast(new, old.dtype), (-1, size))
     if mask is not None:
-        new = ops.where(mask[:, :, None], new, ops.take(flat, at, axis=0))
+        real = ops.repeat(ops.reshape(mask, (-1,)), heads)
+        new = ops.where(real[:, None], new, ops.take(flat, at, axis=0))
     return ops.reshape(ops.scatter_update(flat, at[:, None], new), ops.shape(old))
 
 
 def _write_many(old, new, index, end, mask):
     """Any number of tokens, more than there are slots even: every slot asks which one it holds."""
-    batch, length = ops.shape(old)[:2]
+    batch, _, length, _ = ops.shape(old)
     count = ops.shape(new)[1]
     rank = held(end, length) - index[:, None]
     at = ops.clip(rank, 0, count - 1)
@@ -128,7 +153,7 @@ def _write_many(old, new, index, end, mask):
         at = ops.take_along_axis(ops.cast(ops.argsort(order, axis=1), "int32"), at, axis=1)
     first = ops.arange(batch, dtype="int32")[:, None] * count
     found = ops.take(ops.reshape(new, (-1, *new.shape[2:])), first + at, axis=0)
-    return ops.where((rank >= 0)[:, :, None, None], ops.cast(found, old.dtype), old)
+    return ops.where((rank >= 0)[:, None, :, None], ops.cast(_turned(found), old.dtype), old)
 
 
 def overflow(end, length):

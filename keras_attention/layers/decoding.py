@@ -27,7 +27,7 @@ class Decoding:
             dtype: of keys and values; that of the layer's computation by default.
 
         Returns:
-            `{"key": (B, C, G, K), "value": (B, C, G, V), "index": (B,)}`, where C is the number of
+            `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
             tokens held and `index` counts the tokens of each row so far. Keys are as projected and
             normalised, and turned where the position is a rotary one.
 
@@ -69,10 +69,11 @@ class Decoding:
             value, key, key_mask: as of a call, the masks they carry included.
 
         Returns:
-            `{"key": (B, S, G, K), "value": (B, S, G, V), "mask": (B, S)}`.
+            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
 
         Raises:
             ValueError: the layer is not built, or attends over other axes than one.
+            TypeError: `value` or `key` is symbolic, as in a functional model.
 
         >>> import keras, keras_attention
         >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
@@ -88,6 +89,11 @@ class Decoding:
                 f"{type(self).__name__} has no weights yet: call it once, or "
                 "`layer.build(query_shape, value_shape)`, before `cache_memory`."
             )
+        if any(isinstance(x, keras.KerasTensor) for x in (value, key, key_mask)):
+            raise TypeError(
+                "`cache_memory` takes arrays, and no symbolic tensors of a functional model: use "
+                f"it in the `call` of a layer or a model of your own. Received: value={value!r}"
+            )
         self._check_caches()
         value, key = (
             x if x is None else self.dtype_policy.convert_input(x, self.autocast, self.input_dtype)
@@ -99,7 +105,7 @@ class Decoding:
         mask = masks.both(value_mask, key_mask)
         if mask is None:
             mask = ops.ones(ops.shape(value)[:2], "bool")
-        return {"key": self._project_key(key), "value": self._project_value(value), "mask": mask}
+        return caches.memory(self._project_key(key), self._project_value(value), mask)
 
     def _window(self):
         """How many tokens, itself included, a query can see of the past; None for all."""
@@ -149,17 +155,17 @@ class Decoding:
             raise ValueError(
                 "Scores of a cache that holds fewer tokens than the sequence has would not be in "
                 "the order of the tokens. Received: return_attention_scores=True, with a cache of "
-                f"{cache['key'].shape[1]} tokens for a window of {self._window()}"
+                f"{caches.length(cache)} tokens for a window of {self._window()}"
             )
 
     def _is_ring(self, cache):
         """Whether a cache may lose tokens, since the pattern does not let anyone see them again."""
-        window, length = self._window(), cache["key"].shape[1]
+        window, length = self._window(), cache["key"].shape[2]
         return not caches.is_memory(cache) and window is not None and length >= window
 
     def _append(self, query, mask, cache, return_attention_scores, training):
         """What `call` returns with a cache that the tokens of `query` are appended to."""
-        count, length = ops.shape(query)[1], ops.shape(cache["key"])[1]
+        count, length = ops.shape(query)[1], caches.length(cache)
         ring = self._is_ring(cache)
         lost = None
         if not ring:
@@ -172,21 +178,21 @@ class Decoding:
             with backend.AutocastScope(None):
                 query_heads, key = self.position.encode(query_heads, key, places, places)
         appended = caches.append(cache, key, value, mask)
-        found = [] if mask is None else [mask[:, None, :, None]]
+        found = [] if mask is None else [ops.expand_dims(mask, (1, 3))]
         if ring and query.shape[1] != 1:
             # The first of several tokens sees some that the last of them overwrite.
-            old_value, old_key = self._read(cache)
+            old_value, old_key = caches.read(cache, self.compute_dtype)
             value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
             key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
             held = caches.held(cache["index"], length)
             key_places = ops.concatenate([held, places], axis=1)
             real = ops.ones_like(places, dtype="bool") if mask is None else mask
-            found.append(ops.concatenate([held >= 0, real], axis=1)[:, None, None, :])
+            found.append(ops.expand_dims(ops.concatenate([held >= 0, real], axis=1), (1, 2)))
         else:
-            value, key = self._read(appended)
+            value, key = caches.read(appended, self.compute_dtype)
             if ring or (self.position is not None and not encoded):
                 key_places = caches.held(appended["index"], length)
-                found.append((key_places >= 0)[:, None, None, :])
+                found.append(ops.expand_dims(key_places >= 0, (1, 2)))
             else:
                 # Slots that hold nothing yet are after every query.
                 key_places = ops.arange(length, dtype="int32")
@@ -206,7 +212,3 @@ class Decoding:
             output = caches.spoil(output, lost)
         scores = attended.scores if return_attention_scores else None
         return self._returned(masks.carry(output, mask), scores, attended.log_probability, appended)
-
-    def _read(self, cache):
-        """Value and key of a cache, in the dtype of the computation."""
-        return tuple(ops.cast(cache[name], self.compute_dtype) for name in ("value", "key"))

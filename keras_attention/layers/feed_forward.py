@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.layers.dropout import Dropout
 
 ops = keras.ops
 
@@ -83,9 +84,7 @@ class FeedForward(saving.ConfigurableLayer):
         self._intermediate_dense.build(x_shape)
         self._output_dense = self._dense("output", self.output_dim or x_shape[-1])
         self._output_dense.build((*x_shape[:-1], self.intermediate_dim))
-        self._dropout_layer = keras.layers.Dropout(
-            self.dropout, seed=self.seed, dtype=self.dtype_policy
-        )
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     def _dense(self, name, size, activation=None):
         return keras.layers.Dense(

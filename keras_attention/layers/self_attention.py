@@ -22,7 +22,8 @@ class SelfAttention(Attention):
         (B, T, num_heads · value_dim), carrying the input's mask.
 
     Raises:
-        ValueError, TypeError: as `Attention`; and when a second sequence is given.
+        ValueError, TypeError: as `Attention`; and when it is built for a second sequence of another
+            shape.
 
     Example:
 
@@ -50,8 +51,8 @@ class SelfAttention(Attention):
         )
 
     def _why_no_decoding(self):
-        right = self._whole_pattern(False)
-        right = right and right.span().right
+        pattern = self._whole_pattern(False)
+        right = None if pattern is None else pattern.span().right
         if right is None or right > 0:
             return "a token would see tokens after it; pass causal=True"
         return super()._why_no_decoding()

@@ -14,6 +14,7 @@ from keras_attention import (
 )
 from keras_attention import positions as position_slots
 from keras_attention.layers import cache as caches
+from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -212,9 +213,7 @@ class TransformerBlock(ExactInputs):
         )
         self.feed_forward.build(x_shape)
         self.feed_forward_norm = self._make_norm("feed_forward_norm", x_shape)
-        self._dropout_layer = keras.layers.Dropout(
-            self.dropout, seed=self.seed, dtype=self.dtype_policy
-        )
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     def _check(self, x_shape):
         if len(x_shape) != 3 or x_shape[-1] is None or x_shape[-1] % self.num_heads:
@@ -412,19 +411,19 @@ class TransformerBlock(ExactInputs):
         inputs.pair("positions", positions, x, x)
         inputs.pair("segment_ids", segment_ids, x, x)
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
-        keys, scores = x, {}
+        keys, scores = x.shape[1], {}
         if cache is not None:
             self._check_causal()
-            keys, cache = cache["key"], caches.specs(cache)
+            keys, cache = cache["key"].shape[2], caches.specs(cache)
         if return_attention_scores:
             scores["attention"] = self._scores(x, keys)
             if self.cross_attention:
-                keys = context["key"] if isinstance(context, dict) else context
+                keys = context["key"].shape[2] if isinstance(context, dict) else context.shape[1]
                 scores["cross_attention"] = self._scores(x, keys)
         return self._returned(output, scores, cache)
 
     def _scores(self, x, keys):
-        shape = (x.shape[0], self.num_heads, x.shape[1], keys.shape[1])
+        shape = (x.shape[0], self.num_heads, x.shape[1], keys)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 

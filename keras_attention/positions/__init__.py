@@ -31,5 +31,10 @@ BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias, "sha
 
 
 def get(position):
-    """The position that `position` names: a position, its saved config, None or a name."""
+    """The position that `position` names: a position, its saved config, None or a name.
+
+    >>> from keras_attention import positions
+    >>> type(positions.get("rotary")).__name__
+    'Rotary'
+    """
     return saving.slot("position", Position, BUILTIN, position, optional=True)

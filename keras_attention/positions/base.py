@@ -15,6 +15,15 @@ class Position(saving.ConfigurableLayer):
 
     Subclasses override `encode` or `bias`, or both, and make weights in
     `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, H, K).
+
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> @keras.saving.register_keras_serializable(package="my_package")
+    ... class Nearer(positions.Position):
+    ...     def bias(self, i, j, num_heads):
+    ...         return -0.1 * keras.ops.cast(keras.ops.abs(i - j), "float32")
+    >>> SelfAttention(2, 4, position=Nearer())(keras.random.normal((2, 5, 8))).shape
+    (2, 5, 8)
     """
 
     # Whether `bias` asks for the distance j − i alone, so that few distances stand for many pairs.

@@ -58,5 +58,10 @@ BUILTIN = {
 
 
 def get(score):
-    """The score that `score` names: a score, its saved config, or a string such as "cosine"."""
+    """The score that `score` names: a score, its saved config, or a string such as "cosine".
+
+    >>> from keras_attention import scores
+    >>> type(scores.get("cosine")).__name__
+    'Cosine'
+    """
     return saving.slot("score", Score, BUILTIN, score)

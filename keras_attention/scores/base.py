@@ -11,7 +11,12 @@ _LARGEST = 1e17
 
 
 def full_precision():
-    """Scores are computed in float32 in every policy, as softmax is; float64 stays float64."""
+    """Scores are computed in float32 in every policy, as softmax is; float64 stays float64.
+
+    >>> from keras_attention import scores
+    >>> scores.full_precision()
+    'float32'
+    """
     return "float64" if keras.config.dtype_policy().compute_dtype == "float64" else "float32"
 
 
@@ -24,6 +29,17 @@ class Score(saving.ConfigurableLayer):
     pairs, the first two and `compare(query, key)`. Keys may have fewer heads than queries where
     they are grouped: `compare` sees both with H heads, `prepare_key` sees (B, S, G, K). Weights are
     made in `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, G, K).
+
+    >>> import keras
+    >>> from keras_attention import SelfAttention, scores
+    >>> @keras.saving.register_keras_serializable(package="my_package")
+    ... class Positive(scores.Score):
+    ...     def prepare_query(self, query):
+    ...         return keras.ops.relu(query)
+    ...     def prepare_key(self, key):
+    ...         return keras.ops.relu(key)
+    >>> SelfAttention(2, 4, score=Positive())(keras.random.normal((2, 5, 8))).shape
+    (2, 5, 8)
     """
 
     # Whether query and key may have different numbers of features.
@@ -58,8 +74,8 @@ class Score(saving.ConfigurableLayer):
         return key
 
     def compare(self, query, key):
-        """Scores (B, H, T, S) of what `prepare` made; None is the inner product."""
-        return None
+        """Scores (B, H, T, S) of what `prepare` made: inner products, unless overridden."""
+        return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
 
     def as_kernel_arguments(self, query, key, key_is_prepared=False):
         """`query`, `key`, `score` and `scale` as `kernels.attend` takes them."""

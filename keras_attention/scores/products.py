@@ -6,7 +6,15 @@ from keras_attention.scores.base import Learned, Score, multiply, unit
 
 @saving.register
 class Dot(Score):
-    """score(q, k) = qᵀ k. Luong et al. 2015, section 3.1, "dot"."""
+    """score(q, k) = qᵀ k. Luong et al. 2015, section 3.1, "dot".
+
+    >>> import keras
+    >>> from keras_attention import scores
+    >>> query = keras.ops.array([[[[3.0, 4.0]]]])                           # (B, T, H, K)
+    >>> key = keras.ops.array([[[[3.0, 4.0]], [[-4.0, 3.0]]]])              # (B, S, H, K)
+    >>> keras.ops.convert_to_numpy(scores.Dot()(query, key))[0, 0].round(2)
+    array([[25.,  0.]], dtype=float32)
+    """
 
 
 @saving.register
@@ -15,6 +23,13 @@ class ScaledDot(Score):
 
     Args:
         scale: the factor, or None for 1/√K. It multiplies the query before the product is taken.
+
+    >>> import keras
+    >>> from keras_attention import scores
+    >>> query = keras.ops.array([[[[3.0, 4.0]]]])                           # (B, T, H, K)
+    >>> key = keras.ops.array([[[[3.0, 4.0]], [[-4.0, 3.0]]]])              # (B, S, H, K)
+    >>> keras.ops.convert_to_numpy(scores.ScaledDot()(query, key))[0, 0].round(2)
+    array([[17.68,  0.  ]], dtype=float32)
     """
 
     def __init__(self, scale=None, **kwargs):
@@ -35,6 +50,13 @@ class Cosine(Score):
 
     Args:
         scale: a constant that multiplies the cosine (the sharpness β of Graves et al., equation 5).
+
+    >>> import keras
+    >>> from keras_attention import scores
+    >>> query = keras.ops.array([[[[3.0, 4.0]]]])                           # (B, T, H, K)
+    >>> key = keras.ops.array([[[[3.0, 4.0]], [[-4.0, 3.0]]]])              # (B, S, H, K)
+    >>> keras.ops.convert_to_numpy(scores.Cosine(scale=10.0)(query, key))[0, 0].round(2)
+    array([[10.,  0.]], dtype=float32)
     """
 
     def __init__(self, scale=1.0, **kwargs):

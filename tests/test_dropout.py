@@ -1,0 +1,67 @@
+"""The dropout inside the layers."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import TransformerBlock
+from keras_attention.layers.dropout import Dropout
+
+numpy = keras.ops.convert_to_numpy
+RATE = 0.3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_so_many_are_dropped_and_the_rest_makes_up_for_them(dtype):
+    x = keras.ops.cast(np.full((50, 41, 33), 3.0), dtype)
+    dropped = Dropout(RATE, seed=1, dtype=dtype)(x, training=True)
+    assert keras.backend.standardize_dtype(dropped.dtype) == dtype
+    found = numpy(keras.ops.cast(dropped, "float32"))
+    # Five standard deviations of so many draws; bfloat16 rounds the factor.
+    assert abs((found == 0).mean() - RATE) < 5 * (RATE * (1 - RATE) / found.size) ** 0.5 + 0.002
+    np.testing.assert_allclose(found[found != 0], 3 / (1 - RATE), rtol=1e-2)
+
+
+def test_each_call_drops_others_and_inference_none():
+    x = keras.ops.ones((4, 5))
+    layer = Dropout(RATE, seed=1)
+    assert (numpy(layer(x)) == 1).all()
+    first, second = (numpy(layer(x, training=True)) for _ in range(2))
+    assert (first != second).any()
+    np.testing.assert_array_equal(first, numpy(Dropout(RATE, seed=1)(x, training=True)))
+
+
+def test_no_rate_is_no_dropout():
+    assert (numpy(Dropout(0.0)(keras.ops.ones((4, 5)), training=True)) == 1).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="about XLA in TensorFlow")
+def test_the_same_is_dropped_under_xla():
+    # What TensorFlow chooses by itself on processor cores is another generator under XLA, which
+    # made the training step of a block five times as long.
+    import tensorflow as tf
+
+    x = keras.random.normal((3, 7, 8), seed=0)
+    blocks = [TransformerBlock(16, 2, dropout=0.5, seed=1, name=name) for name in "ab"]
+    for block in blocks:
+        block.build(x.shape)
+        block.set_weights(blocks[0].get_weights())
+    plain, compiled = (
+        tf.function(lambda x, block=block: block(x, training=True), jit_compile=jit_compile)(x)
+        for block, jit_compile in zip(blocks, (False, True), strict=True)
+    )
+    np.testing.assert_allclose(numpy(compiled), numpy(plain), atol=1e-5)
+    assert np.abs(numpy(plain) - numpy(blocks[0](x))).max() > 0.1
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="about graphs of TensorFlow")
+def test_lengths_that_a_graph_does_not_know():
+    import tensorflow as tf
+
+    layer = Dropout(RATE, seed=1)
+    layer(np.ones((1, 1, 8), "float32"), training=True)
+    signature = [tf.TensorSpec((None, None, 8))]
+    dropped = tf.function(lambda x: layer(x, training=True), signature)
+    assert dropped.get_concrete_function().output_shapes == (None, None, 8)
+    for shape in ((3, 5, 8), (2, 0, 8)):
+        assert dropped(tf.ones(shape)).shape == shape

@@ -1,0 +1,103 @@
+"""What people read: paths of variables, names of operations in a graph, pictures of a model."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention
+from keras_attention import positions, scores
+
+WIDTH = 8
+
+
+def model_of(layer_of):
+    """A model with the layers "first" and "second", made by `layer_of(name)`."""
+    x = inputs = keras.Input((None, WIDTH), name="x")
+    for name in ("first", "second"):
+        x = layer_of(name)(x)
+    return keras.Model(inputs, x, name="whole")
+
+
+def block(name, **options):
+    return keras_attention.TransformerBlock(16, 2, name=name, **options)
+
+
+LAYERS = {
+    "block": block,
+    "relative_bias": lambda name: block(name, position="relative_bias"),
+    "shaw": lambda name: block(name, position=positions.Shaw(3)),
+    "additive": lambda name: keras_attention.Attention(score="additive", name=name),
+    "concat": lambda name: keras_attention.Attention(2, 4, score=scores.Concat(3), name=name),
+    "norms": lambda name: block(name, qk_norm="rms", num_key_value_heads=1, use_sink=True),
+    "pooling": lambda name: keras_attention.AttentionPooling(num_queries=2, name=name),
+}
+
+
+def paths(model):
+    return [variable.path for variable in model.variables]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_paths_of_variables_begin_with_their_layer_and_are_distinct(name):
+    found = paths(model_of(LAYERS[name]))
+    assert len(set(found)) == len(found) and found
+    assert {path.split("/")[0] for path in found} == {"first", "second"}
+    first, second = (
+        [path.split("/", 1)[1] for path in found if path.startswith(layer)]
+        for layer in ("first/", "second/")
+    )
+    # Keras numbers what it was given no name for.
+    assert [re.sub(r"_\d+", "", path) for path in first] == [
+        re.sub(r"_\d+", "", path) for path in second
+    ]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_paths_of_variables_are_the_same_after_loading(name, tmp_path):
+    model = model_of(LAYERS[name])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert paths(loaded) == paths(model)
+    x = np.random.default_rng(0).normal(size=(2, 5, WIDTH)).astype("float32")
+    before, after = (keras.ops.convert_to_numpy(m(x)) for m in (model, loaded))
+    np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+
+
+def test_a_slot_built_by_the_user_is_saved_with_a_layer_that_is_not_built_yet():
+    table = positions.RelativeBias()
+    table.build((None, None, 2, 4), (None, None, 2, 4))
+    layer = keras_attention.MultiHeadAttention(2, 4, position=table)
+    copy = keras_attention.MultiHeadAttention.from_config(layer.get_config())
+    assert copy.position.built == table.built
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorBoard shows its graphs")
+def test_operations_of_a_graph_stand_under_their_layer():
+    tf = pytest.importorskip("tensorflow")
+    model = model_of(block)
+    traced = tf.function(model).get_concrete_function(tf.TensorSpec((None, None, WIDTH)))
+    names = [node.name for node in traced.graph.as_graph_def().node]
+    for layer in ("first", "second"):
+        for part in ("attention", "feed_forward", "attention_norm", "feed_forward_norm"):
+            # TensorFlow numbers a scope that is entered twice, once to build and once to call.
+            scope = re.compile(rf"whole(_1)?/{layer}(_1)?/{part}(_1)?/")
+            assert any(map(scope.match, names)), (scope, names[:40])
+
+
+def test_the_summary_of_a_model_names_its_layers():
+    model = model_of(block)
+    lines = []
+    model.summary(print_fn=lines.append, expand_nested=True)
+    text = "\n".join(lines)
+    for part in ("first (TransformerBlock)", "second (TransformerBlock)"):
+        assert part in text
+
+
+def test_the_picture_of_a_model_names_its_layers():
+    pytest.importorskip("pydot")
+    dot = keras.utils.model_to_dot(model_of(block), show_layer_names=True)
+    text = dot.to_string()
+    for name in ("first", "second", "TransformerBlock"):
+        assert name in text
