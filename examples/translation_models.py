@@ -57,12 +57,6 @@ class Translator(keras.Model):
         """How much each token of `target` looked at each of `source`, (B, T, S)."""
         raise NotImplementedError
 
-    def logits(self, x):
-        """Logits (B, T, V) of features (B, T, D), by the table of subwords."""
-        # As a matrix: TensorFlow multiplies three axes by two several times more slowly.
-        flat = self.embedding(ops.reshape(x, (-1, x.shape[-1])), reverse=True)
-        return ops.reshape(flat, (*ops.shape(x)[:-1], self.vocabulary_size))
-
     def call(self, inputs, training=False):
         source, target = inputs
         return self.decode(target, self.encode(source, training), training)
@@ -81,13 +75,33 @@ class Translator(keras.Model):
         return cls(**config)
 
 
+# Where a position comes from that is not added to the embeddings: what the blocks make of it.
+IN_BLOCKS = {
+    "shaw": lambda: keras_attention.positions.Shaw(max_distance=16),
+    "rotary": keras_attention.positions.Rotary,
+}
+
+
 @register
 class Transformer(Translator):
-    """An encoder and a decoder of pre-norm blocks with one table of subwords for all (2017)."""
+    """An encoder and a decoder of pre-norm blocks with one table of subwords for all (2017).
 
-    def make(self, vocabulary_size, layers, dim, intermediate_dim, num_heads, dropout):
+    Positions are "sin-cos", added to the embeddings, or one of `IN_BLOCKS`.
+    """
+
+    def make(
+        self,
+        vocabulary_size,
+        layers,
+        dim,
+        intermediate_dim,
+        num_heads,
+        dropout,
+        positions="sin-cos",
+    ):
         self.embedding = keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True)
-        self.positions = keras_attention.SinCosPositionEmbedding()
+        in_blocks = IN_BLOCKS.get(positions)
+        self.positions = None if in_blocks else keras_attention.SinCosPositionEmbedding()
         self.dropout = keras.layers.Dropout(dropout, name="dropout")
         options = {
             "intermediate_dim": intermediate_dim,
@@ -96,11 +110,18 @@ class Transformer(Translator):
             "normalize_first": True,
         }
         self.encoder = [
-            keras_attention.TransformerBlock(**options, name=f"encoder_{n}") for n in range(layers)
+            keras_attention.TransformerBlock(
+                **options, position=in_blocks and in_blocks(), name=f"encoder_{n}"
+            )
+            for n in range(layers)
         ]
         self.decoder = [
             keras_attention.TransformerBlock(
-                **options, causal=True, cross_attention=True, name=f"decoder_{n}"
+                **options,
+                position=in_blocks and in_blocks(),
+                causal=True,
+                cross_attention=True,
+                name=f"decoder_{n}",
             )
             for n in range(layers)
         ]
@@ -109,7 +130,9 @@ class Transformer(Translator):
 
     def embed(self, tokens, training=False, start_index=0):
         """Vectors (B, T, D) of tokens (B, T), the first of which stands at `start_index`."""
-        x = self.positions(self.embedding(tokens), start_index=start_index)
+        x = self.embedding(tokens)
+        if self.positions:
+            x = self.positions(x, start_index=start_index)
         return self.dropout(x, training=training)
 
     def encode(self, source, training=False):
@@ -122,7 +145,7 @@ class Transformer(Translator):
         x = self.embed(target, training)
         for block in self.decoder:
             x = block(x, memory, training=training)
-        return self.logits(self.decoder_norm(x))
+        return self.embedding(self.decoder_norm(x), reverse=True)
 
     def start(self, source, length):
         encoded = self.encode(source)
@@ -145,7 +168,7 @@ class Transformer(Translator):
         for block, context, block_cache in zip(self.decoder, memory, cache["blocks"], strict=True):
             x, block_cache = block(x, context, cache=block_cache)
             caches.append(block_cache)
-        logits = self.logits(self.decoder_norm(x))[:, 0]
+        logits = self.embedding(self.decoder_norm(x), reverse=True)[:, 0]
         return logits, {"blocks": caches, "index": cache["index"] + 1}
 
 
@@ -188,7 +211,9 @@ class Recurrent(Translator):
             initial_state=self.decoder.cell.initial_state(encoded, [state], mask),
             mask=ops.not_equal(target, translation_text.PADDING),
         )
-        return self.logits(self.output_dense(self.dropout(outputs, training=training)))
+        return self.embedding(
+            self.output_dense(self.dropout(outputs, training=training)), reverse=True
+        )
 
     def start(self, source, length):
         encoded, state, mask = self.encode(source)
@@ -199,7 +224,9 @@ class Recurrent(Translator):
     def step(self, tokens, cache, memory):
         x = self.embed(tokens[:, None])[:, 0]
         output, states = self.decoder.cell(x, [[*cache, *memory]])
-        return self.logits(self.output_dense(output)), keras.tree.flatten(states)[:-3]
+        return self.embedding(self.output_dense(output), reverse=True), keras.tree.flatten(states)[
+            :-3
+        ]
 
     def alignments(self, source, target):
         # The same decoder with the weights behind its outputs, which training has no use for.
@@ -227,22 +254,26 @@ class Recipe:
         sizes: what it is made with, besides its vocabulary and its dropout.
         small: what of these is less with `--small`.
         rate: the highest learning rate, and the step that has it.
-        vocabulary_size, batch_tokens, epochs, dropout: what the options of these names default to.
+        batch_tokens, epochs, dropout, positions, vocabulary_size: what the options of these names
+            default to.
     """
 
     model: type
     sizes: dict
     small: dict
     rate: tuple
+    batch_tokens: int
+    epochs: int
+    dropout: float
+    positions: str | None = None
     vocabulary_size: int = 6000
-    batch_tokens: int = 2048
-    epochs: int = 24
-    dropout: float = 0.3
 
-    def build(self, tokenizer, dropout, small):
+    def build(self, tokenizer, dropout, small, positions=None):
         """The model for a SentencePiece model, as bytes."""
         size = translation_text.make_tokenizer(tokenizer).vocabulary_size()
         sizes = {**self.sizes, **(self.small if small else {}), "dropout": dropout}
+        if positions:
+            sizes["positions"] = positions
         model = self.model(size, tokenizer, **sizes)
         model.build()
         return model
@@ -272,17 +303,27 @@ RECIPES = {
         sizes={"layers": 4, "dim": 128, "intermediate_dim": 256, "num_heads": 4},
         small={"layers": 1, "dim": 64, "intermediate_dim": 128, "num_heads": 2},
         rate=(3e-3, 1000),
+        batch_tokens=1024,
+        epochs=10,
+        dropout=0.2,
+        positions="shaw",
     ),
     "bahdanau": Recipe(
         model=Recurrent,
-        sizes={"mode": "bahdanau", "dim": 256, "units": 384},
+        sizes={"mode": "bahdanau", "dim": 128, "units": 256},
         small=_SMALL_RECURRENT,
         rate=(2e-3, 500),
+        batch_tokens=2048,
+        epochs=15,
+        dropout=0.2,
     ),
     "luong": Recipe(
         model=Recurrent,
-        sizes={"mode": "luong", "dim": 256, "units": 384},
+        sizes={"mode": "luong", "dim": 128, "units": 256},
         small=_SMALL_RECURRENT,
         rate=(2e-3, 500),
+        batch_tokens=2048,
+        epochs=15,
+        dropout=0.2,
     ),
 }

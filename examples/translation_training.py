@@ -62,7 +62,9 @@ def train(run, name, dataset, settings):
             [*sets["train"].source, *sets["train"].target], settings["vocabulary_size"]
         )
         run.write(TOKENIZER, lambda path: path.write_bytes(tokenizer))
-        model = recipe.build(tokenizer, settings["dropout"], settings["small"])
+        model = recipe.build(
+            tokenizer, settings["dropout"], settings["small"], settings["positions"]
+        )
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
     encoded = {
@@ -108,18 +110,22 @@ class Trainer:
         self.seed = settings["seed"]
         # Before the programs are made, which must not create variables.
         model.optimizer.build(model.trainable_variables)
-        self._step = tf.function(self._train_step, jit_compile=settings["jit"], autograph=False)
+        # Two programs: the optimizer's, thousands of operations, is the same for all lengths.
+        compiled = {"jit_compile": settings["jit"], "autograph": False}
+        self._gradients = tf.function(self._loss_and_gradients, **compiled)
+        self._apply = tf.function(self._apply_gradients, **compiled)
         self._losses = tf.function(self._sum_of_losses, autograph=False)
         # What a translation loses on average, without smoothing: a sum, to be divided at the end.
         self._plain = keras_attention.losses.SmoothedCrossentropy(0.0, reduction="sum")
 
-    def _train_step(self, source, given, wanted):
+    def _loss_and_gradients(self, source, given, wanted):
         model = self.model
         with tf.GradientTape() as tape:
             loss = model.loss(wanted, model((source, given), training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply(gradients, model.trainable_variables)
-        return loss
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    def _apply_gradients(self, gradients):
+        self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
     def _sum_of_losses(self, source, given, wanted):
         return self._plain(wanted, self.model((source, given), training=False))
@@ -136,8 +142,9 @@ class Trainer:
         for indices, length in batches:
             rows = translation_text.rows_of(length, self.batch_tokens)
             (source, given), wanted = translation_text.batch(encoded, indices, length, rows)
-            loss = float(self._step(source, given, wanted))
-            progress.add(loss, int(np.count_nonzero(wanted)))
+            loss, gradients = self._gradients(source, given, wanted)
+            self._apply(gradients)
+            progress.add(float(loss), int(np.count_nonzero(wanted)))
         return progress.finish()
 
     def measure(self, encoded):
@@ -223,17 +230,19 @@ def _finish(run, model, sets, settings):
     """Writes what the run is for: the model, its translations, and how good they are."""
     model.optimizer.finalize_variable_values(model.trainable_variables)
     run.write(MODEL, lambda path: model.save(path, include_optimizer=False))
-    translate = translation_prediction.Translate(model, settings["beams"])
     facts = {}
-    for part in ("validation", "test"):
-        print(f"Translating the {part} sentences …", flush=True)
-        start = time.perf_counter()
-        said = translate(sets[part].source)
-        metric = sacrebleu.metrics.BLEU()
-        facts[f"{part}_bleu"] = metric.corpus_score(said, [sets[part].target]).score
-        facts[f"{part}_seconds"] = round(time.perf_counter() - start, 1)
-        facts["bleu_signature"] = str(metric.get_signature())
-    # Of the test sentences, which come last.
+    # The search comes last: its translations of the test sentences are what is kept.
+    for beams, kind in ((1, "greedy_"), (settings["beams"], "")):
+        translate = translation_prediction.Translate(model, beams)
+        for part in ("validation", "test"):
+            print(f"Translating the {part} sentences, {_beams(beams)} …", flush=True)
+            start = time.perf_counter()
+            said = translate(sets[part].source)
+            metric = sacrebleu.metrics.BLEU()
+            score = metric.corpus_score(said, [sets[part].target]).score
+            facts[f"{part}_{kind}bleu"] = score
+            facts[f"{part}_{kind}seconds"] = round(time.perf_counter() - start, 1)
+            facts["bleu_signature"] = str(metric.get_signature())
     text = "".join(f"{sentence}\n" for sentence in said)
     run.write(TRANSLATIONS, lambda path: path.write_text(text, encoding="utf-8"))
     try:
@@ -247,6 +256,10 @@ def _finish(run, model, sets, settings):
         print(f"No pictures: {error} (pip install matplotlib)", file=sys.stderr)
     run.finish(**facts)
     return run.figures
+
+
+def _beams(number):
+    return "greedily" if number == 1 else f"{number} beams"
 
 
 def _versions():

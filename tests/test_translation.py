@@ -20,7 +20,13 @@ if not all(map(importlib.util.find_spec, ("keras_hub", "sacrebleu"))):
 
 import sacrebleu
 
-from examples import translation, translation_data, translation_models, translation_sample
+from examples import (
+    translation,
+    translation_data,
+    translation_models,
+    translation_prediction,
+    translation_sample,
+)
 from examples import translation_text as text
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
@@ -316,13 +322,19 @@ def test_a_batch_is_shifted_by_one():
 # Models
 
 
-def tiny(name, tokenizer_model):
-    return translation_models.RECIPES[name].build(tokenizer_model, dropout=0.2, small=True)
+def tiny(name, tokenizer_model, positions=None):
+    return translation_models.RECIPES[name].build(tokenizer_model, 0.2, True, positions)
 
 
-@pytest.mark.parametrize("name", translation.MODELS)
-def test_steps_are_the_training_graph(name, tokenizer, tokenizer_model, tmp_path):
-    model = tiny(name, tokenizer_model)
+@pytest.mark.parametrize(
+    "name, positions",
+    [
+        *((name, None) for name in translation.MODELS),
+        *(("transformer", p) for p in ("rotary", "sin-cos")),
+    ],
+)
+def test_steps_are_the_training_graph(name, positions, tokenizer, tokenizer_model, tmp_path):
+    model = tiny(name, tokenizer_model, positions)
     english, german = translation_sample.generate(3, 5)
     pairs = text.encode_pairs(tokenizer, translation_data.Pairs(english, german))
     (source, given), _ = text.batch(pairs, range(3), 16, rows=3)
@@ -348,6 +360,17 @@ def test_steps_are_the_training_graph(name, tokenizer, tokenizer_model, tmp_path
 
 def test_every_model_has_a_recipe():
     assert tuple(translation_models.RECIPES) == translation.MODELS
+    assert (*translation_models.IN_BLOCKS, "sin-cos") == translation.POSITIONS
+    assert translation_models.RECIPES["transformer"].positions == translation.POSITIONS[0]
+
+
+def test_positions_know_the_order_of_words(tokenizer_model):
+    source, given = np.array([[5, 6, 7, 8]]), np.array([[2]])
+    for positions in translation.POSITIONS:
+        model = tiny("transformer", tokenizer_model, positions)
+        after, turned = model((source, given)), model((source[:, ::-1], given))
+        # Without positions a reversed sentence would be the same to the decoder.
+        assert np.abs(np.asarray(after) - np.asarray(turned)).max() > 1e-3, positions
 
 
 # The program
@@ -377,6 +400,10 @@ def test_the_run_leaves_what_it_says(folder, finished):
     wanted = lines(folder, "test_2016_flickr.de.gz")
     score = sacrebleu.corpus_bleu(translations, [wanted]).score
     np.testing.assert_allclose(said["test_bleu"], score)
+    model = translation_prediction.load(finished, "examples.translation")
+    greedily = translation_prediction.Translate(model, 1)(lines(folder, "test_2016_flickr.en.gz"))
+    score = sacrebleu.corpus_bleu(greedily, [wanted]).score
+    np.testing.assert_allclose(said["test_greedy_bleu"], score)
     assert said["bleu_signature"].startswith("nrefs:1|case:mixed|")
     losses = [epoch["train_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] and all(epoch["tokens_per_second"] for epoch in said["epochs"])
@@ -453,6 +480,7 @@ def test_recurrent_models_run(folder, tmp_path, name):
         ["--epochs", "0"],
         ["--vocabulary-size", "10"],
         ["--dropout", "1"],
+        ["--positions", "none"],
         ["--data-dir", "x", "--sample"],
         ["translate"],
         ["translate", "runs/translation-transformer"],
@@ -464,6 +492,11 @@ def test_wrong_command_line(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(*arguments)
     assert exit_.value.code == 2 and "usage: " in capsys.readouterr().err
+
+
+def test_positions_of_recurrent_models_are_refused(tmp_path, capsys):
+    assert main("--model", "luong", "--positions", "shaw", "--output", tmp_path / "x") == 2
+    assert "--positions is for the transformer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["--sample"], ["translate", "nowhere", "text"]])
