@@ -377,18 +377,21 @@ class NoWeights(keras.layers.Layer):
 def decoding_contestant(label, groups):
     """The attention of one new token over a cache of `case.length`, its own key included."""
 
+    def attend(query, key, value):
+        # As a cache holds them: heads before slots.
+        turned = (ops.transpose(array, (0, 2, 1, 3)) for array in (key, value))
+        offset = key.shape[2] - 1
+        return keras_attention.ops.attend(query, *turned, offset=offset, pattern="causal")
+
     def prepare(case):
         rng = np.random.default_rng(0)
-        shapes = [(1, case.heads), (case.length, groups), (case.length, groups)]
         inputs = [
             ops.convert_to_tensor(
                 rng.standard_normal((case.batch, *shape, case.key_dim), dtype="float32")
             )
-            for shape in shapes
+            for shape in [(1, case.heads), (groups, case.length), (groups, case.length)]
         ]
-        layer = NoWeights(
-            functools.partial(keras_attention.ops.attend, offset=case.length - 1, pattern="causal")
-        )
+        layer = NoWeights(attend)
         return compiled(layer, layer, inputs, case)
 
     return Contestant(label, prepare)
@@ -800,6 +803,9 @@ def line(result):
     return f"| {' | '.join(cells)} |"
 
 
+SETTINGS = ("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
+
+
 def surroundings(options):
     """Versions and the machine."""
     found = gpu()
@@ -820,6 +826,8 @@ def surroundings(options):
             "processor": processor(),
             "device": found[0] if found else "CPU",
         },
+        # What changes the speed of TensorFlow's products; unset is its own choice.
+        "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         "small": options.small,
         "repeats": options.repeats,
         "seconds": options.seconds,
@@ -840,6 +848,7 @@ def preamble(report):
         f"{report['date']}, {report['backend']}: {versions}. {machine['device']}; "
         f"{machine['cores']} cores, {machine['architecture']}, {machine['processor']}."
     )
+    text += "".join(f" {name}={value}." for name, value in report["environment"].items())
     return text + (" Small sizes: these figures mean nothing." if report["small"] else "")
 
 
