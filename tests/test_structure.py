@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Data flows down: each part may import those on later lines, and itself.
 ORDER = [
     {"__init__"},
-    {"visualization", "generation"},
+    {"convert", "generation", "visualization"},
     {"layers", "ops"},
     {"scores", "normalizations", "patterns", "positions", "regularizers", "losses", "schedules"},
     {"kernels", "inputs"},
@@ -142,31 +142,22 @@ def test_the_door_names_all_that_it_imports():
 
 
 IMPORT = """
-import sys, time
+import sys
 import keras
-start = time.process_time()
 before = set(sys.modules)
 import keras_attention
-print(time.process_time() - start)
-print(*{name.split(".")[0] for name in set(sys.modules) - before})
+print(*{name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)
 """
 
 
-# In seconds of the processor, so that what else the machine does counts for little.
-def test_import_is_quick_and_draws_in_nothing_heavy():
-    seconds = []
-    while len(seconds) < 3 and min(seconds, default=1) > 0.2:
-        process = subprocess.run(
-            [sys.executable, "-c", IMPORT],
-            cwd=PACKAGE.parent,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        took, modules = process.stdout.splitlines()[-2:]
-        seconds.append(float(took))
-        heavy = {"matplotlib", "tensorflow_datasets", "keras_nlp", "keras_hub"}
-        assert "keras_attention" in modules.split()
-        assert not heavy & set(modules.split())
-    assert min(seconds) <= 0.2, seconds
+# Nothing is timed: an import that draws in nothing is quick on any machine.
+def test_import_draws_in_nothing_but_itself():
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORT],
+        cwd=PACKAGE.parent,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert process.stdout.split() == ["keras_attention"]
