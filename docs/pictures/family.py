@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 
 import keras_attention
-from keras_attention import normalizations, ops, patterns, regularizers
+from keras_attention import normalizations, ops, regularizers
 
 HERE = pathlib.Path(__file__).parent
 INK, WARM, GREEN, GREY = "#1f4e79", "#c8553d", "#5b8c5a", "#8a8a8a"
@@ -54,27 +54,6 @@ def save(figure, name):
 
 
 # Patterns
-
-
-def draw_patterns():
-    """The patterns, asked about 16 by 16 positions."""
-    shown = {
-        "Causal()": patterns.Causal(),
-        "SlidingWindow(2, 1)": patterns.SlidingWindow(2, 1),
-        "Dilated(3)": patterns.Dilated(3),
-        "Strided(4)": patterns.Strided(4),
-        "Prefix(4)": patterns.Prefix(4),
-        "Block(4)": patterns.Block(4),
-        "Causal() & SlidingWindow(3, 0)": patterns.Causal() & patterns.SlidingWindow(3, 0),
-        "Causal() | Prefix(5)": patterns.Causal() | patterns.Prefix(5),
-    }
-    figure, axes = plt.subplots(2, 4, figsize=(9.2, 5))
-    places = np.arange(16)
-    for axis, (title, pattern) in zip(axes.flat, shown.items(), strict=True):
-        grid(axis, array(pattern(places, places)), title)
-    axes[0, 0].set_ylabel("queries")
-    axes[0, 0].set_xlabel("keys")
-    save(figure, "patterns")
 
 
 def draw_patterns_presets():

@@ -1,0 +1,17 @@
+"""MkDocs hook: what Markdown in the repository writes another way than MkDocs reads it."""
+
+import re
+
+# Shown, and not run by the tests.
+MARKED = re.compile(r"^(\s*```+python) no-run$", re.MULTILINE)
+CODE = re.compile(r"<code>[^<]*</code>")
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Blocks of Python that are not run, as Python."""
+    return MARKED.sub(r"\1", markdown)
+
+
+def on_page_content(content, page, config, files):
+    """Code whose pipes a table had to escape, without the escapes."""
+    return CODE.sub(lambda code: code[0].replace(r"\|", "|"), content)
