@@ -456,7 +456,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("given, expected", CHOICES)
 def test_the_choice(monkeypatch, given, expected):
-    monkeypatch.setattr(primitives, "fused", None)
+    monkeypatch.setattr(primitives, "FUSED_READS", None)
     given = dict(given)
     if "query_positions" in given:
         given["query_positions"] = given["query_positions"].astype("int32")

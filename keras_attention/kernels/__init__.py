@@ -199,7 +199,8 @@ def choose(task, kernel="auto"):
         return "banded", "the pattern lets a query see few keys, and only those are computed"
     return (
         "blockwise",
-        f"no more than a block of scores is held at once; not 'banded': {cannot['banded']}",
+        "no more than a block of scores is held at once; "
+        f"not 'banded': {cannot['banded']}; not 'fused': {cannot['fused']}",
     )
 
 

@@ -4,6 +4,8 @@ Sizes, counts and starts are integers, or integer scalars of TensorFlow where a 
 a length yet.
 """
 
+import functools
+
 import keras
 
 ops = keras.ops
@@ -136,7 +138,7 @@ if keras.config.backend() == "tensorflow":
             found, arrays, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
 
-    fused = None
+    FUSED_READS = None
 
     # By default, numbers are others under XLA, and on processor cores take up to 100 times as long.
     _GENERATOR = "philox"
@@ -231,7 +233,48 @@ elif keras.config.backend() == "jax":
     def pullback(function, arrays):
         return jax.vjp(function, *arrays)
 
-    fused = None
+    FUSED_READS = "lengths"
+    # Tests put others here, which every processor has.
+    FUSED = {"platform": "cuda", "implementation": "cudnn"}
+
+    def fused(query, key, value, lengths, causal, scale):
+        return jax.nn.dot_product_attention(
+            query,
+            key,
+            value,
+            scale=scale,
+            is_causal=causal,
+            key_value_seq_lengths=lengths,
+            implementation=FUSED["implementation"],
+        )
+
+    def fused_refuses(query, key, value, causal):
+        if jax.default_backend() == "cpu":
+            return "cuDNN's kernel needs a GPU"
+        alike = [
+            jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
+            for x in (query, key, value)
+        ]
+        return _refusal(causal, *alike)
+
+    @functools.cache
+    def _refusal(causal, *arrays):
+        # JAX checks sizes, dtypes and the GPU while tracing, more strictly with a gradient.
+        lengths = jax.ShapeDtypeStruct(arrays[0].shape[:1], "int32")
+
+        def trained(lengths, *arrays):
+            return jax.vjp(lambda *x: fused(*x, lengths, causal, 1.0), *arrays)[0]
+
+        try:
+            jax.eval_shape(trained, lengths, *arrays)
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            return f"JAX refuses: {error}".rstrip(".")
+        return None
+
+    def where_fused(function, otherwise, arrays):
+        """`function(*arrays)` in programs for a GPU, `otherwise(*arrays)` in those for others."""
+        on_it = {FUSED["platform"]: function}
+        return lax.platform_dependent(*arrays, **on_it, default=otherwise)
 
     def uniform(shape, seed):
         return keras.random.uniform(shape, dtype="float32", seed=seed)
@@ -318,8 +361,9 @@ else:
 
         return found.detach(), pull
 
+    FUSED_READS = "masks"
+
     def fused(query, key, value, mask, causal, scale):
-        """Attention (B, T, H, K) by the backend, or None where it has none that is used."""
         found = torch.nn.functional.scaled_dot_product_attention(
             *(array.transpose(1, 2) for array in (query, key, value)),
             attn_mask=mask,

@@ -37,7 +37,7 @@ class MultiHeadAttention(Attention):
             between batch and features.
         sliding_window: None, or w to see only keys at a distance below w.
         flash_attention: None, True or False, kept for Keras's sake, without effect: the kernel is
-            chosen by what is asked for (see `ops.explain`).
+            chosen by what is asked for (see `ops.explain`), and never changes the answer.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
             activity_regularizer, kernel_constraint, bias_constraint: of the projections.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
