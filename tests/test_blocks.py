@@ -265,9 +265,8 @@ def test_fused_by_lengths_is_the_reference(name, on_processor_cores):
 
 
 @by_lengths
-def test_lengths_are_read_where_padding_comes_last(monkeypatch, on_processor_cores):
+def test_lengths_are_read_where_padding_comes_last(on_processor_cores):
     """Outside of compiled programs one kernel runs, and it is seen which."""
-    monkeypatch.setattr(primitives, "where_fused", lambda run, _, arrays: run(*arrays))
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
     for mask, fused in ((lengths(9, S), True), (~lengths(9, 3), False), (some(B, 1, 1, S), False)):
         on_processor_cores.clear()
@@ -276,6 +275,11 @@ def test_lengths_are_read_where_padding_comes_last(monkeypatch, on_processor_cor
     on_processor_cores.clear()
     kernels.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
     assert np.array_equal(on_processor_cores[0][3], [1, 4])
+    # An array that lies elsewhere than where the kernel is.
+    on_processor_cores.clear()
+    primitives.FUSED["platform"] = "cuda"
+    kernels.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
+    assert not on_processor_cores
 
 
 @by_lengths

@@ -273,6 +273,11 @@ elif keras.config.backend() == "jax":
 
     def where_fused(function, otherwise, arrays):
         """`function(*arrays)` in programs for a GPU, `otherwise(*arrays)` in those for others."""
+        if not any(isinstance(array, jax.core.Tracer) for array in arrays):
+            # No program, and the place is known: one of two would be compiled at each call.
+            (device, *_) = arrays[0].devices()
+            platform = "cuda" if device.platform == "gpu" else device.platform
+            return (function if platform == FUSED["platform"] else otherwise)(*arrays)
         on_it = {FUSED["platform"]: function}
         return lax.platform_dependent(*arrays, **on_it, default=otherwise)
 
