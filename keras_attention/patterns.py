@@ -106,10 +106,20 @@ class Pattern(saving.Configurable):
         query_positions = ops.convert_to_tensor(query_positions, dtype="int32")
         key_positions = ops.convert_to_tensor(key_positions, dtype="int32")
         if len(query_positions.shape) == 0:
-            return self.attends(query_positions, key_positions)
-        # Not by `[..., None]`, which cannot be exported to ONNX from within a loop.
-        i, j = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
-        return self.attends(i, j)
+            i, j = query_positions, key_positions
+        else:
+            # Not by `[..., None]`, which cannot be exported to ONNX from within a loop.
+            i, j = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
+        allowed = self.attends(i, j)
+        kind = type(allowed).__name__
+        if hasattr(allowed, "dtype"):
+            kind = keras.backend.standardize_dtype(allowed.dtype)
+        if kind != "bool":
+            raise TypeError(
+                "`attends(self, i, j)` of a pattern must return booleans, True where the query may "
+                f"attend to the key. Received: {kind} from {self!r}"
+            )
+        return allowed
 
     def __and__(self, other):
         return And([self, other]) if isinstance(other, Pattern) else NotImplemented

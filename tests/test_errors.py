@@ -90,6 +90,11 @@ def decoder(causal=True):
     return block
 
 
+class Nearness(patterns.Pattern):
+    def attends(self, i, j):
+        return i - j
+
+
 class Misshapen(scores.Score):
     """Forgets where the heads belong."""
 
@@ -322,6 +327,11 @@ ROWS = {
         lambda: patterns.Pattern()(3, 4),
         TypeError,
         r"Pattern must implement `attends\(self, i, j\)`\.",
+    ),
+    "a pattern of numbers": (
+        lambda: ka.SelfAttention(2, 4, pattern=Nearness())(X),
+        TypeError,
+        r"must return booleans, .* Received: int32 from Nearness\(\)",
     ),
     "a pattern as a truth value": (
         lambda: patterns.Causal() and patterns.SlidingWindow(2, 2),
