@@ -18,6 +18,7 @@ A pattern of your own is a subclass with one method:
 """
 
 import dataclasses
+import functools
 import math
 
 import keras
@@ -110,15 +111,10 @@ class Pattern(saving.Configurable):
         else:
             # Not by `[..., None]`, which cannot be exported to ONNX from within a loop.
             i, j = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
-        allowed = self.attends(i, j)
-        kind = type(allowed).__name__
-        if hasattr(allowed, "dtype"):
-            kind = keras.backend.standardize_dtype(allowed.dtype)
-        if kind != "bool":
-            raise TypeError(
-                "`attends(self, i, j)` of a pattern must return booleans, True where the query may "
-                f"attend to the key. Received: {kind} from {self!r}"
-            )
+        allowed = ops.convert_to_tensor(_asked(self, i, j))
+        if len(allowed.shape) < min(2, len(i.shape)):
+            # The same for all pairs.
+            allowed = ops.logical_and(allowed, ops.logical_or(ops.equal(i, i), ops.equal(j, j)))
         return allowed
 
     def __and__(self, other):
@@ -292,6 +288,20 @@ class Block(Pattern):
         return Span(self.size - 1, self.size - 1)
 
 
+def _asked(pattern, i, j):
+    """What a pattern says of pairs; a mask to be added would count as its own opposite."""
+    allowed = pattern.attends(i, j)
+    kind = type(allowed).__name__
+    if hasattr(allowed, "dtype"):
+        kind = keras.backend.standardize_dtype(allowed.dtype)
+    if kind != "bool":
+        raise TypeError(
+            "`attends(self, i, j)` of a pattern must return booleans, True where the query may "
+            f"attend to the key. Received: {kind} from {pattern!r}"
+        )
+    return allowed
+
+
 class _Combination(Pattern):
     """Two or more patterns under an operator that neither order nor repetition matters to."""
 
@@ -329,10 +339,7 @@ class And(_Combination):
     symbol = "&"
 
     def attends(self, i, j):
-        allowed = self.patterns[0].attends(i, j)
-        for pattern in self.patterns[1:]:
-            allowed = ops.logical_and(allowed, pattern.attends(i, j))
-        return allowed
+        return functools.reduce(ops.logical_and, [_asked(part, i, j) for part in self.patterns])
 
     def span(self):
         spans = [pattern.span() for pattern in self.patterns]
@@ -363,10 +370,7 @@ class Or(_Combination):
     symbol = "|"
 
     def attends(self, i, j):
-        allowed = self.patterns[0].attends(i, j)
-        for pattern in self.patterns[1:]:
-            allowed = ops.logical_or(allowed, pattern.attends(i, j))
-        return allowed
+        return functools.reduce(ops.logical_or, [_asked(part, i, j) for part in self.patterns])
 
     def span(self):
         spans = [pattern.span() for pattern in self.patterns]
@@ -394,7 +398,7 @@ class Not(Pattern):
         self.pattern = pattern
 
     def attends(self, i, j):
-        return ops.logical_not(self.pattern.attends(i, j))
+        return ops.logical_not(_asked(self.pattern, i, j))
 
     def span(self):
         return Span(by_distance=self.pattern.span().by_distance)

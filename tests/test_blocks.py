@@ -226,6 +226,25 @@ def check_huge_numbers(kernel, dtype, mask):
     np.testing.assert_allclose(found, expected, rtol=2 * rounding, atol=rounding)
 
 
+@by_masks
+def test_fused_with_infinite_keys_that_are_masked():
+    query, key, value = (random(B, n, H, K, seed=n).astype("float16") for n in (T, S, S))
+    key[0, S - 1] = np.inf
+    mask = {"mask": tensor(np.arange(S)[None, None, None] < S - 1)}
+    weights = tensor(random(B, T, H, K).astype("float16"))
+
+    def answers(kernel):
+        def attend(*arrays):
+            return kernels.attend(*arrays, kernel=kernel, **mask).output
+
+        output = keras.ops.convert_to_numpy(attend(*map(tensor, (query, key, value))))
+        return output, gradients(lambda *x: attend(*x) * weights, [query, key, value])[0]
+
+    for found, expected in zip(answers("fused"), answers("reference"), strict=True):
+        # Gradients are sums of numbers rounded to float16.
+        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.fixture
 def on_processor_cores(monkeypatch):
     """JAX's own attention of whole scores in place of cuDNN's, which needs a GPU."""

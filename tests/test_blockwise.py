@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keras_attention
 from keras_attention import kernels, ops, patterns, positions
 from keras_attention.kernels import blockwise
 from tests.gradients import gradients
@@ -468,8 +469,27 @@ def test_unknown_lengths(name, blocks):
         # The same function, of other lengths and another batch.
         if name in ("causal", "shaw"):
             groups = arrays["key"].shape[2]
-            for sizes in ((1, 70, 20), (3, 1, 5), (2, 6, 1), (2, 0, 4), (2, 4, 0)):
+            for sizes in ((1, 70, 20), (3, 1, 5), (2, 6, 1), (2, 0, 4), (2, 4, 0), (0, 5, 6)):
                 check({**arrays, **inputs(*sizes, groups=groups)})
+
+
+@on_tensorflow
+def test_a_batch_of_no_rows_among_unknown_sizes():
+    import tensorflow as tf
+
+    layer = keras_attention.SelfAttention(2, 4, pattern=patterns.SlidingWindow(3, 0))
+    layer.build((None, None, 8))
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None, None, 8))])
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x)
+        return output, tape.gradient(output, x)
+
+    for length in (6, 1):
+        output, gradient = step(tf.zeros((0, length, 8)))
+        assert output.shape == gradient.shape == (0, length, 8)
 
 
 # Huge numbers

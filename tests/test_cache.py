@@ -456,6 +456,34 @@ def test_a_batch_and_a_length_that_are_not_known(pattern):
         agree(run(X[:rows], first)[:, size:], expected[:rows, size:])
 
 
+@pytest.mark.parametrize("slots", [T, 4])
+def test_a_window_and_slots_that_are_not_known(slots):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("only TensorFlow has shapes that are not known")
+    import tensorflow as tf
+
+    # As a cache of its own makes it, and one that is shorter than the window.
+    layer = heads(pattern=patterns.SlidingWindow(T - 1, 0), position="rotary")
+    cache = layer.make_cache(B, slots)
+    sizes = {"key": (None, H, None, 8), "value": (None, H, None, 6), "index": (None,)}
+    spec = {name: tf.TensorSpec(shape, cache[name].dtype) for name, shape in sizes.items()}
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None, None, D)), spec])
+    def run(x, cache):
+        return layer(x, cache=cache)
+
+    expected = layer(X, use_causal_mask=True)
+    output, cache = run(X[:, :3], cache)
+    agree(output, expected[:, :3])
+    output, cache = run(X[:, 3:4], cache)
+    agree(output, expected[:, 3:4])
+    output, _ = run(X[:, 4:6], cache)
+    if slots == T:
+        agree(output, expected[:, 4:6])
+    else:
+        assert np.isnan(numpy(output)).all()
+
+
 def test_gradients_pass_through_a_cache():
     layer = heads(pattern=patterns.SlidingWindow(3, 0), position="rotary")
 
@@ -573,9 +601,32 @@ def test_memory_without_projections():
 
 def test_memory_in_half_precision():
     layer = across(dtype="mixed_bfloat16")
-    memory = layer.cache_memory(CONTEXT)
+    carried = keras.ops.convert_to_tensor(THERE)
+    context = masks.carry(keras.ops.convert_to_tensor(CONTEXT), carried)
+    memory = layer.cache_memory(context)
     assert keras.backend.standardize_dtype(memory["key"].dtype) == "bfloat16"
-    agree(layer(X, cache=memory)[0], layer(X, CONTEXT), 1e-2)
+    np.testing.assert_array_equal(numpy(memory["mask"]), THERE)
+    agree(layer(X, cache=memory)[0], layer(X, context), 1e-2)
+
+
+def test_a_mask_of_all_rows_is_one_of_each():
+    layer, there = heads(), np.arange(T)[None] < 6
+    for size in (1, 2):
+        cache = layer.make_cache(B, T)
+        for at in range(4, 8, size):
+            _, cache = layer(X[:, at : at + size], query_mask=there[:, at : at + size], cache=cache)
+        np.testing.assert_array_equal(numpy(cache["index"]), [2] * B)
+    memory = across().cache_memory(CONTEXT, key_mask=THERE[:1])
+    np.testing.assert_array_equal(numpy(memory["mask"]), np.repeat(THERE[:1], B, axis=0))
+
+
+@pytest.mark.parametrize("pattern", ["none", "window"])
+def test_no_tokens_change_nothing(pattern):
+    layer = heads(pattern=PATTERNS[pattern](), position="rotary")
+    cache = layer(X[:, :3], cache=layer.make_cache(B, T))[1]
+    output, same = layer(X[:, 3:3], cache=cache)
+    assert output.shape == (B, 0, D)
+    agree(layer(X[:, 3:4], cache=same)[0], layer(X[:, 3:4], cache=cache)[0], 0)
 
 
 def test_a_query_mask_counts_with_memory():

@@ -333,6 +333,16 @@ ROWS = {
         TypeError,
         r"must return booleans, .* Received: int32 from Nearness\(\)",
     ),
+    "a pattern of numbers among others": (
+        lambda: ka.SelfAttention(2, 4, pattern=Nearness())(X, use_causal_mask=True),
+        TypeError,
+        r"must return booleans, .* Received: int32 from Nearness\(\)",
+    ),
+    "a pattern of numbers turned round": (
+        lambda: (patterns.Prefix(3) | ~Nearness())([0], [0]),
+        TypeError,
+        r"must return booleans, .* Received: int32 from Nearness\(\)",
+    ),
     "a pattern as a truth value": (
         lambda: patterns.Causal() and patterns.SlidingWindow(2, 2),
         TypeError,
@@ -723,6 +733,16 @@ ROWS = {
         lambda: decoder()(X, decoder().cache_context(Y), context_mask=np.ones((B, S), bool)),
         ValueError,
         r"What `cache_context` made knows its mask\. Received a `context_mask` beside it",
+    ),
+    "the tokens of a cache in place of a context": (
+        lambda: decoder()(X, decoder().make_cache(B, S)),
+        ValueError,
+        r"or what `cache_context` gave\. Received a dict of \['index', 'key', 'value'\]",
+    ),
+    "the memory of a context in place of a cache": (
+        lambda: decoder()(X, Y, cache=decoder().cache_context(Y)),
+        ValueError,
+        r"what `make_cache` or a call gave\. Received what `cache_context` gave, which is passed",
     ),
     "the memory of a block without weights": (
         lambda: ka.TransformerBlock(8, 2, cross_attention=True).cache_context(Y),

@@ -559,9 +559,10 @@ def test_repetition_penalty_by_definition(penalty):
             )
 
 
-def test_a_tiny_temperature_is_greedy_and_finite():
+@pytest.mark.parametrize("temperature", [1e-37, 1e-60])
+def test_a_tiny_temperature_is_greedy_and_finite(temperature):
     table, options = random_table(), {"max_tokens": LENGTH, "stop_tokens": (0, 2)}
-    cold = toy("sample", table, TOKENS, temperature=1e-37, top_p=0.5, seed=0, **options)
+    cold = toy("sample", table, TOKENS, temperature=temperature, top_p=0.5, seed=0, **options)
     greedy = toy("greedy", table, TOKENS, **options)
     np.testing.assert_array_equal(cold.tokens, greedy.tokens)
     assert np.isfinite(cold.log_probabilities).all()

@@ -253,7 +253,18 @@ class Majority(patterns.Pattern):
         return 2 * votes > len(self.members)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Anything(patterns.Pattern):
+    """Of no array at all."""
+
+    def attends(self, i, j):
+        return True
+
+
 OWN = [
+    (Anything(), lambda i, j: True),
+    (Anything() & Even(), lambda i, j: j % 2 == 0),
+    (~Anything(), lambda i, j: False),
     (Even(), lambda i, j: j % 2 == 0),
     (Causal() & Even(), lambda i, j: j <= i and j % 2 == 0),
     (

@@ -99,7 +99,8 @@ def sample(
         if repetition_penalty != 1:
             logits = _penalized(logits, history, lengths, repetition_penalty)
         # The best first at 0: a small temperature can then not make two of them infinite.
-        logits = (logits - ops.max(logits, axis=-1, keepdims=True)) / temperature
+        # And float32 has nothing much smaller to divide by.
+        logits = (logits - ops.max(logits, axis=-1, keepdims=True)) / max(temperature, 1e-30)
         candidates = None
         if top_k is not None:
             logits, candidates = ops.top_k(logits, min(top_k, logits.shape[-1]))

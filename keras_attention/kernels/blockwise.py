@@ -97,7 +97,7 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
     else:
         # All the batch at once where it is small. A length may be 0, and still makes a block.
         some = groups
-        few = ops.where(batch * heads * pairs <= 4 * elements, most(1, batch), 1)
+        few = ops.where(batch * heads * pairs <= 4 * elements, batch, 1)
     together = some * repeats
     if known(pairs) and pairs * together <= elements:
         rows, columns = queries, keys
@@ -117,7 +117,7 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
             some = _divisor(groups, elements // max(1, repeats * rows * columns))
     query_blocks, rows = blocks(queries, rows)
     key_blocks, columns = blocks(keys, columns)
-    batches = 1 if few is batch else batch // few
+    batches = 1 if few is batch else most(1, batch) // most(1, few)
     return Plan(
         few, some, repeats, rows, columns, batches, groups // some, query_blocks, key_blocks
     )

@@ -24,6 +24,8 @@ ops = keras.ops
 
 # A mask may have so many elements, of 5 bytes each.
 ELEMENTS = 2**24
+# Of float16.
+LARGEST_HALF = 65504.0
 
 
 def why_not(task):
@@ -77,8 +79,10 @@ def _causal(task):
 def _arrays(task):
     """Query, key and value, such that scores are finite."""
     query, key, value = map(ops.convert_to_tensor, (task.query, task.key, task.value))
-    # Numbers of float16 are small enough.
-    if keras.backend.standardize_dtype(query.dtype) != "float16":
+    if keras.backend.standardize_dtype(query.dtype) == "float16":
+        # Only infinity is too large.
+        query, key = (ops.clip(array, -LARGEST_HALF, LARGEST_HALF) for array in (query, key))
+    else:
         query, key = finite(query), finite(key)
     return query, key, value
 

@@ -119,6 +119,8 @@ def append(cache, key, value, mask=None):
     Args:
         mask: (B, T), which of the tokens are real; None for all. The others are left out.
     """
+    if key.shape[1] == 0:
+        return dict(cache)
     write = _write_one if key.shape[1] == 1 else _write_many
     new = end(cache["index"], ops.shape(key)[1], mask)
     return {

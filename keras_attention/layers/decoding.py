@@ -95,17 +95,21 @@ class Decoding:
                 f"it in the `call` of a layer or a model of your own. Received: value={value!r}"
             )
         self._check_caches()
-        value, key = (
-            x if x is None else self.dtype_policy.convert_input(x, self.autocast, self.input_dtype)
-            for x in (value, key)
-        )
+        value, key = self._converted(value), self._converted(key)
         (_, value, key), (_, value_mask, key_mask) = inputs.three_inputs(
             (value, value, key), (None, None, key_mask)
         )
         mask = masks.both(value_mask, key_mask)
-        if mask is None:
-            mask = ops.ones(ops.shape(value)[:2], "bool")
+        mask = ops.ones((1, 1), "bool") if mask is None else mask
+        mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return caches.memory(self._project_key(key), self._project_value(value), mask)
+
+    def _converted(self, x):
+        """An argument as a call would get it, with the mask that it carries."""
+        if x is None:
+            return None
+        converted = self.dtype_policy.convert_input(x, self.autocast, self.input_dtype)
+        return converted if converted is x else masks.carry(converted, masks.implicit(x))
 
     def _window(self):
         """How many tokens, itself included, a query can see of the past; None for all."""
@@ -145,7 +149,7 @@ class Decoding:
         else:
             self._check_decodes()
             refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
-        refused = [name for name in refused if given[name] is not None]
+        refused = [name for name in refused if given.get(name) is not None]
         if refused:
             raise ValueError(
                 f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "
@@ -161,15 +165,22 @@ class Decoding:
     def _is_ring(self, cache):
         """Whether a cache may lose tokens, since the pattern does not let anyone see them again."""
         window, length = self._window(), cache["key"].shape[2]
-        return not caches.is_memory(cache) and window is not None and length >= window
+        if caches.is_memory(cache) or window is None:
+            return False
+        # Of slots that a graph does not know, any number may be: a ring is right for all.
+        return length is None or length >= window
 
     def _append(self, query, mask, cache, return_attention_scores, training):
         """What `call` returns with a cache that the tokens of `query` are appended to."""
         count, length = ops.shape(query)[1], caches.length(cache)
+        if mask is not None:
+            mask = ops.broadcast_to(mask, ops.shape(query)[:2])
         ring = self._is_ring(cache)
-        lost = None
+        lost, end = None, caches.end(cache["index"], count, mask)
         if not ring:
-            lost = caches.overflow(caches.end(cache["index"], count, mask), length)
+            lost = caches.overflow(end, length)
+        elif cache["key"].shape[2] is None:
+            lost = ops.logical_and(end > length, length < self._window())
         places = caches.positions(cache["index"], count, mask)
         query_heads, value, key = self._project(query, query, query)
         encoded = self.position is not None and self.position.encodes_alone

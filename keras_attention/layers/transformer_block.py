@@ -258,7 +258,7 @@ class TransformerBlock(ExactInputs):
             context, context_mask: as of a call, the mask it carries included.
 
         Returns:
-            `{"key": (B, S, G, K), "value": (B, S, G, V), "mask": (B, S)}`.
+            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
 
         Raises:
             ValueError: the block has no cross-attention, or is not built.
@@ -283,12 +283,26 @@ class TransformerBlock(ExactInputs):
                 f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
             )
 
+    def _check_cached(self, x, cache, return_attention_scores):
+        self._check_causal()
+        if isinstance(cache, dict) and caches.is_memory(cache):
+            raise ValueError(
+                "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
+                "gave, which is passed as `context`"
+            )
+        self.attention._check_cached(x, cache, return_attention_scores)
+
     def _check_context(self, context, context_mask=None):
         if self.cross_attention == (context is None):
             raise ValueError(
                 "A block takes a `context` if, and only if, it was made with cross_attention=True. "
                 f"Received: cross_attention={self.cross_attention}, and "
                 + ("no `context`" if context is None else "a `context`")
+            )
+        if isinstance(context, dict) and not caches.is_memory(context):
+            raise ValueError(
+                "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
+                f"{sorted(context)}"
             )
         if isinstance(context, dict) and context_mask is not None:
             raise ValueError(
@@ -313,7 +327,7 @@ class TransformerBlock(ExactInputs):
     ):
         context_mask = self._read_context(context, context_mask)
         if cache is not None:
-            self._check_causal()
+            self._check_cached(x, cache, return_attention_scores)
         mask = masks.both(
             masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
         )
@@ -413,7 +427,7 @@ class TransformerBlock(ExactInputs):
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
         keys, scores = x.shape[1], {}
         if cache is not None:
-            self._check_causal()
+            self._check_cached(x, cache, return_attention_scores)
             keys, cache = cache["key"].shape[2], caches.specs(cache)
         if return_attention_scores:
             scores["attention"] = self._scores(x, keys)
