@@ -10,7 +10,12 @@ VERSION = re.search(
     r'__version__ = "(.+)"', (HERE / "keras_attention/version.py").read_text(encoding="utf-8")
 ).group(1)
 
-EXAMPLES = ["tensorflow-datasets>=4.9.4", "importlib_resources", "matplotlib>=3.7"]
+EXAMPLES = [
+    "filelock>=3.12",
+    "tensorflow-datasets>=4.9.4",
+    "importlib_resources",
+    "matplotlib>=3.7",
+]
 TRANSLATION = ["keras-nlp", "sacrebleu>=2.4", "sentencepiece"]
 
 setup(

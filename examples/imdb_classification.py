@@ -47,27 +47,27 @@ def train(options):
     """The program's main job."""
     name = "post-positions" if options.positions else options.model
     output = options.output or Path("runs") / f"imdb-{name}"
-    run = RunDirectory(output, PROGRAM)
-    _require_tensorflow()
-    dataset = imdb_data.load(options.data_dir, options.sample)
-    if dataset.warning:
-        _shout(dataset.warning)
+    with RunDirectory(output, PROGRAM) as run:
+        _require_tensorflow()
+        dataset = imdb_data.load(options.data_dir, options.sample)
+        if dataset.warning:
+            _shout(dataset.warning)
 
-    from examples import imdb_models, imdb_training
+        from examples import imdb_models, imdb_training
 
-    recipe = imdb_models.RECIPES[name]
-    settings = {
-        key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
-        for key in ("epochs", "batch_size", "max_length", "vocabulary_size")
-    }
-    for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
-        settings[key] = getattr(options, key)
-    figures = imdb_training.train(run, name, dataset, settings)
-    print(
-        f"test accuracy {figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
-        f"on {imdb_training.describe_data(figures)}\n"
-        f"in {output}: {', '.join(sorted(path.name for path in output.iterdir()))}"
-    )
+        recipe = imdb_models.RECIPES[name]
+        settings = {
+            key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
+            for key in ("epochs", "batch_size", "max_length", "vocabulary_size")
+        }
+        for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
+            settings[key] = getattr(options, key)
+        figures = imdb_training.train(run, name, dataset, settings)
+        print(
+            f"test accuracy {figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
+            f"on {imdb_training.describe_data(figures)}\n"
+            f"in {output}: {', '.join(run.files())}"
+        )
     return 0
 
 

@@ -9,10 +9,10 @@ to last), figures.json, squares.png and alignments.png. It takes about two minut
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
+from examples import startup
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
 
@@ -38,15 +38,34 @@ def main(argv=None):
 
 def compare(options):
     """The program's job."""
-    run = RunDirectory(options.output, PROGRAM)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from examples import square_training
-
     names = ("seeds", "epochs", "train", "test", "hidden", "teacher_forcing", "noise")
-    figures = square_training.train(run, {name: getattr(options, name) for name in names})
-    print(square_training.report(figures))
-    print(f"in {options.output}: {', '.join(sorted(p.name for p in options.output.iterdir()))}")
+    settings = {name: getattr(options, name) for name in names}
+    with RunDirectory(options.output, PROGRAM) as run:
+        run.check(settings)
+        if run.finished:
+            print(f"The run in {options.output} is finished already.")
+        else:
+            with startup.quiet():
+                from examples import square_training
+
+            square_training.train(run, settings)
+        print(report(run.figures))
+        print(f"in {options.output}: {', '.join(run.files())}")
     return 0
+
+
+def report(figures):
+    """The comparison of a finished run, as text."""
+    lines = [f"mean test loss of {figures['settings']['seeds']} seeds (standard deviation):"]
+    for kind, mean in figures["means"].items():
+        spread = figures["standard_deviations"][kind]
+        spread = "" if spread is None else f" ({spread:.5f})"
+        lines.append(
+            f"  {kind.replace('_', ' '):18} {mean:.5f}{spread}, "
+            f"{figures['parameters'][kind]} parameters, {figures['seconds'][kind]:.0f} s"
+        )
+    lines.append(f"  {'rule of geometry':18} {figures['rule_loss']:.5f}")
+    return "\n".join(lines)
 
 
 def _parse(argv):

@@ -29,9 +29,6 @@ def train(run, settings):
         settings: the options of the command line that the figures depend on.
     """
     run.begin(settings, versions=_versions())
-    if run.figures["finished"]:
-        print(f"The run in {run.path} is finished already.")
-        return run.figures
     test = squares(settings["test"], np.random.default_rng(TEST_SEED), settings["noise"])
     losses, seconds, parameters, said = {}, {}, {}, {}
     for kind, attention in KINDS.items():
@@ -107,20 +104,6 @@ class Trainer:
         self.forecaster.training.fit(
             [first, last, coins], last, batch_size=BATCH, shuffle=False, verbose=0
         )
-
-
-def report(figures):
-    """The comparison, as text."""
-    lines = [f"mean test loss of {figures['settings']['seeds']} seeds (standard deviation):"]
-    for kind in KINDS:
-        spread = figures["standard_deviations"][kind]
-        spread = "" if spread is None else f" ({spread:.5f})"
-        lines.append(
-            f"  {kind.replace('_', ' '):18} {figures['means'][kind]:.5f}{spread}, "
-            f"{figures['parameters'][kind]} parameters, {figures['seconds'][kind]:.0f} s"
-        )
-    lines.append(f"  {'rule of geometry':18} {figures['rule_loss']:.5f}")
-    return "\n".join(lines)
 
 
 def _versions():

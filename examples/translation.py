@@ -17,7 +17,7 @@ import os
 import sys
 from pathlib import Path
 
-from examples import translation_data
+from examples import model_files, startup, translation_data, translation_recipes
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
 
@@ -25,7 +25,8 @@ from examples.run_directory import RunDirectory
 # a mistake in the command line should not.
 
 PROGRAM = "examples.translation"
-MODELS = ("transformer", "bahdanau", "luong")
+MODELS = tuple(translation_recipes.RECIPES)
+MODEL = "model.keras"
 POSITIONS = ("shaw", "rotary", "sin-cos")
 
 
@@ -52,39 +53,52 @@ def train(options):
     if options.positions and options.model != "transformer":
         raise UsageError(f"--positions is for the transformer. --model is {options.model}.")
     output = options.output or Path("runs") / f"translation-{options.model}"
-    run = RunDirectory(output, PROGRAM)
-    _require()
-    dataset = translation_data.load(
-        options.data_dir, options.source, options.target, options.sample
-    )
-    if dataset.warning:
-        _shout(dataset.warning)
-
-    from examples import translation_models, translation_training
-
-    recipe = translation_models.RECIPES[options.model]
+    where = {name: getattr(options, name) for name in ("data_dir", "source", "target", "sample")}
+    recipe = translation_recipes.RECIPES[options.model]
     settings = {
         key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
         for key in ("epochs", "batch_tokens", "vocabulary_size", "dropout", "positions")
     }
-    for key in ("small", "seed", "limit", "beams", "jit"):
+    for key in ("model", "small", "seed", "limit", "beams", "jit"):
         settings[key] = getattr(options, key)
-    figures = translation_training.train(run, options.model, dataset, settings)
-    sizes = figures["sizes"]
-    print(
+    settings["languages"] = translation_data.languages(**where)
+    with RunDirectory(output, PROGRAM) as run:
+        run.check(settings)
+        if run.finished:
+            print(f"The run in {output} is finished already.")
+        else:
+            _require()
+            dataset = translation_data.load(**where)
+            if dataset.warning:
+                _shout(dataset.warning)
+
+            from examples import translation_training
+
+            translation_training.train(run, dataset, settings)
+        print(report(run.figures))
+        print(f"in {output}: {', '.join(run.files())}")
+    return 0
+
+
+def report(figures):
+    """What a finished run has found, as text."""
+    settings, sizes = figures["settings"], figures["sizes"]
+    languages = figures.get("languages") or settings["languages"]
+    return (
         f"test BLEU {figures['test_bleu']:.2f} with {settings['beams']} beams and "
         f"{figures['test_greedy_bleu']:.2f} greedily, after {settings['epochs']} epochs; "
         f"validation BLEU {figures['validation_bleu']:.2f}\n"
         f"{figures['bleu_signature']}\n"
-        f"on {figures['dataset']}, {' to '.join(dataset.languages)}: {sizes['train']:,} training "
-        f"and {sizes['test']:,} test pairs\n"
-        f"in {output}: {', '.join(sorted(path.name for path in output.iterdir()))}"
+        f"on {figures['dataset']}, {' to '.join(languages)}: {sizes['train']:,} training "
+        f"and {sizes['test']:,} test pairs"
     )
-    return 0
 
 
 def translate(options):
     """What the model of an earlier run makes of some sentences."""
+    model_files.check_texts(options.sentences, "a sentence")
+    model_files.finished_run(options.directory, PROGRAM)
+    model_files.check(options.directory / MODEL)
     _require()
 
     from examples import translation_pictures, translation_prediction
@@ -108,16 +122,16 @@ def translate(options):
 
 def _require():
     """The trainer and the tokenizer inside the saved model are TensorFlow's."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # TensorFlow turns oneDNN's products on by itself on some processors only. Without them the
     # step of a small Transformer uses one core, and takes twice as long.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     backend = os.environ.get("KERAS_BACKEND")
     if backend in (None, "tensorflow"):
         try:
-            import keras
-            import keras_hub  # noqa: F401
-            import sacrebleu  # noqa: F401
+            with startup.quiet():
+                import keras
+                import keras_hub  # noqa: F401
+                import sacrebleu  # noqa: F401
         except ImportError as error:
             raise UsageError(
                 f"{error}. This example needs it: pip install tensorflow keras-nlp sacrebleu"

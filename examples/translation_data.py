@@ -65,13 +65,20 @@ class Dataset:
     warning: str = ""
 
 
+def languages(data_dir=None, source=None, target=None, sample=False):
+    """The languages that `load` looks for. Where it falls back to the sample, it has others."""
+    if data_dir is None and not sample:
+        return source or "pt", target or "en"
+    return source or "en", target or "de"
+
+
 def load(data_dir=None, source=None, target=None, sample=False):
     """The pairs in `data_dir`, else those of TensorFlow Datasets, else the embedded sample."""
+    source, target = languages(data_dir, source, target, sample)
     if data_dir is not None:
-        return from_folder(data_dir, source or "en", target or "de")
+        return from_folder(data_dir, source, target)
     if sample:
         return from_sample("--sample asked for it")
-    source, target = source or "pt", target or "en"
     try:
         return from_tensorflow_datasets(source, target)
     except Exception as error:  # Missing packages, proxies, disks, … : all mean "not to be had".

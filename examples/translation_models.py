@@ -4,8 +4,6 @@ All are `Translator`s: Keras models with the tokenizer inside, which are saved t
 Training calls them with whole sentences. Decoding calls `start` once and `step` for each subword.
 """
 
-import dataclasses
-
 import keras
 
 import keras_attention
@@ -245,85 +243,31 @@ class Recurrent(Translator):
 AVERAGED_STEPS = 500
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """A model and its defaults.
-
-    Attributes:
-        model: the class.
-        sizes: what it is made with, besides its vocabulary and its dropout.
-        small: what of these is less with `--small`.
-        rate: the highest learning rate, and the step that has it.
-        batch_tokens, epochs, dropout, positions, vocabulary_size: what the options of these names
-            default to.
-    """
-
-    model: type
-    sizes: dict
-    small: dict
-    rate: tuple
-    batch_tokens: int
-    epochs: int
-    dropout: float
-    positions: str | None = None
-    vocabulary_size: int = 6000
-
-    def build(self, tokenizer, dropout, small, positions=None):
-        """The model for a SentencePiece model, as bytes."""
-        size = translation_text.make_tokenizer(tokenizer).vocabulary_size()
-        sizes = {**self.sizes, **(self.small if small else {}), "dropout": dropout}
-        if positions:
-            sizes["positions"] = positions
-        model = self.model(size, tokenizer, **sizes)
-        model.build()
-        return model
-
-    def optimizer(self, steps):
-        """Adam, with a moving mean of the weights, for so many steps."""
-        highest, warmup_steps = self.rate
-        # Where all is short, so are the warmup and what the mean is over.
-        warmup_steps = min(warmup_steps, max(1, steps // 4))
-        return keras.optimizers.Adam(
-            keras_attention.schedules.InverseSquareRoot(
-                1, warmup_steps, scale=highest * warmup_steps**0.5
-            ),
-            beta_2=0.98,
-            epsilon=1e-9,
-            global_clipnorm=1.0,
-            use_ema=True,
-            ema_momentum=1 - 1 / min(AVERAGED_STEPS, max(2, steps // 10)),
-        )
+def build(recipe, tokenizer, dropout, small, positions=None):
+    """The model of a `Recipe` for a SentencePiece model, as bytes."""
+    sizes = {**recipe.sizes, **(recipe.small if small else {}), "dropout": dropout}
+    if positions:
+        sizes["positions"] = positions
+    size = translation_text.make_tokenizer(tokenizer).vocabulary_size()
+    model = {"Transformer": Transformer, "Recurrent": Recurrent}[recipe.model](
+        size, tokenizer, **sizes
+    )
+    model.build()
+    return model
 
 
-_SMALL_RECURRENT = {"dim": 64, "units": 64}
-
-RECIPES = {
-    "transformer": Recipe(
-        model=Transformer,
-        sizes={"layers": 4, "dim": 128, "intermediate_dim": 256, "num_heads": 4},
-        small={"layers": 1, "dim": 64, "intermediate_dim": 128, "num_heads": 2},
-        rate=(3e-3, 1000),
-        batch_tokens=1024,
-        epochs=10,
-        dropout=0.2,
-        positions="shaw",
-    ),
-    "bahdanau": Recipe(
-        model=Recurrent,
-        sizes={"mode": "bahdanau", "dim": 128, "units": 256},
-        small=_SMALL_RECURRENT,
-        rate=(2e-3, 500),
-        batch_tokens=2048,
-        epochs=15,
-        dropout=0.2,
-    ),
-    "luong": Recipe(
-        model=Recurrent,
-        sizes={"mode": "luong", "dim": 128, "units": 256},
-        small=_SMALL_RECURRENT,
-        rate=(2e-3, 500),
-        batch_tokens=2048,
-        epochs=15,
-        dropout=0.2,
-    ),
-}
+def optimizer(recipe, steps):
+    """Adam, with a moving mean of the weights, for so many steps."""
+    highest, warmup_steps = recipe.rate
+    # Where all is short, so are the warmup and what the mean is over.
+    warmup_steps = min(warmup_steps, max(1, steps // 4))
+    return keras.optimizers.Adam(
+        keras_attention.schedules.InverseSquareRoot(
+            1, warmup_steps, scale=highest * warmup_steps**0.5
+        ),
+        beta_2=0.98,
+        epsilon=1e-9,
+        global_clipnorm=1.0,
+        use_ema=True,
+        ema_momentum=1 - 1 / min(AVERAGED_STEPS, max(2, steps // 10)),
+    )

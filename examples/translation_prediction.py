@@ -5,7 +5,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from examples import run_directory, translation_text
+from examples import model_files, translation_text
 from examples.errors import UsageError
 from keras_attention import generation
 
@@ -20,18 +20,9 @@ def load(folder, program):
     """
     from examples import translation_models, translation_training
 
-    figures = run_directory.read_figures(folder, program)
-    if not figures["finished"]:
-        raise UsageError(
-            f"The run in {folder} is not finished ({len(figures['epochs'])} epochs so far): "
-            "start it again with the same settings."
-        )
+    model_files.finished_run(folder, program)
     file = Path(folder) / translation_training.MODEL
-    try:
-        model = keras.models.load_model(file)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{file} is not a model of this program: {reason}") from None
+    model = model_files.load(file)
     if not isinstance(model, translation_models.Translator):
         raise UsageError(f"{file} is not a model of this program: it is a {type(model).__name__}.")
     return model

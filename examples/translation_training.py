@@ -11,7 +11,13 @@ import sacrebleu
 import tensorflow as tf
 
 import keras_attention
-from examples import translation_models, translation_prediction, translation_text
+from examples import (
+    model_files,
+    translation_models,
+    translation_prediction,
+    translation_recipes,
+    translation_text,
+)
 
 MODEL = "model.keras"
 TOKENIZER = "tokenizer.spm"
@@ -20,8 +26,8 @@ ALIGNMENT = "alignment.png"
 TRANSLATIONS = "test.txt"
 
 
-def train(run, name, dataset, settings):
-    """Trains the model `name`, or resumes it, and returns the figures.
+def train(run, dataset, settings):
+    """Trains the model, or resumes it, and returns the figures.
 
     After each epoch the loss of the validation pairs is measured. Nothing is chosen by it: the
     epochs are as many as were asked for, and the model that is kept is the last, with the moving
@@ -29,41 +35,36 @@ def train(run, name, dataset, settings):
 
     Args:
         run: the `RunDirectory` to write to.
-        name: the recipe's.
         dataset: the `translation_data.Dataset`.
         settings: the options of the command line that the figures depend on.
     """
-    recipe = translation_models.RECIPES[name]
+    recipe = translation_recipes.RECIPES[settings["model"]]
     sets = {
         part: getattr(dataset, part).limited(settings["limit"], settings["seed"])
         for part in ("train", "validation", "test")
     }
     run.begin(
         {
-            "model": name,
             **settings,
-            "languages": list(dataset.languages),
             "data": [pairs.checksum() for pairs in sets.values()],
         },
         dataset=dataset.name,
         sizes={part: len(pairs) for part, pairs in sets.items()},
+        languages=list(dataset.languages),
         versions=_versions(),
         machine=_machine(),
     )
-    if run.figures["finished"]:
-        print(f"The run in {run.path} is finished already.")
-        return run.figures
 
     keras.utils.set_random_seed(settings["seed"])
-    model = run.load_checkpoint(keras.models.load_model)
+    model = run.load_checkpoint(model_files.load)
     if model is None:
         print("Learning subwords …", flush=True)
         tokenizer = translation_text.learn_tokenizer(
             [*sets["train"].source, *sets["train"].target], settings["vocabulary_size"]
         )
         run.write(TOKENIZER, lambda path: path.write_bytes(tokenizer))
-        model = recipe.build(
-            tokenizer, settings["dropout"], settings["small"], settings["positions"]
+        model = translation_models.build(
+            recipe, tokenizer, settings["dropout"], settings["small"], settings["positions"]
         )
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
@@ -76,7 +77,7 @@ def train(run, name, dataset, settings):
             encoded["train"], settings["batch_tokens"], np.random.default_rng(0)
         )
         model.compile(
-            recipe.optimizer(settings["epochs"] * len(batches)),
+            translation_models.optimizer(recipe, settings["epochs"] * len(batches)),
             keras_attention.losses.SmoothedCrossentropy(),
         )
     too_long = int(np.sum(encoded["train"].lengths > translation_text.LENGTHS[-1]))

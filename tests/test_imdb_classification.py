@@ -454,7 +454,12 @@ def damaged_figures(path):
 
 def lost_checkpoint(path):
     path.mkdir(parents=True)
-    said = {"program": imdb_classification.PROGRAM, "finished": False, "epochs": [{}, {}]}
+    said = {
+        "program": imdb_classification.PROGRAM,
+        "settings": {},
+        "finished": False,
+        "epochs": [{}, {}],
+    }
     (path / "figures.json").write_text(json.dumps(said))
 
 
@@ -463,7 +468,7 @@ def lost_checkpoint(path):
     [
         (a_file, "is a file"),
         (below_a_file, "cannot be written"),
-        (foreign_files, "holds files of something else (model.keras"),
+        (foreign_files, "is not a run of examples.imdb_classification: it holds model.keras"),
         (foreign_figures, "is of another program"),
         (damaged_figures, "is not JSON"),
         (lost_checkpoint, "checkpoint-2.keras is missing"),
@@ -502,6 +507,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(UsageError, match="disk full"):
         run.write("figures.json", fail)
     assert contents(run.path)["figures.json"] == before
+    run.close()
     RunDirectory(run.path, "program").begin({"seed": 0})
 
 

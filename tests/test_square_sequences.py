@@ -185,7 +185,7 @@ def test_wrong_command_line(arguments, capsys):
 def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("years of work")
     assert main("--small", "--output", tmp_path) == 2
-    assert "holds files of something else" in capsys.readouterr().err
+    assert "is not a run of examples.square_sequences" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
