@@ -85,7 +85,14 @@ class SmoothedCrossentropy(keras.losses.Loss):
             sample_weight = _for_each_token(
                 ops.convert_to_tensor(y_true), ops.convert_to_tensor(sample_weight)
             )
-        return super().__call__(y_true, y_pred, sample_weight)
+        # Keras casts the logits, and what they carry is lost before `call`.
+        mask = masks.implicit(y_pred)
+        if mask is not None:
+            y_pred = masks.carry(ops.convert_to_tensor(y_pred, dtype=self.dtype), mask)
+        loss = super().__call__(y_true, y_pred, sample_weight)
+        # Keras does not reduce what has no element and one axis.
+        reduced = self.reduction not in (None, "none")
+        return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
     def call(self, y_true, y_pred):
         if len(y_pred.shape) != len(y_true.shape) + 1 or not _go_together(y_true, y_pred):
@@ -94,15 +101,20 @@ class SmoothedCrossentropy(keras.losses.Loss):
                 "more, the vocabulary. Received: "
                 f"y_true.shape={tuple(y_true.shape)}, y_pred.shape={tuple(y_pred.shape)}"
             )
+        if 0 in y_true.shape:
+            # There is no largest logit to take off.
+            return ops.sum(y_pred, axis=-1)
         targets = ops.cast(y_true, "int32")
         real = None if self.ignore is None else ops.not_equal(targets, self.ignore)
+        # Keras multiplies by the mask: what is NaN at a masked position would stay so.
+        real = masks.both(real, masks.boolean("mask", masks.implicit(y_pred)))
         size = ops.shape(y_pred)[-1]
         known = ops.logical_and(targets >= 0, targets < size)
         losses = _token_losses(y_pred, ops.where(known, targets, 0), self.label_smoothing)
         losses = ops.where(known, losses, float("nan"))
         if real is None:
             return losses
-        # Keras joins this mask with that of the logits, and divides by the number of what is left.
+        # Keras divides by the number of what this mask leaves.
         return masks.carry(ops.where(real, losses, 0.0), real)
 
     def get_config(self):
@@ -120,11 +132,12 @@ def _token_losses(logits, targets, smoothing):
         places = targets[..., None]
 
         def forward(logits):
-            largest = ops.max(logits, axis=-1, keepdims=True)
-            powers = ops.exp(logits - largest)
+            # The largest is taken off everything first, or large logits would cost digits.
+            logits = logits - ops.max(logits, axis=-1, keepdims=True)
+            powers = ops.exp(logits)
             total = ops.sum(powers, axis=-1, keepdims=True)
             of_target = ops.take_along_axis(logits, places, axis=-1)
-            losses = largest + ops.log(total) - (1 - smoothing) * of_target
+            losses = ops.log(total) - (1 - smoothing) * of_target
             if smoothing:
                 losses = losses - smoothing * ops.mean(logits, axis=-1, keepdims=True)
             return (losses[..., 0],), (powers, total)

@@ -174,7 +174,7 @@ class ConfigurableLayer(keras.layers.Layer):
     def get_build_config(self):
         config = super().get_build_config()
         quantized = {
-            path: sublayer.quantization_mode
+            path: _quantization(sublayer)
             for path, sublayer in _sublayers(self)
             if getattr(sublayer, "quantization_mode", None) is not None
         }
@@ -187,10 +187,18 @@ class ConfigurableLayer(keras.layers.Layer):
         quantized = config.pop("quantized", {})
         super().build_from_config(config)
         sublayers = dict(_sublayers(self))
-        for path, mode in quantized.items():
+        for path, quantization in quantized.items():
             sublayer = sublayers.get(path)
             if sublayer is not None and sublayer.quantization_mode is None:
-                sublayer.quantize(mode)
+                # A mode alone, in files of version 0.1, or a configuration.
+                given = "mode" if isinstance(quantization, str) else "config"
+                sublayer.quantize(**{given: deserialize(quantization)})
+
+
+def _quantization(layer):
+    """How `layer` was quantized: its serialized configuration, or the mode where it has none."""
+    config = getattr(layer, "quantization_config", None)
+    return layer.quantization_mode if config is None else serialize(config)
 
 
 def _sublayers(layer, prefix=""):

@@ -322,6 +322,25 @@ def test_unrolled_and_continued_are_the_same_loop():
         np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("attention_dim", [None, 3])
+def test_continued_with_a_memory_of_another_length(attention_dim):
+    def outputs(**arguments):
+        cell = AttentionCell(
+            layers.GRUCell(H), "general", mode="luong", attention_dim=attention_dim, **arguments
+        )
+        rnn = made(cell, return_state=True)
+        _, states = rnn(X, initial_state=cell.initial_state(MEMORY))
+        start = cell.initial_state(random(B, S + 3, M, seed=4), states)
+        return cell, rnn(X, initial_state=start)[0]
+
+    cell, found = outputs(return_attention_scores=True)
+    features, alignments = cell.split(found)
+    assert alignments.shape == (B, 1, T, S + 3)
+    np.testing.assert_allclose(numpy(alignments).sum(-1), 1, rtol=1e-5)
+    _, expected = outputs()
+    np.testing.assert_allclose(numpy(features), numpy(expected), rtol=1e-5, atol=1e-6)
+
+
 # Gradients
 
 

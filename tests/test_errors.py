@@ -694,6 +694,27 @@ ROWS = {
         r"`attention_axes` must lie between the batch axis and the features of inputs with 3 axes"
         r".*Received: attention_axes=\(2,\)",
     ),
+    "attention_axes that name an axis twice": (
+        lambda: ka.MultiHeadAttention(2, 4, attention_axes=(1, -3))(zeros(B, T, 5, D)),
+        ValueError,
+        r"`attention_axes` must name an axis of inputs with 4 axes only once\. "
+        r"Received: attention_axes=\(1, -3\)",
+    ),
+    "padding of other rows, along axes": (
+        lambda: ka.MultiHeadAttention(2, 4, attention_axes=2)(
+            zeros(B, T, 5, D), query_mask=zeros(3, T, 5, dtype="bool")
+        ),
+        ValueError,
+        r"`mask` must broadcast to \(2, 3, 5\).*Received: mask\.shape=\(3, 3, 5\)",
+    ),
+    "attention_mask of another length, along axes": (
+        lambda: ka.MultiHeadAttention(2, 4, attention_axes=2)(
+            zeros(B, T, 5, D), attention_mask=zeros(5, 6, dtype="bool")
+        ),
+        ValueError,
+        r"`attention_mask` must broadcast to \(2, 3, 1, 5, 5\), with the axes that are attended "
+        r"over\. Received: attention_mask\.shape=\(1, 1, 1, 5, 6\)",
+    ),
     "rank of a mask over two axes": (
         lambda: ka.MultiHeadAttention(2, 4, kernel_initializer="zeros")(
             zeros(B, T, 2, D), zeros(B, S, 2, D), attention_mask=zeros(T, S, dtype="bool")
@@ -1082,6 +1103,14 @@ ROWS = {
         lambda: cell().initial_state(Y, [zeros(B, D)] * 2),
         ValueError,
         r"`states` must be the 1 of the wrapped cell, or the 3 that an earlier call.*Received: 2",
+    ),
+    "states of another cell": (
+        lambda: built_cell()[1](
+            X,
+            initial_state=built_cell()[0].initial_state(Y, [zeros(B, 7), zeros(B, D), zeros(B, 1)]),
+        ),
+        ValueError,
+        r"Features of the first state must be equal\. Received: cell=4, states=7",
     ),
     "states of another batch than the memory": (
         lambda: cell().initial_state(Y, zeros(3, D)),

@@ -459,6 +459,41 @@ def test_lora_trains_and_survives_saving(cls, tmp_path):
     close(plain.predict([x, y], verbose=0), after)
 
 
+# Attention along chosen axes
+
+OTHER_ROWS = {
+    "batch and free axis": (2, (2, 3, 4, 8), (3, 2, 5, 8)),
+    "two free axes": (3, (2, 3, 4, 5, 8), (2, 4, 3, 6, 8)),
+    "a free axis to broadcast": (2, (2, 3, 4, 8), (2, 1, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ROWS)
+def test_rows_of_other_examples_are_not_attended_to(name):
+    axes, query_shape, value_shape = OTHER_ROWS[name]
+    layer = MultiHeadAttention(2, 3, attention_axes=axes)
+    message = r"Sizes of axis \d, which is not attended over, must be equal"
+    with pytest.raises(ValueError, match=message):
+        layer(keras.KerasTensor(query_shape), keras.KerasTensor(value_shape))
+    layer.build(query_shape, query_shape)
+    with pytest.raises(ValueError, match=message):
+        layer(random(*query_shape), random(*value_shape))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_rows_of_other_examples_are_not_attended_to_where_sizes_are_unknown(jit_compile):
+    if jit_compile and keras.backend.backend() == "torch":
+        pytest.skip("nothing to compile")
+    query, value = (keras.Input((None, None, None, 8)) for _ in range(2))
+    model = keras.Model([query, value], MultiHeadAttention(2, 3, attention_axes=3)(query, value))
+    model.compile(jit_compile=jit_compile)
+    arrays = [random(2, 3, 4, 5, 8), random(2, 3, 4, 6, 8)]
+    close(model.predict(arrays, verbose=0), model(arrays))
+    # As many rows, of other axes. Where lengths are unknown, the error is the backend's.
+    with pytest.raises(Exception, match=r"must be equal|[Rr]eshape"):
+        model.predict([arrays[0], random(2, 4, 3, 6, 8)], verbose=0)
+
+
 # int8: every model is quantized and saved here, and all are read in one other process.
 
 
@@ -537,17 +572,17 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
 """
 
 
-def quantize(model, **kwargs):
+def quantize(model, mode="int8", **kwargs):
     gc.freeze()  # Keras collects garbage after each layer, and would look at all that is imported.
     with warnings.catch_warnings():
         # Keras says of each layer without weights, such as dropout, that it stays as it is.
         warnings.filterwarnings("ignore", message=".*does not have a `quantize")
-        model.quantize("int8", **kwargs)
+        model.quantize(mode, **kwargs)
     gc.unfreeze()
 
 
-def quantized(layer):
-    return [sub.name for sub in layer._flatten_layers() if sub.quantization_mode == "int8"]
+def quantized(layer, mode="int8"):
+    return [sub.name for sub in layer._flatten_layers() if sub.quantization_mode == mode]
 
 
 @pytest.fixture(scope="module", name="reloaded")
@@ -586,6 +621,35 @@ def test_int8_model_loads_in_a_fresh_process(name, reloaded):
     assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
     assert path.exists(), reloaded["log"]
     close(np.load(path), after)
+
+
+QUANTIZATIONS = {
+    "int8, weights alone": lambda: keras.quantizers.Int8QuantizationConfig(
+        activation_quantizer=None
+    ),
+    "int4, small blocks": lambda: keras.quantizers.Int4QuantizationConfig(block_size=8),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_how_a_model_was_quantized_is_saved(name, tmp_path):
+    model, (inputs,) = vectors_model(keras_attention.SelfAttention(2, 4, causal=True), 16)
+    randomize(model)
+    quantize(model, mode=None, config=QUANTIZATIONS[name]())
+    expected = model.predict(inputs, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert quantized(again, name[:4]) == quantized(model, name[:4]) != []
+    np.testing.assert_array_equal(again.predict(inputs, verbose=0), expected)
+
+
+def test_files_that_name_a_mode_alone_still_load():
+    layer = MultiHeadAttention(2, 4)
+    layer(random(B, T, 8))
+    config = {**layer.get_build_config(), "quantized": {"query": "int8", "value": "int8"}}
+    again = MultiHeadAttention(2, 4)
+    again.build_from_config(config)
+    assert quantized(again) == ["query", "value"]
 
 
 def test_int8_embedding_gives_logits_of_its_dequantized_table():

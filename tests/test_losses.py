@@ -124,6 +124,46 @@ def test_no_real_token_no_loss():
     np.testing.assert_array_equal(found[0], 0.0)
 
 
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,)])
+def test_no_token_at_all_no_loss(shape, reduction):
+    loss = SmoothedCrossentropy(reduction=reduction)
+    targets = np.zeros(shape, "int32")
+    logits = np.zeros((*shape, V), "float32")
+    for weights in (None, np.ones(shape, "float32")):
+        found = loss(targets, keras.ops.convert_to_tensor(logits), weights)
+        assert found.shape == () and float(found) == 0.0
+    assert SmoothedCrossentropy(reduction=None)(targets, logits).shape == shape
+
+
+@pytest.mark.parametrize("ignore", [None, 0])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", None])
+def test_what_stands_at_masked_positions_does_not_matter(ignore, reduction):
+    loss = SmoothedCrossentropy(ignore=ignore, reduction=reduction)
+
+    def of(targets, x):
+        logits = masks.carry(
+            keras.ops.convert_to_tensor(x) * 1.0, keras.ops.convert_to_tensor(MASK)
+        )
+        return loss(targets, logits)
+
+    strange = np.where(MASK, TARGETS, -100)
+    np.testing.assert_array_equal(numpy(of(strange, LOGITS)), numpy(of(TARGETS, LOGITS)))
+    for targets in (TARGETS, strange):
+        found = gradients(lambda x: keras.ops.sum(of(targets, x)), [LOGITS])[0]  # noqa: B023
+        assert np.isfinite(found).all() and (found[~MASK] == 0).all() and found[MASK].any()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("offset", [-1e5, 1e4, 1e5])
+def test_large_logits_cost_no_digits(smoothing, offset):
+    # Exact in float32 with the offset, too.
+    logits = np.array([[1.0, 2.0, 3.0, 4.0]], "float32")
+    loss = SmoothedCrossentropy(smoothing, ignore=None)
+    found = float(loss(np.array([2]), logits + np.float32(offset)))
+    assert abs(found - token_loss(logits[0], 2, smoothing)) < 1e-6
+
+
 def test_a_target_outside_the_vocabulary_is_loud():
     for target in (-1, V, V + 1000):
         targets = TARGETS.copy()

@@ -234,8 +234,8 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         Args:
             memory: (B, S, D), what is attended to, such as the outputs of an encoder.
             states: of the wrapped cell, as its own `RNN` would take them; or all that an earlier
-                call returned with `return_state=True`, to go on from there. None for the cell's
-                own.
+                call returned with `return_state=True`, to go on from there, also with a memory of
+                another length. None for the cell's own.
             mask: boolean (B, S), True = a real token; counts together with the mask that the memory
                 carries.
 
@@ -304,11 +304,18 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         if not states:
             states = keras.tree.flatten(self._cell_start(batch))
         states = [ops.cast(state, self.compute_dtype) for state in states]
-        if len(states) == self._state_count + 2:
-            return [*states[:-1], ops.cast(ops.round(states[-1]), "int32")]
         # Lengths that a graph does not know are those that the model was made with.
         known = zip(memory.shape, self._scratch.memory_shape, strict=True)
-        size = self._whole_size(tuple(m if n is None else n for n, m in known))
+        shape = tuple(m if n is None else n for n, m in known)
+        size = self._whole_size(shape)
+        if len(states) == self._state_count + 2:
+            output, *states, time = states
+            if self.return_attention_scores and output.shape[-1] != size:
+                # The alignments behind the output are those of a memory of another length.
+                features = self._output_features(shape)
+                output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
+            shapes.check_same("Features of the first state", cell=size, states=output.shape[-1])
+            return [output, *states, ops.cast(ops.round(time), "int32")]
         output = ops.zeros((batch, size), self.compute_dtype)
         return [output, *states, ops.zeros((batch, 1), "int32")]
 

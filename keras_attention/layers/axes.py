@@ -7,6 +7,8 @@ import math
 
 import keras
 
+from keras_attention import shapes
+
 ops = keras.ops
 
 
@@ -29,6 +31,11 @@ class Axes:
                 f"`attention_axes` must lie between the batch axis and the features of inputs with "
                 f"{rank} axes. Received: attention_axes={attention_axes}"
             )
+        if len(set(self.positions)) < len(self.positions):
+            raise ValueError(
+                f"`attention_axes` must name an axis of inputs with {rank} axes only once. "
+                f"Received: attention_axes={attention_axes}"
+            )
         self.free = tuple(axis for axis in middle if axis not in self.positions)
         self._order = (0, *self.free, *self.positions)
 
@@ -36,6 +43,31 @@ class Axes:
     def trivial(self):
         """Whether folding changes nothing: inputs (B, T, D)."""
         return self._order == (0, 1)
+
+    def check(self, query_shape, value_shape):
+        """Raises where batch or free axes of query and value differ, as far as they are known.
+
+        Folded, they are one number: 2 · 3 rows would attend to 3 · 2 rows of other examples.
+        """
+        for axis in (0, *self.free):
+            shapes.check_same(
+                f"Sizes of axis {axis}, which is not attended over,",
+                query=query_shape[axis],
+                value=value_shape[axis],
+            )
+
+    def matched(self, value, query):
+        """`value`, checked when the model runs for what `check` could not know before."""
+        shape, expected = list(ops.shape(value)), ops.shape(query)
+        unknown = [
+            axis
+            for axis in (0, *self.free)
+            if not (isinstance(shape[axis], int) and isinstance(expected[axis], int))
+        ]
+        for axis in unknown:
+            # No array of any size has an axis of size 0: where two sizes differ, reshaping fails.
+            shape[axis] = ops.where(ops.equal(shape[axis], expected[axis]), shape[axis], 0)
+        return ops.reshape(value, shape) if unknown and value is not query else value
 
     def fold(self, heads):
         """(B, …, H, K) to (B · free, T, H, K)."""
@@ -80,7 +112,7 @@ class Axes:
         shape = ops.shape(like)[:-1]
         for _ in range(len(shape) - len(mask.shape)):
             mask = ops.expand_dims(mask, -1)
-        mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
+        mask = ops.transpose(_broadcast("mask", mask, shape), self._order)
         sizes = [shape[axis] for axis in self._order]
         lead = 1 + len(self.free)
         return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
@@ -107,8 +139,22 @@ class Axes:
         queries = [query_shape[axis] for axis in self.positions]
         keys = [value_shape[axis] for axis in self.positions]
         heads = mask.shape[1 + len(self.free)]
-        mask = ops.broadcast_to(mask, (*lead, heads, *queries, *keys))
+        mask = _broadcast(name, mask, (*lead, heads, *queries, *keys))
         return ops.reshape(mask, (_product(lead), heads, _product(queries), _product(keys)))
+
+
+def _broadcast(name, array, shape):
+    """`array` broadcast to `shape`, whose sizes are numbers where they are known."""
+    fit = len(array.shape) == len(shape) and all(
+        size in (None, 1) or not isinstance(wanted, int) or size == wanted
+        for size, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not fit:
+        raise ValueError(
+            f"`{name}` must broadcast to {tuple(shape)}, with the axes that are attended over. "
+            f"Received: {name}.shape={tuple(array.shape)}"
+        )
+    return ops.broadcast_to(array, shape)
 
 
 def _product(sizes):

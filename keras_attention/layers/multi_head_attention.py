@@ -132,6 +132,8 @@ class MultiHeadAttention(Attention):
                 f"positions, features). Received: query.shape={query_shape}, "
                 f"value.shape={value_shape}"
             )
+        axes = Axes(len(query_shape), self.attention_axes)
+        axes.check(query_shape, value_shape)
 
     def _build_projections(self, query_shape, value_shape, key_shape):
         self._axes = Axes(len(query_shape), self.attention_axes)
@@ -169,6 +171,12 @@ class MultiHeadAttention(Attention):
         return self._output_dense
 
     # Computing
+
+    def _project(self, query, value, key):
+        if not self._axes.trivial:
+            self._axes.check(query.shape, value.shape)
+            value, key = (self._axes.matched(x, query) for x in (value, key))
+        return super()._project(query, value, key)
 
     def _heads(self, x, role):
         heads = getattr(self, f"_{role}_dense")(x)

@@ -203,6 +203,8 @@ def multiply(equation, array, kernel):
 
 def unit(vector):
     """`vector` at length 1, or 0 where it is 0; its gradient is finite in both cases."""
+    if 0 in vector.shape:
+        return vector
     # Dividing by the largest entry first keeps the squares of huge and tiny vectors in range.
     largest = ops.max(ops.abs(vector), axis=-1, keepdims=True)
     vector = vector / ops.stop_gradient(ops.where(largest > 0, largest, ops.ones_like(largest)))
