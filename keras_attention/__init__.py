@@ -36,6 +36,7 @@ from keras_attention.layers.relative_position_attention import RelativePositionA
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.mask_flow import check_masks
 from keras_attention.version import __version__
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
+    "check_masks",
     "convert",
     "generation",
     "losses",

@@ -1266,6 +1266,17 @@ ROWS = {
         ValueError,
         r"`layer` must be built, so that its variables exist\. .*, not built",
     ),
+    # mask_flow
+    "checking the masks of a layer": (
+        lambda: ka.check_masks(keras.layers.Dense(2)),
+        TypeError,
+        r"`model` must be a Keras model\. Received: Dense",
+    ),
+    "checking masks of unknown inputs": (
+        lambda: ka.check_masks(keras.Sequential([keras.layers.Dense(2)], name="plain")),
+        ValueError,
+        "must be functional, or sequential with a known input shape.* Sequential 'plain'",
+    ),
     # visualization
     "a function in place of a model": (
         lambda: visualization.collect_attention(lambda x: x, X),

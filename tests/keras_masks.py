@@ -1,0 +1,187 @@
+"""What Keras's layers do with masks, seen by running each: the table of docs/masks.md.
+
+`python -m tests.keras_masks` prints the table. Each layer gets a sequence (B, T, D) whose second
+row is padded, twice, with other values in the padding.
+"""
+
+import keras
+import numpy as np
+
+from keras_attention import masks
+
+layers, ops = keras.layers, keras.ops
+
+B, T, D = 2, 6, 4
+MASK = np.arange(T) < np.array([[T], [3]])
+
+
+def sequence(padding=0.0):
+    """(B, T, D) with MASK, and `padding` added where it is False."""
+    x = np.random.default_rng(0).normal(size=(B, T, D)) + padding * ~MASK[..., None]
+    return masks.carry(ops.convert_to_tensor(x.astype("float32")), ops.convert_to_tensor(MASK))
+
+
+def plain(*shape):
+    """A tensor without a mask."""
+    x = np.random.default_rng(1).normal(size=shape or (B, T, D))
+    return ops.convert_to_tensor(x.astype("float32"))
+
+
+# By the class of the layer: what is called with the sequence, by the name that the table gives it.
+ONE_INPUT = {
+    "Activation": layers.Activation("relu"),
+    "ActivityRegularization": layers.ActivityRegularization(),
+    "AdaptiveAveragePooling1D": layers.AdaptiveAveragePooling1D(3),
+    "AdaptiveMaxPooling1D": layers.AdaptiveMaxPooling1D(3),
+    "AlphaDropout": layers.AlphaDropout(0.1),
+    "AveragePooling1D": layers.AveragePooling1D(2),
+    "BatchNormalization": layers.BatchNormalization(),
+    "Conv1D": layers.Conv1D(D, 3, padding="same"),
+    "Conv1DTranspose": layers.Conv1DTranspose(D, 3, padding="same"),
+    "Cropping1D": layers.Cropping1D(1),
+    "Dense": layers.Dense(3),
+    "DepthwiseConv1D": layers.DepthwiseConv1D(3, padding="same"),
+    "Dropout": layers.Dropout(0.1),
+    "ELU": layers.ELU(),
+    "EinsumDense": layers.EinsumDense("btd,de->bte", (None, 3)),
+    "Flatten": layers.Flatten(),
+    "GaussianDropout": layers.GaussianDropout(0.1),
+    "GaussianNoise": layers.GaussianNoise(0.1),
+    "GlobalAveragePooling1D": layers.GlobalAveragePooling1D(),
+    "GlobalMaxPooling1D": layers.GlobalMaxPooling1D(),
+    "GroupNormalization": layers.GroupNormalization(2),
+    "Identity": layers.Identity(),
+    "Lambda": layers.Lambda(lambda x: -x),
+    "LayerNormalization": layers.LayerNormalization(),
+    "LeakyReLU": layers.LeakyReLU(),
+    "MaxPooling1D": layers.MaxPooling1D(2),
+    "Normalization": layers.Normalization(mean=0.0, variance=1.0),
+    "PReLU": layers.PReLU(shared_axes=[1]),
+    "Permute": layers.Permute((2, 1)),
+    "RMSNormalization": layers.RMSNormalization(),
+    "ReLU": layers.ReLU(),
+    "Rescaling": layers.Rescaling(2.0),
+    "Reshape": layers.Reshape((T, 2, 2)),
+    "SeparableConv1D": layers.SeparableConv1D(D, 3, padding="same"),
+    "Softmax": layers.Softmax(),
+    "SpatialDropout1D": layers.SpatialDropout1D(0.1),
+    "SpectralNormalization": layers.SpectralNormalization(layers.Dense(3)),
+    "TimeDistributed": layers.TimeDistributed(layers.Dense(3)),
+    "UnitNormalization": layers.UnitNormalization(),
+    "UpSampling1D": layers.UpSampling1D(2),
+    "ZeroPadding1D": layers.ZeroPadding1D(1),
+}
+RECURRENT = {
+    "GRU": lambda **kwargs: layers.GRU(3, **kwargs),
+    "LSTM": lambda **kwargs: layers.LSTM(3, **kwargs),
+    "RNN": lambda **kwargs: layers.RNN(layers.GRUCell(3), **kwargs),
+    "SimpleRNN": lambda **kwargs: layers.SimpleRNN(3, **kwargs),
+    "Bidirectional": lambda **kwargs: layers.Bidirectional(layers.GRU(3, **kwargs)),
+}
+MERGING = {
+    "Add": layers.Add(),
+    "Average": layers.Average(),
+    "Concatenate": layers.Concatenate(),
+    "Maximum": layers.Maximum(),
+    "Minimum": layers.Minimum(),
+    "Multiply": layers.Multiply(),
+    "Subtract": layers.Subtract(),
+}
+ATTENTION = {
+    "AdditiveAttention": layers.AdditiveAttention(),
+    "Attention": layers.Attention(),
+    "GroupQueryAttention": layers.GroupQueryAttention(3, 2, 1),
+    "MultiHeadAttention": layers.MultiHeadAttention(2, 3),
+}
+OPERATIONS = {
+    "x + y": lambda x: x + plain(),
+    "x * 2": lambda x: x * 2,
+    "x[:, 1:]": lambda x: x[:, 1:],
+    "ops.concatenate": lambda x: ops.concatenate([x, x], -1),
+    "ops.einsum": lambda x: ops.einsum("btd,de->bte", x, plain(D, 3)),
+    "ops.matmul": lambda x: ops.matmul(x, plain(D, 3)),
+    "ops.multiply": lambda x: ops.multiply(x, x),
+    "ops.relu": ops.relu,
+    "ops.reshape": lambda x: ops.reshape(x, (B, T, 2, 2)),
+    "ops.where": lambda x: ops.where(x > 0, x, 0.0),
+    "ops.max(x, axis=1)": lambda x: ops.max(x, axis=1),
+    "ops.mean(x, axis=1)": lambda x: ops.mean(x, axis=1),
+}
+# Classes of keras.layers that take images, text, features, tables or other layers, no sequence.
+OTHERS = """
+    AugMix AutoContrast CategoryEncoding CenterCrop
+    ContrastLimitedAdaptiveHistogramEqualization ConvLSTM1D CutMix Discretization Dot
+    Embedding Equalization FlaxLayer GRUCell HashedCrossing Hashing InputLayer IntegerLookup
+    JaxLayer LSTMCell Layer Masking MaxNumBoundingBoxes MelSpectrogram MixUp Pipeline
+    RandAugment RepeatVector Resizing ReversibleEmbedding STFTSpectrogram SimpleRNNCell
+    Solarization StackedRNNCells StringLookup TFSMLayer TextVectorization TorchModuleWrapper
+    Wrapper
+"""
+
+KEPT, KEPT_READS, DROPPED, FILLED, USED, POOLED, ERROR = (
+    "kept",
+    "kept, but padding changes what is real",
+    "**dropped**",
+    "**made True everywhere**",
+    "used up: padding does not count in the result",
+    "**ignored**: padding counts in the result, a vector",
+    "an error, unless the input is (B, T)",
+)
+
+
+def calls():
+    """Functions of a masked sequence, by the name that the table gives them."""
+    found = dict(ONE_INPUT)
+    for name, make in RECURRENT.items():
+        found[name] = make()
+        found[f"{name}(return_sequences=True)"] = make(return_sequences=True)
+    for name, layer in MERGING.items():
+        found[f"{name} of masked"] = lambda x, layer=layer: layer([x, x])
+        found[f"{name} of masked and unmasked"] = lambda x, layer=layer: layer([x, plain()])
+    for name, layer in ATTENTION.items():
+        found[name] = lambda x, layer=layer: layer(*_query_and_value(layer, x, x))
+        found[f"{name} with unmasked query"] = lambda x, layer=layer: layer(
+            *_query_and_value(layer, plain(B, 3, D), x)
+        )
+    return found | OPERATIONS
+
+
+def _query_and_value(layer, query, value):
+    one_list = isinstance(layer, (layers.Attention, layers.AdditiveAttention))
+    return ([query, value],) if one_list else (query, value)
+
+
+def outcome(call):
+    """What becomes of a mask, one of the names above."""
+    try:
+        outputs = [call(sequence(padding)) for padding in (0.0, 5.0)]
+    except ValueError:
+        return ERROR
+    mask = masks.implicit(outputs[0])
+    a, b = (ops.convert_to_numpy(output) for output in outputs)
+    if a.ndim < 3:
+        return USED if np.allclose(a, b, atol=1e-5) else POOLED
+    if mask is None:
+        return USED if a.shape[1] != T and np.allclose(a, b, atol=1e-5) else DROPPED
+    if not np.array_equal(mask, MASK):
+        return FILLED
+    return KEPT if np.allclose(a[MASK], b[MASK], atol=1e-5) else KEPT_READS
+
+
+def table():
+    """The table in Markdown, a row for each outcome."""
+    keras.utils.set_random_seed(0)
+    rows = {}
+    for name, call in calls().items():
+        rows.setdefault(outcome(call), []).append(name)
+    order = [KEPT, KEPT_READS, USED, DROPPED, FILLED, POOLED, ERROR]
+    lines = [
+        f"| {title} | {', '.join(f'`{name}`' for name in rows[title])} |"
+        for title in order
+        if title in rows
+    ]
+    return "\n".join(["| the mask is | by |", "| --- | --- |", *lines])
+
+
+if __name__ == "__main__":
+    print(table())
