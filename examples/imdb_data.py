@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from examples import imdb_sample
+from examples import imdb_sample, text_files
 from examples.errors import UsageError
 
 FOLDER = "imdb (aclImdb folder)"
@@ -19,6 +19,8 @@ SAMPLE = "embedded sample (not IMDB)"
 HOME_PAGE = "https://ai.stanford.edu/~amaas/data/sentiment/"
 DOWNLOAD_HOST = "ai.stanford.edu"
 FULL_CLASS = 12_500
+# Bytes. The longest of IMDB's has 14 thousand.
+LARGEST_REVIEW = 2**20
 CLASSES = {"neg": 0, "pos": 1}
 
 
@@ -179,13 +181,7 @@ def _read_review(path, label):
         raise UsageError(
             f"{path} is in the wrong folder: its name says that the rating is {rating[1]} of 10."
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        reason = f"{error.reason} at byte {error.start}"
-        raise UsageError(f"{path} is not UTF-8 text: {reason}.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    text = text_files.read(path, LARGEST_REVIEW)
     if not text.strip():
         raise UsageError(f"{path} is empty: the folder seems to be unpacked only in part.")
     return text

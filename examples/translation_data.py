@@ -1,7 +1,6 @@
 """Where the sentences come from: a folder, TensorFlow Datasets, or a made-up sample."""
 
 import dataclasses
-import gzip
 import socket
 import urllib.request
 import zlib
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from examples import translation_sample
+from examples import text_files, translation_sample
 from examples.errors import UsageError
 
 TED = "ted_hrlr_translate (TensorFlow Datasets)"
@@ -24,6 +23,8 @@ NAMES = {
 }
 # Translations of at least so many sentences have lengths that go together at least so well.
 CORRELATED_FROM, LEAST_CORRELATION = 100, 0.3
+# Bytes of a file, unpacked. All is held in memory.
+LARGEST = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _find(folder, part, language):
     names = [f"{name}.{language}" for name in NAMES[part]]
     for name in names:
         for path in (folder / f"{name}.gz", folder / name):
-            if path.is_file():
+            if path.exists() or path.is_symlink():
                 return path
     found = sorted(path.name for path in folder.iterdir())
     raise UsageError(
@@ -182,16 +183,7 @@ def _find(folder, part, language):
 
 
 def _read(path):
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path} is not UTF-8 text: {error.reason} in line {line}.") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path} is damaged or no gzip file: {error}.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    text = text_files.read(path, LARGEST)
     # Not `splitlines`, which would also end lines at characters that stand inside of sentences.
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     if not text.strip():

@@ -3,6 +3,7 @@
 The tests compare with this. It is NumPy alone, and uses nothing of the package.
 """
 
+import cmath
 import math
 
 import numpy as np
@@ -94,18 +95,27 @@ def attend(
     bias=0.0,
     mask=True,
     normalization="softmax",
+    soft_cap=None,
+    sink=None,
+    key_offsets=0.0,
+    value_offsets=0.0,
 ):
     """The output (B, T, H, V) and the weights (B, H, T, S).
 
     Query is (B, T, H, K), key (B, S, H, K) and value (B, S, H, V); `bias` and `mask` broadcast to
     (B, H, T, S). `matrix` is the (H, K, K) of the score "general", and `weights` are those of the
-    scores with several, by name, each with an axis of H heads in front.
+    scores with several, by name, each with an axis of H heads in front. `sink` is (H,), a score of
+    nothing. `key_offsets` and `value_offsets` are what keys and values are moved by for each pair,
+    and broadcast to (B, H, T, S, K) and (B, H, T, S, V).
     """
     query, key, value = (np.asarray(array, "float64") for array in (query, key, value))
     batch, queries, heads, _ = query.shape
     keys, features = value.shape[1], value.shape[3]
     bias = np.broadcast_to(np.asarray(bias, "float64"), (batch, heads, queries, keys))
     mask = np.broadcast_to(mask, (batch, heads, queries, keys))
+    pairs = (batch, heads, queries, keys)
+    key_offsets = np.broadcast_to(key_offsets, (*pairs, key.shape[3]))
+    value_offsets = np.broadcast_to(value_offsets, (*pairs, features))
     output = np.zeros((batch, queries, heads, features))
     found = np.zeros((batch, heads, queries, keys))
     for b in range(batch):
@@ -115,22 +125,31 @@ def attend(
                 if not allowed:
                     continue
                 scores = [
-                    pair_score(
-                        query[b, t, h],
-                        key[b, s, h],
-                        score,
-                        scale,
-                        None if matrix is None else matrix[h],
-                        of_head(weights, h),
-                        s,
+                    capped(
+                        pair_score(
+                            query[b, t, h],
+                            key[b, s, h] + key_offsets[b, h, t, s],
+                            score,
+                            scale,
+                            None if matrix is None else matrix[h],
+                            of_head(weights, h),
+                            s,
+                        ),
+                        soft_cap,
                     )
                     + bias[b, h, t, s]
                     for s in allowed
                 ]
-                for s, weight in zip(allowed, normalize(scores, normalization), strict=True):
+                # A sink is one more score, whose weight is nobody's.
+                given = scores if sink is None else [*scores, sink[h]]
+                for s, weight in zip(allowed, normalize(given, normalization), strict=False):
                     found[b, h, t, s] = weight
-                    output[b, t, h] += weight * value[b, s, h]
+                    output[b, t, h] += weight * (value[b, s, h] + value_offsets[b, h, t, s])
     return output, found
+
+
+def capped(score, soft_cap):
+    return score if soft_cap is None else soft_cap * math.tanh(score / soft_cap)
 
 
 def of_head(weights, head):
@@ -151,3 +170,115 @@ def gradients(function, arrays, step=1e-5):
             gradient[place] = (above - function(*arrays)) / (2 * step)
             array[place] = here
     return found
+
+
+def slope(function, arrays, directions, step=1e-5):
+    """The derivative of a scalar function of float64 arrays along one direction, by differences."""
+    above, below = (
+        function(*(a + sign * step * d for a, d in zip(arrays, directions, strict=True)))
+        for sign in (1, -1)
+    )
+    return (above - below) / (2 * step)
+
+
+# Patterns: whether the query at i may attend to the key at j.
+
+PATTERNS = {
+    "Causal": lambda i, j: j <= i,
+    "SlidingWindow": lambda i, j, left, right: i - left <= j <= i + right,
+    "Dilated": lambda i, j, rate: (i - j) % rate == 0,
+    "Strided": lambda i, j, rate: (i - j) % rate == 0 or abs(i - j) < rate,
+    "Prefix": lambda i, j, length: j < length,
+    "Block": lambda i, j, size: i // size == j // size,
+}
+
+
+def attends(pattern, i, j):
+    """What a pattern says of one pair, by its name and arguments."""
+    name = type(pattern).__name__
+    if name == "Not":
+        return not attends(pattern.pattern, i, j)
+    if name in ("And", "Or"):
+        return {"And": all, "Or": any}[name](attends(part, i, j) for part in pattern.patterns)
+    return PATTERNS[name](i, j, **vars(pattern))
+
+
+# Positions
+
+
+def slopes(heads, max_bias=8.0):
+    """Those of ALiBi, by the authors' rule."""
+    if heads & (heads - 1) == 0:
+        return [2 ** (-max_bias * h / heads) for h in range(1, heads + 1)]
+    fewer = 1
+    while 2 * fewer < heads:
+        fewer *= 2
+    return slopes(fewer, max_bias) + slopes(2 * fewer, max_bias)[::2][: heads - fewer]
+
+
+def single(x):
+    return np.float32(x)
+
+
+def bucket(offset, num_buckets, max_distance, bidirectional):
+    """T5's rule for one key at `offset` = j − i, each step rounded to float32 as T5 rounds it."""
+    first = 0
+    if bidirectional:
+        num_buckets //= 2
+        first = num_buckets if offset > 0 else 0
+        distance = abs(offset)
+    else:
+        distance = max(-offset, 0)
+    exact = num_buckets // 2
+    if distance < exact:
+        return first + distance
+    share = single(math.log(single(single(distance) / single(exact))))
+    share = single(share / single(math.log(max_distance / exact)))
+    more = int(single(share * single(num_buckets - exact)))
+    return first + min(exact + more, num_buckets - 1)
+
+
+def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs):
+    """θ of one pair of features, when `last` is the largest position of the row."""
+    length = kwargs.get("original_max_length")
+    if scaling == "dynamic" and last + 1 > length:
+        wavelength *= (factor * (last + 1) / length - (factor - 1)) ** (size / (size - 2))
+    angle = wavelength ** (-2 * pair / size)
+    if scaling == "linear":
+        return angle / factor
+    if scaling != "yarn":
+        return angle
+    # The pair that turns `times` times within the length: length · w^(−2i/d) = 2π · times.
+    ends = [
+        size / 2 * math.log(length / 2 / math.pi / times, wavelength)
+        for times in (kwargs["beta_fast"], kwargs["beta_slow"])
+    ]
+    if kwargs.get("truncate", True):
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    low, high = max(0, ends[0]), min(size - 1, ends[1])
+    if pair <= low:
+        return angle
+    if pair >= high:
+        return angle / factor
+    share = (pair - low) / (high - low)
+    return angle * (1 - share) + angle / factor * share
+
+
+def turned(x, at, last, layout="half_split", dim=None, **kwargs):
+    """`x` (B, T, H, K) with each pair of features turned as a complex number."""
+    x = np.asarray(x, "float64")
+    out = x.copy()
+    size = dim or x.shape[-1]
+    length = 1.0
+    if kwargs.get("scaling") == "yarn":
+        length = kwargs.get("attention_factor") or 0.1 * math.log(kwargs["factor"]) + 1
+    at, last = np.broadcast_to(at, x.shape[:2]), np.broadcast_to(last, x.shape[:1])
+    for b, t, h in np.ndindex(x.shape[:3]):
+        for pair in range(size // 2):
+            one, two = (
+                (pair, pair + size // 2) if layout == "half_split" else (2 * pair, 2 * pair + 1)
+            )
+            angle = int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs)
+            number = complex(x[b, t, h, one], x[b, t, h, two]) * cmath.rect(length, angle)
+            out[b, t, h, one], out[b, t, h, two] = number.real, number.imag
+    return out

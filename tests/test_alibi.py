@@ -10,6 +10,7 @@ from keras_attention import Attention, MultiHeadAttention, kernels, ops, positio
 from keras_attention.positions import ALiBi
 from tests import definition
 from tests.compiled import compiled
+from tests.definition import slopes
 from tests.gradients import gradients
 
 B, T, S, K = 2, 5, 7, 4
@@ -21,16 +22,6 @@ def random(*shape, seed=0):
 
 def numpy(tensor):
     return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def slopes(heads, max_bias=8.0):
-    """The authors' rule: a geometric sequence, or one of fewer heads and every second of twice."""
-    if heads & (heads - 1) == 0:
-        return [2 ** (-max_bias * h / heads) for h in range(1, heads + 1)]
-    fewer = 1
-    while 2 * fewer < heads:
-        fewer *= 2
-    return slopes(fewer, max_bias) + slopes(2 * fewer, max_bias)[::2][: heads - fewer]
 
 
 def bias(at, key_at, heads, max_bias=8.0):

@@ -1,7 +1,6 @@
 """RelativeBias: T5's buckets by T5's rule, and a table that is looked up, learned and saved."""
 
 import json
-import math
 
 import keras
 import numpy as np
@@ -11,6 +10,7 @@ from keras_attention import Attention, MultiHeadAttention, kernels, ops, positio
 from keras_attention.positions import RelativeBias
 from tests import definition
 from tests.compiled import compiled
+from tests.definition import bucket
 from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K = 2, 5, 7, 3, 4
@@ -22,28 +22,6 @@ def random(*shape, seed=0):
 
 def numpy(tensor):
     return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def single(x):
-    return np.float32(x)
-
-
-def bucket(offset, num_buckets, max_distance, bidirectional):
-    """T5's rule for one key at `offset` = j − i, each step rounded to float32 as T5 rounds it."""
-    first = 0
-    if bidirectional:
-        num_buckets //= 2
-        first = num_buckets if offset > 0 else 0
-        distance = abs(offset)
-    else:
-        distance = max(-offset, 0)
-    exact = num_buckets // 2
-    if distance < exact:
-        return first + distance
-    share = single(math.log(single(single(distance) / single(exact))))
-    share = single(share / single(math.log(max_distance / exact)))
-    more = int(single(share * single(num_buckets - exact)))
-    return first + min(exact + more, num_buckets - 1)
 
 
 # T5's own numbers, numbers that leave little room, and some whose edges fall on no round distance.

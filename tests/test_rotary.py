@@ -1,6 +1,5 @@
 """Rotary: against the paper's equations in loops, relative in every form, exact far out."""
 
-import cmath
 import json
 import math
 
@@ -14,6 +13,7 @@ from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, p
 from keras_attention.positions import Rotary
 from tests import definition
 from tests.compiled import compiled
+from tests.definition import turned
 from tests.gradients import gradients
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
@@ -58,55 +58,6 @@ def numpy(tensor):
 def arrays():
     """Query and key, the key with fewer heads."""
     return random(B, T, H, K, seed=1), random(B, S, G, K, seed=2)
-
-
-# The definition, in Python's floats
-
-
-def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs):
-    """θ of one pair of features, when `last` is the largest position of the row."""
-    length = kwargs.get("original_max_length")
-    if scaling == "dynamic" and last + 1 > length:
-        wavelength *= (factor * (last + 1) / length - (factor - 1)) ** (size / (size - 2))
-    angle = wavelength ** (-2 * pair / size)
-    if scaling == "linear":
-        return angle / factor
-    if scaling != "yarn":
-        return angle
-    # The pair that turns `times` times within the length: length · w^(−2i/d) = 2π · times.
-    ends = [
-        size / 2 * math.log(length / 2 / math.pi / times, wavelength)
-        for times in (kwargs["beta_fast"], kwargs["beta_slow"])
-    ]
-    if kwargs.get("truncate", True):
-        ends = [math.floor(ends[0]), math.ceil(ends[1])]
-    low, high = max(0, ends[0]), min(size - 1, ends[1])
-    if pair <= low:
-        return angle
-    if pair >= high:
-        return angle / factor
-    share = (pair - low) / (high - low)
-    return angle * (1 - share) + angle / factor * share
-
-
-def turned(x, at, last, layout="half_split", dim=None, **kwargs):
-    """`x` (B, T, H, K) with each pair of features turned as a complex number."""
-    x = np.asarray(x, "float64")
-    out = x.copy()
-    size = dim or x.shape[-1]
-    length = 1.0
-    if kwargs.get("scaling") == "yarn":
-        length = kwargs.get("attention_factor") or 0.1 * math.log(kwargs["factor"]) + 1
-    at, last = np.broadcast_to(at, x.shape[:2]), np.broadcast_to(last, x.shape[:1])
-    for b, t, h in np.ndindex(x.shape[:3]):
-        for pair in range(size // 2):
-            one, two = (
-                (pair, pair + size // 2) if layout == "half_split" else (2 * pair, 2 * pair + 1)
-            )
-            angle = int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs)
-            number = complex(x[b, t, h, one], x[b, t, h, two]) * cmath.rect(length, angle)
-            out[b, t, h, one], out[b, t, h, two] = number.real, number.imag
-    return out
 
 
 POSITIONS = {

@@ -310,6 +310,13 @@ def test_location_uses_as_many_columns_as_there_are_keys():
 # Inner products
 
 
+@pytest.mark.parametrize("queries, keys", [(3, 0), (0, 4), (0, 0)])
+def test_cosines_of_nothing_are_nothing(queries, keys):
+    query, key = random(2, queries, 1, 4), random(2, keys, 1, 4)
+    output = ops.attend(query, key, key, score="cosine")
+    np.testing.assert_array_equal(numpy(output), np.zeros((2, queries, 1, 4)))
+
+
 def test_cosine_does_not_depend_on_lengths():
     expected = numpy(scores.Cosine()(QUERY, KEY))
     for factor in (1e-30, 1e-3, 1e30):

@@ -1,0 +1,233 @@
+"""What is drawn: configurations as plain values, and the arrays, masks and slots they stand for.
+
+Numbers come from a seed, so that a configuration is short to print, to keep and to shrink.
+"""
+
+import dataclasses
+
+import keras
+import numpy as np
+from hypothesis import strategies as st
+
+from keras_attention import patterns, scores
+from tests import definition
+
+BACKEND = keras.backend.backend()
+HEADS = [(1, 1), (2, 1), (2, 2), (4, 2), (3, 3)]
+LENGTHS = [0, 1, 2, 5, 9]
+LONGEST = max(LENGTHS)
+# JAX has no float64 unless it is told to.
+DTYPES = ["float32"] * 4 + ["float64"] * (BACKEND != "jax") + ["bfloat16", "float16"]
+
+SCORES = {
+    "scaled_dot": lambda: "scaled_dot",
+    "dot": lambda: scores.Dot(),
+    "half": lambda: scores.ScaledDot(0.5),
+    "cosine": lambda: scores.Cosine(3.0),
+    "general": lambda: scores.General(),
+    "reduced_rank": lambda: scores.ReducedRank(3),
+    "additive": lambda: scores.Additive(3),
+    "normed": lambda: scores.Additive(3, normalize=True),
+    "concat": lambda: scores.Concat(3),
+    "location": lambda: scores.Location(LONGEST),
+    "key_only": lambda: scores.KeyOnly(3),
+}
+# Most kernels do no other.
+LIKELY = ["scaled_dot"] * 8 + ["dot", "half", "cosine"]
+
+PATTERNS = st.recursive(
+    st.one_of(
+        st.just(patterns.Causal()),
+        st.builds(patterns.SlidingWindow, st.integers(0, 6), st.integers(0, 6)),
+        st.builds(patterns.Dilated, st.integers(1, 4)),
+        st.builds(patterns.Strided, st.integers(1, 4)),
+        st.builds(patterns.Prefix, st.integers(1, 5)),
+        st.builds(patterns.Block, st.integers(1, 5)),
+    ),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=3,
+)
+
+
+def maybe(strategy):
+    return st.one_of(st.none(), strategy)
+
+
+class Random:
+    """Arrays by the order in which they are asked for."""
+
+    def __init__(self, seed):
+        self._draw = np.random.default_rng(seed)
+
+    def normal(self, *shape):
+        return self._draw.normal(size=shape).astype("float32")
+
+    def some(self, rate, *shape):
+        return self._draw.random(shape) < rate
+
+    def integers(self, low, high, *shape):
+        return self._draw.integers(low, high, shape).astype("int32")
+
+
+def rounded(array, dtype):
+    """An array as a dtype has it, in float64."""
+    tensor = keras.ops.cast(keras.ops.convert_to_tensor(array), dtype)
+    wide = "float64" if dtype == "float64" else "float32"
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, wide)), "float64")
+
+
+def fill(layer, random):
+    """Gives the weights of a built layer random values, small where they are many."""
+    for variable in layer.trainable_variables:
+        size = variable.shape[-2] if len(variable.shape) > 1 else 1
+        variable.assign(random.normal(*variable.shape) / np.sqrt(size))
+
+
+def defined_score(score, heads):
+    """What the definition is told of a score: its name, scale and weights for each of H heads."""
+    if isinstance(score, str):
+        return {"score": score}
+    name = {
+        "Dot": "dot",
+        "ScaledDot": "scaled_dot",
+        "Cosine": "cosine",
+        "General": "general",
+        "ReducedRank": "reduced_rank",
+        "Additive": "additive",
+        "Concat": "concat",
+        "Location": "location",
+        "KeyOnly": "key_only",
+    }[type(score).__name__]
+    found = {"score": name}
+    if name in ("scaled_dot", "cosine"):
+        found["scale"] = score.scale
+    weights = {
+        variable.path.rsplit("/", 1)[-1]: np.asarray(
+            keras.ops.convert_to_numpy(variable), "float64"
+        )
+        for variable in score.trainable_variables
+    }
+    # Those of grouped key heads serve the query heads in a row.
+    weights = {n: np.repeat(w, heads // w.shape[0], axis=0) for n, w in weights.items()}
+    if name == "general":
+        found["matrix"] = weights["kernel"]
+    elif weights:
+        found["weights"] = weights
+    return found
+
+
+def defined_pattern(pattern, query_positions, key_positions):
+    """(B, 1, T, S), or True without a pattern, of positions (B, T) and (B, S)."""
+    if pattern is None:
+        return True
+    batch, queries = query_positions.shape
+    allowed = np.zeros((batch, 1, queries, key_positions.shape[1]), bool)
+    for b, _, t, s in np.ndindex(allowed.shape):
+        i, j = int(query_positions[b, t]), int(key_positions[b, s])
+        allowed[b, 0, t, s] = definition.attends(pattern, i, j)
+    return allowed
+
+
+def close(found, expected, tolerance, name, scale=1.0):
+    """Equal within a tolerance of the largest number, or of `scale` where that is larger."""
+    found = np.asarray(found, "float64")
+    assert found.shape == expected.shape, (name, found.shape, expected.shape)
+    bound = tolerance * max(scale, np.abs(expected).max(initial=0.0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
+
+
+# How far from float64, relative to the largest number, if above 1.
+ROUNDING = {"float64": 1e-8, "float32": 5e-5, "bfloat16": 2**-6, "float16": 2**-9}
+
+
+class Short:
+    """A dataclass that shows what is not its default, so that a failure is a line to keep."""
+
+    def __repr__(self):
+        given = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Problem(Short):
+    """A call of `ops.attend`. `mask` and `bias` are their axes, "1" where they broadcast."""
+
+    batch: int = 2
+    queries: int = 5
+    keys: int = 9
+    heads: tuple = (2, 2)
+    key_dim: int = 4
+    value_dim: int = 3
+    size: float = 1.0
+    score: str = "scaled_dot"
+    normalization: str = "softmax"
+    pattern: object = None
+    mask: str | None = None
+    allowed: float = 0.7
+    bias: str | None = None
+    segments: bool = False
+    offset: int | str = 0
+    query_positions: str | None = None
+    key_positions: str | None = None
+    soft_cap: float | None = None
+    sink: bool = False
+    dtype: str = "float32"
+    mode: str = "eager"
+    kernel: str = "auto"
+    blocks: tuple | None = None
+    with_scores: bool = False
+    seed: int = 0
+
+    def sizes(self, axes):
+        heads, groups = self.heads
+        of = {"B": self.batch, "T": self.queries, "S": self.keys, "H": heads, "G": groups,
+              "K": self.key_dim, "V": self.value_dim, "1": 1}  # fmt: skip
+        return tuple(of[axis] for axis in axes)
+
+
+PAIRS = ["TS", "BHTS", "B1TS", "1HTS", "B11S", "BH1S", "B1T1", "111S", "11T1", "1H11", "1111"]
+MODES = {
+    # Compiling costs hundreds of times what a call does.
+    "tensorflow": ["eager"] * 24 + ["graph"] * 3 + ["xla"],
+    "jax": ["xla"],
+    "torch": ["eager"],
+}[BACKEND]
+
+PROBLEMS = st.builds(
+    Problem,
+    batch=st.sampled_from([2, 2, 2, 1, 0]),
+    queries=st.sampled_from([5, 9, 2, 1, 0]),
+    keys=st.sampled_from([9, 5, 2, 1, 0]),
+    heads=st.sampled_from(HEADS),
+    key_dim=st.sampled_from([4, 1, 6]),
+    value_dim=st.sampled_from([3, 4, 1]),
+    size=st.sampled_from([1.0, 1.0, 0.1, 3.0]),
+    score=st.sampled_from(LIKELY + list(SCORES)),
+    normalization=st.sampled_from(["softmax"] * 5 + ["sigmoid", "sparsemax", "hard"]),
+    pattern=maybe(PATTERNS),
+    mask=maybe(st.sampled_from(["BTS", *PAIRS])),
+    allowed=st.sampled_from([0.7, 0.3, 1.0, 0.0]),
+    bias=maybe(st.sampled_from(PAIRS)),
+    segments=st.booleans(),
+    offset=st.one_of(st.just(0), st.integers(-4, 12), st.just("B")),
+    query_positions=st.sampled_from([None, None, "T", "BT"]),
+    key_positions=st.sampled_from([None, None, "S", "BS"]),
+    soft_cap=st.sampled_from([None, None, 2.0, 30.0]),
+    sink=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+    mode=st.sampled_from(MODES),
+    kernel=st.sampled_from(
+        ["auto", "auto", "reference", "blockwise", "banded", "one_query", "fused"]
+    ),
+    blocks=maybe(st.tuples(st.integers(1, 4), st.integers(1, 5))),
+    with_scores=st.sampled_from([False, False, False, True]),
+    seed=st.integers(0, 2**16),
+)

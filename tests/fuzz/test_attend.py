@@ -1,0 +1,212 @@
+"""`ops.attend` in any configuration: outputs, weights and gradients against float64 NumPy."""
+
+import contextlib
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import kernels, ops
+from tests import definition
+from tests.fuzz import campaign
+from tests.fuzz.configurations import (
+    BACKEND,
+    PROBLEMS,
+    ROUNDING,
+    SCORES,
+    Problem,
+    Random,
+    close,
+    defined_pattern,
+    defined_score,
+    fill,
+    rounded,
+)
+from tests.gradients import gradients
+from tests.problems import blocks_of
+
+
+def differentiate(problem, function, arrays):
+    """The gradients of a function of named tensors; `arrays` are (axes, array) by name."""
+    tensors = []
+    for name, (_, array) in arrays.items():
+        wide = "float64" if problem.dtype == "float64" else "float32"
+        dtype = wide if name.startswith("upstream") else problem.dtype
+        tensors.append(keras.ops.cast(keras.ops.convert_to_tensor(array), dtype))
+
+    def named(*tensors):
+        return function(dict(zip(arrays, tensors, strict=True)))
+
+    if BACKEND != "tensorflow" or problem.mode == "eager":
+        found = gradients(named, tensors)
+    else:
+        found = in_a_graph(problem, named, tensors, [axes for axes, _ in arrays.values()])
+    return dict(zip(arrays, (np.asarray(x, "float64") for x in found), strict=True))
+
+
+def in_a_graph(problem, function, tensors, axes):
+    """As `gradients`, in a graph that knows neither batch size nor lengths, or compiled by XLA."""
+    import tensorflow as tf
+
+    xla = problem.mode == "xla"
+    signature = []
+    for letters, tensor in zip(axes, tensors, strict=True):
+        sizes = zip(letters, tensor.shape, strict=True)
+        shape = [size if xla or axis not in "BTS" else None for axis, size in sizes]
+        signature.append(tf.TensorSpec(shape, tensor.dtype))
+
+    @tf.function(input_signature=signature, autograph=False, jit_compile=xla)
+    def step(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            total = tf.add_n([tf.reduce_sum(part) for part in function(*tensors)])
+        found = tape.gradient(total, tensors, unconnected_gradients="zero")
+        # NumPy has no bfloat16.
+        return [tf.cast(tf.convert_to_tensor(x), total.dtype) for x in found]
+
+    return [x.numpy() for x in step(*tensors)]
+
+
+def check(problem):
+    p, random = problem, Random(problem.seed)
+    heads, groups = p.heads
+    arrays = {
+        "query": ("BTHK", p.size * random.normal(*p.sizes("BTHK"))),
+        "key": ("BSGK", p.size * random.normal(*p.sizes("BSGK"))),
+        "value": ("BSGV", random.normal(*p.sizes("BSGV"))),
+    }
+    if p.bias:
+        arrays["bias"] = (p.bias, random.normal(*p.sizes(p.bias)))
+    softmax = p.normalization == "softmax"
+    if p.sink and softmax:
+        arrays["sink"] = ("H", random.normal(heads))
+    arrays = {name: (axes, rounded(array, p.dtype)) for name, (axes, array) in arrays.items()}
+    # What an output is multiplied by has the output for its gradient.
+    arrays["upstream"] = ("BTHV", np.asarray(random.normal(*p.sizes("BTHV")), "float64"))
+    if p.with_scores:
+        arrays["upstream of scores"] = (
+            "BHTS",
+            np.asarray(random.normal(*p.sizes("BHTS")), "float64"),
+        )
+
+    score = SCORES[p.score]()
+    if not isinstance(score, str):
+        score.build((p.batch, p.queries, heads, p.key_dim), (p.batch, p.keys, groups, p.key_dim))
+        fill(score, random)
+    mask = None if p.mask is None else random.some(p.allowed, *p.sizes(p.mask))
+    segments = None
+    if p.segments:
+        segments = tuple(random.integers(0, 2, p.batch, n) for n in (p.queries, p.keys))
+    at, offset = given_positions(random, p.query_positions, p.sizes), p.offset
+    if at is not None:
+        offset = 0
+    elif offset == "B":
+        offset = random.integers(-4, 12, p.batch)
+    key_at = given_positions(random, p.key_positions, p.sizes)
+    given = {
+        "mask": mask,
+        "pattern": p.pattern,
+        "score": score,
+        "normalization": p.normalization,
+        "offset": offset,
+        "logit_soft_cap": p.soft_cap,
+        "query_positions": at,
+        "key_positions": key_at,
+        "segment_ids": segments,
+        "return_attention_scores": p.with_scores,
+    }
+
+    # The definition.
+    i = np.arange(p.queries) + np.reshape(offset, (-1, 1)) if at is None else at
+    i = np.broadcast_to(i, (p.batch, p.queries))
+    j = np.broadcast_to(np.arange(p.keys) if key_at is None else key_at, (p.batch, p.keys))
+    allowed = np.broadcast_to(defined_pattern(p.pattern, i, j), p.sizes("BHTS")).copy()
+    if mask is not None:
+        allowed &= mask[:, None] if p.mask == "BTS" else mask
+    if segments is not None:
+        allowed &= (segments[0][:, :, None] == segments[1][:, None])[:, None]
+
+    def defined(values):
+        return definition.attend(
+            values["query"],
+            np.repeat(values["key"], heads // groups, axis=2),
+            np.repeat(values["value"], heads // groups, axis=2),
+            **defined_score(score, heads),
+            bias=values.get("bias", 0.0),
+            mask=allowed,
+            normalization=p.normalization,
+            soft_cap=p.soft_cap,
+            sink=values.get("sink"),
+        )
+
+    def loss(*values):
+        values = dict(zip(arrays, values, strict=True))
+        output, weights = defined(values)
+        return (output * values["upstream"]).sum() + (
+            (weights * values["upstream of scores"]).sum() if p.with_scores else 0.0
+        )
+
+    values = {name: array for name, (_, array) in arrays.items()}
+    output, weights = defined(values)
+
+    # Ours.
+    def attended(tensors):
+        tensors = dict(tensors)
+        upstream = [tensors.pop(n) for n in ("upstream", "upstream of scores") if n in tensors]
+        found = ops.attend(**tensors, **given, kernel=kernel)
+        found = found if p.with_scores else (found,)
+        return [keras.ops.cast(x, u.dtype) * u for x, u in zip(found, upstream, strict=True)]
+
+    plain = {n: a.astype("float32") for n, a in values.items() if not n.startswith("upstream")}
+    kernel = possible(p, {**plain, **given})
+    context = contextlib.nullcontext() if p.blocks is None else blocks_of(*p.blocks)
+    with context:
+        found = differentiate(p, attended, arrays)
+    close(found["upstream"], output, ROUNDING[p.dtype], "output")
+    if p.with_scores:
+        close(found["upstream of scores"], weights, ROUNDING[p.dtype], "scores")
+    unseen = ~allowed.any(axis=-1).transpose(0, 2, 1)
+    assert (found["upstream"][unseen] == 0).all()
+    if "hard" in p.normalization:
+        return
+    # Each gradient along a direction of its own, all of them together.
+    directions = [np.asarray(random.normal(*x.shape), "float64") for x in values.values()]
+    expected = definition.slope(loss, list(values.values()), directions)
+    parts = [(found[n] * d) for n, d in zip(arrays, directions, strict=True)]
+    size = 1.0 + sum(np.abs(part).sum() for part in parts)
+    error = abs(sum(part.sum() for part in parts) - expected)
+    assert error <= ROUNDING[p.dtype] * size, f"gradients: {error} of {size}"
+
+
+def given_positions(random, axes, sizes):
+    return None if axes is None else random.integers(0, 12, *sizes(axes))
+
+
+def possible(problem, arguments):
+    """The kernel of a problem, or "auto" where it cannot do this."""
+    if problem.kernel == "auto":
+        return "auto"
+    try:
+        ops.explain(**arguments, kernel=problem.kernel)
+    except ValueError as error:
+        assert "cannot do this" in str(error)
+        return "auto"
+    return problem.kernel
+
+
+@campaign.few(tensorflow=200, jax=25, torch=150)
+@hypothesis.given(PROBLEMS)
+def test_attend(problem):
+    check(problem)
+
+
+@pytest.mark.slow
+def test_attend_for_long():
+    campaign.many(check, PROBLEMS)
+
+
+def test_all_kernels_are_drawn():
+    drawn = set(kernels.KERNELS)
+    assert drawn <= {"auto", "reference", "blockwise", "banded", "one_query", "fused"}
+    assert Problem().kernel in drawn
