@@ -302,6 +302,15 @@ def _asked(pattern, i, j):
     return allowed
 
 
+# A conjunction is looked at in so many parts at most; their number is a product.
+_MOST_PARTS = 16
+
+
+def _depth(parts):
+    """How deep a pattern of these parts is nested."""
+    return 1 + max(getattr(part, "depth", 0) for part in parts)
+
+
 class _Combination(Pattern):
     """Two or more patterns under an operator that neither order nor repetition matters to."""
 
@@ -316,6 +325,8 @@ class _Combination(Pattern):
         if not parts:
             raise ValueError(f"{type(self).__name__} needs at least one pattern. Received: none")
         self.patterns = parts
+        self.depth = _depth(parts)
+        saving.check_depth(type(self).__name__, self.depth)
 
     def _key(self):
         return frozenset(self.patterns)
@@ -353,7 +364,10 @@ class And(_Combination):
     def parts(self):
         found = [[]]
         for pattern in self.patterns:
-            found = [[*some, part] for some in found for part in pattern.parts()]
+            parts = pattern.parts()
+            if len(found) * len(parts) > _MOST_PARTS:
+                parts = [pattern]
+            found = [[*some, part] for some in found for part in parts]
         return [self] if len(found) == 1 else [And(some) for some in found]
 
 
@@ -396,6 +410,8 @@ class Not(Pattern):
         if not isinstance(pattern, Pattern):
             raise TypeError(f"Expected a pattern. Received: {pattern!r}")
         self.pattern = pattern
+        self.depth = _depth([pattern])
+        saving.check_depth("Not", self.depth)
 
     def attends(self, i, j):
         return ops.logical_not(_asked(self.pattern, i, j))

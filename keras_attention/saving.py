@@ -12,6 +12,10 @@ from keras.src.backend.common import global_state
 
 PACKAGE = "keras_attention"
 
+# How many objects may be nested in one another: far more than anyone writes, and far fewer than
+# Python's stack holds.
+DEEPEST = 100
+
 register = keras.saving.register_keras_serializable(package=PACKAGE)
 
 
@@ -115,6 +119,28 @@ def slot(kind, base, builtin, value, optional=False):
     )
 
 
+def check_depth(name, depth):
+    """Raises where objects of a class are nested so deep that using them may exhaust the stack."""
+    if depth > DEEPEST:
+        raise ValueError(
+            f"Objects may be nested {DEEPEST} deep. Received: {name} with more than that inside"
+        )
+
+
+def _depth(config):
+    """How many saved objects are nested in a config at the deepest place, by no recursion."""
+    depth, level = 0, [config]
+    while level and depth <= DEEPEST:
+        depth += any(isinstance(part, dict) and "class_name" in part for part in level)
+        level = [
+            inner
+            for part in level
+            if isinstance(part, (dict, list, tuple))
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+    return depth
+
+
 class Configurable:
     """A plain object: configuration, equality and repr come from the constructor's signature."""
 
@@ -123,6 +149,7 @@ class Configurable:
 
     @classmethod
     def from_config(cls, config):
+        check_depth(cls.__name__, _depth(config))
         return cls(**{name: deserialize(value) for name, value in config.items()})
 
     def _key(self):

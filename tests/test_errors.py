@@ -135,8 +135,25 @@ def beam_search(**options):
 
 SHARED, SHARED_SCORE = positions.Shaw(2), scores.General()
 
+
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
+def nested(pattern, times):
+    for _ in range(times):
+        pattern = ~pattern
+    return pattern
+
+
 ROWS = {
+    "patterns nested too deep": (
+        lambda: nested(patterns.Causal(), 101),
+        ValueError,
+        r"nested 100 deep\. Received: Not",
+    ),
+    "distances without number": (
+        lambda: positions.RelativeBias(32, 2**20 + 1),
+        ValueError,
+        r"`max_distance` must be at most 1048576.*Received: max_distance=1048577",
+    ),
     # convert: all of what it refuses is in test_convert.py
     "a layer that is not converted": (
         lambda: convert.from_keras(keras.layers.Dense(2)),

@@ -91,6 +91,18 @@ def rounded(*arrays, dtype):
     return [numpy(tensor) for tensor in tensors(*arrays, dtype=dtype)]
 
 
+@pytest.mark.parametrize("queries", [1, T])
+@pytest.mark.parametrize("kernel", ["reference", "blockwise", "auto"])
+def test_the_scale_is_as_precise_as_float64(kernel, queries):
+    float64_or_skip("float64")
+    # One over the root of 3 is no number of float32.
+    query, key = (random(2, n, 1, 3, seed=n).astype("float64") for n in (queries, S))
+    tensors = [keras.ops.convert_to_tensor(x) for x in (query, key, key)]
+    found = ops.attend(*tensors, logit_soft_cap=1.1, kernel=kernel)
+    expected, _ = definition.attend(query, key, key, soft_cap=1.1)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-12, atol=1e-12)
+
+
 def float64_or_skip(dtype):
     if dtype == "float64" and keras.backend.backend() == "jax":
         pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")

@@ -431,7 +431,7 @@ def attend(task):
     extras = _extras(task, shared, wide)
     arrays = (
         # In this order, for transposing back and forth to cancel out.
-        two_features(finite(ops.multiply(shared.rows(ops.cast(task.query, wide)), task.scale))),
+        two_features(finite(shared.rows(ops.cast(task.query, wide)) * task.scale)),
         two_features(finite(shared.columns(ops.cast(task.key, wide)))),
         shared.columns(ops.cast(task.value, wide)),
         *extras,

@@ -34,7 +34,7 @@ def attend(task):
     wide = shapes.accumulation_dtype(task.query, task.key, task.value)
     batch, _, heads, _ = primitives.shape(task.query)
     groups, size = task.value.shape[2:]
-    query = finite(ops.multiply(ops.cast(task.query, wide), task.scale))
+    query = finite(ops.cast(task.query, wide) * task.scale)
     rows = ops.reshape(query, (batch, heads, 1, query.shape[3]))
     weights, normalizer = _weights(_scores(task, rows, wide), task)
 

@@ -89,7 +89,8 @@ def attend(
     """
     dtype = keras.backend.standardize_dtype(value.dtype)
     wide = shapes.accumulation_dtype(query, key, value)
-    query = finite(ops.multiply(ops.cast(query, wide), scale))
+    # By the operator: on PyTorch, Keras would round a Python number to float32, also for float64.
+    query = finite(ops.cast(query, wide) * scale)
     key = finite(ops.cast(key, wide))
     heads = query.shape[2]
     if score is None:
@@ -102,7 +103,7 @@ def attend(
         rows = ops.transpose(query, (0, 2, 1, 3))
         logits = ops.add(logits, relative.scores(rows, table, ops.shape(key)[1], positions))
     if soft_cap is not None:
-        logits = ops.multiply(ops.tanh(ops.divide(logits, soft_cap)), soft_cap)
+        logits = ops.tanh(logits / soft_cap) * soft_cap
     if bias is not None:
         # By the operator: Keras's `add` takes a bias with one long axis for one of the features.
         logits = logits + ops.cast(bias, wide)

@@ -10,6 +10,8 @@ from keras_attention.positions.base import Position
 
 ops = keras.ops
 
+_FARTHEST = 2**20
+
 
 @saving.register
 class RelativeBias(Position):
@@ -73,6 +75,11 @@ class RelativeBias(Position):
         # One more than the distances that have a bucket each: below it no logarithm would grow.
         exact = num_buckets // (4 if bidirectional else 2)
         shapes.check_count("max_distance", max_distance, exact + 1)
+        if max_distance > _FARTHEST:
+            raise ValueError(
+                f"`max_distance` must be at most {_FARTHEST}: each distance has an entry in a "
+                f"table. Received: max_distance={max_distance}"
+            )
         super().__init__(**kwargs)
         self.num_buckets = num_buckets
         self.max_distance = max_distance
