@@ -2,7 +2,10 @@
 
 import importlib.util
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +109,34 @@ def test_every_built_in_pattern_is_drawn():
         and cls is not patterns.Pattern
     }
     assert drawn == built_in
+
+
+BROWSER = os.environ.get("KERAS_ATTENTION_BROWSER") == "1"
+# The page and the tables that are wider than they may be. On a phone, tables that compare many
+# things may scroll; those of mechanisms and the page itself may not.
+TOO_WIDE = """() => [document.documentElement,
+        ...document.querySelectorAll(
+            innerWidth > 1000 ? "table" : ".mechanisms table, .packages table")]
+    .filter((element) => element.scrollWidth > element.clientWidth + 1
+        || element.getBoundingClientRect().right > innerWidth + 1)
+    .map((element) => element.innerText.slice(0, 60))"""
+
+
+@pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, if asked to")
+def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    pytest.importorskip("mkdocs")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    pages = [page.relative_to(DOCS).with_suffix(".html") for page in sorted(DOCS.glob("**/*.md"))]
+    found = {}
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+        for width in (1280, 390):
+            view = browser.new_page(viewport={"width": width, "height": 900})
+            for page in pages:
+                view.goto((tmp_path / page).as_uri())
+                if wide := view.evaluate(TOO_WIDE):
+                    found[width, str(page)] = wide
+        browser.close()
+    assert not found

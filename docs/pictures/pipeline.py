@@ -47,7 +47,7 @@ def svg(width, height, title, *parts):
 
 def pipeline():
     """Steps from left to right; the slots that fill them stand above, the kernels below."""
-    steps = ["project", "score", "mask", "normalise", "combine", "project"]
+    steps = ["project", "score", "mask", "normalize", "combine", "project"]
     shapes = ["(B, T, H, K)", "(B, H, T, S)", "", "", "(B, T, H, V)", "(B, T, D)"]
     width, step = 118, 146
     parts = []
@@ -59,7 +59,7 @@ def pipeline():
         if number:
             parts.append(arrow((x - step + width, 144), (x - 3, 144)))
     slots = [
-        (158, 56, ("score",)), (218, 62, ("position",)), (304, 118, ("pattern", "∧ padding")),
+        (158, 48, ("score",)), (208, 74, ("position",)), (304, 118, ("pattern", "∧ padding")),
         (450, 118, ("normalization",)),
     ]  # fmt: skip
     for x, w, lines in slots:
@@ -67,11 +67,11 @@ def pipeline():
         parts.append(arrow((x + w / 2, 88), (x + w / 2, 117)))
     parts.append(box(596, 44, 118, 44, SLOT, "scores_", "regularizer"))
     parts.append(arrow((568, 66), (593, 66)))
-    parts.append(text(433, 26, "slots: a string, an object, or an object of your own"))
+    parts.append(text(433, 26, "slots: a string, an object, or a custom object"))
     bracket = "M158 204v12h556v-12"
     parts.append(f"<path d='{bracket}' fill='none' stroke='{LINE}' stroke-width='2'/>")
     parts.append(text(436, 238, "one kernel: reference, fused, one_query, blockwise or banded"))
-    return svg(878, 250, "project, score and position, mask, normalise, combine, project", *parts)
+    return svg(878, 250, "project, score and position, mask, normalize, combine, project", *parts)
 
 
 def layers():
