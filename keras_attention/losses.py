@@ -72,13 +72,10 @@ class SmoothedCrossentropy(keras.losses.Loss):
         reduction="sum_over_batch_size",
         name="smoothed_crossentropy",
     ):
-        shapes.check_rate("label_smoothing", label_smoothing)
-        if ignore is not None and (isinstance(ignore, bool) or not isinstance(ignore, int)):
-            raise TypeError(f"`ignore` must be an integer or None. Received: ignore={ignore!r}")
         # Keras casts targets and logits to the loss's dtype: float32 holds all tokens below 2²⁴.
         super().__init__(name=name, reduction=reduction, dtype="float32")
-        self.label_smoothing = label_smoothing
-        self.ignore = ignore
+        self.label_smoothing = shapes.check_rate("label_smoothing", label_smoothing)
+        self.ignore = shapes.check_integer("ignore", ignore)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         if sample_weight is not None:

@@ -140,11 +140,8 @@ class Hard(Normalization):
     random = True
 
     def __init__(self, gradient="straight_through", temperature=1.0):
-        if gradient not in GRADIENTS:
-            raise ValueError(f"`gradient` must be one of {GRADIENTS}. Received: {gradient!r}")
-        shapes.check_number("temperature", temperature, above=0)
-        self.gradient = gradient
-        self.temperature = temperature
+        self.gradient = shapes.check_choice("gradient", gradient, GRADIENTS)
+        self.temperature = shapes.check_number("temperature", temperature, above=0)
 
     def normalize(self, scores, mask):
         return _one_hot(scores)

@@ -20,6 +20,7 @@ A pattern of your own is a subclass with one method:
 import dataclasses
 import functools
 import math
+import re
 
 import keras
 
@@ -174,10 +175,8 @@ class SlidingWindow(Pattern):
     """
 
     def __init__(self, left, right):
-        shapes.check_count("left", left, 0)
-        shapes.check_count("right", right, 0)
-        self.left = left
-        self.right = right
+        self.left = shapes.check_count("left", left, 0)
+        self.right = shapes.check_count("right", right, 0)
 
     def attends(self, i, j):
         return ops.logical_and(
@@ -202,8 +201,7 @@ class Dilated(Pattern):
     """
 
     def __init__(self, rate):
-        shapes.check_count("rate", rate)
-        self.rate = rate
+        self.rate = shapes.check_count("rate", rate)
 
     def attends(self, i, j):
         return ops.equal(ops.mod(i - j, self.rate), 0)
@@ -225,8 +223,7 @@ class Strided(Pattern):
     """
 
     def __init__(self, rate):
-        shapes.check_count("rate", rate)
-        self.rate = rate
+        self.rate = shapes.check_count("rate", rate)
 
     def attends(self, i, j):
         distance = i - j
@@ -257,8 +254,7 @@ class Prefix(Pattern):
     """
 
     def __init__(self, length):
-        shapes.check_count("length", length)
-        self.length = length
+        self.length = shapes.check_count("length", length)
 
     def attends(self, i, j):
         return ops.less(j, self.length + 0 * i)
@@ -278,8 +274,7 @@ class Block(Pattern):
     """
 
     def __init__(self, size):
-        shapes.check_count("size", size)
-        self.size = size
+        self.size = shapes.check_count("size", size)
 
     def attends(self, i, j):
         return ops.equal(ops.floor_divide(i, self.size), ops.floor_divide(j, self.size))
@@ -290,7 +285,17 @@ class Block(Pattern):
 
 def _asked(pattern, i, j):
     """What a pattern says of pairs; a mask to be added would count as its own opposite."""
-    allowed = pattern.attends(i, j)
+    try:
+        allowed = pattern.attends(i, j)
+    except Exception as error:
+        # Each backend has an error of its own for an array in an `if`, an `and` or a `not`.
+        if not re.search(r"truth value|\bbool|boolean (value|conversion)", str(error), re.I):
+            raise
+        raise TypeError(
+            f"`attends(self, i, j)` of {type(pattern).__name__} is given arrays of positions. "
+            "Combine comparisons of them with `&`, `|` and `~`, each in parentheses, not with "
+            f"`and`, `or`, `not` and `if`. Received: {type(error).__name__}: {error}"
+        ) from error
     kind = type(allowed).__name__
     if hasattr(allowed, "dtype"):
         kind = keras.backend.standardize_dtype(allowed.dtype)
@@ -317,6 +322,11 @@ class _Combination(Pattern):
     symbol = None
 
     def __init__(self, patterns):
+        if not isinstance(patterns, (list, tuple)):
+            raise TypeError(
+                f"`patterns` of {type(self).__name__} must be a list of patterns. "
+                f"Received: {patterns!r}"
+            )
         parts = []
         for pattern in patterns:
             if not isinstance(pattern, Pattern):

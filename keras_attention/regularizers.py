@@ -68,11 +68,8 @@ class DoublyStochastic(Regularizer):
     """
 
     def __init__(self, factor=1.0, target=1.0):
-        shapes.check_number("factor", factor, above=0)
-        if target is not None:
-            shapes.check_number("target", target, above=0)
-        self.factor = factor
-        self.target = target
+        self.factor = shapes.check_number("factor", factor, above=0)
+        self.target = shapes.check_number("target", target, above=0, optional=True)
 
     def __call__(self, weights, mask):
         received = ops.sum(weights, axis=-2)
@@ -109,8 +106,7 @@ class Entropy(Regularizer):
     """
 
     def __init__(self, factor=1.0):
-        shapes.check_number("factor", factor)
-        self.factor = factor
+        self.factor = shapes.check_number("factor", factor)
 
     def __call__(self, weights, mask):
         positive = weights > 0

@@ -50,6 +50,17 @@ def check_free(cls, arguments):
             )
 
 
+def argument(owner, name, attribute=None):
+    """The constructor argument `name` of `owner`, which holds it in an attribute of that name."""
+    try:
+        return getattr(owner, attribute or name)
+    except AttributeError:
+        raise TypeError(
+            f"{type(owner).__name__} must store its constructor argument `{name}` in an attribute "
+            f"of that name, `self.{name}`, to be saved and compared. Received: none"
+        ) from None
+
+
 def serialize(value):
     """A JSON-ready form of one constructor argument."""
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -98,7 +109,7 @@ def slot(kind, base, builtin, value, optional=False):
         if value not in builtin:
             raise ValueError(
                 f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
-                f"a subclass of {base.__name__}."
+                f"a subclass of {base.__name__}. Received: {kind}={value!r}"
             )
         for parameter in inspect.signature(builtin[value]).parameters.values():
             if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
@@ -145,7 +156,8 @@ class Configurable:
     """A plain object: configuration, equality and repr come from the constructor's signature."""
 
     def get_config(self):
-        return {name: serialize(getattr(self, name)) for name in constructor_arguments(type(self))}
+        names = constructor_arguments(type(self))
+        return {name: serialize(argument(self, name)) for name in names}
 
     @classmethod
     def from_config(cls, config):
@@ -153,7 +165,8 @@ class Configurable:
         return cls(**{name: deserialize(value) for name, value in config.items()})
 
     def _key(self):
-        return tuple(_hashable(getattr(self, name)) for name in constructor_arguments(type(self)))
+        names = constructor_arguments(type(self))
+        return tuple(_hashable(argument(self, name)) for name in names)
 
     def __eq__(self, other):
         if type(self) is not type(other):
@@ -165,7 +178,8 @@ class Configurable:
 
     def __repr__(self):
         names = constructor_arguments(type(self))
-        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+        values = ", ".join(f"{name}={argument(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({values})"
 
 
 def _hashable(value):
@@ -184,7 +198,7 @@ class ConfigurableLayer(keras.layers.Layer):
         for name in constructor_arguments(type(self), stop=ConfigurableLayer):
             # After an underscore where the plain name means something else to Keras.
             private = f"_{name}"
-            value = getattr(self, private if private in vars(self) else name)
+            value = argument(self, name, private if private in vars(self) else name)
             config[name] = serialize(value)
             if self.built and isinstance(value, keras.layers.Layer):
                 # To be built by this layer again: by itself, its variables would lose this one's

@@ -45,12 +45,9 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, dim, warmup_steps, scale=1.0):
-        shapes.check_count("dim", dim)
-        shapes.check_count("warmup_steps", warmup_steps)
-        shapes.check_number("scale", scale, above=0)
-        self.dim = dim
-        self.warmup_steps = warmup_steps
-        self.scale = scale
+        self.dim = shapes.check_count("dim", dim)
+        self.warmup_steps = shapes.check_count("warmup_steps", warmup_steps)
+        self.scale = shapes.check_number("scale", scale, above=0)
 
     def __call__(self, step):
         step = ops.maximum(ops.cast(step, "float32"), 1.0)

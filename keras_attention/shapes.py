@@ -71,31 +71,90 @@ def check_pairs(name, array, query, key):
 def check_scores(scores, query, key):
     """Raises unless what a score returned is (B, H, T, S), as far as sizes are known."""
     expected = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    found = tuple(scores.shape)
-    if len(found) != 4 or any(
-        a is not None and b is not None and a != b for a, b in zip(found, expected, strict=True)
+    found = tuple(scores.shape) if hasattr(scores, "shape") else repr(scores)
+    if (
+        isinstance(found, str)
+        or len(found) != 4
+        or any(
+            a is not None and b is not None and a != b for a, b in zip(found, expected, strict=True)
+        )
     ):
         raise ValueError(
             f"A score must return scores (B, H, T, S), here {expected}. Received: {found}"
         )
 
 
-def check_count(name, value, minimum=1):
-    """Raises unless `value` is an integer (not a bool) of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+def check_count(name, value, minimum=1, optional=False):
+    """`value` as an int; raises unless it is an integer (not a bool) of at least `minimum`.
+
+    Where it is `optional`, None stays None, here and below.
+    """
+    if optional and value is None:
+        return None
+    if not _is_integer(value) or value < minimum:
         raise ValueError(
             f"Received an invalid value for argument `{name}`, expected an integer of at least "
             f"{minimum}. Received: {name}={value!r}"
         )
+    return int(value)
+
+
+def check_integer(name, value):
+    """`value` as an int, or None; raises for anything else."""
+    if value is not None and not _is_integer(value):
+        raise TypeError(f"`{name}` must be an integer or None. Received: {name}={value!r}")
+    return None if value is None else int(value)
+
+
+def check_sizes(name, given, minimum=None):
+    """An integer or a sequence of integers as a tuple; None stays None."""
+    if given is None:
+        return None
+    sizes = (given,) if _is_integer(given) else given
+    if (
+        not isinstance(sizes, (list, tuple))
+        or not sizes
+        or not all(_is_integer(size) and (minimum is None or size >= minimum) for size in sizes)
+    ):
+        bound = "" if minimum is None else f" of at least {minimum}"
+        raise ValueError(
+            f"Invalid `{name}`: expected an integer{bound}, or a tuple or list of them. "
+            f"Received: {name}={given!r}"
+        )
+    return tuple(int(size) for size in sizes)
+
+
+def check_flag(name, value, optional=False):
+    """`value` as a bool; raises unless it is True or False."""
+    if optional and value is None:
+        return None
+    if not isinstance(value, (bool, np.bool_)):
+        expected = "None, True or False" if optional else "True or False"
+        raise TypeError(f"`{name}` must be {expected}. Received: {name}={value!r}")
+    return bool(value)
+
+
+def check_choice(name, value, choices):
+    """Raises unless `value` is one of `choices`: strings, None, False."""
+    if not isinstance(value, (str, bool, type(None))) or value not in choices:
+        raise ValueError(f"`{name}` must be one of {choices}. Received: {name}={value!r}")
+    return value
+
+
+def _is_integer(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def is_number(value):
     """Whether `value` is a finite real number (not a bool)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    numbers = (int, float, np.integer, np.floating)
+    return isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_number(name, value, above=None, minimum=None):
-    """Raises unless `value` is a finite number, above `above` or of at least `minimum`."""
+def check_number(name, value, above=None, minimum=None, optional=False):
+    """`value` as Python has it; raises unless it is finite, above `above`, at least `minimum`."""
+    if optional and value is None:
+        return None
     within = (
         is_number(value)
         and (above is None or value > above)
@@ -104,13 +163,18 @@ def check_number(name, value, above=None, minimum=None):
     if not within:
         bound = "" if minimum is None else f" of at least {minimum}"
         bound = bound if above is None else f" above {above}"
-        raise ValueError(f"`{name}` must be a finite number{bound}. Received: {name}={value!r}")
+        or_none = " or None" if optional else ""
+        raise ValueError(
+            f"`{name}` must be a finite number{bound}{or_none}. Received: {name}={value!r}"
+        )
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_rate(name, value):
-    """Raises unless `value` is a probability below one, as a dropout rate must be."""
+    """`value` as Python has it; raises unless it is in [0, 1), as a dropout rate must be."""
     if not is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def accumulation_dtype(*arrays):

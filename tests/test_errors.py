@@ -95,6 +95,32 @@ class Nearness(patterns.Pattern):
         return i - j
 
 
+class Both(patterns.Pattern):
+    def attends(self, i, j):
+        return i - j == 2 and j > 0
+
+
+class Forgetful(patterns.Pattern):
+    def __init__(self, distance):
+        self.reach = distance
+
+    def attends(self, i, j):
+        return i - j == self.reach
+
+
+class Named(scores.Score):
+    """Calls its method something else."""
+
+    def score(self, query, key):
+        return query
+
+
+def silent(name):
+    """A score whose method `name` forgets to return something."""
+    nothing = (lambda self, x: None) if name == "prepare_key" else (lambda self, query, key: None)
+    return type("Silent", (scores.Score,), {name: nothing})()
+
+
 class Misshapen(scores.Score):
     """Forgets where the heads belong."""
 
@@ -360,6 +386,33 @@ ROWS = {
         TypeError,
         r"must return booleans, .* Received: int32 from Nearness\(\)",
     ),
+    "a pattern with a Python and": (
+        lambda: ka.SelfAttention(2, 4, pattern=Both())(X),
+        TypeError,
+        r"of Both is given arrays of positions\. Combine comparisons of them with `&`, `\|` and "
+        r"`~`, each in parentheses, not with `and`.*Received: \w+: ",
+    ),
+    "a pattern that does not keep its argument": (
+        lambda: Forgetful(2).get_config(),
+        TypeError,
+        r"Forgetful must store its constructor argument `distance` in an attribute of that name, "
+        r"`self\.distance`, to be saved and compared\. Received: none",
+    ),
+    "a list of patterns that is none": (
+        lambda: patterns.And("causal"),
+        TypeError,
+        r"`patterns` of And must be a list of patterns\. Received: 'causal'",
+    ),
+    "a flag that is a word": (
+        lambda: ka.MultiHeadAttention(2, 4, use_bias="no"),
+        TypeError,
+        r"`use_bias` must be True or False\. Received: use_bias='no'",
+    ),
+    "a seed that is a word": (
+        lambda: ka.Attention(seed="a"),
+        TypeError,
+        r"`seed` must be an integer or None\. Received: seed='a'",
+    ),
     "a pattern as a truth value": (
         lambda: patterns.Causal() and patterns.SlidingWindow(2, 2),
         TypeError,
@@ -393,15 +446,36 @@ ROWS = {
     ),
     "a scale of ScaledDot": (
         lambda: scores.ScaledDot(scale="1"),
-        TypeError,
-        r"`scale` must be a number or None\. Received: scale='1'",
+        ValueError,
+        r"`scale` must be a finite number or None\. Received: scale='1'",
     ),
     "a scale of Cosine": (
         lambda: scores.Cosine(scale=None),
-        TypeError,
-        r"`scale` must be a number\. Received: scale=None",
+        ValueError,
+        r"`scale` must be a finite number\. Received: scale=None",
     ),
     # Scores
+    "a score with nothing to compute": (
+        Named,
+        TypeError,
+        r"Named must implement `call\(self, query, key\)`, or `prepare_query.*Received: a score "
+        "with none of them",
+    ),
+    "a score that returns nothing": (
+        lambda: ka.Attention(score=silent("call"))(X, Y),
+        ValueError,
+        r"A score must return scores \(B, H, T, S\), here \(2, 1, 3, 5\)\. Received: None",
+    ),
+    "a comparison that returns nothing": (
+        lambda: ka.Attention(score=silent("compare"))(X, Y),
+        ValueError,
+        r"A score must return scores \(B, H, T, S\), here \(2, 1, 3, 5\)\. Received: None",
+    ),
+    "a key that is prepared to nothing": (
+        lambda: ka.Attention(score=silent("prepare_key"))(X, Y),
+        TypeError,
+        r"Silent must return what it makes of query and key\. Received: None, from `prepare_key`",
+    ),
     "a score that needs an argument": (
         lambda: ka.Attention(score="reduced_rank"),
         ValueError,
@@ -474,7 +548,8 @@ ROWS = {
     "a gradient of another name": (
         lambda: ka.HardAttention(gradient="reparam"),
         ValueError,
-        r"`gradient` must be one of \('straight_through', 'reinforce'\)\. Received: 'reparam'",
+        r"`gradient` must be one of \('straight_through', 'reinforce'\)\. "
+        r"Received: gradient='reparam'",
     ),
     "a temperature of zero": (
         lambda: normalizations.Hard(temperature=0.0),
@@ -702,7 +777,7 @@ ROWS = {
     "an output shape of floats": (
         lambda: ka.MultiHeadAttention(2, 4, output_shape=(2, 3.0)),
         ValueError,
-        r"Invalid `output_shape`: expected an integer, or a tuple or list of integers\. "
+        r"Invalid `output_shape`: expected an integer of at least 1, or a tuple or list of them\. "
         r"Received: output_shape=\(2, 3\.0\)",
     ),
     "an axis that is not there": (
@@ -1068,6 +1143,13 @@ ROWS = {
         lambda: keras.layers.RNN(cell())(X),
         ValueError,
         r"attends to a memory.*pass `initial_state=cell\.initial_state\(memory\)`.*Received: none",
+    ),
+    "a cell whose states are kept": (
+        lambda: keras.layers.RNN(kept := cell(), stateful=True)(
+            X, initial_state=kept.initial_state(Y)
+        ),
+        ValueError,
+        r"attends to a memory.*`stateful=True` keeps none: to go on, pass `cell\.initial_state",
     ),
     "an initial state for the sake of itself": (
         lambda: cell().get_initial_state(B),

@@ -96,8 +96,9 @@ def attend(
     if score is None:
         logits = _inner(two_features(query), two_features(key))
     else:
-        logits = ops.cast(score(query, _repeat(key, heads)), wide)
+        logits = score(query, _repeat(key, heads))
         shapes.check_scores(logits, query, key)
+        logits = ops.cast(logits, wide)
     if relative_keys is not None:
         table = finite(ops.cast(relative_keys, wide))
         rows = ops.transpose(query, (0, 2, 1, 3))

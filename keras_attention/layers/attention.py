@@ -133,29 +133,24 @@ class Attention(Decoding, ExactInputs):
         scores_regularizer=None,
         **kwargs,
     ):
-        shapes.check_count("num_heads", num_heads)
-        if key_dim is not None:
-            shapes.check_count("key_dim", key_dim)
-        if value_dim is not None:
-            shapes.check_count("value_dim", value_dim)
+        num_heads = shapes.check_count("num_heads", num_heads)
+        key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        value_dim = shapes.check_count("value_dim", value_dim, optional=True)
+        use_bias = shapes.check_flag("use_bias", use_bias)
         if key_dim is None and (num_heads != 1 or value_dim is not None or use_bias):
             raise ValueError(
                 "Without `key_dim` there are no projections, so `num_heads` must be 1, `value_dim` "
                 "None and `use_bias` False. For heads, pass the features of each as `key_dim`. "
                 f"Received: num_heads={num_heads}, value_dim={value_dim}, use_bias={use_bias}"
             )
-        if num_key_value_heads is not None:
-            shapes.check_count("num_key_value_heads", num_key_value_heads)
-            if num_heads % num_key_value_heads:
-                raise ValueError(
-                    "`num_key_value_heads` must divide `num_heads`. Received: "
-                    f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
-                )
-        if qk_norm not in QK_NORMS or (isinstance(qk_norm, int) and qk_norm is not False):
-            raise ValueError(f"`qk_norm` must be one of {QK_NORMS}. Received: qk_norm={qk_norm!r}")
-        if logit_soft_cap is not None:
-            shapes.check_number("logit_soft_cap", logit_soft_cap, above=0)
-        shapes.check_rate("dropout", dropout)
+        num_key_value_heads = shapes.check_count(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
+        if num_key_value_heads is not None and num_heads % num_key_value_heads:
+            raise ValueError(
+                "`num_key_value_heads` must divide `num_heads`. Received: "
+                f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
+            )
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
@@ -166,7 +161,7 @@ class Attention(Decoding, ExactInputs):
         self.normalization = normalizations.get(normalization)
         self.pattern = patterns.get(pattern)
         self.position = positions.get(position)
-        self.dropout = dropout
+        self.dropout = shapes.check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -176,10 +171,12 @@ class Attention(Decoding, ExactInputs):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed = seed
-        self.qk_norm = qk_norm
-        self.logit_soft_cap = logit_soft_cap
-        self.use_sink = use_sink
+        self.seed = shapes.check_integer("seed", seed)
+        self.qk_norm = shapes.check_choice("qk_norm", qk_norm, QK_NORMS)
+        self.logit_soft_cap = shapes.check_number(
+            "logit_soft_cap", logit_soft_cap, above=0, optional=True
+        )
+        self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self._check_slots()
 

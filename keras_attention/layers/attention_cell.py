@@ -93,15 +93,15 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         return_attention_scores=False,
         **kwargs,
     ):
-        if mode not in MODES:
-            raise ValueError(f"`mode` must be one of {MODES}. Received: mode={mode!r}")
-        if attention_dim is not None:
-            shapes.check_count("attention_dim", attention_dim)
-            if output_context:
-                raise ValueError(
-                    "`output_context` is for outputs h_t, and with `attention_dim` the output is "
-                    f"a_t. Received: output_context={output_context}, attention_dim={attention_dim}"
-                )
+        shapes.check_choice("mode", mode, MODES)
+        attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
+        input_feeding = shapes.check_flag("input_feeding", input_feeding)
+        output_context = shapes.check_flag("output_context", output_context)
+        if attention_dim is not None and output_context:
+            raise ValueError(
+                "`output_context` is for outputs h_t, and with `attention_dim` the output is "
+                f"a_t. Received: output_context={output_context}, attention_dim={attention_dim}"
+            )
         if mode == "bahdanau" and not input_feeding:
             raise ValueError(
                 "`input_feeding=False` is for mode='luong': mode='bahdanau' feeds the context to "
@@ -118,7 +118,9 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         self.attention_activation = keras.activations.get(attention_activation)
         self.input_feeding = input_feeding
         self.output_context = output_context
-        self.return_attention_scores = return_attention_scores
+        self.return_attention_scores = shapes.check_flag(
+            "return_attention_scores", return_attention_scores
+        )
         # What `RNN` asks of a `DropoutRNNCell`; the rates in force are those of the parts.
         self.dropout = self.recurrent_dropout = 0.0
         self._scratch = _Scratch()
@@ -262,7 +264,12 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         return [[*loop, prepared.key, prepared.value, prepared.mask]]
 
     def get_initial_state(self, batch_size=None):
-        raise ValueError(_NO_MEMORY.format("no initial state"))
+        raise ValueError(
+            _NO_MEMORY.format("no initial state")
+            + ". It needs one in each call, and `stateful=True` keeps none: to go on, pass "
+            "`cell.initial_state(memory, states)` with the states that the call before returned "
+            "with `return_state=True`"
+        )
 
     def _checked(self, memory, states, mask):
         """Memory, flat states and mask of one call, whose sizes are then known to the cell."""

@@ -60,27 +60,25 @@ class AttentionPooling(saving.ConfigurableLayer):
         seed=None,
         **kwargs,
     ):
-        if num_queries is not None:
-            shapes.check_count("num_queries", num_queries)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.num_queries = num_queries
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
+        self.num_queries = shapes.check_count("num_queries", num_queries, optional=True)
+        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        self.value_dim = shapes.check_count("value_dim", value_dim, optional=True)
         self.score = scores.get(score)
         self.normalization = normalizations.get(normalization)
-        self.dropout = dropout
+        self.dropout = shapes.check_rate("dropout", dropout)
         self.query_initializer = keras.initializers.get(query_initializer)
-        self.seed = seed
+        self.seed = shapes.check_integer("seed", seed)
         self._attention = Attention(
-            num_heads,
-            key_dim,
-            value_dim,
+            self.num_heads,
+            self.key_dim,
+            self.value_dim,
             score=self.score,
             normalization=self.normalization,
-            dropout=dropout,
-            seed=seed,
+            dropout=self.dropout,
+            seed=self.seed,
             name="attention",
             dtype=self.dtype_policy,
         )

@@ -58,21 +58,17 @@ class FeedForward(saving.ConfigurableLayer):
         seed=None,
         **kwargs,
     ):
-        shapes.check_count("intermediate_dim", intermediate_dim)
-        if output_dim is not None:
-            shapes.check_count("output_dim", output_dim)
-        shapes.check_rate("dropout", dropout)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.intermediate_dim = intermediate_dim
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.activation = keras.activations.get(activation)
-        self.gated = gated
-        self.dropout = dropout
-        self.output_dim = output_dim
-        self.use_bias = use_bias
+        self.gated = shapes.check_flag("gated", gated)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.output_dim = shapes.check_count("output_dim", output_dim, optional=True)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = seed
+        self.seed = shapes.check_integer("seed", seed)
 
     def build(self, x_shape):
         if self.gated:

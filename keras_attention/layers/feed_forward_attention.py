@@ -58,7 +58,7 @@ class FeedForwardAttention(AttentionPooling):
         super().__init__(
             score=score, normalization=normalization, dropout=dropout, seed=seed, **kwargs
         )
-        self.units = units
+        self.units = score.units
         self.activation = score.activation
         self.kernel_initializer = score.kernel_initializer
 

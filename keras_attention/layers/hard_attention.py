@@ -17,8 +17,11 @@ class HardAttention(Attention):
             loss. "reinforce" (Williams 1992, as in Xu et al.): the layer also returns the
             log-probability of its choices, for a `ReinforceLoss`.
         temperature: of the straight-through gradient.
-        **kwargs: the other arguments of `Attention`, but for `normalization` and `use_sink`. `seed`
-            makes the choices reproducible.
+        score, pattern, position, dropout, use_bias, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, scores_regularizer:
+            as in `Attention`. `seed` makes the choices reproducible.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `Attention`.
 
@@ -49,18 +52,53 @@ class HardAttention(Attention):
         value_dim=None,
         gradient="straight_through",
         temperature=1.0,
+        *,
+        score="scaled_dot",
+        pattern=None,
+        position=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        scores_regularizer=None,
         **kwargs,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
+            num_heads,
+            key_dim,
+            value_dim,
             normalization=normalizations.Hard(gradient, temperature),
+            score=score,
+            pattern=pattern,
+            position=position,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            scores_regularizer=scores_regularizer,
             **kwargs,
         )
-        self.gradient = gradient
-        self.temperature = temperature
+        self.gradient = self.normalization.gradient
+        self.temperature = self.normalization.temperature
 
     def _check_slots(self):
         self._check_position_and_sink()

@@ -26,7 +26,11 @@ class LocalAttention(Attention):
         num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own centre.
         units: rows of W_p; defaults to the features of a query head.
         centre_initializer: of W_p and v_p.
-        **kwargs: the other arguments of `Attention`, its slots among them.
+        normalization, pattern, position, dropout, use_bias, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, use_sink,
+            scores_regularizer: as in `Attention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `Attention`. S counts the real keys of each row, and s is the place
     of a key among them, so that padding on either side changes nothing; monotonic windows stand on
@@ -58,19 +62,55 @@ class LocalAttention(Attention):
         score="general",
         units=None,
         centre_initializer="glorot_uniform",
+        *,
+        normalization="softmax",
+        pattern=None,
+        position=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
         **kwargs,
     ):
-        shapes.check_count("window", window)
-        if mode not in MODES:
-            raise ValueError(f"`mode` must be one of {MODES}. Received: mode={mode!r}")
-        if units is not None:
-            shapes.check_count("units", units)
         super().__init__(
-            num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, score=score, **kwargs
+            num_heads,
+            key_dim,
+            value_dim,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            position=position,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
+            **kwargs,
         )
-        self.window = window
-        self.mode = mode
-        self.units = units
+        self.window = shapes.check_count("window", window)
+        self.mode = shapes.check_choice("mode", mode, MODES)
+        self.units = shapes.check_count("units", units, optional=True)
         self.centre_initializer = keras.initializers.get(centre_initializer)
 
     def build(self, query_shape, value_shape=None, key_shape=None):

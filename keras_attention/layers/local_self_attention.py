@@ -16,7 +16,12 @@ class LocalSelfAttention(SelfAttention):
         neighbors: n, how many keys are seen on either side.
         rate: r, how far apart they stand.
         causal: whether position t sees only positions up to t.
-        **kwargs: the other arguments of `Attention`, its slots among them. A `pattern` counts too.
+        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
+            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
+            use_sink, scores_regularizer: as in `Attention`. A `pattern` counts together with that
+            of the layer.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `SelfAttention`.
 
@@ -45,13 +50,55 @@ class LocalSelfAttention(SelfAttention):
         neighbors,
         rate=1,
         causal=False,
+        score="scaled_dot",
+        normalization="softmax",
+        pattern=None,
+        position=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
         **kwargs,
     ):
-        shapes.check_count("neighbors", neighbors)
-        shapes.check_count("rate", rate)
-        super().__init__(num_heads, key_dim, value_dim, causal=causal, **kwargs)
-        self.neighbors = neighbors
-        self.rate = rate
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            causal,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            position=position,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
+            **kwargs,
+        )
+        self.neighbors = shapes.check_count("neighbors", neighbors)
+        self.rate = shapes.check_count("rate", rate)
 
     def _own_pattern(self):
         reach = self.neighbors * self.rate
@@ -68,7 +115,12 @@ class AtrousSelfAttention(SelfAttention):
         num_heads, key_dim, value_dim: as in `Attention`.
         rate: r, how far apart the keys stand.
         causal: whether position t sees only positions up to t.
-        **kwargs: the other arguments of `Attention`, its slots among them. A `pattern` counts too.
+        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
+            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
+            use_sink, scores_regularizer: as in `Attention`. A `pattern` counts together with that
+            of the layer.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `SelfAttention`.
 
@@ -88,10 +140,62 @@ class AtrousSelfAttention(SelfAttention):
     [2, 6, 10]
     """
 
-    def __init__(self, num_heads=1, key_dim=None, value_dim=None, *, rate, causal=False, **kwargs):
-        shapes.check_count("rate", rate)
-        super().__init__(num_heads, key_dim, value_dim, causal=causal, **kwargs)
-        self.rate = rate
+    def __init__(
+        self,
+        num_heads=1,
+        key_dim=None,
+        value_dim=None,
+        *,
+        rate,
+        causal=False,
+        score="scaled_dot",
+        normalization="softmax",
+        pattern=None,
+        position=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            causal,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            position=position,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
+            **kwargs,
+        )
+        self.rate = shapes.check_count("rate", rate)
 
     def _own_pattern(self):
         return patterns.Dilated(self.rate)
@@ -108,7 +212,12 @@ class SparseSelfAttention(SelfAttention):
         num_heads, key_dim, value_dim: as in `Attention`.
         rate: r, the stride.
         causal: whether position t sees only positions up to t, as in the paper.
-        **kwargs: the other arguments of `Attention`, its slots among them. A `pattern` counts too.
+        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
+            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
+            use_sink, scores_regularizer: as in `Attention`. A `pattern` counts together with that
+            of the layer.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `SelfAttention`.
 
@@ -128,10 +237,62 @@ class SparseSelfAttention(SelfAttention):
     [2, 5, 6, 7, 8]
     """
 
-    def __init__(self, num_heads=1, key_dim=None, value_dim=None, *, rate, causal=False, **kwargs):
-        shapes.check_count("rate", rate)
-        super().__init__(num_heads, key_dim, value_dim, causal=causal, **kwargs)
-        self.rate = rate
+    def __init__(
+        self,
+        num_heads=1,
+        key_dim=None,
+        value_dim=None,
+        *,
+        rate,
+        causal=False,
+        score="scaled_dot",
+        normalization="softmax",
+        pattern=None,
+        position=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            causal,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            position=position,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
+            **kwargs,
+        )
+        self.rate = shapes.check_count("rate", rate)
 
     def _own_pattern(self):
         return patterns.Strided(self.rate)

@@ -89,6 +89,16 @@ class MultiHeadAttention(Attention):
         bias_constraint=None,
         use_gate=False,
         seed=None,
+        *,
+        score="scaled_dot",
+        normalization="softmax",
+        pattern=None,
+        position=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
         **kwargs,
     ):
         shapes.check_count("key_dim", key_dim)
@@ -106,21 +116,23 @@ class MultiHeadAttention(Attention):
             kernel_constraint=kernel_constraint,
             bias_constraint=bias_constraint,
             seed=seed,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            position=position,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
             **kwargs,
         )
-        if flash_attention not in (None, True, False):
-            raise TypeError(
-                "`flash_attention` must be None, True or False. "
-                f"Received: flash_attention={flash_attention!r}"
-            )
-        if sliding_window is not None:
-            shapes.check_count("sliding_window", sliding_window)
         # A public `output_shape` would be what a model's summary prints, the batch axis missing.
-        self._output_shape = _sizes("output_shape", output_shape)
-        self.attention_axes = _sizes("attention_axes", attention_axes)
-        self.sliding_window = sliding_window
-        self.flash_attention = flash_attention
-        self.use_gate = use_gate
+        self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
+        self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)
+        self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
+        self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
+        self.use_gate = shapes.check_flag("use_gate", use_gate)
 
     # Building
 
@@ -271,18 +283,3 @@ def _is_list(shapes_or_shape):
 def _folded(axes, query):
     """(B · free, T) of a query (B, …, D)."""
     return ops.shape(axes.fold(query[..., None]))[:2]
-
-
-def _sizes(name, given):
-    """An integer or a sequence of integers as a tuple; None stays None."""
-    if given is None:
-        return None
-    sizes = (given,) if isinstance(given, int) and not isinstance(given, bool) else given
-    if not isinstance(sizes, (list, tuple)) or not all(
-        isinstance(size, int) and not isinstance(size, bool) for size in sizes
-    ):
-        raise ValueError(
-            f"Invalid `{name}`: expected an integer, or a tuple or list of integers. "
-            f"Received: {name}={given!r}"
-        )
-    return tuple(sizes)

@@ -15,16 +15,10 @@ class PositionEmbedding(saving.ConfigurableLayer):
     """The base of both: finds each row's positions, and merges what `embed` gives for them."""
 
     def __init__(self, dim=None, merge_mode="add", **kwargs):
-        if dim is not None:
-            shapes.check_count("dim", dim)
-        if merge_mode not in MERGE_MODES:
-            raise ValueError(
-                f"`merge_mode` must be one of {MERGE_MODES}. Received: merge_mode={merge_mode!r}"
-            )
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.dim = dim
-        self.merge_mode = merge_mode
+        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.merge_mode = shapes.check_choice("merge_mode", merge_mode, MERGE_MODES)
 
     def embed(self, positions, size):
         """Vectors (..., T, size) for integer positions (..., T)."""
@@ -122,8 +116,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     def __init__(self, dim=None, merge_mode="add", max_wavelength=10000, **kwargs):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        shapes.check_number("max_wavelength", max_wavelength, above=0)
-        self.max_wavelength = max_wavelength
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
 
     def embed(self, positions, size):
         pairs = (size + 1) // 2
@@ -180,9 +173,8 @@ class LearnedPositionEmbedding(PositionEmbedding):
         embeddings_constraint=None,
         **kwargs,
     ):
-        shapes.check_count("max_length", max_length)
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self.max_length = max_length
+        self.max_length = shapes.check_count("max_length", max_length)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)

@@ -52,14 +52,11 @@ class ReinforceLoss(saving.ConfigurableLayer):
     """
 
     def __init__(self, factor=1.0, momentum=0.9, entropy_factor=0.0, **kwargs):
-        shapes.check_number("factor", factor, above=0)
-        shapes.check_rate("momentum", momentum)
-        shapes.check_number("entropy_factor", entropy_factor)
         # In half precision a reward would be rounded, and a large one infinite.
         super().__init__(autocast=False, **kwargs)
-        self.factor = factor
-        self.momentum = momentum
-        self.entropy_factor = entropy_factor
+        self.factor = shapes.check_number("factor", factor, above=0)
+        self.momentum = shapes.check_rate("momentum", momentum)
+        self.entropy_factor = shapes.check_number("entropy_factor", entropy_factor)
 
     def build(self, log_probability_shape, reward_shape=None):
         self.baseline = self.add_weight(

@@ -18,7 +18,11 @@ class RelativePositionAttention(Attention):
         use_values: whether the values have embeddings too.
         per_head: whether each head has embeddings of its own; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the embeddings.
-        **kwargs: the other arguments of `Attention`, but for `position`.
+        score, normalization, pattern, dropout, use_bias, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, use_sink,
+            scores_regularizer: as in `Attention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `Attention`.
 
@@ -50,6 +54,25 @@ class RelativePositionAttention(Attention):
         embeddings_initializer="glorot_uniform",
         embeddings_regularizer=None,
         embeddings_constraint=None,
+        *,
+        score="scaled_dot",
+        normalization="softmax",
+        pattern=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
         **kwargs,
     ):
         saving.check_free(type(self), kwargs)
@@ -63,11 +86,33 @@ class RelativePositionAttention(Attention):
             name="shaw",
         )
         super().__init__(
-            num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, position=position, **kwargs
+            num_heads,
+            key_dim,
+            value_dim,
+            position=position,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
+            **kwargs,
         )
-        self.max_distance = max_distance
-        self.use_values = use_values
-        self.per_head = per_head
+        self.max_distance = position.max_distance
+        self.use_values = position.use_values
+        self.per_head = position.per_head
         self.embeddings_initializer = position.embeddings_initializer
         self.embeddings_regularizer = position.embeddings_regularizer
         self.embeddings_constraint = position.embeddings_constraint

@@ -54,13 +54,12 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         embeddings_constraint=None,
         **kwargs,
     ):
-        shapes.check_count("vocabulary_size", vocabulary_size)
-        shapes.check_count("dim", dim)
+        dim = shapes.check_count("dim", dim)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.vocabulary_size = vocabulary_size
+        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
         self.dim = dim
-        self.mask_zero = mask_zero
+        self.mask_zero = shapes.check_flag("mask_zero", mask_zero)
         self.embeddings_initializer = keras.initializers.get(
             keras.initializers.RandomNormal(stddev=dim**-0.5)
             if embeddings_initializer is None

@@ -1,6 +1,6 @@
 """`SelfAttention`: a sequence attends to itself."""
 
-from keras_attention import patterns, saving
+from keras_attention import patterns, saving, shapes
 from keras_attention.layers.attention import Attention
 
 
@@ -14,7 +14,11 @@ class SelfAttention(Attention):
     Args:
         num_heads, key_dim, value_dim: as in `Attention`.
         causal: whether position t sees only positions up to t.
-        **kwargs: the other arguments of `Attention`, its slots among them.
+        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
+            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
+            use_sink, scores_regularizer: as in `Attention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `Attention`; give only the first.
 
@@ -33,9 +37,60 @@ class SelfAttention(Attention):
     (2, 5, 128)
     """
 
-    def __init__(self, num_heads=1, key_dim=None, value_dim=None, causal=False, **kwargs):
-        super().__init__(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, **kwargs)
-        self.causal = causal
+    def __init__(
+        self,
+        num_heads=1,
+        key_dim=None,
+        value_dim=None,
+        causal=False,
+        *,
+        score="scaled_dot",
+        normalization="softmax",
+        pattern=None,
+        position=None,
+        dropout=0.0,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        num_key_value_heads=None,
+        qk_norm=False,
+        logit_soft_cap=None,
+        use_sink=False,
+        scores_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            score=score,
+            normalization=normalization,
+            pattern=pattern,
+            position=position,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            logit_soft_cap=logit_soft_cap,
+            use_sink=use_sink,
+            scores_regularizer=scores_regularizer,
+            **kwargs,
+        )
+        self.causal = shapes.check_flag("causal", causal)
 
     def _check_shapes(self, query_shape, value_shape, key_shape):
         super()._check_shapes(query_shape, value_shape, key_shape)

@@ -121,36 +121,36 @@ class TransformerBlock(ExactInputs):
         norm="layer",
         **kwargs,
     ):
-        shapes.check_count("intermediate_dim", intermediate_dim)
-        shapes.check_count("num_heads", num_heads)
-        shapes.check_rate("dropout", dropout)
-        shapes.check_number("layer_norm_epsilon", layer_norm_epsilon, above=0)
-        if norm not in NORMS:
-            raise ValueError(f"`norm` must be one of {NORMS}. Received: norm={norm!r}")
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.intermediate_dim = intermediate_dim
-        self.num_heads = num_heads
-        self.dropout = dropout
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self.dropout = shapes.check_rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.normalize_first = normalize_first
-        self.causal = causal
-        self.cross_attention = cross_attention
-        self.gated = gated
+        self.layer_norm_epsilon = shapes.check_number(
+            "layer_norm_epsilon", layer_norm_epsilon, above=0
+        )
+        self.normalize_first = shapes.check_flag("normalize_first", normalize_first)
+        self.causal = shapes.check_flag("causal", causal)
+        self.cross_attention = shapes.check_flag("cross_attention", cross_attention)
+        self.gated = shapes.check_flag("gated", gated)
         self.score = scores.get(score)
         self.normalization = normalizations.get(normalization)
         self.pattern = patterns.get(pattern)
         self.position = position_slots.get(position)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = seed
-        self.num_key_value_heads = num_key_value_heads
+        self.seed = shapes.check_integer("seed", seed)
+        self.num_key_value_heads = shapes.check_count(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
         self.qk_norm = qk_norm
-        self.logit_soft_cap = logit_soft_cap
-        self.use_sink = use_sink
+        self.logit_soft_cap = shapes.check_number(
+            "logit_soft_cap", logit_soft_cap, above=0, optional=True
+        )
+        self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
-        self.norm = norm
+        self.norm = shapes.check_choice("norm", norm, NORMS)
         # Its features are known when the block is built. Whether the rest goes together, now.
         self._make_attention(key_dim=1)
 

@@ -43,9 +43,8 @@ class ALiBi(Position):
     by_distance = True
 
     def __init__(self, max_bias=8.0, **kwargs):
-        shapes.check_number("max_bias", max_bias, above=0)
         super().__init__(**kwargs)
-        self.max_bias = max_bias
+        self.max_bias = shapes.check_number("max_bias", max_bias, above=0)
 
     def slopes(self, num_heads):
         """The slope of each head, a NumPy array (H,) in float64."""

@@ -66,7 +66,8 @@ class RelativeBias(Position):
         embeddings_constraint=None,
         **kwargs,
     ):
-        shapes.check_count("num_buckets", num_buckets, 4 if bidirectional else 2)
+        bidirectional = shapes.check_flag("bidirectional", bidirectional)
+        num_buckets = shapes.check_count("num_buckets", num_buckets, 4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ValueError(
                 "With two directions, `num_buckets` must be even. "
@@ -74,7 +75,7 @@ class RelativeBias(Position):
             )
         # One more than the distances that have a bucket each: below it no logarithm would grow.
         exact = num_buckets // (4 if bidirectional else 2)
-        shapes.check_count("max_distance", max_distance, exact + 1)
+        max_distance = shapes.check_count("max_distance", max_distance, exact + 1)
         if max_distance > _FARTHEST:
             raise ValueError(
                 f"`max_distance` must be at most {_FARTHEST}: each distance has an entry in a "

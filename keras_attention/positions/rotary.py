@@ -93,36 +93,36 @@ class Rotary(Position):
         truncate=True,
         **kwargs,
     ):
-        shapes.check_number("max_wavelength", max_wavelength, above=1)
         if dim is not None:
-            shapes.check_count("dim", dim, 2)
+            dim = shapes.check_count("dim", dim, 2)
             _check_even(dim)
-        for name, value, known in (("layout", layout, LAYOUTS), ("scaling", scaling, SCALINGS)):
-            if value not in known:
-                raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
-        shapes.check_number("factor", factor, minimum=1)
+        shapes.check_choice("layout", layout, LAYOUTS)
+        shapes.check_choice("scaling", scaling, SCALINGS)
+        factor = shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
                 f"`factor` is of a scaling, which must be one of {SCALINGS[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
-        if original_max_length is not None or scaling in ("dynamic", "yarn"):
-            shapes.check_count("original_max_length", original_max_length)
-        shapes.check_number("beta_slow", beta_slow, above=0)
-        shapes.check_number("beta_fast", beta_fast, above=beta_slow)
-        if attention_factor is not None:
-            shapes.check_number("attention_factor", attention_factor, above=0)
+        original_max_length = shapes.check_count(
+            "original_max_length",
+            original_max_length,
+            optional=scaling not in ("dynamic", "yarn"),
+        )
+        beta_slow = shapes.check_number("beta_slow", beta_slow, above=0)
         super().__init__(**kwargs)
-        self.max_wavelength = max_wavelength
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
         self.dim = dim
         self.layout = layout
         self.scaling = scaling
         self.factor = factor
         self.original_max_length = original_max_length
-        self.beta_fast = beta_fast
+        self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
         self.beta_slow = beta_slow
-        self.attention_factor = attention_factor
-        self.truncate = truncate
+        self.attention_factor = shapes.check_number(
+            "attention_factor", attention_factor, above=0, optional=True
+        )
+        self.truncate = shapes.check_flag("truncate", truncate)
 
     @property
     def encodes_alone(self):

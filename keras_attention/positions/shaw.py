@@ -52,11 +52,10 @@ class Shaw(Position):
         embeddings_constraint=None,
         **kwargs,
     ):
-        shapes.check_count("max_distance", max_distance)
         super().__init__(**kwargs)
-        self.max_distance = max_distance
-        self.use_values = use_values
-        self.per_head = per_head
+        self.max_distance = shapes.check_count("max_distance", max_distance)
+        self.use_values = shapes.check_flag("use_values", use_values)
+        self.per_head = shapes.check_flag("per_head", per_head)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)

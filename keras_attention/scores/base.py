@@ -20,6 +20,18 @@ def full_precision():
     return "float64" if keras.config.dtype_policy().compute_dtype == "float64" else "float32"
 
 
+# What a score may override to say what it is.
+_WAYS = (
+    "call",
+    "compare",
+    "factor",
+    "prepare",
+    "prepare_query",
+    "prepare_key",
+    "as_kernel_arguments",
+)
+
+
 class Score(saving.ConfigurableLayer):
     """The base of all scores: an inner product of what `prepare` makes of query and key.
 
@@ -46,6 +58,12 @@ class Score(saving.ConfigurableLayer):
     unequal_sizes = False
 
     def __init__(self, **kwargs):
+        if all(getattr(type(self), name) is getattr(Score, name) for name in _WAYS):
+            raise TypeError(
+                f"{type(self).__name__} must implement `call(self, query, key)`, or "
+                "`prepare_query(self, query)` and `prepare_key(self, key)`. Received: a score with "
+                "none of them"
+            )
         kwargs["dtype"] = kwargs.get("dtype") or full_precision()
         super().__init__(**kwargs)
 
@@ -90,6 +108,11 @@ class Score(saving.ConfigurableLayer):
             query = self.prepare_query(ops.cast(query, wide))
         elif self.prepares:
             query, key = self.prepare(ops.cast(query, wide), ops.cast(key, wide))
+        if query is None or key is None:
+            raise TypeError(
+                f"{cls.__name__} must return what it makes of query and key. Received: None, from "
+                f"`{'prepare_query' if query is None else 'prepare_key'}` or `prepare`"
+            )
         return {"query": query, "key": key, **arguments}
 
     @property
@@ -171,10 +194,19 @@ class LearnedWithBias(Learned):
         bias_initializer="zeros",
         bias_regularizer=None,
         bias_constraint=None,
+        *,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.use_bias = use_bias
+        super().__init__(
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self.bias_constraint = keras.constraints.get(bias_constraint)

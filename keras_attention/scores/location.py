@@ -31,10 +31,22 @@ class Location(Learned):
     (2, 5, 6)
     """
 
-    def __init__(self, max_length, **kwargs):
-        shapes.check_count("max_length", max_length)
-        super().__init__(**kwargs)
-        self.max_length = max_length
+    def __init__(
+        self,
+        max_length,
+        *,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
+        self.max_length = shapes.check_count("max_length", max_length)
 
     def build(self, query_shape, key_shape):
         self._check(key_shape[1])

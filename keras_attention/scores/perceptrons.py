@@ -38,11 +38,32 @@ class Additive(LearnedWithBias):
     ['query_kernel', 'key_kernel', 'bias', 'v', 'length']
     """
 
-    def __init__(self, units=None, use_bias=True, normalize=False, **kwargs):
-        _check_units(units)
-        super().__init__(use_bias=use_bias, **kwargs)
-        self.units = units
-        self.normalize = normalize
+    def __init__(
+        self,
+        units=None,
+        use_bias=True,
+        normalize=False,
+        *,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_initializer=bias_initializer,
+            bias_regularizer=bias_regularizer,
+            bias_constraint=bias_constraint,
+            **kwargs,
+        )
+        self.units = shapes.check_count("units", units, optional=True)
+        self.normalize = shapes.check_flag("normalize", normalize)
 
     def build(self, query_shape, key_shape):
         heads, features = query_shape[2:]
@@ -94,10 +115,22 @@ class Concat(Learned):
     (1, 14, 8)
     """
 
-    def __init__(self, units=None, **kwargs):
-        _check_units(units)
-        super().__init__(**kwargs)
-        self.units = units
+    def __init__(
+        self,
+        units=None,
+        *,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
+        self.units = shapes.check_count("units", units, optional=True)
 
     def build(self, query_shape, key_shape):
         heads, self._query_size = query_shape[2:]
@@ -147,10 +180,31 @@ class KeyOnly(LearnedWithBias):
     True
     """
 
-    def __init__(self, units=None, activation="tanh", use_bias=True, **kwargs):
-        _check_units(units)
-        super().__init__(use_bias=use_bias, **kwargs)
-        self.units = units
+    def __init__(
+        self,
+        units=None,
+        activation="tanh",
+        use_bias=True,
+        *,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_initializer=bias_initializer,
+            bias_regularizer=bias_regularizer,
+            bias_constraint=bias_constraint,
+            **kwargs,
+        )
+        self.units = shapes.check_count("units", units, optional=True)
         self.activation = keras.activations.get(activation)
 
     def build(self, query_shape, key_shape):
@@ -173,8 +227,3 @@ class KeyOnly(LearnedWithBias):
         if self.v is None:
             return key
         return ops.expand_dims(multiply("bsgu,gu->bsg", key, self.v), -1)
-
-
-def _check_units(units):
-    if units is not None:
-        shapes.check_count("units", units)

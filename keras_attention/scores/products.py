@@ -16,6 +16,9 @@ class Dot(Score):
     array([[25.,  0.]], dtype=float32)
     """
 
+    def factor(self, size):
+        return 1.0
+
 
 @saving.register
 class ScaledDot(Score):
@@ -34,9 +37,7 @@ class ScaledDot(Score):
 
     def __init__(self, scale=None, **kwargs):
         super().__init__(**kwargs)
-        if scale is not None and not isinstance(scale, (int, float)):
-            raise TypeError(f"`scale` must be a number or None. Received: scale={scale!r}")
-        self.scale = scale
+        self.scale = shapes.check_number("scale", scale, optional=True)
 
     def factor(self, size):
         return size**-0.5 if self.scale is None else self.scale
@@ -61,9 +62,7 @@ class Cosine(Score):
 
     def __init__(self, scale=1.0, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(scale, (int, float)):
-            raise TypeError(f"`scale` must be a number. Received: scale={scale!r}")
-        self.scale = scale
+        self.scale = shapes.check_number("scale", scale)
 
     def factor(self, size):
         return self.scale
@@ -120,10 +119,22 @@ class ReducedRank(Learned):
     (2, 5, 6)
     """
 
-    def __init__(self, rank, **kwargs):
-        shapes.check_count("rank", rank)
-        super().__init__(**kwargs)
-        self.rank = rank
+    def __init__(
+        self,
+        rank,
+        *,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
+        self.rank = shapes.check_count("rank", rank)
 
     def build(self, query_shape, key_shape):
         self.query_kernel = self.add_kernel("query_kernel", (*query_shape[2:], self.rank))

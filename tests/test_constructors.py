@@ -1,0 +1,185 @@
+"""Every argument of every public constructor: in the signature, and refused where it is wrong."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import (
+    losses,
+    normalizations,
+    patterns,
+    positions,
+    regularizers,
+    saving,
+    schedules,
+    scores,
+)
+
+# What each class cannot be made without.
+NEEDED = {
+    ka.AttentionCell: {"cell": keras.layers.SimpleRNNCell(4), "attention": "dot"},
+    ka.AtrousSelfAttention: {"rate": 2},
+    ka.FeedForward: {"intermediate_dim": 4},
+    ka.LearnedPositionEmbedding: {"max_length": 4},
+    ka.LocalAttention: {"window": 2},
+    ka.LocalSelfAttention: {"neighbors": 2},
+    ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
+    ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
+    ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
+    ka.SparseSelfAttention: {"rate": 2},
+    ka.TransformerBlock: {"intermediate_dim": 4, "num_heads": 2},
+    patterns.And: {"patterns": [patterns.Causal()]},
+    patterns.Block: {"size": 2},
+    patterns.Dilated: {"rate": 2},
+    patterns.Not: {"pattern": patterns.Causal()},
+    patterns.Or: {"patterns": [patterns.Causal()]},
+    patterns.Prefix: {"length": 2},
+    patterns.SlidingWindow: {"left": 2, "right": 2},
+    patterns.Strided: {"rate": 2},
+    positions.Shaw: {"max_distance": 3},
+    schedules.InverseSquareRoot: {"dim": 4, "warmup_steps": 4},
+    scores.Location: {"max_length": 4},
+    scores.ReducedRank: {"rank": 2},
+}
+# What a value needs beside it: heads need projections, and so on.
+BESIDE = {
+    "use_bias": {"num_heads": 2, "key_dim": 4},
+    "value_dim": {"num_heads": 2, "key_dim": 4},
+    "num_heads": {"num_heads": 2, "key_dim": 4},
+    "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
+    "factor": {"scaling": "linear"},
+}
+
+NAN, INFINITY = float("nan"), float("inf")
+NOT_NUMBERS = ["no", b"3", [1], {"a": 1}, object(), True, NAN, INFINITY, np.ones(2)]
+# Of each kind: values that must be refused, and the same value as Python and as NumPy have it.
+KINDS = {
+    "count": ([*NOT_NUMBERS, 0, -1, 2.0, np.float32(2), np.array(2), np.int64(-1)], 4, np.int32(4)),
+    "size": ([*NOT_NUMBERS, -1, 2.0, np.array(2)], 4, np.int64(4)),
+    "integer": (
+        ["no", b"3", [1], {"a": 1}, object(), True, NAN, 2.0, np.float32(2), np.array(2)],
+        -3,
+        np.int64(-3),
+    ),
+    "sizes": (
+        ["no", b"3", {"a": 1}, object(), True, NAN, 2.0, [1.0], (True,), (), ["a"], np.ones(2)],
+        (3, 2),
+        (np.int64(3), 2),
+    ),
+    "rate": ([*NOT_NUMBERS, -0.1, 1, 1.5, None], 0.5, np.float32(0.5)),
+    "positive": ([*NOT_NUMBERS, 0, -1.0, -INFINITY], 2.5, np.float32(2.5)),
+    "number": ([*NOT_NUMBERS, -INFINITY], -2.5, np.float32(-2.5)),
+    "flag": (["no", "", 0, 1, 1.0, [True], NAN, object(), np.ones(2)], True, np.bool_(True)),
+    "name": (["no", "", 0, 1, True, NAN, [1], object(), np.ones(2)], None, None),
+    "Keras's": (["no", "", 1, True, NAN, object()], None, None),
+    "object": ([1, True, NAN, [1], object(), "no"], None, None),
+}
+KIND = {
+    "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
+    "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
+    "max_distance num_buckets original_max_length length size attention_dim warmup_steps",
+    "size": "left right",
+    "integer": "seed ignore",
+    "sizes": "output_shape attention_axes",
+    "rate": "dropout momentum label_smoothing",
+    "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
+    "attention_factor layer_norm_epsilon target",
+    "number": "entropy_factor scale",
+    "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
+    "normalize normalize_first cross_attention input_feeding output_context mask_zero "
+    "return_attention_scores flash_attention",
+    "name": "mode gradient merge_mode layout scaling norm qk_norm",
+    "Keras's": "reduction activation attention_activation initializer kernel_initializer "
+    "bias_initializer query_initializer centre_initializer embeddings_initializer "
+    "kernel_regularizer bias_regularizer activity_regularizer embeddings_regularizer "
+    "kernel_constraint bias_constraint embeddings_constraint",
+    "object": "score normalization pattern position scores_regularizer cell attention patterns",
+}
+KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
+# Where one name is of two kinds.
+KIND_OF = {
+    (regularizers.Entropy, "factor"): "number",
+    (schedules.InverseSquareRoot, "scale"): "positive",
+}
+# Names Keras gives to what it makes, of any string.
+NAMES = ["name"]
+
+
+def public_classes():
+    modules = (ka, losses, normalizations, patterns, positions, regularizers, schedules, scores)
+    found = [getattr(module, name) for module in modules for name in module.__all__]
+    # A `Span` is what a pattern answers, and the bases make nothing.
+    bases = {patterns.Pattern, patterns.Span, positions.Position, scores.Score}
+    bases |= {normalizations.Normalization, regularizers.Regularizer}
+    return [cls for cls in found if isinstance(cls, type) and cls not in bases]
+
+
+def own_arguments(cls):
+    parameters = inspect.signature(cls).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in NAMES]
+
+
+every_class = pytest.mark.parametrize("cls", public_classes(), ids=lambda cls: cls.__name__)
+every_argument = pytest.mark.parametrize(
+    ("cls", "name"),
+    [(cls, name) for cls in public_classes() for name in own_arguments(cls)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+
+
+def make(cls, name=None, value=None):
+    arguments = dict(NEEDED.get(cls, {}))
+    if name is not None:
+        taken = own_arguments(cls)
+        arguments |= {n: v for n, v in BESIDE.get(name, {}).items() if n in taken}
+        arguments[name] = value
+    return cls(**arguments)
+
+
+@every_class
+def test_no_argument_is_hidden(cls):
+    shown = set(own_arguments(cls))
+    held = set(make(cls).get_config()) - {"name", "trainable", "dtype"}
+    assert held == shown
+    assert set(saving.constructor_arguments(cls, stop=saving.ConfigurableLayer)) - {"name"} == shown
+    for parameter in inspect.signature(cls).parameters.values():
+        assert parameter.kind is not parameter.VAR_POSITIONAL
+
+
+@every_class
+def test_an_argument_that_is_none_is_refused(cls):
+    with pytest.raises((TypeError, ValueError), match=r"no_such_argument|takes no arguments"):
+        cls(**NEEDED.get(cls, {}), no_such_argument=1)
+
+
+@every_argument
+def test_a_wrong_value_is_refused_by_name(cls, name):
+    for value in KINDS[KIND_OF.get((cls, name), KIND[name])][0]:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            make(cls, name, value)
+        message = str(caught.value)
+        assert name in message or repr(value) in message or str(value) in message, message
+        assert "Received" in message or "Could not interpret" in message, message
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        (cls, name)
+        for cls in public_classes()
+        for name in own_arguments(cls)
+        if KIND[name] not in ("name", "Keras's", "object")
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_numbers_of_numpy_are_those_of_python(cls, name):
+    _, python, numpy = KINDS[KIND_OF.get((cls, name), KIND[name])]
+    if name in ("max_distance", "num_buckets", "beta_fast"):
+        # Others of the arguments bound these.
+        python, numpy = 100, np.int64(100)
+    expected, found = (make(cls, name, value).get_config()[name] for value in (python, numpy))
+    assert json.dumps(found) == json.dumps(expected)
