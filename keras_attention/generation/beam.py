@@ -7,12 +7,9 @@ import numpy as np
 
 from keras_attention import shapes
 from keras_attention.generation.results import Generated
-from keras_attention.generation.steps import Steps
+from keras_attention.generation.steps import NONE, Steps, check_found, normalized
 
 ops = keras.ops
-
-# The score of what is no hypothesis.
-NONE = -float("inf")
 
 
 def beam_search(
@@ -56,17 +53,20 @@ def beam_search(
             beams that they continue after each step.
         memory: as in `greedy`, with B rows, which are repeated once and never moved.
         num_beams: how many live beams a row has.
-        length_penalty: α of at least 0; 0 compares sums, which favours short hypotheses. 0.6 is
+        length_penalty: α of at least 0; 0 compares sums, which favors short hypotheses. 0.6 is
             what Vaswani et al. (2017, section 6.1) translate with.
-        num_return: N, how many hypotheses to return for each row, at most `num_beams`.
+        num_return: N, how many hypotheses to return for each row, at most `num_beams`; or None for
+            the best one in the shapes of `greedy`, without an axis of hypotheses.
 
     Returns:
         `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, N, max_tokens),
-        (B, N), (B, N, max_tokens), (B, N), best first. Scores are s(y). If fewer than N hypotheses
+        (B, N), (B, N, max_tokens), (B, N), best first; with `num_return=None`, of shapes
+        (B, max_tokens), (B,), (B, max_tokens), (B,). Scores are s(y). If fewer than N hypotheses
         are possible, the rest is empty, with a score of −inf.
 
     Raises:
-        ValueError, TypeError: an argument, or what `step` returns, is not as described.
+        ValueError, TypeError: an argument, or what `step` returns, is not as described; see
+            `greedy` on logits that are NaN.
 
     Example:
 
@@ -80,6 +80,8 @@ def beam_search(
     [[[2 0]]]
     """
     shapes.check_count("num_beams", num_beams)
+    alone = num_return is None
+    num_return = 1 if alone else num_return
     shapes.check_count("num_return", num_return)
     if num_return > num_beams:
         raise ValueError(
@@ -101,13 +103,15 @@ def beam_search(
     penalties = [float(np.float32(((5 + n) / 6) ** length_penalty)) for n in range(max_tokens + 1)]
     candidates = num_beams * (1 + len(steps.stop_tokens))
 
-    def undecided(t, tokens, leaves, live, finished):
-        bound = ops.max(live.scores, axis=1) / penalties[-1]
-        return ops.logical_and(t < max_tokens, ops.any(bound > ops.min(finished.scores, axis=1)))
+    def undecided(t, tokens, leaves, live, finished, lost):
+        bound, worst = live.scores[:, 0] / penalties[-1], finished.scores[:, -1]
+        return ops.logical_and(t < max_tokens, ops.any(bound > worst))
 
-    def advance(t, tokens, leaves, live, finished):
+    def advance(t, tokens, leaves, live, finished, lost):
         logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves)
-        live, parents, tokens = _continued(live, t, logits, candidates)
+        gains, unknown = _gains(logits, live)
+        lost = ops.logical_or(lost, unknown)
+        live, parents, tokens = _continued(live, t, gains, candidates)
         if steps.stop_tokens:
             stops = steps.stops(tokens)
             ends = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
@@ -121,30 +125,34 @@ def beam_search(
             live = live._replace(scores=ops.where(stops, NONE, live.scores))
         rows = ops.reshape(_flat(parents, num_beams), (-1,))
         leaves = tuple(ops.take(leaf, rows, axis=0) for leaf in leaves)
-        return t + 1, tokens, leaves, live, finished
+        return t + 1, tokens, leaves, live, finished, lost
 
     # All beams of a row start alike, so only the first of them counts.
-    alone = ops.where(ops.arange(num_beams) == 0, 0.0, NONE)
+    first = ops.where(ops.arange(num_beams) == 0, 0.0, NONE)
     live = _empty(steps.rows, num_beams, max_tokens, pad_token)
     start = (
         ops.convert_to_tensor(0, dtype="int32"),
         ops.repeat(ops.expand_dims(steps.tokens, -1), num_beams, axis=1),
         steps.leaves,
-        live._replace(scores=ops.broadcast_to(alone, (steps.rows, num_beams))),
+        live._replace(scores=ops.broadcast_to(first, (steps.rows, num_beams))),
         _empty(steps.rows, num_return, max_tokens, pad_token),
+        ops.zeros((steps.rows,), dtype="bool"),
     )
-    t, _, _, live, finished = ops.while_loop(undecided, advance, start)
+    t, _, _, live, finished, lost = ops.while_loop(undecided, advance, start)
 
     # Where the loop ended early, live beams are parts of hypotheses only.
     scores = ops.where(t == max_tokens, live.scores / penalties[-1], NONE)
     found = _best(finished, live._replace(scores=scores), num_return)
     none = found.scores == NONE
-    return Generated(
+    scores = ops.where(lost[:, None], float("nan"), found.scores)
+    check_found(scores)
+    found = Generated(
         ops.where(none[..., None], pad_token, found.tokens),
         ops.where(none, 0, found.lengths),
         ops.where(none[..., None], 0.0, found.gains),
-        found.scores,
+        scores,
     )
+    return Generated(*(array[:, 0] for array in found)) if alone else found
 
 
 class _Beams(typing.NamedTuple):
@@ -168,21 +176,36 @@ def _empty(rows, count, max_tokens, pad_token):
     )
 
 
-def _continued(live, t, logits, count):
+def _gains(logits, live):
+    """Log-probabilities (B, N, V) of what may continue the beams, and which rows have none, (B,).
+
+    That of what continues no hypothesis, or cannot come, is −inf.
+    """
+    num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
+    logits, norm = normalized(logits)
+    logits = ops.reshape(logits, (-1, num_beams, vocabulary))
+    norm = ops.reshape(norm, (-1, num_beams, 1))
+    alive = ops.expand_dims(live.scores > NONE, -1)
+    lost = ops.any(ops.logical_and(alive, ops.isnan(norm)), axis=(1, 2))
+    # `norm` is −inf where the beam cannot go on, and NaN where it is lost.
+    goes_on = ops.logical_and(alive, norm > NONE)
+    return ops.where(goes_on, logits - norm, NONE), lost
+
+
+def _continued(live, t, gains, count):
     """The best `count` continuations by one token, as far as there are so many, best first.
 
     Also the beams that they continue, by their places, and the tokens; both (B, count).
     """
-    num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
+    num_beams, vocabulary = gains.shape[1:]
     every = num_beams * vocabulary
-    gains = ops.log_softmax(logits, axis=-1)
-    scores = ops.expand_dims(live.scores, -1) + ops.reshape(gains, (-1, num_beams, vocabulary))
+    scores = ops.expand_dims(live.scores, -1) + gains
     scores, places = ops.top_k(ops.reshape(scores, (-1, every)), min(count, every))
     places = ops.cast(places, "int32")
     gains = ops.take_along_axis(ops.reshape(gains, (-1, every)), places, axis=1)
     parents, tokens = places // vocabulary, places % vocabulary
     lengths, history, gained = _at(live[1:], parents)
-    place = (0, 0, t)
+    place = (ops.zeros_like(t), ops.zeros_like(t), t)
     continued = _Beams(
         scores,
         lengths + 1,

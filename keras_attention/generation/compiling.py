@@ -24,7 +24,8 @@ def compiled(function, layer):
 
     Raises:
         TypeError: `function` is not callable, or `layer` no layer.
-        ValueError: `layer` is not built.
+        ValueError: `layer` is not built; or, when the program has run, a row that it generated is
+            lost, as `greedy` says.
 
     Example:
 

@@ -9,7 +9,7 @@ ops = keras.ops
 
 
 def greedy(step, tokens, cache, memory=None, *, max_tokens, stop_tokens=(), pad_token=0):
-    r"""The most likely token in each step, y_t = argmax_y p(y | y_<t).
+    r"""The most likely token in each step, y_t = argmax_y p(y | y_<t); of equals, the first.
 
     One loop, which ends when every row has written a stop token; sizes are fixed, so that the whole
     is one compiled program (see `compiled`).
@@ -20,6 +20,7 @@ def greedy(step, tokens, cache, memory=None, *, max_tokens, stop_tokens=(), pad_
             next one, in any float dtype. The cache that it returns has the structure, the shapes
             and the dtypes of the one that it was given. It runs inside a loop: it must not draw
             random numbers or assign to variables. The logits of a token that may not come are −inf.
+            A row in which none may come ends there, with a log-probability and a score of −inf.
         tokens: (B,) integers, the last given token of each row: a start token, or the last of the
             prompt, the rest of which is in the cache already.
         cache: any nested structure of tensors, rows on axis 0, such as the caches of a Transformer
@@ -36,7 +37,9 @@ def greedy(step, tokens, cache, memory=None, *, max_tokens, stop_tokens=(), pad_
         depend on the others.
 
     Raises:
-        ValueError, TypeError: an argument, or what `step` returns, is not as described.
+        ValueError, TypeError: an argument, or what `step` returns, is not as described. Logits that
+            are NaN, as those of a cache with too few slots, raise at the end, and so they do in
+            functions that `compiled` compiles; in other programs, the row's score is NaN.
 
     Example:
 
@@ -65,5 +68,8 @@ def greedy(step, tokens, cache, memory=None, *, max_tokens, stop_tokens=(), pad_
 
 
 def _best(t, logits, history, lengths):
-    # `argmax` is several times slower under XLA on processor cores.
-    return ops.top_k(logits, 1)[1][:, 0]
+    # `argmax` is several times slower under XLA on processor cores, and `top_k` is slower too, and
+    # not always the first of equals on PyTorch.
+    last = logits.shape[-1] - 1
+    best = logits >= ops.max(logits, axis=-1, keepdims=True)
+    return ops.min(ops.where(best, ops.arange(last + 1, dtype="int32"), last), axis=-1)

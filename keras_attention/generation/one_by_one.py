@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention.generation.results import Generated
+from keras_attention.generation.steps import NONE, check_found, normalized
 
 ops = keras.ops
 
@@ -21,11 +22,14 @@ def generate(steps, choose, max_tokens, pad_token):
         logits, leaves = steps(tokens, leaves)
         # A finished row goes on unseen with tokens of its own: these are always of the vocabulary.
         tokens = ops.cast(choose(t, logits, history, lengths), "int32")
-        chosen = ops.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
-        gain = chosen - ops.logsumexp(logits, axis=-1)
+        logits, norm = normalized(logits)
+        gain = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
+        stuck = norm[:, 0] == NONE
+        gain = ops.where(finished, 0.0, ops.where(stuck, NONE, gain))
+        finished = ops.logical_or(finished, stuck)
         place = (t, ops.zeros_like(t))
         history = ops.slice_update(history, place, ops.where(finished, pad_token, tokens)[None])
-        gains = ops.slice_update(gains, place, ops.where(finished, 0.0, gain)[None])
+        gains = ops.slice_update(gains, place, gain[None])
         lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
         finished = ops.logical_or(finished, steps.stops(tokens))
         return t + 1, tokens, leaves, finished, lengths, history, gains
@@ -41,4 +45,6 @@ def generate(steps, choose, max_tokens, pad_token):
         ops.zeros((max_tokens, steps.rows), dtype="float32"),
     )
     *_, lengths, history, gains = ops.while_loop(unfinished, advance, start)
-    return Generated(ops.transpose(history), lengths, ops.transpose(gains), ops.sum(gains, axis=0))
+    scores = ops.sum(gains, axis=0)
+    check_found(scores)
+    return Generated(ops.transpose(history), lengths, ops.transpose(gains), scores)

@@ -60,10 +60,12 @@ def sample(
             (not in a function compiled by JAX).
 
     Returns:
-        `Generated(tokens, lengths, log_probabilities, scores)`, as `greedy`.
+        `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, max_tokens), (B,),
+        (B, max_tokens), (B,), as `greedy`.
 
     Raises:
-        ValueError, TypeError: an argument, or what `step` returns, is not as described.
+        ValueError, TypeError: an argument, or what `step` returns, is not as described; see
+            `greedy` on logits that are NaN.
 
     Example:
 

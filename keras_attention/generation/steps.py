@@ -3,8 +3,12 @@
 import keras
 
 from keras_attention import shapes
+from keras_attention.kernels.compiled import raise_where
 
 ops = keras.ops
+
+# The log-probability of what cannot come.
+NONE = -float("inf")
 
 
 class Steps:
@@ -122,6 +126,28 @@ class Steps:
                     f"here {expected}. Received: {received}"
                 )
         return leaves
+
+
+def normalized(logits):
+    """Logits (R, V) less the best of their row, and the log of the sum of their powers of e (R, 1).
+
+    The difference is log p, without the digits that the logits have in common. The second is −inf
+    for a row in which nothing can come, and NaN for one whose logits are NaN or +inf.
+    """
+    best = ops.max(logits, axis=-1, keepdims=True)
+    logits = logits - ops.where(ops.isfinite(best), best, 0.0)
+    norm = ops.log(ops.sum(ops.exp(logits), axis=-1, keepdims=True))
+    return logits, ops.where(norm == -NONE, float("nan"), norm)
+
+
+def check_found(scores):
+    """Raises where a row is lost, whose scores are NaN."""
+    raise_where(
+        ops.any(ops.isnan(scores)),
+        "`step` must return logits without NaN and +inf. Received such logits: a cache has fewer "
+        "slots than a row has tokens, `make_cache(batch_size, length)`, which takes those of the "
+        "prompt and `max_tokens` more, or weights or states are NaN",
+    )
 
 
 def _kind(tensor):
