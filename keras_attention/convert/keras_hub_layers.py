@@ -53,15 +53,16 @@ def from_keras_hub(layer):
 
 
 def _encoder(layer):
-    return _block(layer, layer._self_attention_layer, None)
+    return _block(layer, ("MultiHeadAttention",))
 
 
 def _decoder(layer):
-    return _block(layer, layer._self_attention_layer, layer._cross_attention_layer, causal=True)
+    return _block(layer, ("CachedMultiHeadAttention",), causal=True)
 
 
-def _block(layer, attention, cross_attention, causal=False):
-    size = attention._query_dense.kernel.shape[0]
+def _block(layer, attention_classes, causal=False):
+    cross_attention = getattr(layer, "_cross_attention_layer", None)
+    size = layer._feedforward_intermediate_dense.kernel.shape[0]
     if size % layer.num_heads:
         reading.refuse(
             layer,
@@ -85,15 +86,30 @@ def _block(layer, attention, cross_attention, causal=False):
     if cross_attention is not None:
         context_shape = (None, None, cross_attention._value_dense.kernel.shape[0])
     ours.build((None, None, size), context_shape)
-    reading.copy_heads(attention, ours.attention)
-    reading.copy_norm(layer._self_attention_layer_norm, ours.attention_norm)
+
+    def copy_attention(name, target):
+        key_dim = ours.attention.key_dim
+        sizes = {"num_heads": layer.num_heads, "key_dim": key_dim, "value_dim": key_dim}
+        source = reading.check_part(layer, name, attention_classes, **sizes)
+        config = source.get_config()
+        for option in ("use_gate", "sliding_window", "output_shape"):
+            if config.get(option):
+                reading.refuse(
+                    layer,
+                    f"its part `{name}` was replaced by one of {option}={config[option]!r}",
+                    "Convert that part alone, by `from_keras`.",
+                )
+        reading.copy_heads(source, target)
+
+    copy_attention("_self_attention_layer", ours.attention)
+    reading.copy_norm(layer, "_self_attention_layer_norm", ours.attention_norm)
     if cross_attention is not None:
-        reading.copy_heads(cross_attention, ours.context_attention)
-        reading.copy_norm(layer._cross_attention_layer_norm, ours.context_attention_norm)
+        copy_attention("_cross_attention_layer", ours.cross_attention_layer)
+        reading.copy_norm(layer, "_cross_attention_layer_norm", ours.cross_attention_norm)
     network = ours.feed_forward
-    reading.copy_dense(layer._feedforward_intermediate_dense, network._intermediate_dense)
-    reading.copy_dense(layer._feedforward_output_dense, network._output_dense)
-    reading.copy_norm(layer._feedforward_layer_norm, ours.feed_forward_norm)
+    reading.copy_dense(layer, "_feedforward_intermediate_dense", network._intermediate_dense)
+    reading.copy_dense(layer, "_feedforward_output_dense", network._output_dense)
+    reading.copy_norm(layer, "_feedforward_layer_norm", ours.feed_forward_norm)
     return ours
 
 

@@ -64,6 +64,9 @@ def _grouped(layer):
 
 
 def _with_heads(layer, config):
+    for name, kind in (("_softmax", "Softmax"), ("_dropout_layer", "Dropout")):
+        if getattr(layer, name, None) is not None:
+            reading.check_part(layer, name, (kind,))
     ours = MultiHeadAttention.from_config(config)
     # The rank of the inputs, too, which the weights do not tell.
     ours.build(**layer.get_build_config()["shapes_dict"])

@@ -28,7 +28,52 @@ def converter(peer, package, converters):
             f"expected one of {package}: {', '.join(sorted(converters))}",
             "A subclass may compute something else, and of a model or a stack, convert the layers.",
         )
+    check_call(peer)
     return converters[cls.__name__]
+
+
+def check_call(peer, part=None, name=None):
+    """Refuses a peer if `part`, or itself, was given another `call` or `forward`, or hooks."""
+    part = peer if part is None else part
+    found = [name for name in ("call", "forward") if name in vars(part)]
+    # Those of `torch.nn.Module`, which may change what goes in or comes out.
+    found += [name[1:] for name in ("_forward_pre_hooks", "_forward_hooks") if vars(part).get(name)]
+    if found:
+        of = f" of its part `{name}`" if name else ""
+        refuse(
+            peer,
+            f"the {' and '.join(found)}{of} may change what its class computes",
+            "Convert it without, and do the same around the new layer.",
+        )
+
+
+def check_part(peer, name, classes, **expected):
+    """Refuses a peer whose part `name` was replaced by one of another class, or other attributes.
+
+    Args:
+        classes: names, of classes of the package of `peer` or of Keras.
+        expected: values of attributes.
+
+    Returns:
+        The part.
+    """
+    part = getattr(peer, name)
+    packages = (type(peer).__module__.split(".")[0], "keras")
+    found = f"a {type(part).__name__}"
+    wanted = None
+    if type(part).__name__ not in classes or type(part).__module__.split(".")[0] not in packages:
+        wanted = f"a {' or '.join(classes)}"
+    for attribute, value in expected.items():
+        if wanted is None and (given := getattr(part, attribute)) is not value and given != value:
+            wanted, found = f"{attribute}={value!r}", f"{attribute}={given!r}"
+    if wanted is not None:
+        refuse(
+            peer,
+            f"its part `{name}` was replaced: expected {wanted}, and found {found}",
+            "Convert its attention alone, and put the parts together in a layer of your own.",
+        )
+    check_call(peer, part, name)
+    return part
 
 
 def check_weights(layer):
@@ -63,20 +108,35 @@ def assign_dense(dense, kernel, bias=None):
         assign(dense.bias, bias)
 
 
-def copy_dense(source, target):
-    """The kernel, with what LoRA adds to it, and the bias of a Keras projection."""
+def copy_dense(peer, name, target):
+    """The kernel, with what LoRA adds to it, and the bias of a projection of a Keras layer."""
+    source = check_part(peer, name, (type(target).__name__,), activation=target.activation)
+    expected, found = tuple(target.kernel.shape), tuple(source.kernel.shape)
+    if found != expected or (source.bias is None) != (target.bias is None):
+        refuse(
+            peer,
+            f"its part `{name}` was replaced: expected a kernel {expected} and "
+            f"use_bias={target.bias is not None}, and found {found} and "
+            f"use_bias={source.bias is not None}",
+            "Convert its attention alone, and put the parts together in a layer of your own.",
+        )
     assign_dense(target, source.kernel, source.bias)
 
 
 def copy_heads(source, target):
     """The projections of a Keras attention layer with heads."""
-    for name in ("query", "key", "value", "gate", "output"):
-        dense = getattr(source, f"_{name}_dense", None)
-        if dense is not None:
-            copy_dense(dense, getattr(target, f"_{name}_dense"))
+    for role in ("query", "key", "value", "gate", "output"):
+        name = f"_{role}_dense"
+        if getattr(source, name, None) is not None:
+            copy_dense(source, name, getattr(target, name))
 
 
-def copy_norm(source, target):
-    """The scale and offset of a Keras LayerNormalization."""
-    assign(target.gamma, source.gamma)
-    assign(target.beta, source.beta)
+def copy_norm(peer, name, target):
+    """The scale and offset of a LayerNormalization of a Keras layer."""
+    source = check_part(
+        peer, name, ("LayerNormalization",), epsilon=target.epsilon, axis=target.axis
+    )
+    # One without them scales by 1.
+    for ours, theirs in ((target.gamma, source.gamma), (target.beta, source.beta)):
+        if theirs is not None:
+            assign(ours, theirs)

@@ -1,13 +1,15 @@
 """`from_torch`: the attention modules of `torch.nn`, with any backend of Keras."""
 
+import sys
+
 import numpy as np
 
 from keras_attention.convert import reading
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 
-# By the name of the function or the module. These are without options, or have Keras's.
-ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "sigmoid")
+# Keras's names, which PyTorch's functions have too, and the classes of PyTorch's modules.
+ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
 def from_torch(module, causal=False):
@@ -38,9 +40,11 @@ def from_torch(module, causal=False):
         which training may change.
 
     Raises:
-        ValueError: the module is of another class, has `add_bias_kv` or `add_zero_attn`, or an
-            activation that is not one of "relu", "gelu", "silu", "tanh", "sigmoid"; or `causal` is
-            asked of a module that is no block.
+        ValueError: the module is of another class; it or a part of it has hooks or another
+            `forward`; a part was replaced by one of another class or size, or norms differ in
+            `eps`; it has `add_bias_kv` or `add_zero_attn`, or an activation that is not PyTorch's
+            own relu, gelu, silu, tanh or sigmoid; its parameters have no values; or `causal` is
+            given for a module that is no block.
 
     Example:
 
@@ -58,7 +62,7 @@ def _multi_head(module, causal):
         reading.refuse(
             module, "causal=True is for blocks", "Pass `use_causal_mask=True` to the new layer."
         )
-    _check_keys(module)
+    _check_attention(module)
     weights = _weights(module)
     ours = MultiHeadAttention(
         module.num_heads,
@@ -81,29 +85,29 @@ def _decoder(module, causal):
 
 
 def _block(module, causal, cross_attention):
-    size, heads = module.self_attn.embed_dim, module.self_attn.num_heads
+    context_size = _check_parts(module, cross_attention)
+    size = module.self_attn.embed_dim
     ours = TransformerBlock(
         module.linear1.out_features,
-        heads,
-        dropout=module.dropout.p,
+        module.self_attn.num_heads,
+        dropout=getattr(module.dropout, "p", 0.0),
         activation=_activation(module),
         layer_norm_epsilon=module.norm1.eps,
         normalize_first=module.norm_first,
         causal=causal,
         cross_attention=cross_attention,
     )
-    shape = (None, None, size)
-    ours.build(shape, shape if cross_attention else None)
+    ours.build((None, None, size), (None, None, context_size) if cross_attention else None)
     weights = _weights(module)
     _assign_heads(ours.attention, weights, "self_attn.")
     norms = [ours.attention_norm, ours.feed_forward_norm]
     if cross_attention:
-        _assign_heads(ours.context_attention, weights, "multihead_attn.")
-        norms.insert(1, ours.context_attention_norm)
+        _assign_heads(ours.cross_attention_layer, weights, "multihead_attn.")
+        norms.insert(1, ours.cross_attention_norm)
     for number, norm in enumerate(norms, start=1):
-        reading.assign(norm.gamma, weights[f"norm{number}.weight"])
-        if f"norm{number}.bias" in weights:
-            reading.assign(norm.beta, weights[f"norm{number}.bias"])
+        for variable, name in ((norm.gamma, "weight"), (norm.beta, "bias")):
+            if f"norm{number}.{name}" in weights:
+                reading.assign(variable, weights[f"norm{number}.{name}"])
     network = ours.feed_forward
     for name, dense in (
         ("linear1", network._intermediate_dense),
@@ -113,35 +117,81 @@ def _block(module, causal, cross_attention):
     return ours
 
 
+def _check_parts(module, cross_attention):
+    """Refuses a block whose parts do not go together; returns the features of the context."""
+
+    def check(name, classes, **expected):
+        return reading.check_part(module, name, classes, **expected)
+
+    context_size = size = check("linear1", ("Linear",)).in_features
+    eps = check("norm1", ("LayerNorm",)).eps
+    attention = check("self_attn", ("MultiheadAttention",), embed_dim=size, kdim=size, vdim=size)
+    _check_attention(attention, module, "self_attn")
+    numbers = (1, 2)
+    if cross_attention:
+        sizes = {"embed_dim": size, "num_heads": attention.num_heads}
+        attention = check("multihead_attn", ("MultiheadAttention",), **sizes)
+        context_size = attention.kdim
+        check("multihead_attn", ("MultiheadAttention",), vdim=context_size)
+        _check_attention(attention, module, "multihead_attn")
+        numbers = (1, 2, 3)
+    check("linear2", ("Linear",), in_features=module.linear1.out_features, out_features=size)
+    for number in numbers:
+        check(f"norm{number}", ("LayerNorm",), eps=eps, normalized_shape=(size,))
+        check(f"dropout{number}", ("Dropout", "Identity"))
+    check("dropout", ("Dropout", "Identity"))
+    return context_size
+
+
 def _activation(module):
-    """The name of Keras's activation, from a function or a module."""
+    """The name of Keras's activation, of a function or a module of PyTorch itself."""
+    torch = sys.modules["torch"]
+
     given = module.activation
-    name = getattr(given, "__name__", type(given).__name__).lower()
-    options = getattr(given, "approximate", "none")
-    if name not in ACTIVATIONS or options != "none":
-        reading.refuse(
-            module,
-            f"expected an activation of {ACTIVATIONS}, without options, and found {given!r}",
-            "Make a `TransformerBlock(activation=…)` of your own, and convert `self_attn` for it.",
-        )
-    return name
+    for name, cls in ACTIVATIONS.items():
+        functions = (getattr(owner, name, None) for owner in (torch.nn.functional, torch))
+        is_module = type(given) is getattr(torch.nn, cls)
+        if is_module and getattr(given, "approximate", "none") == "none":
+            reading.check_call(module, given, "activation")
+            return name
+        if any(given is function for function in (*functions, getattr(torch.Tensor, name, None))):
+            return name
+    reading.refuse(
+        module,
+        f"expected an activation of PyTorch's own {tuple(ACTIVATIONS)}, without options, and found "
+        f"{given!r}",
+        "Make a `TransformerBlock(activation=…)` of your own, and convert `self_attn` for it.",
+    )
 
 
-def _check_keys(module):
-    for name, found in (
-        ("add_bias_kv", module.bias_k is not None),
-        ("add_zero_attn", module.add_zero_attn),
+def _check_attention(attention, block=None, name=None):
+    """Refuses a `MultiheadAttention`, of a block or alone, that has more keys than it is given."""
+    peer, part = (attention, "it") if block is None else (block, f"its part `{name}`")
+    for option, found in (
+        ("add_bias_kv", attention.bias_k is not None),
+        ("add_zero_attn", attention.add_zero_attn),
     ):
         if found:
             reading.refuse(
-                module,
-                f"it has {name}=True, one more key for every query",
+                peer,
+                f"{part} has {option}=True, one more key for every query",
                 "Append that key and value to the ones that you give the layer.",
             )
+    reading.check_part(
+        attention,
+        "out_proj",
+        ("NonDynamicallyQuantizableLinear", "Linear"),
+        in_features=attention.embed_dim,
+        out_features=attention.embed_dim,
+    )
 
 
 def _weights(module):
     """The parameters of a module as NumPy arrays, by their names."""
+    if any(parameter.is_meta for parameter in module.parameters()):
+        reading.refuse(
+            module, "its parameters are on the device `meta`, without values", "Load them first."
+        )
     return {
         name: np.asarray(value.detach().cpu().double())
         for name, value in module.state_dict().items()
