@@ -101,6 +101,13 @@ def test_layers_have_words_of_their_own_by_name():
     assert data["texts"] == [TARGET, SOURCE]
 
 
+def test_names_of_0_1_0_find_their_words():
+    scores = {"decoder/attention": weights(6, 6), "decoder/cross_attention": weights(6, 7)}
+    keys = {"decoder/attention": TARGET, "decoder/context_attention": SOURCE}
+    data = data_of(attention_page(scores, dict.fromkeys(scores, TARGET), keys))
+    assert data["texts"] == [TARGET, SOURCE]
+
+
 # In a browser
 
 

@@ -569,7 +569,7 @@ def test_memory_is_the_context(options, masked):
     layer = across(**options)
     mask = {"key_mask": keras.ops.convert_to_tensor(THERE)} if masked else {}
     expected, weights = layer(X, CONTEXT, return_attention_scores=True, **mask)
-    memory = layer.cache_memory(CONTEXT, **mask)
+    memory = layer.cache_context(CONTEXT, **mask)
     assert sorted(memory) == ["key", "mask", "value"]
     output, found, again = layer(X, cache=memory, return_attention_scores=True)
     agree(output, expected)
@@ -587,7 +587,7 @@ def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
     here = np.arange(7) != 0
     here = np.broadcast_to(here, (B, 7))
     expected = layer(X, value, keys, key_mask=here)
-    memory = layer.cache_memory(value, keys, key_mask=here)
+    memory = layer.cache_context(value, keys, key_mask=here)
     np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)
     agree(layer(X, cache=memory)[0], expected)
     assert masks.implicit(value) is not None
@@ -596,14 +596,14 @@ def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
 def test_memory_without_projections():
     layer = ka.Attention()
     expected = layer(X, random(B, 7, D, seed=2))
-    agree(layer(X, cache=layer.cache_memory(random(B, 7, D, seed=2)))[0], expected)
+    agree(layer(X, cache=layer.cache_context(random(B, 7, D, seed=2)))[0], expected)
 
 
 def test_memory_in_half_precision():
     layer = across(dtype="mixed_bfloat16")
     carried = keras.ops.convert_to_tensor(THERE)
     context = masks.carry(keras.ops.convert_to_tensor(CONTEXT), carried)
-    memory = layer.cache_memory(context)
+    memory = layer.cache_context(context)
     assert keras.backend.standardize_dtype(memory["key"].dtype) == "bfloat16"
     np.testing.assert_array_equal(numpy(memory["mask"]), THERE)
     agree(layer(X, cache=memory)[0], layer(X, context), 1e-2)
@@ -616,7 +616,7 @@ def test_a_mask_of_all_rows_is_one_of_each():
         for at in range(4, 8, size):
             _, cache = layer(X[:, at : at + size], query_mask=there[:, at : at + size], cache=cache)
         np.testing.assert_array_equal(numpy(cache["index"]), [2] * B)
-    memory = across().cache_memory(CONTEXT, key_mask=THERE[:1])
+    memory = across().cache_context(CONTEXT, key_mask=THERE[:1])
     np.testing.assert_array_equal(numpy(memory["mask"]), np.repeat(THERE[:1], B, axis=0))
 
 
@@ -633,6 +633,6 @@ def test_a_query_mask_counts_with_memory():
     layer = across()
     flags = np.arange(T) < np.array([[T], [2], [4]])
     expected = layer(X, CONTEXT, query_mask=flags)
-    output = layer(X, query_mask=flags, cache=layer.cache_memory(CONTEXT))[0]
+    output = layer(X, query_mask=flags, cache=layer.cache_context(CONTEXT))[0]
     agree(output, expected)
     assert (numpy(output)[~flags] == 0).all()

@@ -108,10 +108,13 @@ def test_blocks_give_what_they_are_made_of_and_padding_gets_nothing():
     assert {name: array.shape for name, array in scores.items()} == {
         "encoder/attention": (2, 2, 5, 5),
         "decoder/attention": (2, 2, 4, 4),
-        "decoder/context_attention": (2, 2, 4, 5),
+        "decoder/cross_attention": (2, 2, 4, 5),
     }
-    assert list(scores) == ["encoder/attention", "decoder/attention", "decoder/context_attention"]
-    cross = scores["decoder/context_attention"]
+    assert list(scores) == ["encoder/attention", "decoder/attention", "decoder/cross_attention"]
+    cross = scores["decoder/cross_attention"]
+    assert scores["decoder/context_attention"] is cross  # its name in 0.1.0
+    with pytest.raises(KeyError, match="decoder/other"):
+        scores["decoder/other"]
     np.testing.assert_array_equal(cross[0, :, :, 4], 0)
     np.testing.assert_array_equal(cross[1, :, :, 2:], 0)
     np.testing.assert_allclose(cross[0].sum(axis=-1)[:, :4], 1, rtol=1e-5)

@@ -27,6 +27,7 @@ from keras_attention import (
     visualization,
 )
 from keras_attention.layers.position_embedding import PositionEmbedding
+from keras_attention.visualization import words
 
 PACKAGE = Path(ka.__file__).parent
 
@@ -81,7 +82,7 @@ def multi_head(**kwargs):
 
 
 def memory():
-    return multi_head().cache_memory(Y)
+    return multi_head().cache_context(Y)
 
 
 def decoder(causal=True):
@@ -938,9 +939,9 @@ ROWS = {
         r"would not be in the order of the tokens.*cache of 2 tokens for a window of 2",
     ),
     "memory of a layer without weights": (
-        lambda: ka.MultiHeadAttention(2, 4).cache_memory(Y),
+        lambda: ka.MultiHeadAttention(2, 4).cache_context(Y),
         ValueError,
-        r"MultiHeadAttention has no weights yet: call it once, or .*before `cache_memory`",
+        r"MultiHeadAttention has no weights yet: call it once, or .*before `cache_context`",
     ),
     "memory of a symbolic tensor": (
         lambda: decoder().cache_context(keras.Input((S, D))),
@@ -1340,6 +1341,11 @@ ROWS = {
         ValueError,
         r"`top_p` must be None or a number in \(0, 1\]\. Received: top_p=1\.1",
     ),
+    "logits that are no numbers": (
+        lambda: greedy(step=step_giving(zeros(B, 4) + np.nan, zeros(B, 1)), cache=zeros(B, 1)),
+        ValueError,
+        r"`step` must return logits without NaN and \+inf\. Received such logits: a cache",
+    ),
     "more hypotheses than beams": (
         lambda: beam_search(num_return=3),
         ValueError,
@@ -1377,6 +1383,16 @@ ROWS = {
         "must be functional, or sequential with a known input shape.* Sequential 'plain'",
     ),
     # visualization
+    "scores that are no numbers": (
+        lambda: visualization.attention_page([["a", "b"]], None),
+        TypeError,
+        r"`scores` must be an array of numbers\. Received: list, which is none: could not convert",
+    ),
+    "a layer that was not collected": (
+        lambda: words.Scores()["decoder/attention"],
+        KeyError,
+        "decoder/attention",
+    ),
     "a function in place of a model": (
         lambda: visualization.collect_attention(lambda x: x, X),
         TypeError,

@@ -1,5 +1,6 @@
 """`TransformerBlock`: its equations, by hand from its weights, and what it must not see."""
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -68,11 +69,11 @@ def by_hand(block, x, context=None, context_mask=None, **attention):
     def attend_to_context(x):
         x = x.astype("float32")
         mask = attention.get("query_mask")
-        attended = block.context_attention(x, context, query_mask=mask, value_mask=context_mask)
+        attended = block.cross_attention_layer(x, context, query_mask=mask, value_mask=context_mask)
         return numpy(attended).astype("float64")
 
     def between(x):
-        return norm(x, block.context_attention_norm, block.layer_norm_epsilon)
+        return norm(x, block.cross_attention_norm, block.layer_norm_epsilon)
 
     if block.normalize_first:
         x = x + attend(first(x))
@@ -297,7 +298,7 @@ def test_scores_of_both_attentions():
 
 def test_a_learned_score_has_weights_for_each_attention():
     block = made(**DECODER, score="general")
-    kernels = block.attention.score.kernel, block.context_attention.score.kernel
+    kernels = block.attention.score.kernel, block.cross_attention_layer.score.kernel
     assert kernels[0] is not kernels[1]
     assert len({weight.path for weight in block.weights}) == len(block.weights)
 
@@ -417,3 +418,21 @@ def test_projections_start_apart():
     kernels = [numpy(layer.kernel) for layer in dense]
     for first, second in ((0, 1), (1, 2), (0, 2)):
         assert np.abs(kernels[first] - kernels[second]).max() > 0.1
+
+
+def test_parts_have_one_name_and_files_the_first_one(tmp_path):
+    """What is saved has the names of 0.1.0, and what 0.1.0 saved loads."""
+    block = TransformerBlock(12, 2, cross_attention=True, name="decoder")
+    x, context = keras.Input((None, D)), keras.Input((None, D))
+    model = keras.Model([x, context], block(x, context))
+    assert block.cross_attention_layer is block.context_attention
+    assert block.cross_attention_norm is block.context_attention_norm
+    paths = [weight.path for weight in block.weights]
+    assert "decoder/context_attention/query/kernel" in paths
+    assert "decoder/context_attention_norm/gamma" in paths
+    model.save_weights(tmp_path / "model.weights.h5")
+    groups = []
+    with h5py.File(tmp_path / "model.weights.h5") as file:
+        file.visit(groups.append)
+    assert any("/context_attention/query_dense/vars" in group for group in groups)
+    assert not any("cross_attention" in group for group in groups)

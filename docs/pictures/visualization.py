@@ -17,7 +17,7 @@ from examples import translation_models, translation_text
 from keras_attention.visualization import attention_page, collect_attention, plot_attention
 
 SENTENCE = "A little girl in a red dress is throwing a ball to her dog because it wants to play."
-SHOWN = "decoder_2/context_attention"
+SHOWN = "decoder_2/cross_attention"
 POINTED_AT = 4
 CHROMIUM = "/usr/bin/chromium"
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def draw(scores, source, target):
     """Draws weights by layer, and the subwords at both sides."""
     queries = {name: source if name.startswith("encoder") else target for name in scores}
     keys = {
-        name: target if "decoder" in name and "context" not in name else source for name in scores
+        name: target if "decoder" in name and "cross" not in name else source for name in scores
     }
     figure = plot_attention(scores[SHOWN], target, source, title=SHOWN)
     figure.savefig(HERE / "visualization_heads.png", dpi=100)

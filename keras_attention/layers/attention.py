@@ -84,7 +84,7 @@ class Attention(Decoding, ExactInputs):
         segment_ids: integers that number the texts packed into one row: a query sees only keys of
             its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
         cache: of `make_cache`, which the tokens of `query` are appended to before they attend, each
-            to all up to itself; or of `cache_memory`, whose keys and values stand for `value` and
+            to all up to itself; or of `cache_context`, whose keys and values stand for `value` and
             `key`.
 
     Returns:

@@ -39,7 +39,7 @@ def check(cache, batch, heads, key_dim, value_dim):
         received = type(cache).__name__ if given is None else sorted(given)
         raise ValueError(
             "`cache` must be what `make_cache` or a call gave, a dict of 'key', 'value' and "
-            "'index', or what `cache_memory` gave, of 'key', 'value' and 'mask'. "
+            "'index', or what `cache_context` gave, of 'key', 'value' and 'mask'. "
             f"Received: {received}"
         )
     length, *_ = (*tuple(cache["key"].shape)[2:3], None)

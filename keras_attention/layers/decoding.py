@@ -60,7 +60,7 @@ class Decoding:
             dtype or self.compute_dtype,
         )
 
-    def cache_memory(self, value, key=None, key_mask=None):
+    def cache_context(self, value, key=None, key_mask=None):
         """The keys and values of cross-attention, projected once for all steps of a decoder.
 
         `layer(x, cache=memory)` is `(layer(x, value, key, key_mask=key_mask), memory)`.
@@ -79,7 +79,7 @@ class Decoding:
         >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
         >>> x, encoded = keras.random.normal((2, 3, 32)), keras.random.normal((2, 7, 16))
         >>> expected = layer(x, encoded)
-        >>> memory = layer.cache_memory(encoded)
+        >>> memory = layer.cache_context(encoded)
         >>> output, memory = layer(x[:, :1], cache=memory)
         >>> bool(keras.ops.max(keras.ops.abs(output - expected[:, :1])) < 1e-5)
         True
@@ -87,11 +87,11 @@ class Decoding:
         if not self.built:
             raise ValueError(
                 f"{type(self).__name__} has no weights yet: call it once, or "
-                "`layer.build(query_shape, value_shape)`, before `cache_memory`."
+                "`layer.build(query_shape, value_shape)`, before `cache_context`."
             )
         if any(isinstance(x, keras.KerasTensor) for x in (value, key, key_mask)):
             raise TypeError(
-                "`cache_memory` takes arrays, and no symbolic tensors of a functional model: use "
+                "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
                 f"it in the `call` of a layer or a model of your own. Received: value={value!r}"
             )
         self._check_caches()
@@ -103,6 +103,10 @@ class Decoding:
         mask = ops.ones((1, 1), "bool") if mask is None else mask
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return caches.memory(self._project_key(key), self._project_value(value), mask)
+
+    def cache_memory(self, value, key=None, key_mask=None):
+        """The name of `cache_context` in 0.1.0."""
+        return self.cache_context(value, key, key_mask)
 
     def _converted(self, x):
         """An argument as a call would get it, with the mask that it carries."""

@@ -73,6 +73,10 @@ class TransformerBlock(ExactInputs):
         (B, T, D), carrying the mask. With a `cache`, that of the next call comes last:
         `(output, cache)`.
 
+    Once it is built, its parts are the attributes `attention`, `cross_attention_layer` and
+    `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`. The paths
+    of weights, in files too, have `context_attention` for the second, which also finds it.
+
     Raises:
         ValueError, TypeError: `num_heads` does not divide D, there is a context and no
             `cross_attention`, or none with it, or as `MultiHeadAttention` and `FeedForward`.
@@ -195,7 +199,8 @@ class TransformerBlock(ExactInputs):
                     "`cache_context` made. Call it once with a tensor, or "
                     "`block.build(x_shape, context_shape)`."
                 )
-            # Weights of its own, where the score has some.
+            # Weights of its own, where the score has some. The attribute and the names are those of
+            # 0.1.0, by which files find the weights.
             score = type(self.score).from_config(self.score.get_config())
             self.context_attention = self._attention(
                 "context_attention", dim // self.num_heads, score
@@ -235,6 +240,16 @@ class TransformerBlock(ExactInputs):
         norm.build(shape)
         return norm
 
+    @property
+    def cross_attention_layer(self):
+        """The attention to the context; `cross_attention` says whether there is one."""
+        return self.context_attention
+
+    @property
+    def cross_attention_norm(self):
+        """The norm of the cross-attention's branch."""
+        return self.context_attention_norm
+
     # Decoding with a cache
 
     def make_cache(self, batch_size, length, dtype=None):
@@ -265,7 +280,7 @@ class TransformerBlock(ExactInputs):
         """
         self._check_built("cache_context")
         self._check_context(context)
-        return self.context_attention.cache_memory(context, key_mask=context_mask)
+        return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
 
     def _check_built(self, method):
         if not self.built:
@@ -359,7 +374,7 @@ class TransformerBlock(ExactInputs):
         def attend_to_context(x):
             known = isinstance(context, dict)
             memory = {"cache": context} if known else {"value": context, "value_mask": context_mask}
-            returned = self.context_attention(
+            returned = self.cross_attention_layer(
                 x,
                 query_mask=mask,
                 return_attention_scores=return_attention_scores,
@@ -370,7 +385,7 @@ class TransformerBlock(ExactInputs):
 
         x = self._branch(x, attend, self.attention_norm, training)
         if self.cross_attention:
-            x = self._branch(x, attend_to_context, self.context_attention_norm, training)
+            x = self._branch(x, attend_to_context, self.cross_attention_norm, training)
         x = self._branch(x, self.feed_forward, self.feed_forward_norm, training)
         return self._returned(masks.carry(x, mask), scores, cache)
 

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 
 from keras_attention import shapes
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.visualization import words
 
 ops = keras.ops
 
@@ -38,7 +40,9 @@ def collect_attention(model, inputs, **kwargs):
     Returns:
         A dict of NumPy arrays (B, H, T, S), float32 (float64 of float64), in the order of the
         calls. Keys are the names of the layers, after those of the layers that hold them:
-        "encoder/attention". Further calls of one layer are "encoder/attention (call 2)" and so on;
+        "encoder/attention", and "decoder/cross_attention" for a block's attention to its context
+        (0.1.0's "decoder/context_attention" finds it too). Further calls of one layer are
+        "encoder/attention (call 2)" and so on;
         a second layer with the names of another is "encoder/attention_1". A layer with one head
         and no axis for it (`keras.layers.Attention`) has H = 1; where a layer attends over other
         axes than one, the array has the axes that the layer gives.
@@ -118,7 +122,7 @@ class _Records:
     """Scores by the name of their layer, and the names of those that had none to show."""
 
     def __init__(self):
-        self.scores = {}
+        self.scores = words.Scores()
         self.unseen = set()
         self._calls = {}
         self._thread = threading.get_ident()
@@ -174,7 +178,7 @@ def _attention_layers(model):
         if id(layer) not in attends:
             attends[id(layer)] = False
             parts = layer._flatten_layers(include_self=False, recursive=False)
-            within = [visit(part, [*path, part.name]) for part in parts]
+            within = [visit(part, [*path, _name(layer, part)]) for part in parts]
             if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
                 named[_unused("/".join(path) or layer.name, named)] = layer
                 within = [True]
@@ -183,6 +187,12 @@ def _attention_layers(model):
 
     visit(model, [])
     return named
+
+
+def _name(layer, part):
+    """What `part` of a layer is called: its name, but where that is kept for old files only."""
+    crossing = isinstance(layer, TransformerBlock) and layer.cross_attention
+    return "cross_attention" if crossing and part is layer.cross_attention_layer else part.name
 
 
 def _unused(name, names):

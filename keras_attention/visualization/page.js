@@ -7,6 +7,10 @@ const LISTED = 10;
 // Lines of less than this share of the largest weight are not drawn.
 const FAINT = 0.03;
 const THUMBNAIL = 42;
+// Longer words are cut: in a list, and anywhere else.
+const LONG = { list: 200, elsewhere: 60 };
+// Labels of rows and columns: so many letters at most, and so many pixels for each.
+const LABEL = { letters: 12, pixels: 11 };
 const MEAN = -1;
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -15,7 +19,7 @@ const digits = data.levels > 255 ? 4 : 3;
 const format = (weight) => weight.toFixed(digits);
 
 // What is shown: `chosen` is {side: "queries" or "keys", place}, or null.
-const shown = { layer: 0, head: MEAN, chosen: null, kept: false, weights: null, most: 1 };
+const shown = { layer: 0, head: MEAN, chosen: null, kept: false, asked: null, weights: null, most: 1 };
 
 // Weights
 
@@ -70,6 +74,20 @@ function weightsOf(chosen) {
   const received = new Float32Array(width);
   shown.weights.forEach((weight, at) => (received[at % width] += weight / size("queries")));
   return received;
+}
+
+/** The share of weights on words that are not on the page: of the chosen query, or of all. */
+function share() {
+  const { others } = layer();
+  if (!others || shown.chosen?.side === "keys") return 0;
+  const average = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
+  const heads = shown.head === MEAN ? others : [others[shown.head]];
+  return average(heads.map((rows) => (shown.chosen ? rows[shown.chosen.place] : average(rows))));
+}
+
+function percent(part) {
+  if (part > 0 && part < 0.01) return "Less than 1%";
+  return part > 0.99 && part < 1 ? "More than 99%" : `${Math.round(100 * part)}%`;
 }
 
 // Drawing
@@ -136,6 +154,38 @@ function element(name, content, attributes = {}) {
   return made;
 }
 
+function short(word, letters = LONG.elsewhere) {
+  const all = word.length > 2 * letters ? Array.from(word.slice(0, 2 * letters)) : Array.from(word);
+  return all.length > letters ? `${all.slice(0, letters - 1).join("")}…` : word;
+}
+
+/** Words beside the rows and above the columns of all pairs, every few where not all have room. */
+function label() {
+  for (const [id, side, start] of [["rows", "queries", "top"], ["columns", "keys", "left"]]) {
+    const box = $("matrix").getBoundingClientRect();
+    const count = size(side);
+    const every = Math.ceil((LABEL.pixels * count) / Math.max(id === "rows" ? box.height : box.width, 1));
+    const labels = [];
+    for (let place = 0; place < count; place += every) {
+      const made = element("span", short(text(side)[place], LABEL.letters), { dir: "auto", "data-at": place });
+      made.style[start] = `${(100 * (place + 0.5)) / count}%`;
+      labels.push(made);
+    }
+    const letters = Math.max(...labels.map((made) => made.textContent.length));
+    $(id).style[id === "rows" ? "width" : "height"] = `${0.62 * Math.min(letters, LABEL.letters) + 0.3}em`;
+    $(id).replaceChildren(...labels);
+  }
+  markLabels();
+}
+
+function markLabels() {
+  for (const [id, side] of [["rows", "queries"], ["columns", "keys"]]) {
+    for (const made of $(id).children) {
+      made.classList.toggle("chosen", shown.chosen?.side === side && Number(made.dataset.at) === shown.chosen.place);
+    }
+  }
+}
+
 function listWords(side) {
   const list = $(side);
   const spans = text(side).map((word, place) => {
@@ -143,10 +193,10 @@ function listWords(side) {
       role: "option",
       tabindex: place ? -1 : 0,
       "aria-selected": false,
-      "aria-label": `${word}, ${place + 1} of ${size(side)}`,
+      "aria-label": `${short(word, LONG.list)}, ${place + 1} of ${size(side)}`,
       "data-place": place,
     });
-    span.append(element("b", word, { dir: "auto" }), element("small", "", { "aria-hidden": true }));
+    span.append(element("b", short(word, LONG.list), { dir: "auto" }), element("small", "", { "aria-hidden": true }));
     return span;
   });
   // With spaces, so that a text breaks into lines, and is read as words where it is copied.
@@ -155,7 +205,17 @@ function listWords(side) {
 
 const spans = (side) => $(side).children;
 const other = (side) => (side === "queries" ? "keys" : "queries");
-const quoted = (side, place) => `“${text(side)[place]}”`;
+const quoted = (side, place) => `“${short(text(side)[place])}”`;
+const tapping = matchMedia("(hover: none)");
+
+/** What can be done next. */
+function hint() {
+  const { chosen, kept } = shown;
+  const see = layer().pools ? "its weights" : "what it attends to";
+  if (!chosen) return `${tapping.matches ? "Tap" : "Point at"} a word to see ${see}.`;
+  if (tapping.matches) return "Tap a word of the other side for its weight.";
+  return kept ? "Kept. Point at another word for its weight." : "Click or press Enter to keep it.";
+}
 
 /** Tints a word, and says whether it is the chosen one. Most words of a long text stay as they are. */
 function mark(span, share, selected) {
@@ -179,15 +239,16 @@ function paint() {
   }
   drawLines();
   $("chosen").textContent = !chosen
-    ? "Attended to most, on average"
+    ? `Attended to most${size("queries") > 1 ? ", on average" : ""}`
     : quoted(chosen.side, chosen.place) + (side === "keys" ? " attends to" : " is attended to by");
-  $("pair").textContent = !chosen
-    ? "Point at a word to see what it attends to."
-    : shown.kept ? "Kept. Point at another word for its weight." : "Click or press Enter to keep it.";
+  $("pair").textContent = hint();
+  const elsewhere = share();
+  $("others").textContent = elsewhere ? `${percent(elsewhere)} on other positions` : "";
+  markLabels();
   const order = Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a] || a - b);
   const rows = order.slice(0, LISTED).map((place) => {
     const row = element("tr");
-    const word = element("td", text(side)[place], { dir: "auto" });
+    const word = element("td", short(text(side)[place]), { dir: "auto" });
     word.append(" ", element("small", place + 1));
     const bar = element("i");
     bar.style.setProperty("--share", (weights[place] / most).toFixed(3));
@@ -225,11 +286,18 @@ async function show(number, head) {
     listWords("keys");
     $("words").classList.toggle("columns", inColumns());
     listHeads(tables);
+    const [left, right] = layer().pools ? ["Pooling", "Words"] : ["Queries", "Keys"];
+    $("queries-name").textContent = left;
+    $("keys-name").textContent = right;
+    $("axes").textContent = layer().pools
+      ? "Rows are learned queries, columns are words."
+      : "Rows are queries, columns are keys.";
   }
   draw($("matrix"), shown.weights, rows, columns, 4096);
   $("matrix").parentElement.style.aspectRatio = `${columns} / ${Math.min(Math.max(rows, columns / 8), 2 * columns)}`;
   $("matrix").setAttribute("aria-label", `Weights of ${rows} queries and ${columns} keys; the table has the largest.`);
   $("most").textContent = format(shown.most);
+  label();
   const name = head === MEAN ? "mean of the heads" : `head ${head + 1}`;
   $("shown").textContent = [layer().name, layer().heads > 1 ? name : ""].filter(Boolean).join(", ");
   paint();
@@ -294,8 +362,10 @@ function keep(side, place) {
 
 function say(side, order) {
   const weights = weightsOf(shown.chosen);
-  const words = order.slice(0, 3).map((place) => `${text(other(side))[place]} ${format(weights[place])}`);
-  $("spoken").textContent = `${$("chosen").textContent} ${words.join(", ")}`;
+  const words = order.slice(0, 3).map((place) => `${short(text(other(side))[place])} ${format(weights[place])}`);
+  $("spoken").textContent = [`${$("chosen").textContent} ${words.join(", ")}`, $("others").textContent]
+    .filter(Boolean)
+    .join("; ");
 }
 
 const placeOf = (event) => {
@@ -314,7 +384,12 @@ for (const side of ["queries", "keys"]) {
   });
   list.addEventListener("click", (event) => {
     const place = placeOf(event);
-    if (place !== null) keep(side, place);
+    if (place === null) return;
+    // A finger cannot point: it asks for the weight first, and chooses the second time.
+    const asks = tapping.matches && shown.kept && shown.chosen.side !== side && shown.asked !== place;
+    shown.asked = asks ? place : null;
+    if (asks) point(side, place);
+    else keep(side, place);
   });
   list.addEventListener("focusin", (event) => {
     const place = placeOf(event);
@@ -372,4 +447,10 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () =
 $("rounding").textContent = data.levels > 255
   ? ""
   : "Weights are stored in 8 bits: each is right to 0.2% of the largest of its query.";
+let drawn = 0;
+new ResizeObserver(() => {
+  // Only for another width: labels of another number change the height.
+  if (shown.weights && $("matrix").clientWidth !== drawn) label();
+  drawn = $("matrix").clientWidth;
+}).observe($("matrix"));
 show(0, data.layers[0].heads > 1 ? MEAN : 0);

@@ -33,10 +33,12 @@ def attention_page(scores, query_tokens, key_tokens=None, path=None, title="Atte
     Args:
         scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
             list or by name, as `collect_attention` gives them. A batch axis of 1 may come first.
-        query_tokens: T words. None in place of a word says that it is padding, which is left out.
-            Where layers differ in this, a dict of such lists by the names of the layers. None for
-            no words: numbers stand for them.
-        key_tokens: S words, likewise; None where queries attend to themselves.
+        query_tokens: T words. None in place of a word says that it is padding, which is left out;
+            the page says how much of a word's weight is on what is left out. Where layers differ in
+            this, a dict of such lists by the names of the layers. None for no words: numbers stand
+            for them.
+        key_tokens: S words, likewise; None where queries attend to themselves. A layer that pools
+            needs them alone, or as `query_tokens`: its queries are learned, and have no words.
         path: a file to write, or None.
         title: of the page.
 
@@ -67,8 +69,10 @@ def attention_page(scores, query_tokens, key_tokens=None, path=None, title="Atte
             {
                 "name": layer.name,
                 "heads": heads,
-                "queries": _index(texts, layer.queries or _numbers(queries)),
+                "queries": _index(texts, layer.queries or _numbers(queries, layer.pools)),
                 "keys": _index(texts, layer.keys or _numbers(keys)),
+                "pools": layer.pools,
+                "others": None if layer.others is None else layer.others.round(4).tolist(),
             }
         )
         for head, table in enumerate(layer.weights):
@@ -104,8 +108,11 @@ def _index(texts, text):
     return texts.index(text)
 
 
-def _numbers(count):
-    return [str(number) for number in range(1, count + 1)]
+def _numbers(count, learned=False):
+    """Names of what has no words."""
+    if learned and count == 1:
+        return ["learned query"]
+    return [f"query {number}" if learned else str(number) for number in range(1, count + 1)]
 
 
 def _packed(table, kind):

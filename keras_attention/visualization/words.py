@@ -11,12 +11,28 @@ _SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
 
 
 class Layer(NamedTuple):
-    """Weights (H, T, S) of a layer, and T and S words, or None for those that have none."""
+    """Weights (H, T, S) of a layer, and T and S words, or None for those that have none.
+
+    `others` is the share (H, T) of each query's weights on keys that are left out, or None where
+    none is; `pools` says that the queries are learned ones, which have no words.
+    """
 
     name: str
     weights: np.ndarray
     queries: list | None
     keys: list | None
+    others: np.ndarray | None
+    pools: bool
+
+
+class Scores(dict):
+    """Weights by the names of layers, of which 0.1.0 said "context_attention" in some."""
+
+    def __missing__(self, name):
+        renamed = str(name).replace("context_attention", "cross_attention")
+        if renamed in self:
+            return self[renamed]
+        raise KeyError(name)
 
 
 def read(scores, query_tokens=None, key_tokens=None):
@@ -34,16 +50,31 @@ def read(scores, query_tokens=None, key_tokens=None):
     layers = []
     for name, weights in _named(scores).items():
         weights = _three_axes(name, weights)
-        queries = _words("query_tokens", query_tokens, name, weights.shape[1])
-        keys = _words("key_tokens", key_tokens, name, weights.shape[2])
-        if keys is None and weights.shape[1] == weights.shape[2]:
-            keys = queries
-        for axis, words in ((1, queries), (2, keys)):
-            if words is not None:
-                real = [place for place, word in enumerate(words) if word is not None]
-                weights = np.take(weights, real, axis)
-        layers.append(Layer(name, weights, _shown(queries), _shown(keys)))
+        queries = _words("query_tokens", query_tokens, name)
+        keys = _words("key_tokens", key_tokens, name)
+        _, rows, columns = weights.shape
+        if queries is not None and keys is None and len(queries) == columns:
+            # Words that are no queries are those that learned queries attend to.
+            queries, keys = (queries if rows == columns else None), queries
+        _check_count("query_tokens", queries, name, rows)
+        _check_count("key_tokens", keys, name, columns)
+        pools = queries is None and keys is not None and (rows == 1 or key_tokens is None)
+        if queries is not None:
+            weights = weights[:, _real(queries)]
+        others = None
+        if keys is not None and None in keys:
+            total = weights.sum(axis=-1, dtype="float64")
+            weights = weights[..., _real(keys)]
+            kept = weights.sum(axis=-1, dtype="float64")
+            others = 1 - np.divide(kept, total, out=np.ones_like(total), where=total > 0)
+            others = np.clip(others, 0, 1)
+        shown = (_shown(words) for words in (queries, keys))
+        layers.append(Layer(visible(name) if name else "", weights, *shown, others, pools))
     return layers
+
+
+def _real(words):
+    return [place for place, word in enumerate(words) if word is not None]
 
 
 def _named(scores):
@@ -62,7 +93,7 @@ def _named(scores):
 def _three_axes(name, weights):
     """Weights (H, T, S) of (T, S), (H, T, S) or (1, H, T, S)."""
     of = f" of {name!r}" if name else ""
-    weights = np.asarray(weights)
+    weights = _array(weights, of)
     if not 2 <= weights.ndim <= 4 or 0 in weights.shape:
         raise ValueError(
             f"`scores`{of} must be (queries, keys), (heads, queries, keys), or that with a batch "
@@ -73,7 +104,7 @@ def _three_axes(name, weights):
             f"A picture shows one row of a batch. Pass `weights[:1]` of each layer for the first, "
             f"or collect the scores of one row. Received: `scores`{of} of shape {weights.shape}"
         )
-    weights = weights.astype("float32").reshape((-1, *weights.shape[-2:]))
+    weights = weights.reshape((-1, *weights.shape[-2:]))
     if not np.isfinite(weights).all() or weights.min() < 0:
         raise ValueError(
             f"`scores`{of} must be weights, finite and not negative. Received: numbers from "
@@ -82,9 +113,25 @@ def _three_axes(name, weights):
     return weights
 
 
-def _words(argument, tokens, name, count):
+def _array(weights, of):
+    """Weights of any backend, on any device and in any dtype, in float32."""
+    if hasattr(weights, "detach"):
+        # Of PyTorch, which has dtypes that NumPy has not.
+        weights = weights.detach().cpu().float()
+    try:
+        return np.asarray(weights).astype("float32")
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"`scores`{of} must be an array of numbers. Received: {type(weights).__name__}, "
+            f"which is none: {error}"
+        ) from error
+
+
+def _words(argument, tokens, name):
     """The words of a layer, or None."""
     if isinstance(tokens, Mapping):
+        former = name.replace("cross_attention", "context_attention")
+        name = former if former in tokens and name not in tokens else name
         if name not in tokens:
             raise ValueError(
                 f"`{argument}` by layer must name each layer of `scores`. Received no {name!r}"
@@ -94,15 +141,19 @@ def _words(argument, tokens, name, count):
         return None
     if isinstance(tokens, (str, bytes)):
         raise TypeError(f"`{argument}` must be a list of words. Received: {tokens!r}")
-    tokens = [None if token is None else str(token) for token in tokens]
-    if len(tokens) != count or not any(token is not None for token in tokens):
+    return [None if token is None else str(token) for token in tokens]
+
+
+def _check_count(argument, tokens, name, count):
+    if tokens is None:
+        return
+    if len(tokens) != count or not _real(tokens):
         raise ValueError(
             f"`{argument}` must have a word for each of {count} positions, or None for padding, "
             "which is then left out. "
-            f"Received: {len([t for t in tokens if t is not None])} words of {len(tokens)}"
+            f"Received: {len(_real(tokens))} words of {len(tokens)}"
             + (f" for {name!r}" if name else "")
         )
-    return tokens
 
 
 def _shown(words):
