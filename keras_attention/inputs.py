@@ -61,6 +61,19 @@ def three_inputs(inputs, explicit):
     return tuple(tensors.values()), tuple(found)
 
 
+def floats(tensors, dtype):
+    """The tensors, with those of integers or booleans in `dtype`; one in several roles stays one.
+
+    The output of attention has the dtype of the values, and integers would lose what is summed.
+    """
+    cast = {
+        id(x): ops.cast(x, dtype)
+        for x in tensors
+        if "float" not in keras.backend.standardize_dtype(x.dtype)
+    }
+    return tuple(cast.get(id(x), x) for x in tensors)
+
+
 def _unpack(name, listed):
     if not 2 <= len(listed) <= 3:
         raise ValueError(
@@ -79,12 +92,12 @@ def check_pairs(name, array):
         )
 
 
-def check_bias(name, array):
-    """Raises where a bias is a mask: added, True would be a 1."""
+def check_bias(name, array, mask="attention_mask"):
+    """Raises where a bias is a mask: added, True would be a 1. `mask` is the argument for one."""
     if keras.backend.standardize_dtype(array.dtype) == "bool":
         raise TypeError(
             f"`{name}` must be numbers to add to the scores. Received: dtype bool. "
-            "Pass a mask as `attention_mask`."
+            f"Pass a mask as `{mask}`."
         )
 
 

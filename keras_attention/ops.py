@@ -37,10 +37,11 @@ def attend(
     Args:
         query: (B, T, H, K).
         key: (B, S, G, K). G divides H: `H / G` query heads in a row share a key and value head.
-        value: (B, S, G, V).
+        value: (B, S, G, V). Integers among the three are computed with as floats.
         mask: boolean, True = attend: (T, S), (B, T, S), or anything with four axes that broadcasts
             to (B, H, T, S).
-        bias: added to the scores; broadcasts to (B, H, T, S). For ALiBi, relative positions.
+        bias: numbers added to the scores: (T, S), or anything with four axes that broadcasts to
+            (B, H, T, S). For ALiBi, relative positions.
         pattern: None, "causal" or a `patterns.Pattern`.
         score: "scaled_dot", "dot", "cosine", or a `scores.Score` without weights or already built.
         normalization: "softmax", "sigmoid", or a `normalizations.Normalization`.
@@ -134,11 +135,22 @@ def _arguments(
 ):
     """The arguments of `kernels.attend`, checked."""
     query, key, value = map(keras.ops.convert_to_tensor, (query, key, value))
+    dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)), float)
+    query, key, value = inputs.floats((query, key, value), dtype)
     shapes.check_heads(query, key, value)
     shapes.check_rate("dropout", dropout)
     mask = masks.boolean("mask", mask)
     if mask is not None:
         mask = inputs.four_axes("mask", mask)
+    if bias is not None:
+        bias = keras.ops.convert_to_tensor(bias)
+        inputs.check_bias("bias", bias, "mask")
+        if len(bias.shape) > 4 or (len(bias.shape) == 3 and bias.shape[0] != 1):
+            raise ValueError(
+                "`bias` must be (T, S), or have four axes that broadcast to (B, H, T, S): pass "
+                "`bias[None]` of one for each head, and `bias[:, None]` of one for each row. "
+                f"Received: bias.shape={tuple(bias.shape)}"
+            )
     pattern, score = patterns.get(pattern), scores.get(score)
     normalization = normalizations.get(normalization)
     if logit_soft_cap is not None:
@@ -170,7 +182,7 @@ def _arguments(
                 f"Received: score={score!r}"
             )
         score.build(tuple(query.shape), tuple(key.shape))
-    offset = _offset(offset)
+    offset = _offset(offset, query)
     query_positions = inputs.integers("query_positions", "query", query_positions, query)
     key_positions = inputs.integers("key_positions", "key", key_positions, key)
     return dict(
@@ -193,7 +205,7 @@ def _arguments(
     )
 
 
-def _offset(offset):
+def _offset(offset, query):
     """`offset` as an integer, or an int32 tensor without axes or (B,)."""
     if isinstance(offset, int) and not isinstance(offset, bool):
         return offset
@@ -203,5 +215,9 @@ def _offset(offset):
         raise ValueError(
             "`offset` must be an integer, or integers (B,). "
             f"Received dtype {dtype} and shape {tuple(offset.shape)}"
+        )
+    if len(offset.shape) == 1 and offset.shape[0] != 1:
+        shapes.check_same(
+            "Batch sizes of `query` and `offset`", query=query.shape[0], offset=offset.shape[0]
         )
     return keras.ops.cast(offset, "int32")

@@ -10,6 +10,8 @@ import inspect
 import keras
 from keras.src.backend.common import global_state
 
+from keras_attention import rematerialization
+
 PACKAGE = "keras_attention"
 
 # How many objects may be nested in one another: far more than anyone writes, and far fewer than
@@ -211,6 +213,11 @@ class ConfigurableLayer(keras.layers.Layer):
         # Keras reads the dtype itself.
         objects = {n: v if n == "dtype" else deserialize(v) for n, v in config.items()}
         return super().from_config(objects)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        return rematerialization.of_call(
+            self, super().rematerialized_call, layer_call, *args, **kwargs
+        )
 
     def get_build_config(self):
         config = super().get_build_config()

@@ -21,10 +21,11 @@ ORDER = [
     {"layers", "ops"},
     {"scores", "normalizations", "patterns", "positions", "regularizers", "losses", "schedules"},
     {"kernels", "inputs"},
-    {"masks", "saving", "shapes", "version"},
+    {"saving"},
+    {"masks", "rematerialization", "shapes", "version"},
 ]
 # The edges between two parts of one line.
-BESIDE = {("positions", "scores"), ("masks", "shapes")}
+BESIDE = {("positions", "scores"), ("masks", "shapes"), ("rematerialization", "masks")}
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 every_file = pytest.mark.parametrize(

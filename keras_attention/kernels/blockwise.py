@@ -84,7 +84,7 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
     which there must be several.
     """
     repeats = heads // groups
-    pairs = queries * keys
+    pairs = queries * keys if known(queries, keys) else None
     if known(pairs):
         # A quarter, where heads are blocks of their own, is as fast and has XLA in the cache.
         some = groups if all_heads else _divisor(groups, elements // 4 // max(1, repeats * pairs))
@@ -95,9 +95,11 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
         else:
             few = batch if heads * pairs <= elements // 16 else 1
     else:
-        # All the batch at once where it is small. A length may be 0, and still makes a block.
+        # All the batch at once where it is small. By quotients: the product of all sizes may be
+        # more than the graph's integers of 32 bits hold.
         some = groups
-        few = ops.where(batch * heads * pairs <= 4 * elements, batch, 1)
+        room = 4 * elements // heads // most(1, batch) // most(1, keys)
+        few = ops.where(queries <= room, batch, 1)
     together = some * repeats
     if known(pairs) and pairs * together <= elements:
         rows, columns = queries, keys

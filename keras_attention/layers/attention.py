@@ -342,6 +342,7 @@ class Attention(Decoding, ExactInputs):
         (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
             (query, value, key), (query_mask, value_mask, key_mask)
         )
+        query, value, key = inputs.floats((query, value, key), self.compute_dtype)
         if cache is None:
             heads = self._project(query, value, key)
         elif caches.is_memory(cache):

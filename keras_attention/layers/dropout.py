@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_attention import rematerialization
 from keras_attention.kernels import primitives
 
 
@@ -12,3 +13,8 @@ class Dropout(keras.layers.Dropout):
         if training and self.rate:
             return primitives.dropout(inputs, self.rate, self.seed_generator)
         return inputs
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        return rematerialization.of_call(
+            self, super().rematerialized_call, layer_call, *args, **kwargs
+        )

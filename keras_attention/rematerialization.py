@@ -1,0 +1,67 @@
+"""Layers under `keras.RematScope`: what a call computes is forgotten, and computed again.
+
+Keras hands a layer's `call` as it is to the backend. JAX then makes tracers of `training=True` and
+of all other Python values, TensorFlow refuses keyword arguments, and a seed that is drawn from
+leaks on JAX and is drawn again, to another dropout than the first, by the others. So the backend is
+given a pure function of tensors: arguments, their masks and the layer's variables go in, losses and
+changed variables come out with the results.
+"""
+
+import keras
+from keras.src import backend
+
+from keras_attention import masks
+
+ops = keras.ops
+
+
+def of_call(layer, rematerialized, call, *args, **kwargs):
+    """What takes the place of `call` where `rematerialized` is Keras's `rematerialized_call`."""
+    if rematerialized(call, *args, **kwargs) is call:
+        return call
+
+    def again(*args, **kwargs):
+        return _pure(layer, lambda f: rematerialized(f, *args, **kwargs), call, args, kwargs)
+
+    return again
+
+
+def _pure(layer, wrap, call, args, kwargs):
+    """`call(*args, **kwargs)`, by what `wrap` makes of a pure function of tensors."""
+    flat = keras.tree.flatten((args, kwargs))
+    variables = list({id(variable): variable for variable in layer.variables}.values())
+    # As they are stored: Keras casts them when they are read inside. Copies, since what is computed
+    # again must read the state of a seed that has moved on by then.
+    with backend.AutocastScope(None):
+        values = [ops.copy(ops.convert_to_tensor(variable.value)) for variable in variables]
+    # One tensor in several roles stays one. Others than of floats have no gradient, and TensorFlow
+    # takes none of booleans.
+    tensors = {id(x): x for x in [*flat, *values] if ops.is_tensor(x) and _has_gradient(x)}
+    carried = {key: masks.implicit(x) for key, x in tensors.items()}
+    found = {}
+
+    def pure(*arrays):
+        known = dict(zip(tensors, arrays, strict=True))
+        for key, mask in carried.items():
+            if mask is not None and masks.implicit(known[key]) is None:
+                masks.carry(known[key], mask)
+        given = keras.tree.pack_sequence_as((args, kwargs), [known.get(id(x), x) for x in flat])
+        state = [known.get(id(value), value) for value in values]
+        with keras.StatelessScope(zip(variables, state, strict=True), collect_losses=True) as scope:
+            output = call(*given[0], **given[1])
+        now = [scope.get_current_value(variable) for variable in variables]
+        changed = [n for n, value in enumerate(state) if now[n] is not value]
+        found["output"] = keras.tree.map_structure(lambda _: 0, output)
+        found["losses"], found["changed"] = len(scope.losses), changed
+        return [*keras.tree.flatten(output), *scope.losses, *(now[n] for n in changed)]
+
+    outputs = list(wrap(pure)(*tensors.values()))
+    for n in reversed(found["changed"]):
+        variables[n].assign(outputs.pop())
+    for _ in range(found["losses"]):
+        layer.add_loss(outputs.pop())
+    return keras.tree.pack_sequence_as(found["output"], outputs)
+
+
+def _has_gradient(tensor):
+    return "float" in keras.backend.standardize_dtype(tensor.dtype)
