@@ -74,6 +74,25 @@ def floats(tensors, dtype):
     return tuple(cast.get(id(x), x) for x in tensors)
 
 
+def without_padding(tensors, padding):
+    """The tensors with zeros for their padding, by a mask (B, T) or None for each.
+
+    One in several roles stays one, and keeps what any of them may see.
+    """
+    roles = {}
+    for x, mask in zip(tensors, padding, strict=True):
+        roles.setdefault(id(x), []).append(mask)
+    cleared = {}
+    for x in tensors:
+        if id(x) not in cleared:
+            seen, *others = roles[id(x)]
+            for mask in others:
+                if mask is not seen:
+                    seen = None if seen is None or mask is None else ops.logical_or(seen, mask)
+            cleared[id(x)] = masks.clear(x, seen)
+    return tuple(cleared[id(x)] for x in tensors)
+
+
 def _unpack(name, listed):
     if not 2 <= len(listed) <= 3:
         raise ValueError(

@@ -34,6 +34,19 @@ def both(first, second):
     return ops.logical_and(first, second)
 
 
+def clear(tensor, mask):
+    """`tensor` (B, T, …) with zeros where its padding mask (B, T) is False; None masks nothing.
+
+    Padding may hold anything. Its weight is 0, but 0 · NaN is NaN, in a sum of values as in the
+    gradient of a kernel that multiplies it: what it holds must not get that far.
+    """
+    if mask is None:
+        return tensor
+    for _ in range(len(tensor.shape) - len(mask.shape)):
+        mask = ops.expand_dims(mask, -1)
+    return ops.where(mask, tensor, ops.cast(0, tensor.dtype))
+
+
 def boolean(name, mask):
     """`mask` as a boolean tensor; an error unless it is boolean, or its values are 0 and 1.
 

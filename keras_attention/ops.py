@@ -142,6 +142,7 @@ def _arguments(
     mask = masks.boolean("mask", mask)
     if mask is not None:
         mask = inputs.four_axes("mask", mask)
+        query, key, value = _without_padding(query, key, value, mask)
     if bias is not None:
         bias = keras.ops.convert_to_tensor(bias)
         inputs.check_bias("bias", bias, "mask")
@@ -203,6 +204,18 @@ def _arguments(
         return_scores=return_attention_scores,
         kernel=kernel,
     )
+
+
+def _without_padding(query, key, value, mask):
+    """The three with zeros for what a mask leaves out of all pairs, where it has one axis for it.
+
+    To look for such rows and columns in masks of pairs would cost more than zeros do.
+    """
+    if mask.shape[1] == 1 and mask.shape[2] == 1:
+        key, value = (masks.clear(x, mask[:, 0, 0]) for x in (key, value))
+    if mask.shape[1] == 1 and mask.shape[3] == 1:
+        query = masks.clear(query, mask[:, 0, :, 0])
+    return query, key, value
 
 
 def _offset(offset, query):

@@ -342,17 +342,20 @@ class Attention(Decoding, ExactInputs):
         (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
             (query, value, key), (query_mask, value_mask, key_mask)
         )
-        query, value, key = inputs.floats((query, value, key), self.compute_dtype)
+        key_mask = masks.both(value_mask, key_mask)
+        query, value, key = inputs.without_padding(
+            inputs.floats((query, value, key), self.compute_dtype),
+            (query_mask, key_mask, key_mask),
+        )
         if cache is None:
             heads = self._project(query, value, key)
         elif caches.is_memory(cache):
-            value_mask, key_mask = None, cache["mask"]
+            key_mask = cache["mask"]
             value, key = caches.read(cache, self.compute_dtype)
             heads = self._project_query(query), value, key
         else:
             return self._append(query, query_mask, cache, return_attention_scores, training)
         attention_mask = masks.boolean("attention_mask", attention_mask)
-        key_mask = masks.both(value_mask, key_mask)
         mask = self._mask(query, value, query_mask, key_mask, attention_mask)
         attended = self._attend(
             *heads,

@@ -334,7 +334,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
 
     def _prepare(self, memory, mask):
         """Keys and values of the memory, as every step needs them."""
-        memory = ops.cast(memory, self.attention.compute_dtype)
+        memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
         key = self.attention._project_key(memory)
         if self._keys_can_be_prepared():
             with backend.AutocastScope(None):

@@ -100,6 +100,7 @@ class Decoding:
             (value, value, key), (None, None, key_mask)
         )
         mask = masks.both(value_mask, key_mask)
+        value, key = inputs.without_padding((value, key), (mask, mask))
         mask = ops.ones((1, 1), "bool") if mask is None else mask
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return caches.memory(self._project_key(key), self._project_value(value), mask)

@@ -346,6 +346,8 @@ class TransformerBlock(ExactInputs):
         mask = masks.both(
             masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
         )
+        # Weights of norms and of the feed-forward network have gradients of every row.
+        x = masks.clear(x, mask)
         scores = {}
 
         def keep(name, output, *rest):
