@@ -53,8 +53,11 @@ def three_inputs(inputs, explicit):
         if mask is not None:
             if len(tensor.shape) == 3:
                 shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
-            lengths = {name: tensor.shape[1], f"{name}_mask": mask.shape[1]}
-            shapes.check_same(f"Lengths of `{name}` and its mask", **lengths)
+            for axis, size in enumerate(mask.shape[: len(tensor.shape) - 1]):
+                if axis == 1 or size != 1:
+                    what = {0: "Batch sizes", 1: "Lengths"}.get(axis, f"Sizes of axis {axis}")
+                    sizes = {name: tensor.shape[axis], f"{name}_mask": size}
+                    shapes.check_same(f"{what} of `{name}` and its mask", **sizes)
         found.append(mask)
     if tensors["key"] is tensors["value"] and key_mask is None:
         found[2] = None

@@ -14,7 +14,7 @@ import pytest
 
 from keras_attention import TransformerBlock, masks
 from keras_attention.saving import ConfigurableLayer
-from tests.gradients import gradients
+from tests.gradients import gradients, weight_gradients
 
 BATCH = 3
 
@@ -186,6 +186,36 @@ def check_masks_are_read_carried_and_never_written(case):
     if case.mixes_positions:
         unmasked = outputs_of(case.call(layer, arrays))[0]
         assert np.abs(numpy(unmasked)[real] - numpy(output)[real]).max() > 1e-3
+
+
+def check_padding_may_hold_anything(case, policy, value):
+    """Real outputs, scores, and gradients of weights and inputs, whatever the padding is."""
+    layer = case.make(dtype=policy)
+    kept, arrays = padding(case), case.arrays()
+    case.call(layer, masked(arrays, kept)[0])
+    garbage = [
+        np.where(m[..., None], a, value).astype(a.dtype) for a, m in zip(arrays, kept, strict=True)
+    ]
+    flags = masked(arrays, kept)[1]
+    kwargs = {"return_attention_scores": True} if case.returns_scores else {}
+
+    def real(*tensors):
+        tensors = [masks.carry(keras.ops.add(t, 0), m) for t, m in zip(tensors, flags, strict=True)]
+        found = outputs_of(case.call(layer, tensors, **kwargs))
+        if not case.carries_mask:
+            return [keras.ops.square(x) for x in found]
+        # What comes out for padding itself is nobody's affair.
+        output = masks.clear(found[0], masks.implicit(found[0]))
+        return [keras.ops.square(output), *found[1:]]
+
+    def all_of(arrays):
+        of_weights, of_inputs = weight_gradients(layer, real, arrays)
+        return [numpy(keras.ops.cast(x, "float32")) for x in real(*arrays)], of_weights, of_inputs
+
+    for clean, dirty in zip(all_of(arrays), all_of(garbage), strict=True):
+        for one, other in zip(clean, dirty, strict=True):
+            assert np.isfinite(one).all()
+            np.testing.assert_array_equal(one, other)
 
 
 def check_mixed_precision(case, policy):

@@ -118,7 +118,7 @@ def test_with_the_functional_door_and_an_offset():
 
     def attend(query, key):
         bias = ALiBi().bias_between(3)(at, np.arange(S))
-        return ops.attend(query, key, key, bias=bias, pattern="causal", offset=S - T)
+        return ops.attend(query, key, key, bias=bias[None], pattern="causal", offset=S - T)
 
     found = compiled(attend, query, key)
     mask = np.arange(S)[None] <= at[:, None]

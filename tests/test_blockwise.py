@@ -647,3 +647,20 @@ def test_the_function_and_its_kernels_agree():
             for kernel in ("auto", "reference")
         )
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other lengths are known")
+def test_sizes_whose_product_is_beyond_32_bits():
+    import tensorflow as tf
+
+    sizes = [tf.TensorSpec((), "int32")] * 3
+
+    @tf.function(input_signature=sizes)
+    def sequences(batch, queries, keys):
+        return blockwise.plan(batch, 4, 4, queries, keys, 2**21).batch
+
+    # 32 · 4 · 4200² is more than 2³¹.
+    assert int(sequences(32, 4200, 4200)) == 1
+    assert int(sequences(2, 70000, 70000)) == 1
+    assert int(sequences(32, 100, 100)) == 32
+    assert int(sequences(32, 0, 0)) == 32

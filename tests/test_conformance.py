@@ -383,6 +383,14 @@ def test_masks_are_read_carried_and_never_written(case):
     conformance.check_masks_are_read_carried_and_never_written(case)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.float_inputs], ids=str)
+@pytest.mark.parametrize(
+    "policy, value", [("float32", np.nan), ("mixed_bfloat16", np.inf), ("mixed_float16", 1e38)]
+)
+def test_padding_may_hold_anything(case, policy, value):
+    conformance.check_padding_may_hold_anything(case, policy, value)
+
+
 @every_case
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(case, policy):

@@ -646,6 +646,26 @@ ROWS = {
         ValueError,
         r"`attention_bias` must be \(T, S\), .*Received: attention_bias\.shape=\(3,\)",
     ),
+    "a mask as the bias of a function": (
+        lambda: ops.attend(*heads(), bias=zeros(T, S, dtype="bool")),
+        TypeError,
+        r"`bias` must be numbers to add .*Received: dtype bool\. Pass a mask as `mask`\.",
+    ),
+    "a bias of three axes": (
+        lambda: ops.attend(*heads(), bias=zeros(2, T, S)),
+        ValueError,
+        r"`bias` must be \(T, S\), or have four axes.*`bias\[None\]`.*shape=\(2, 3, 5\)",
+    ),
+    "a bias of five axes": (
+        lambda: ops.attend(*heads(), bias=zeros(1, B, 2, T, S)),
+        ValueError,
+        r"`bias` must be \(T, S\), or have four axes.*Received: bias\.shape=\(1, 2, 2, 3, 5\)",
+    ),
+    "offsets of another batch": (
+        lambda: ops.attend(*heads(), offset=zeros(3, dtype="int32")),
+        ValueError,
+        r"Batch sizes of `query` and `offset` must be equal\. Received: query=2, offset=3",
+    ),
     "a bias that is a mask": (
         lambda: ka.SelfAttention(2, 4)(X, attention_bias=zeros(T, T, dtype="bool")),
         TypeError,
@@ -798,7 +818,7 @@ ROWS = {
             zeros(B, T, 5, D), query_mask=zeros(3, T, 5, dtype="bool")
         ),
         ValueError,
-        r"`mask` must broadcast to \(2, 3, 5\).*Received: mask\.shape=\(3, 3, 5\)",
+        r"Batch sizes of `query` and its mask must be equal\. Received: query=2, query_mask=3",
     ),
     "attention_mask of another length, along axes": (
         lambda: ka.MultiHeadAttention(2, 4, attention_axes=2)(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_attention
 from keras_attention import kernels, ops, patterns, scores
 from tests import definition
 from tests.compiled import compiled
@@ -184,7 +185,7 @@ def test_asking_for_scores_changes_no_output():
 
 
 def test_bias_broadcasts():
-    for shape in ((T, S), (H, 1, S), (B, 1, 1, S)):
+    for shape in ((T, S), (1, T, S), (1, H, 1, S), (B, 1, 1, S)):
         bias = random(*shape, seed=17)
         output = ops.attend(*tensors(*arrays()), bias=tensors(bias)[0])
         expected, _ = definition.attend(*arrays(), bias=bias)
@@ -592,3 +593,77 @@ def test_unknown_lengths_and_batch(name, jit):
         empty = tf.zeros((2, 0, H, K)), key, value, padding
         assert traced(*empty)[0].shape == (2, 0, H, V)
         assert not np.any(traced(*empty)[2])
+
+
+# What padding holds
+
+
+GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
+
+
+@pytest.mark.parametrize("kernel", kernels.KERNELS)
+@pytest.mark.parametrize("role", ["query", "key"])
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pattern": WINDOW}, {"score": "cosine"}, {"normalization": "sparsemax"}],
+    ids=["plain", "window", "cosine", "sparsemax"],
+)
+def test_padding_may_hold_anything(kernel, role, dtype, options):
+    length = 300 if kernel == "banded" else S
+    count = 1 if kernel == "one_query" else length
+    clean = [random(1, n, 2, K, seed=n + i) for i, n in enumerate((count, length, length))]
+    real = np.arange(count if role == "query" else length) % 3 != (0 if count == 1 else 2)
+    dirty = [array.copy() for array in clean]
+    for array in dirty[:1] if role == "query" else dirty[1:]:
+        array[:, ~real] = GARBAGE[dtype]
+    mask = real[None, None, :, None] if role == "query" else real[None, None, None]
+
+    def attend(*inputs):
+        inputs = [keras.ops.cast(x, dtype) for x in inputs]
+        return ops.attend(*inputs, mask=mask, kernel=kernel, **options)
+
+    try:
+        expected = numpy(keras.ops.cast(attend(*tensors(*clean)), "float32"))
+    except ValueError as error:
+        assert "cannot do this" in str(error)
+        return
+    found = numpy(keras.ops.cast(attend(*tensors(*dirty)), "float32"))
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(found, expected)
+
+    def loss(*inputs):
+        return keras.ops.square(attend(*inputs))
+
+    for one, other in zip(gradients(loss, clean), gradients(loss, dirty), strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, other)
+
+
+# What users pass to `ops.attend`
+
+
+def test_integers_are_computed_with_as_floats():
+    query, key, _ = tensors(*arrays())
+    value = np.arange(B * S * H * V, dtype="int32").reshape(B, S, H, V)
+    found = ops.attend(query, key, value)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    expected = ops.attend(query, key, value.astype("float32"))
+    np.testing.assert_array_equal(numpy(found), numpy(expected))
+    layer = keras_attention.Attention()
+    ids = value[:, :, 0]
+    np.testing.assert_array_equal(numpy(layer(ids)), numpy(layer(ids.astype("float32"))))
+
+
+def test_soft_caps_are_as_precise_as_float64():
+    float64_or_skip("float64")
+    inputs = [array.astype("float64") for array in arrays()]
+    scores = np.einsum("bthk,bshk->bhts", *inputs[:2]) / np.sqrt(K)
+    # A cap of 1.3 in float32 differs in the eighth digit.
+    weights = np.exp(1.3 * np.tanh(scores / 1.3))
+    weights /= weights.sum(-1, keepdims=True)
+    expected = np.einsum("bhts,bshv->bthv", weights, inputs[2])
+    for kernel in ("reference", "blockwise"):
+        given = map(keras.ops.convert_to_tensor, inputs)
+        found = ops.attend(*given, logit_soft_cap=1.3, kernel=kernel)
+        np.testing.assert_allclose(numpy(found), expected, rtol=1e-12)

@@ -149,7 +149,7 @@ def test_with_the_functional_door_and_an_offset():
 
     def attend(query, key):
         bias = position.bias_between(H)(at, np.arange(S))
-        return ops.attend(query, key, key, bias=bias, pattern="causal", offset=S - T)
+        return ops.attend(query, key, key, bias=bias[None], pattern="causal", offset=S - T)
 
     found = compiled(attend, query, key)
     expected, _ = definition.attend(

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.layers.dropout import Dropout
 
 ops = keras.ops
@@ -94,6 +94,7 @@ class FeedForward(saving.ConfigurableLayer):
         )
 
     def call(self, x, training=None):
+        x = masks.clear(x, masks.implicit(x))
         hidden = self._intermediate_dense(x)
         if self.gated:
             hidden = ops.multiply(hidden, self._gate_dense(x))

@@ -1,0 +1,45 @@
+"""Layers under `keras.RematScope` train as they do without it."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+
+IDS = np.array([[1, 2, 3, 4], [1, 2, 0, 0]])
+LAYERS = {
+    "plain": lambda: ka.MultiHeadAttention(2, 4),
+    "dropout": lambda: ka.MultiHeadAttention(2, 4, dropout=0.5, seed=1),
+    "choices": lambda: ka.SelfAttention(2, 4, normalization="hard", seed=1),
+    "losses": lambda: ka.MultiHeadAttention(2, 4, scores_regularizer="entropy"),
+    "block": lambda: ka.TransformerBlock(8, 2, dropout=0.3, seed=2),
+}
+
+
+def losses(make, scope):
+    """Losses of a few steps: of these, gradients of another dropout would be seen."""
+    keras.utils.set_random_seed(0)
+    ids = keras.Input((4,), dtype="int32")
+    x = keras.layers.Embedding(5, 8, mask_zero=True)(ids)
+    with scope:
+        model = keras.Model(ids, make()(x))
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    targets = np.random.default_rng(0).normal(size=(2, 4, 8))
+    return model.fit(IDS, targets, epochs=3, shuffle=False, verbose=0).history["loss"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_training_is_that_without_a_scope(name):
+    if name == "block" and keras.backend.backend() == "tensorflow":
+        pytest.skip("Keras's Dense does not train in a RematScope on TensorFlow")
+    expected = losses(LAYERS[name], contextlib.nullcontext())
+    found = losses(LAYERS[name], keras.RematScope(mode="full"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_small_layers_are_left_as_they_are():
+    scope = keras.RematScope(mode="larger_than", output_size_threshold=10**6)
+    expected = losses(LAYERS["dropout"], contextlib.nullcontext())
+    np.testing.assert_allclose(losses(LAYERS["dropout"], scope), expected, rtol=1e-6)
