@@ -6,7 +6,7 @@ import numpy as np
 def squares(count, rng, noise=0.05):
     """Corners in the order they are walked, (count, 4, 2), as float32.
 
-    Centres lie round the origin and near it, half diagonals between 0.8 and 1.2. A square starts at
+    Centers lie round the origin and near it, half diagonals between 0.8 and 1.2. A square starts at
     any angle and goes round either way: which way is to be seen from the first two corners alone,
     because the origin is inside (in all but very few squares). Each corner is then moved by noise.
 
@@ -19,8 +19,8 @@ def squares(count, rng, noise=0.05):
     turn = rng.choice([-1, 1], (count, 1)) * np.pi / 2
     angles = start + turn * np.arange(4)
     half_diagonal = rng.uniform(0.8, 1.2, (count, 1, 1))
-    centre = 0.15 * rng.normal(size=(count, 1, 2))
-    corners = centre + half_diagonal * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    center = 0.15 * rng.normal(size=(count, 1, 2))
+    corners = center + half_diagonal * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     return (corners + noise * rng.normal(size=corners.shape)).astype("float32")
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-COLOURS = {"without_attention": "tab:orange", "with_attention": "tab:blue"}
+COLORS = {"without_attention": "tab:orange", "with_attention": "tab:blue"}
 SHOWN = 8
 EXAMPLES = 3
 
@@ -29,7 +29,7 @@ def draw_squares(path, corners, predicted):
         axes.scatter(*square[2:].T, facecolors="none", edgecolors="0.2", s=70, label="true")
         for kind, said in predicted.items():
             label = kind.replace("_", " ")
-            axes.scatter(*said[place].T, marker="x", color=COLOURS[kind], label=label)
+            axes.scatter(*said[place].T, marker="x", color=COLORS[kind], label=label)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=100, format="png")
@@ -51,8 +51,8 @@ def draw_alignments(path, alignments):
     ):
         image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues")
         for (row, column), weight in np.ndenumerate(weights):
-            colour = "white" if weight > 0.6 else "black"
-            axes.text(column, row, f"{weight:.2f}", ha="center", va="center", color=colour)
+            color = "white" if weight > 0.6 else "black"
+            axes.text(column, row, f"{weight:.2f}", ha="center", va="center", color=color)
         axes.set(title=title, xlabel="corner that was given", xticks=(0, 1), xticklabels=(1, 2))
         axes.set(yticks=(0, 1), yticklabels=(3, 4))
     figure.axes[0].set_ylabel("corner to say")

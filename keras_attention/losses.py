@@ -27,7 +27,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         label_smoothing: ε, at least 0 and below 1.
         ignore: the target of the positions that count for nothing, usually that of padding; None
             for no such target. Any integer, -1 and -100 among them.
-        reduction: what becomes of the losses of all tokens. "sum_over_batch_size", or "mean" for
+        reduction: how token losses are reduced. "sum_over_batch_size", or "mean" for
             short: their sum by the number of real tokens. "sum": their sum.
             "mean_with_sample_weight": their sum by that of the weights of real tokens. None or
             "none": nothing, (B, T) is returned, with zeros where a token is not real.
@@ -175,7 +175,7 @@ def _for_each_token(y_true, sample_weight):
     )
     if not fit:
         raise ValueError(
-            "`sample_weight` must have the first axes of `y_true`, as long or 1 long. Received: "
+            "`sample_weight` must broadcast to the leading axes of `y_true`. Received: "
             f"y_true.shape={tuple(targets)}, sample_weight.shape={tuple(weights)}"
         )
     axes = (1,) * (len(targets) - len(weights))

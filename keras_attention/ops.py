@@ -1,4 +1,4 @@
-"""The functional door: attention of arrays, with no weights and no layer."""
+"""Functional API: attention of arrays, with no weights and no layer."""
 
 import inspect
 
@@ -105,7 +105,7 @@ def explain(query, key, value, **arguments):
     >>> from keras_attention import ops
     >>> x = keras.random.normal((1, 6, 4, 8))
     >>> ops.explain(x, x, x, return_attention_scores=True)
-    'reference: the scores were asked for, and only it has them'
+    'reference: `return_attention_scores` needs all scores'
     """
     given = inspect.signature(attend).bind(query, key, value, **arguments)
     given.apply_defaults()

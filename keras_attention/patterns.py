@@ -157,7 +157,7 @@ class Causal(Pattern):
 
 @saving.register
 class SlidingWindow(Pattern):
-    """Attends to a neighbourhood: i − left ≤ j ≤ i + right.
+    """Attends to a neighborhood: i − left ≤ j ≤ i + right.
 
     Keras's `sliding_window=w` is `SlidingWindow(w - 1, w - 1)`.
 

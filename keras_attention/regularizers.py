@@ -93,7 +93,7 @@ class Entropy(Regularizer):
     """factor · mean over queries of −Σ_s weight[t, s] log weight[t, s].
 
     A positive factor makes attention pick few keys, a negative one makes it spread (Xu et al. 2015
-    add λ · entropy to what hard attention maximises). Queries without keys are left out.
+    add λ · entropy to what hard attention maximizes). Queries without keys are left out.
 
     Args:
         factor: any number but zero.

@@ -48,7 +48,7 @@ def check_free(cls, arguments):
     for name in getattr(cls, "_fixed_arguments", ()):
         if name in arguments:
             raise TypeError(
-                f"{cls.__name__} chooses `{name}` itself. Received: {name}={arguments[name]!r}"
+                f"{cls.__name__} does not accept `{name}`. Received: {name}={arguments[name]!r}"
             )
 
 

@@ -11,7 +11,7 @@ __all__ = ["InverseSquareRoot"]
 
 @saving.register
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    r"""A rate that rises evenly, and then falls with the root of the steps.
+    r"""Linear warmup, then inverse-square-root decay.
 
     Vaswani et al. 2017, section 5.3, equation 3, times `scale`:
 

@@ -23,7 +23,7 @@ FEW = BACKEND == "jax"
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's alone.")
 
 # What kernels may differ by from the reference, relative to the largest of an array, if above 1.
-# In narrow dtypes both compute in float32, and round once: to one of two neighbours.
+# In narrow dtypes both compute in float32, and round once: to one of two neighbors.
 ROUNDING = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 2**-7, "float16": 2**-10}
 
 

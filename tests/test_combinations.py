@@ -244,7 +244,7 @@ def test_a_sink_is_part_of_a_softmax_only(name):
             make(H, K, use_sink=True, normalization=normalization)
     if name == "hard":
         for gradient in normalizations.GRADIENTS:
-            with pytest.raises(TypeError, match="HardAttention chooses `use_sink` itself"):
+            with pytest.raises(TypeError, match="HardAttention does not accept `use_sink`"):
                 HardAttention(H, K, gradient=gradient, use_sink=True)
 
 

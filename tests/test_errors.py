@@ -597,12 +597,12 @@ ROWS = {
     "positions that do not go with the score": (
         lambda: ka.Attention(2, 4, score="cosine", position=positions.Shaw(2)),
         ValueError,
-        r"Shaw needs a score it can be part of: Dot or ScaledDot\. Received: score=Cosine",
+        r"Shaw supports only these scores: Dot or ScaledDot\. Received: score=Cosine",
     ),
     "a Shaw shared by layers of other sizes": (
         lambda: [ka.SelfAttention(2, k, position=SHARED)(X) for k in (4, 3)],
         ValueError,
-        r"A Shaw serves layers of equal sizes\. It was built for value_dim=4\. "
+        r"Layers that share a Shaw need equal sizes\. It was built for value_dim=4\. "
         r"Received: value_dim=3",
     ),
     "one array for two sequences": (
@@ -708,7 +708,7 @@ ROWS = {
     "an argument that a preset fixes": (
         lambda: ka.RelativePositionAttention(2, 4, 3, position="alibi"),
         TypeError,
-        r"RelativePositionAttention chooses `position` itself\. Received: position='alibi'",
+        r"RelativePositionAttention does not accept `position`\. Received: position='alibi'",
     ),
     "a class for an object": (
         lambda: ka.Attention(pattern=patterns.Causal),
@@ -718,7 +718,7 @@ ROWS = {
     "a score shared by layers of other sizes": (
         lambda: [ka.Attention(h, 4, score=SHARED_SCORE)(X) for h in (1, 2)],
         ValueError,
-        r"A General serves layers of equal sizes.*\(\(1, 4\), \(1, 4\)\)\. "
+        r"Layers that share a General need equal sizes.*\(\(1, 4\), \(1, 4\)\)\. "
         r"Received: \(\(2, 4\), \(2, 4\)\)",
     ),
     "segments of an image": (
@@ -866,7 +866,7 @@ ROWS = {
     "a mask beside the memory of a context": (
         lambda: decoder()(X, decoder().cache_context(Y), context_mask=np.ones((B, S), bool)),
         ValueError,
-        r"What `cache_context` made knows its mask\. Received a `context_mask` beside it",
+        r"from `cache_context` contains its mask: omit `context_mask`",
     ),
     "the tokens of a cache in place of a context": (
         lambda: decoder()(X, decoder().make_cache(B, S)),
@@ -956,7 +956,7 @@ ROWS = {
             return_attention_scores=True,
         ),
         ValueError,
-        r"would not be in the order of the tokens.*cache of 2 tokens for a window of 2",
+        r"Scores are unsupported with a sliding-window cache.*cache of 2 tokens for a window of 2",
     ),
     "memory of a layer without weights": (
         lambda: ka.MultiHeadAttention(2, 4).cache_context(Y),
@@ -1121,7 +1121,7 @@ ROWS = {
     "a bias for another number of heads": (
         lambda: [ka.SelfAttention(heads, 4, position=RELATIVE_BIAS)(X) for heads in (2, 3)],
         ValueError,
-        r"A RelativeBias serves layers with one number of heads\. It was built for 2\. "
+        r"Layers that share a RelativeBias need one number of heads\. It was built for 2\. "
         r"Received: num_heads=3",
     ),
     # AttentionCell
@@ -1260,7 +1260,7 @@ ROWS = {
     "weights of another batch": (
         lambda: ka.losses.SmoothedCrossentropy()(zeros(B, T), zeros(B, T, D), zeros(T)),
         ValueError,
-        r"`sample_weight` must have the first axes of `y_true`.*shape=\(2, 3\).*shape=\(3,\)",
+        r"`sample_weight` must broadcast to the leading axes of `y_true`.*shape=\(2, 3\).*shape=\(3,\)",
     ),
     "splitting what has no alignments": (
         lambda: built_cell()[0].split(X),

@@ -1,7 +1,7 @@
 """Converters: the weights of a layer of Keras, KerasHub or PyTorch, in a new layer of this package.
 
 Each takes a built layer and returns another, with equal outputs, that is saved, loaded and trained
-like any layer here. What it was made from is only read. A peer is recognised by the name of its
+like any layer here. What it was made from is only read. A peer is recognized by the name of its
 class, so that none has to be installed.
 
 Where a peer gives a query without any key to attend to something (NaN, or the mean of all values),

@@ -1,4 +1,4 @@
-"""What the converters share: recognising a layer, refusing one, and copying a projection."""
+"""What the converters share: recognizing a layer, refusing one, and copying a projection."""
 
 import keras
 import numpy as np

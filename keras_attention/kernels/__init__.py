@@ -213,7 +213,7 @@ def _no_bands(task):
 def _needs_reference(task):
     """Why only the definition can do this, or None."""
     for given, why in (
-        (task.return_scores, "the scores were asked for, and only it has them"),
+        (task.return_scores, "`return_attention_scores` needs all scores"),
         (task.score is not None, "the score is a function of pairs"),
         (task.normalization is not None, "the normalization is not softmax"),
         (task.gain is not None, "the weights are multiplied by something"),

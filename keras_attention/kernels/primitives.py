@@ -124,7 +124,7 @@ if keras.config.backend() == "tensorflow":
 
             return outputs, gradient
 
-        # Variables would count as something that the function reads of its own accord.
+        # Variables would be captured by the function; tensors are passed.
         return function(*map(tf.convert_to_tensor, arrays))
 
     def pullback(function, arrays):

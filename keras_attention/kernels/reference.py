@@ -1,7 +1,7 @@
 """The definition: what attention computes, with nothing done for speed.
 
     scores  = cap(query · key * scale) + bias        over pairs (t, s), in float32
-    weights = normalise(scores over the keys that the mask allows)
+    weights = normalize(scores over the keys that the mask allows)
     output  = weights · value
 
 Every other kernel must give this answer. It holds (B, H, T, S) arrays, so its memory grows with the
@@ -31,7 +31,7 @@ class Attended(typing.NamedTuple):
     `output` is (B, T, H, V). `scores` is (B, H, T, S), the weights before dropout, or None when
     they were not asked for. `reached` is boolean and broadcasts to (B, H, T): whether a query has
     any key to attend to; None means that all have. `mask` is the whole mask, from padding, pattern
-    and segments, where scores were asked for. `log_probability` is that of the keys chosen by
+    and segments, where scores are returned. `log_probability` is that of the keys chosen by
     hard attention, (B, H, T), where a layer asked for it.
     """
 

@@ -55,7 +55,7 @@ class Attention(Decoding, ExactInputs):
         num_key_value_heads: number of key and value heads, each shared by `num_heads /
             num_key_value_heads` query heads (grouped-query attention, Ainslie et al. 2023; with 1,
             multi-query attention, Shazeer 2019). None gives each query head its own.
-        qk_norm: whether query and key heads are normalised before they are compared: False, "rms"
+        qk_norm: whether query and key heads are normalized before they are compared: False, "rms"
             (RMSNorm) or "layer" (LayerNorm without offset; Dehghani et al. 2023), with learned
             scales of the features. It bounds the scores.
         logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Gemma 2, 2024),
@@ -306,7 +306,7 @@ class Attention(Decoding, ExactInputs):
         """The layer that projects the value."""
         return self._value_dense
 
-    # Computing: project → score (+ position) → mask → normalise → combine → project
+    # Computing: project → score (+ position) → mask → normalize → combine → project
 
     def call(
         self,

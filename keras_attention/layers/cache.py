@@ -173,6 +173,6 @@ def overflow(end, length):
 
 
 def spoil(output, rows):
-    """`output` with NaN in the given rows: where nothing can be raised, a lost token is loud."""
+    """Sets the given rows of `output` to NaN, where an overflow cannot be raised."""
     rows = ops.reshape(rows, (-1, *[1] * (len(output.shape) - 1)))
     return ops.where(rows, ops.cast(float("nan"), output.dtype), output)

@@ -29,7 +29,7 @@ class Decoding:
         Returns:
             `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
             tokens held and `index` counts the tokens of each row so far. Keys are as projected and
-            normalised, and turned where the position is a rotary one.
+            normalized, and turned where the position is a rotary one.
 
         Raises:
             ValueError: a size is not a positive integer, or the layer cannot decode. A call raises
@@ -162,8 +162,8 @@ class Decoding:
             )
         if return_attention_scores and self._is_ring(cache):
             raise ValueError(
-                "Scores of a cache that holds fewer tokens than the sequence has would not be in "
-                "the order of the tokens. Received: return_attention_scores=True, with a cache of "
+                "Scores are unsupported with a sliding-window cache, which is shorter than the "
+                "sequence. Received: return_attention_scores=True, with a cache of "
                 f"{caches.length(cache)} tokens for a window of {self._window()}"
             )
 

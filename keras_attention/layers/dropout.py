@@ -7,7 +7,7 @@ from keras_attention.kernels import primitives
 
 
 class Dropout(keras.layers.Dropout):
-    """Keras's, which under XLA on processor cores takes longer than the block around it."""
+    """`Dropout` that is fast under XLA on CPU."""
 
     def call(self, inputs, training=False):
         if training and self.rate:

@@ -1,4 +1,4 @@
-"""`LocalAttention`: attention in a window that stands still or goes where the query says."""
+"""`LocalAttention`: attention in a window that is monotonic or predicted by the query."""
 
 import keras
 
@@ -12,18 +12,18 @@ MODES = ("monotonic", "predictive")
 
 @saving.register
 class LocalAttention(Attention):
-    r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys round a centre.
+    r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys round a center.
 
-    "monotonic" (local-m): the centre of query t is t itself. "predictive" (local-p): the query
+    "monotonic" (local-m): the center of query t is t itself. "predictive" (local-p): the query
     predicts it, `p_t = S · sigmoid(v_pᵀ tanh(W_p q_t))` (equation 9), and keys near it count more,
     `weight[t, s] = softmax(score)[t, s] · exp(−(s − p_t)² / (2σ²))` with σ = D / 2 (equation 10),
-    the softmax being over the keys of the window. Weights then sum to less than one. The centre
+    the softmax being over the keys of the window. Weights then sum to less than one. The center
     learns through the Gaussian.
 
     Args:
-        window: D, how many keys are seen on either side of the centre.
+        window: D, how many keys are seen on either side of the center.
         mode: "monotonic" or "predictive".
-        num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own centre.
+        num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own center.
         units: rows of W_p; defaults to the features of a query head.
         centre_initializer: of W_p and v_p.
         normalization, pattern, position, dropout, use_bias, kernel_initializer, bias_initializer,
@@ -126,7 +126,7 @@ class LocalAttention(Attention):
         self.centre_vector = self._weight("centre_vector", (self.num_heads, units, 1))
 
     def _weight(self, name, shape):
-        # The centre is found in float32, as scores are: half precision cannot count to 4096.
+        # The center is found in float32, as scores are: half precision cannot count to 4096.
         return self.add_weight(
             name=name,
             shape=shape,
@@ -150,7 +150,7 @@ class LocalAttention(Attention):
             return arguments
         if arguments["segments"] is not None:
             raise ValueError(
-                "A predicted centre lies anywhere in a row, so mode='predictive' takes no "
+                "A predicted center lies anywhere in a row, so mode='predictive' takes no "
                 "`segment_ids`: give each text a row of its own. Received: `segment_ids`"
             )
         distance = self._distance(query, arguments["value"], key_mask)
@@ -159,7 +159,7 @@ class LocalAttention(Attention):
         return {**arguments, "mask": [*arguments["mask"], near], "gain": closeness}
 
     def _distance(self, query, value, key_mask):
-        """How far behind the centre each key is: (B, H, T, S) of query heads (B, T, H, K)."""
+        """How far behind the center each key is: (B, H, T, S) of query heads (B, T, H, K)."""
         wide = shapes.accumulation_dtype(query)
         kernel, vector = (ops.cast(w, wide) for w in (self.centre_kernel, self.centre_vector))
         hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", ops.cast(query, wide), kernel))

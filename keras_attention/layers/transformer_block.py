@@ -321,7 +321,7 @@ class TransformerBlock(ExactInputs):
             )
         if isinstance(context, dict) and context_mask is not None:
             raise ValueError(
-                "What `cache_context` made knows its mask. Received a `context_mask` beside it"
+                "A `context` from `cache_context` contains its mask: omit `context_mask`"
             )
 
     # Computing

@@ -42,11 +42,11 @@ class Position(saving.ConfigurableLayer):
 
     @property
     def has_bias(self):
-        """Whether `bias` says anything."""
+        """Whether the position has a bias."""
         return type(self).bias is not Position.bias
 
     def expect_values(self, value_shape):
-        """Hears the shape of the values, (B, S, G, V), before `build`."""
+        """Receives the shape of the values, (B, S, G, V), before `build`."""
 
     def encode(self, query, key, query_positions, key_positions):
         """Query (B, T, H, K) and key (B, S, H, K) as they enter the score.
@@ -73,7 +73,7 @@ class Position(saving.ConfigurableLayer):
         if self.scores is not None and built_in and not isinstance(score, self.scores):
             expected = " or ".join(cls.__name__ for cls in self.scores)
             raise ValueError(
-                f"{type(self).__name__} needs a score it can be part of: {expected}. "
+                f"{type(self).__name__} supports only these scores: {expected}. "
                 f"Received: score={type(score).__name__}"
             )
 

@@ -76,7 +76,7 @@ class Rotary(Position):
     (2, 5, 32)
     """
 
-    # An angle between two vectors is what both turned alike leave as it was.
+    # Rotating both vectors preserves their inner product.
     scores = (Dot, ScaledDot, Cosine)
 
     def __init__(

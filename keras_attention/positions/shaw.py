@@ -86,7 +86,7 @@ class Shaw(Position):
     def _check(self, name, built, received):
         if built != received:
             raise ValueError(
-                "A Shaw serves layers of equal sizes. It was built for "
+                "Layers that share a Shaw need equal sizes. It was built for "
                 f"{name}={built}. Received: {name}={received}"
             )
 

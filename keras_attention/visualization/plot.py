@@ -27,7 +27,7 @@ def plot_attention(scores, query_tokens=None, key_tokens=None, title=None, cmap=
             Where layers differ in this, a dict of such lists by the names of the layers.
         key_tokens: S words, likewise; None where queries attend to themselves.
         title: above all.
-        cmap: a colour map of matplotlib.
+        cmap: a color map of matplotlib.
 
     Returns:
         A `matplotlib.figure.Figure`: `figure.savefig("attention.png")`; a notebook shows it.

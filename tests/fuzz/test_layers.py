@@ -149,7 +149,7 @@ def made(call):
         return cls(heads, call.key_dim, call.value_dim, **options)
     except ValueError as error:
         # A position and a score that do not go together.
-        hypothesis.assume("needs a score it can be part of" not in str(error))
+        hypothesis.assume("supports only these scores" not in str(error))
         raise
 
 
