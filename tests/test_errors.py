@@ -1079,7 +1079,7 @@ ROWS = {
     "a factor without a scaling": (
         lambda: positions.Rotary(factor=2.0),
         ValueError,
-        r"`factor` is of a scaling, which must be one of \('linear', 'dynamic', 'yarn'\)\. "
+        r"`factor` requires `scaling`, which must be one of \('linear', 'dynamic', 'yarn'\)\. "
         r"Received: scaling=None, factor=2\.0",
     ),
     "a scaling without a length": (
@@ -1260,7 +1260,7 @@ ROWS = {
     "weights of another batch": (
         lambda: ka.losses.SmoothedCrossentropy()(zeros(B, T), zeros(B, T, D), zeros(T)),
         ValueError,
-        r"`sample_weight` must broadcast to the leading axes of `y_true`.*shape=\(2, 3\).*shape=\(3,\)",
+        r"`sample_weight` must broadcast to the leading axes.*shape=\(2, 3\).*shape=\(3,\)",
     ),
     "splitting what has no alignments": (
         lambda: built_cell()[0].split(X),

@@ -101,7 +101,7 @@ class Rotary(Position):
         factor = shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
-                f"`factor` is of a scaling, which must be one of {SCALINGS[1:]}. "
+                f"`factor` requires `scaling`, which must be one of {SCALINGS[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
         original_max_length = shapes.check_count(
