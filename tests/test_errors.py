@@ -602,7 +602,7 @@ ROWS = {
     "a Shaw shared by layers of other sizes": (
         lambda: [ka.SelfAttention(2, k, position=SHARED)(X) for k in (4, 3)],
         ValueError,
-        r"Layers that share a Shaw need equal sizes\. It was built for value_dim=4\. "
+        r"Layers sharing a Shaw need equal sizes\. It was built for value_dim=4\. "
         r"Received: value_dim=3",
     ),
     "one array for two sequences": (
@@ -718,7 +718,7 @@ ROWS = {
     "a score shared by layers of other sizes": (
         lambda: [ka.Attention(h, 4, score=SHARED_SCORE)(X) for h in (1, 2)],
         ValueError,
-        r"Layers that share a General need equal sizes.*\(\(1, 4\), \(1, 4\)\)\. "
+        r"Layers sharing a General need equal sizes.*\(\(1, 4\), \(1, 4\)\)\. "
         r"Received: \(\(2, 4\), \(2, 4\)\)",
     ),
     "segments of an image": (
@@ -1121,7 +1121,7 @@ ROWS = {
     "a bias for another number of heads": (
         lambda: [ka.SelfAttention(heads, 4, position=RELATIVE_BIAS)(X) for heads in (2, 3)],
         ValueError,
-        r"Layers that share a RelativeBias need one number of heads\. It was built for 2\. "
+        r"Layers sharing a RelativeBias need one number of heads\. It was built for 2\. "
         r"Received: num_heads=3",
     ),
     # AttentionCell

@@ -105,7 +105,7 @@ class RelativeBias(Position):
     def bias(self, i, j, num_heads):
         if num_heads != self.embeddings.shape[1]:
             raise ValueError(
-                "Layers that share a RelativeBias need one number of heads. It was built for "
+                "Layers sharing a RelativeBias need one number of heads. It was built for "
                 f"{self.embeddings.shape[1]}. Received: num_heads={num_heads}"
             )
         # A column for each distance and a row for each head, so that one lookup gives (H, T, S).

@@ -86,7 +86,7 @@ class Shaw(Position):
     def _check(self, name, built, received):
         if built != received:
             raise ValueError(
-                "Layers that share a Shaw need equal sizes. It was built for "
+                "Layers sharing a Shaw need equal sizes. It was built for "
                 f"{name}={built}. Received: {name}={received}"
             )
 

@@ -164,7 +164,7 @@ class Learned(Score):
             self._sizes = self._sizes or sizes
             if sizes != self._sizes:
                 raise ValueError(
-                    f"Layers that share a {type(self).__name__} need equal sizes. Query and key had "
+                    f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "
                     f"(heads, features) {self._sizes}. Received: {sizes}"
                 )
         return super().as_kernel_arguments(query, key, key_is_prepared)
