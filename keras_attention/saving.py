@@ -10,7 +10,7 @@ import inspect
 import keras
 from keras.src.backend.common import global_state
 
-from keras_attention import rematerialization
+from keras_attention import rematerialization, shapes
 
 PACKAGE = "keras_attention"
 
@@ -218,6 +218,12 @@ class ConfigurableLayer(keras.layers.Layer):
         return rematerialization.of_call(
             self, super().rematerialized_call, layer_call, *args, **kwargs
         )
+
+    def add_weight(self, *args, **kwargs):
+        shape = kwargs.get("shape", args[0] if args else ())
+        if isinstance(shape, (tuple, list)):
+            shapes.check_memory(kwargs.get("name") or "weight", shape)
+        return super().add_weight(*args, **kwargs)
 
     def get_build_config(self):
         config = super().get_build_config()

@@ -22,6 +22,8 @@ import math
 import keras
 import numpy as np
 
+_MOST_ELEMENTS = 2**40
+
 
 def check_rank(name, array, rank, axes):
     """Raises unless `array` has `rank` axes; `axes` is how the legend spells them."""
@@ -143,6 +145,18 @@ def check_choice(name, value, choices):
 
 def _is_integer(value):
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def check_memory(name, shape):
+    """Raises where an array of a known shape has more elements than any memory holds.
+
+    A backend may say so too, but XLA ends the whole process where it cannot count the bytes.
+    """
+    if math.prod(size for size in shape if size is not None) > _MOST_ELEMENTS:
+        raise ValueError(
+            f"`{name}` would have more than {_MOST_ELEMENTS} elements. Received sizes that give it "
+            f"the shape {tuple(shape)}"
+        )
 
 
 def is_number(value):

@@ -176,6 +176,11 @@ ROWS = {
         ValueError,
         r"nested 100 deep\. Received: Not",
     ),
+    "a weight of too many elements": (
+        lambda: ka.MultiHeadAttention(10**9, 10**9).build((B, T, D)),
+        ValueError,
+        r"`query` would have more than 1099511627776 elements.*shape \(4, 1000000000, 1000000000\)",
+    ),
     "distances without number": (
         lambda: positions.RelativeBias(32, 2**20 + 1),
         ValueError,

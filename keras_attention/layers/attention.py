@@ -254,6 +254,7 @@ class Attention(Decoding, ExactInputs):
 
     def _projection(self, name, shape, size):
         heads = self.num_heads if name == "query" else self._key_value_heads
+        shapes.check_memory(name, (shape[-1], heads, size))
         dense = keras.layers.Dense(
             heads * size, use_bias=self.use_bias, name=name, **self._sublayer_arguments()
         )

@@ -24,6 +24,9 @@ _MEMORY = {"key": "float", "value": "float", "mask": "bool"}
 
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
     """A cache without tokens, of `length` slots."""
+    for name, size in (("key", key_dim), ("value", value_dim)):
+        known = [n for n in (heads, length, size) if isinstance(n, int)]
+        shapes.check_memory(name, known)
     return {
         "key": ops.zeros((batch_size, heads, length, key_dim), dtype),
         "value": ops.zeros((batch_size, heads, length, value_dim), dtype),

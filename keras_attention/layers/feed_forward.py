@@ -71,6 +71,8 @@ class FeedForward(saving.ConfigurableLayer):
         self.seed = shapes.check_integer("seed", seed)
 
     def build(self, x_shape):
+        shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))
+        shapes.check_memory("output", (self.intermediate_dim, self.output_dim))
         if self.gated:
             self._gate_dense = self._dense("gate", self.intermediate_dim, self.activation)
             self._gate_dense.build(x_shape)

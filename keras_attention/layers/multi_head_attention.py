@@ -164,6 +164,7 @@ class MultiHeadAttention(Attention):
         """A projection of the last `summed` axes of inputs of `shape` to axes of `size`."""
         inputs, outputs = _LETTERS[: len(shape)], _LETTERS[len(shape) :][: len(size)]
         free, bound = inputs[:-summed], inputs[-summed:]
+        shapes.check_memory(name, (*shape[-summed:], *size))
         dense = keras.layers.EinsumDense(
             f"{inputs},{bound}{outputs}->{free}{outputs}",
             output_shape=(*shape[1:-summed], *size),

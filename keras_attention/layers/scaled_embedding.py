@@ -69,6 +69,7 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
 
     def build(self, inputs_shape):
+        shapes.check_memory("embedding", (self.vocabulary_size, self.dim))
         self._embedding = keras.layers.Embedding(
             self.vocabulary_size,
             self.dim,

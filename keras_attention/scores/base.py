@@ -238,7 +238,7 @@ def unit(vector):
     if 0 in vector.shape:
         return vector
     # Dividing by the largest entry first keeps the squares of huge and tiny vectors in range.
-    largest = ops.max(ops.abs(vector), axis=-1, keepdims=True, initial=0)
+    largest = ops.max(ops.abs(vector), axis=-1, keepdims=True)
     vector = vector / ops.stop_gradient(ops.where(largest > 0, largest, ops.ones_like(largest)))
     squares = ops.sum(ops.square(vector), axis=-1, keepdims=True)
     return vector * ops.rsqrt(ops.where(squares > 0, squares, ops.ones_like(squares)))

@@ -1,0 +1,245 @@
+"""Model files of strangers: no config runs code, and sizes without bounds end in errors."""
+
+import builtins
+import json
+import os
+import subprocess
+import time
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import normalizations, patterns, positions, regularizers, scores
+from tests import definition
+from tests.test_conformance import CASES
+
+LAYERS = {str(case): case.make for case in CASES if case.other_arguments is not None}
+SLOTS = {
+    type(slot).__name__: lambda slot=slot: slot
+    for slot in (
+        scores.Additive(3),
+        scores.Location(4),
+        scores.Cosine(2.0),
+        normalizations.Hard(),
+        patterns.SlidingWindow(1, 2),
+        patterns.Causal() & patterns.Prefix(1),
+        ~patterns.Causal(),
+        positions.Rotary(),
+        positions.RelativeBias(4, 6),
+        positions.Shaw(2),
+        regularizers.Entropy(0.1),
+    )
+}
+CELL = {
+    "AttentionCell": lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.Attention()),
+}
+OBJECTS = {**LAYERS, **SLOTS, **CELL}
+
+
+# What a test is warned of when it is called.
+evaluate = eval
+
+
+def called(*arguments, **kwargs):
+    raise AssertionError(f"Code of a config ran: {arguments} {kwargs}")
+
+
+@pytest.fixture
+def alarms(monkeypatch, tmp_path):
+    """Makes what attackers call fail the test. Returns a path that only a lambda writes."""
+    for module, name in (
+        (os, "system"),
+        (os, "popen"),
+        (subprocess, "Popen"),
+        (builtins, "eval"),
+        (keras.utils, "get_file"),
+    ):
+        monkeypatch.setattr(module, name, called)
+    return tmp_path / "owned"
+
+
+def saved(module, name, config=None, registered=None):
+    return {
+        "module": module,
+        "class_name": name,
+        "config": {} if config is None else config,
+        "registered_name": registered,
+    }
+
+
+def a_lambda(path):
+    """A serialized lambda, as Keras writes it, that writes a file when it is called."""
+    return keras.layers.Lambda(evaluate(f"lambda x: open({str(path)!r}, 'w')")).get_config()[
+        "function"
+    ]
+
+
+def poisons(path):
+    """What to put in the place of an argument, by name."""
+    return {
+        "a function of os": saved("os", "function", "system", "system"),
+        "a function": saved("builtins", "function", "eval", "eval"),
+        "a class": saved("subprocess", "Popen", {"args": ["true"]}),
+        "a builtin": saved("builtins", "eval", {"expression": "1"}, "eval"),
+        "a registered name": saved("os", "system", {"command": "true"}, "keras_attention>system"),
+        "a helper of ours": saved("keras_attention.saving", "deserialize", {"value": {}}),
+        "a module of ours": saved(
+            "keras_attention.saving", "inspect", {}, "keras_attention>inspect"
+        ),
+        "a utility": saved("keras.utils", "function", "get_file", "get_file"),
+        "a setting": saved("keras.config", "function", "enable_unsafe_deserialization"),
+        "a lambda": a_lambda(path),
+        "a layer of a lambda": saved(
+            "keras.layers", "Lambda", {"name": "x", "function": a_lambda(path)}
+        ),
+        "a layer within": saved(
+            "keras.layers",
+            "TimeDistributed",
+            {"layer": saved("keras.layers", "Lambda", {"function": a_lambda(path)})},
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_no_argument_of_a_config_runs_code(name, alarms):
+    made = OBJECTS[name]()
+    whole = json.loads(json.dumps(keras.saving.serialize_keras_object(made)))
+    ours = [n for n in whole["config"] if n not in ("name", "trainable", "dtype")]
+    for argument in ours:
+        for poison, value in poisons(alarms).items():
+            for put in (value, [value]):
+                config = {**whole, "config": {**whole["config"], argument: put}}
+                with pytest.raises(Exception) as raised:
+                    keras.saving.deserialize_keras_object(config)
+                assert "Code of a config ran" not in str(raised.value), (argument, poison)
+    for text in ("os.system", "eval", "builtins.eval", "__import__('os')", "system"):
+        for argument in ("activation", "score", "normalization", "pattern", "position"):
+            if argument in whole["config"]:
+                config = {**whole, "config": {**whole["config"], argument: text}}
+                with pytest.raises((ValueError, TypeError)):
+                    keras.saving.deserialize_keras_object(config)
+    assert not alarms.exists()
+
+
+@pytest.mark.parametrize("poison", poisons("x"))
+def test_a_poisoned_file_is_not_loaded(poison, alarms, tmp_path):
+    x = keras.Input((None, 8))
+    model = keras.Model(x, ka.TransformerBlock(8, 2, name="block")(x))
+    model.save(tmp_path / "model.keras")
+
+    def spoil(config):
+        for layer in config["config"]["layers"]:
+            if layer["config"]["name"] == "block":
+                layer["config"]["activation"] = poisons(alarms)[poison]
+                return
+        raise AssertionError("There is no block.")
+
+    with zipfile.ZipFile(tmp_path / "model.keras") as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    config = json.loads(parts["config.json"])
+    spoil(config)
+    parts["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(tmp_path / "poisoned.keras", "w") as file:
+        for name, data in parts.items():
+            file.writestr(name, data)
+    with pytest.raises(Exception) as raised:
+        keras.saving.load_model(tmp_path / "poisoned.keras")
+    assert "Code of a config ran" not in str(raised.value)
+    assert not alarms.exists()
+
+
+def test_the_lambda_would_write_its_file(tmp_path):
+    # Or the tests above would test nothing.
+    x = keras.layers.Input((2,))
+    config = saved(
+        "keras.layers", "Lambda", {"name": "x", "function": a_lambda(tmp_path / "owned")}
+    )
+    layer = keras.saving.deserialize_keras_object(config, safe_mode=False)
+    with pytest.raises(Exception):  # noqa: B017
+        layer(x)
+    assert (tmp_path / "owned").exists()
+
+
+# Sizes
+
+
+def nested(kind, times):
+    """The config of a pattern in a pattern in a pattern …"""
+    config = keras.saving.serialize_keras_object(patterns.Causal())
+    other = keras.saving.serialize_keras_object(patterns.Dilated(2))
+    for number in range(times):
+        if kind == "~":
+            config = saved("keras_attention.patterns", "Not", {"pattern": config})
+        else:
+            name = "And" if number % 2 else "Or"
+            config = saved("keras_attention.patterns", name, {"patterns": [config, other]})
+        config["registered_name"] = f"keras_attention>{config['class_name']}"
+    return config
+
+
+@pytest.mark.parametrize("times", [101, 1000, 10**5])
+@pytest.mark.parametrize("kind", ["~", "&|"])
+def test_patterns_nested_without_end_are_refused_in_no_time(kind, times):
+    begun = time.process_time()
+    for load in (
+        patterns.get,
+        lambda config: ka.Attention.from_config({"pattern": config}),
+    ):
+        with pytest.raises(ValueError, match="nested 100 deep"):
+            load(nested(kind, times))
+    assert time.process_time() - begun < 20
+
+
+def test_patterns_nested_as_deep_as_allowed_work():
+    pattern = patterns.get(nested("~", 100 - 1))
+    assert pattern.depth == 99 and not bool(pattern(3, 2))
+    again = patterns.get(json.loads(json.dumps(keras.saving.serialize_keras_object(pattern))))
+    assert again == pattern and len({again, pattern}) == 1 and repr(again) == repr(pattern)
+    both = patterns.get(nested("&|", 100 - 1))
+    layer = ka.SelfAttention(2, 4, pattern=both)
+    assert np.isfinite(keras.ops.convert_to_numpy(layer(np.ones((1, 3, 8), "float32")))).all()
+
+
+def test_a_conjunction_of_unions_is_not_multiplied_out():
+    # Each of these has two parts.
+    pattern = patterns.And([patterns.Strided(rate) for rate in range(2, 60)])
+    assert len(pattern.parts()) <= 16
+    layer = ka.SelfAttention(2, 4, pattern=pattern)
+    x = np.random.default_rng(0).normal(size=(1, 9, 8)).astype("float32")
+    output, weights = layer(x, return_attention_scores=True)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(layer(x)), keras.ops.convert_to_numpy(output), atol=1e-5
+    )
+    allowed = [[definition.attends(pattern, i, j) for j in range(9)] for i in range(9)]
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(weights)[0, 0] > 0, allowed)
+
+
+FAR = 10**12
+BOMBS = {
+    "heads": lambda: ka.MultiHeadAttention(10**9, 10**9).build((2, 3, 8)),
+    "heads beyond all numbers": lambda: ka.Attention(10**30, 4).build((2, 3, 8)),
+    "output": lambda: ka.MultiHeadAttention(2, 4, output_shape=(10**9, 10**6)).build((2, 3, 8)),
+    "vocabulary": lambda: ka.ScaledEmbedding(FAR, 8).build((2, 3)),
+    "length": lambda: ka.LearnedPositionEmbedding(FAR, 8).build((2, 3, 8)),
+    "buckets": lambda: positions.RelativeBias(32, FAR),
+    "distance": lambda: ka.RelativePositionAttention(2, 4, FAR).build((2, 3, 8)),
+    "location": lambda: ka.Attention(score=scores.Location(FAR)).build((2, 3, 8)),
+    "units": lambda: ka.Attention(score=scores.Additive(FAR)).build((2, 3, 8)),
+    "rank": lambda: ka.Attention(score=scores.ReducedRank(FAR)).build((2, 3, 8)),
+    "features": lambda: ka.FeedForward(FAR).build((2, 3, 8)),
+    "block": lambda: ka.TransformerBlock(FAR, 2).build((2, 3, 8)),
+    "queries": lambda: ka.AttentionPooling(FAR, num_heads=2, key_dim=4).build((2, 3, 8)),
+    "rotary": lambda: ka.Attention(2, 4, position=positions.Rotary(dim=FAR)).build((2, 3, 8)),
+    "cache": lambda: ka.MultiHeadAttention(2, 4).make_cache(2, FAR),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_sizes_beyond_all_memory_are_errors_at_once(name):
+    begun = time.process_time()
+    with pytest.raises(ValueError, match=r"`.*` (would have|must be)"):
+        BOMBS[name]()
+    assert time.process_time() - begun < 20
