@@ -367,6 +367,57 @@ def test_gradients_reach_everything_but_the_padding(mode):
     np.testing.assert_allclose((ends[0] - ends[1]) / 2, (of_memory * step).sum(), rtol=2e-2)
 
 
+@pytest.mark.parametrize(("mode", "step"), [("bahdanau", stacked), ("luong", gru)])
+def test_gradients_are_those_of_the_papers(mode, step):
+    """Of the compiled loop too: a step of SGD moves each weight by its gradient."""
+    x, memory = keras.Input((None, D)), keras.Input((None, M))
+    cell = AttentionCell(CELLS[step](), scores.Additive(4), mode=mode, attention_dim=3)
+    rnn = layers.RNN(cell, return_sequences=True)
+    model = keras.Model([x, memory], rnn(x, initial_state=cell.initial_state(memory)))
+    weights_drawn(rnn)
+    upstream = random(B, T, 3, seed=20)
+    states = [np.zeros((B, size)) for size in keras.tree.flatten(cell.cell.state_size)]
+
+    def total():
+        whole = np.ones((B, S), bool)
+        return (by_the_papers(cell, step, X, MEMORY, states, whole)[0] * upstream).sum()
+
+    # Along one direction of each weight, by float64 differences of what float32 holds.
+    expected, ways = [], []
+    for index, weight in enumerate(rnn.trainable_weights):
+        at, ends, totals = numpy(weight), [], []
+        way = 1e-3 * random(*at.shape, seed=30 + index)
+        for sign in (1, -1):
+            weight.assign(at + sign * way)
+            ends.append(numpy(weight).astype("float64"))
+            totals.append(total())
+        weight.assign(at)
+        ways.append(ends[0] - ends[1])
+        expected.append(totals[0] - totals[1])
+
+    def check(found):
+        found = [(gradient * way).sum() for gradient, way in zip(found, ways, strict=True)]
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3 * scale)
+
+    def product(*inputs):
+        return ops.multiply(model(inputs), upstream)
+
+    check(weight_gradients(model, product, [X, MEMORY])[0])
+    start = model.get_weights()
+    for jit_compile in jit_modes():
+        model.set_weights(start)
+        model.compile(
+            keras.optimizers.SGD(1.0),
+            lambda wanted, output: ops.sum(wanted * output, axis=(1, 2)),
+            jit_compile=jit_compile,
+        )
+        model.train_on_batch([X, MEMORY], upstream)
+        moved = zip(start, model.get_weights(), strict=True)
+        # Keras takes the mean over the rows.
+        check([B * (before.astype("float64") - after) for before, after in moved])
+
+
 def test_a_state_of_the_right_structure_has_a_gradient():
     cell = AttentionCell(layers.LSTMCell(H), "general")
     rnn = made(cell)
@@ -531,6 +582,29 @@ def test_dropout_of_the_attention_drops_places_for_a_whole_sequence():
     assert (dropped == dropped[:, :1]).all() and (dropped[0] != dropped[1]).any()
     whole = numpy(rnn(X, initial_state=cell.initial_state(memory)))[..., :S]
     np.testing.assert_allclose(context[:, 0][~dropped[:, 0]], 2 * whole[:, 0][~dropped[:, 0]])
+
+
+@pytest.mark.parametrize("jit_compile", jit_modes())
+def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
+    """The loss is what is looked at: how often a dropped place comes back, and how many drop."""
+    attention = Attention(score=scores.Dot(), dropout=0.5, seed=3)
+    cell = AttentionCell(layers.GRUCell(S), attention, output_context=True)
+    x, memory = keras.Input((None, D)), keras.Input((None, S))
+    outputs = layers.RNN(cell, return_sequences=True)(x, initial_state=cell.initial_state(memory))
+    model = keras.Model([x, memory], outputs)
+
+    def seen(_, output):
+        dropped = ops.cast(ops.equal(output[..., :S], 0.0), "float32")
+        powers = ops.convert_to_tensor(2.0 ** np.arange(S, dtype="float32"))
+        changes = ops.sum(ops.abs(dropped - dropped[:, :1]), axis=(1, 2))
+        # Which places of the first row, as one number, and 1000 for each change.
+        return ops.sum(dropped[:1, 0] * powers) + 1000.0 * changes + 0.0 * ops.sum(output)
+
+    model.compile(keras.optimizers.SGD(0.0), seen, jit_compile=jit_compile)
+    batch = [X, np.stack([np.eye(S, dtype="float32")] * B)]
+    drawn = [model.train_on_batch(batch, np.zeros((B, T, 1))) for _ in range(6)]
+    assert max(drawn) < 2**S and len({round(float(d)) for d in drawn}) > 1, drawn
+    assert model.test_on_batch(batch, np.zeros((B, T, 1))) == 0.0
 
 
 # Configuration and files
