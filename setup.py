@@ -16,7 +16,7 @@ EXAMPLES = [
     "importlib_resources",
     "matplotlib>=3.7",
 ]
-TRANSLATION = ["keras-nlp", "sacrebleu>=2.4", "sentencepiece"]
+TRANSLATION = ["sacrebleu>=2.4", "sacremoses", "sentencepiece"]
 
 setup(
     name="keras_attention",
@@ -43,6 +43,7 @@ setup(
             "hypothesis>=6",
             "ruff>=0.6",
             "playwright>=1.40",
+            "keras-nlp",
             *EXAMPLES,
             *TRANSLATION,
         ],

@@ -1,6 +1,7 @@
 """Imports Keras and its backend without the lines that their libraries print."""
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -20,6 +21,8 @@ def quiet():
         os.dup2(kept.fileno(), 2)
         try:
             yield
+            # It warns of each program that is compiled for another length.
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
         except BaseException:
             os.dup2(saved, 2)
             kept.seek(0)

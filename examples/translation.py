@@ -1,18 +1,22 @@
-"""Translates sentences: trains attention models on pairs of them, and asks them.
+"""Translates sentences: trains attention models on pairs of them, and uses them.
 
     python -m examples.translation [--data-dir multi30k] [--model transformer|bahdanau|luong] …
     python -m examples.translation translate DIR "sentence" …
 
 --data-dir is a folder with train.en.gz, train.de.gz, val.… and test_2016_flickr.… (or test.…), one
 sentence a line, with .gz or without. Without it the pairs come from TensorFlow Datasets
-(ted_hrlr_translate, Portuguese to English), and where these are not to be had either, from a small
-made-up sample, which the program then says. The folder --output gets model.keras (with the subwords
+(ted_hrlr_translate, Portuguese to English), and if these are unavailable, from a small synthetic
+sample, which the program then says. The folder --output gets model.keras (with the subwords
 inside), tokenizer.spm, figures.json, test.txt (the translated test sentences), curves.png and
 alignment.png. If the program is interrupted, the same command resumes after the last finished
 epoch.
+
+It runs on Keras with TensorFlow, JAX or PyTorch, and needs these packages:
+pip install filelock sentencepiece sacrebleu sacremoses matplotlib
 """
 
 import argparse
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -21,12 +25,25 @@ from examples import model_files, startup, translation_data, translation_recipes
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
 
-# TensorFlow, Keras and what imports them are imported where they are needed: they take seconds, and
-# a mistake in the command line should not.
+# Keras and what imports it are imported where they are needed: that takes seconds, and a mistake in
+# the command line should not.
 
 PROGRAM = "examples.translation"
 MODELS = tuple(translation_recipes.RECIPES)
 MODEL = "model.keras"
+SCHEDULES = ("inverse-sqrt", "cosine")
+# Options whose defaults are the model's.
+OF_THE_MODEL = (
+    "epochs",
+    "batch_tokens",
+    "vocabulary_size",
+    "dropout",
+    "positions",
+    "learning_rate",
+    "schedule",
+)
+# What the example needs besides Keras and a backend. The extra `translation` has all of it.
+PACKAGES = ("filelock", "sentencepiece", "sacrebleu", "sacremoses", "matplotlib")
 POSITIONS = ("shaw", "rotary", "sin-cos")
 
 
@@ -57,7 +74,7 @@ def train(options):
     recipe = translation_recipes.RECIPES[options.model]
     settings = {
         key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
-        for key in ("epochs", "batch_tokens", "vocabulary_size", "dropout", "positions")
+        for key in OF_THE_MODEL
     }
     for key in ("model", "small", "seed", "limit", "beams", "jit"):
         settings[key] = getattr(options, key)
@@ -67,7 +84,7 @@ def train(options):
         if run.finished:
             print(f"The run in {output} is finished already.")
         else:
-            _require()
+            _require("sacrebleu", "sacremoses")
             dataset = translation_data.load(**where)
             if dataset.warning:
                 _shout(dataset.warning)
@@ -83,15 +100,29 @@ def train(options):
 def report(figures):
     """What a finished run has found, as text."""
     settings, sizes = figures["settings"], figures["sizes"]
-    languages = figures.get("languages") or settings["languages"]
-    return (
-        f"test BLEU {figures['test_bleu']:.2f} with {settings['beams']} beams and "
-        f"{figures['test_greedy_bleu']:.2f} greedily, after {settings['epochs']} epochs; "
-        f"validation BLEU {figures['validation_bleu']:.2f}\n"
-        f"{figures['bleu_signature']}\n"
-        f"on {figures['dataset']}, {' to '.join(languages)}: {sizes['train']:,} training "
-        f"and {sizes['test']:,} test pairs"
+    lines = [
+        f"after {settings['epochs']} epochs, BLEU of the test sentences with {settings['beams']} "
+        "beams (greedily; of the validation sentences):"
+    ]
+    for name, meaning in (
+        ("bleu", "cased, detokenized"),
+        ("tokenized_bleu", "lowercased, normalized, tokenized"),
+    ):
+        # Runs of earlier versions have the first alone.
+        if f"test_{name}" in figures:
+            test, greedy, validation = (
+                f"{figures[f'{part}_{name}']:.2f}" for part in ("test", "test_greedy", "validation")
+            )
+            lines += [
+                f"  {test} ({greedy}; {validation})  {meaning}",
+                f"    {figures[f'{name}_signature']}",
+            ]
+    languages = " to ".join(figures.get("languages") or settings["languages"])
+    lines.append(
+        f"on {figures['dataset']}, {languages}: {sizes['train']:,} training and "
+        f"{sizes['test']:,} test pairs"
     )
+    return "\n".join(lines)
 
 
 def translate(options):
@@ -101,18 +132,29 @@ def translate(options):
     model_files.check(options.directory / MODEL)
     _require()
 
-    from examples import translation_pictures, translation_prediction
+    from examples import translation_pictures, translation_prediction, translation_text
 
     model = translation_prediction.load(options.directory, PROGRAM)
     # An argument that is not UTF-8 reaches Python as surrogates, which no tokenizer takes.
     sentences = [text.encode("utf-8", "replace").decode("utf-8") for text in options.sentences]
-    rows = min(len(sentences), translation_prediction.ROWS)
+    understood = []
+    for sentence in sentences:
+        if not translation_text.words(sentence):
+            problem = "has no words"
+        elif not model.tokenizer.knows(sentence):
+            problem = "has no words that the model has seen"
+        else:
+            understood.append(sentence)
+            continue
+        print(f"{sentence!r} {problem}, so it is not translated.", file=sys.stderr)
+    rows = max(1, min(len(understood), translation_prediction.ROWS))
     translator = translation_prediction.Translate(model, options.beams, rows)
-    translations = translator(sentences)
-    for translation in translations:
-        print(translation)
-    if options.picture:
-        alignment = translator.align(sentences[0], translations[0])
+    found = dict(zip(understood, translator(understood), strict=True))
+    for sentence in sentences:
+        # A line for each sentence, an empty one for what is not translated.
+        print(found.get(sentence, ""))
+    if options.picture and understood:
+        alignment = translator.align(understood[0], found[understood[0]])
         try:
             translation_pictures.draw_alignment(options.picture, *alignment)
         except OSError as error:
@@ -120,28 +162,20 @@ def translate(options):
     return 0
 
 
-def _require():
-    """The trainer and the tokenizer inside the saved model are TensorFlow's."""
+def _require(*packages):
+    """Imports Keras, its backend and `packages`, or says what is missing."""
     # TensorFlow turns oneDNN's products on by itself on some processors only. Without them the
     # step of a small Transformer uses one core, and takes twice as long.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    backend = os.environ.get("KERAS_BACKEND")
-    if backend in (None, "tensorflow"):
-        try:
-            with startup.quiet():
-                import keras
-                import keras_hub  # noqa: F401
-                import sacrebleu  # noqa: F401
-        except ImportError as error:
-            raise UsageError(
-                f"{error}. This example needs it: pip install tensorflow keras-nlp sacrebleu"
-            ) from None
-        backend = keras.backend.backend()
-    if backend != "tensorflow":
+    try:
+        with startup.quiet():
+            for package in ("keras", "sentencepiece", *packages):
+                importlib.import_module(package)
+    except ImportError as error:
         raise UsageError(
-            f"This example needs Keras on TensorFlow, and Keras is set to {backend}. "
-            "Set KERAS_BACKEND=tensorflow."
-        )
+            f"{error}. This example needs Keras on TensorFlow, JAX or PyTorch, as KERAS_BACKEND "
+            f"says, and: pip install {' '.join(PACKAGES)}"
+        ) from None
 
 
 def _shout(warning):
@@ -181,6 +215,14 @@ def _parse_train(argv):
             help=f"{meaning}; default: the model's",
         )
     parser.add_argument("--dropout", type=_fraction, metavar="RATE", help="default: the model's")
+    parser.add_argument(
+        "--learning-rate", type=_positive, metavar="RATE", help="the highest; default: the model's"
+    )
+    parser.add_argument(
+        "--schedule",
+        choices=SCHEDULES,
+        help="of the learning rate, after its rise; cosine ends at 0; default: the model's",
+    )
     parser.add_argument(
         "--positions", choices=POSITIONS, help=f"of the transformer; default: {POSITIONS[0]}"
     )
@@ -229,6 +271,13 @@ def _fraction(text):
     value = float(text)
     if not 0.0 <= value < 1.0:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, received {value}")
+    return value
+
+
+def _positive(text):
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, received {value}")
     return value
 
 

@@ -57,7 +57,7 @@ class Translate:
                 )
                 # Empty rows, so that there is one program for each length, and each ends at once.
                 empty = translation_text.padded([[]] * (self.rows - len(part)), length)
-                said = np.asarray(self._search(np.concatenate([source, empty])))
+                said = keras.ops.convert_to_numpy(self._search(np.concatenate([source, empty])))
                 for place, sentence in zip(
                     part, translation_text.decode(self.model.tokenizer, said), strict=False
                 ):
@@ -100,6 +100,6 @@ class Translate:
 
 def _length(tokens):
     """The length that so many tokens are padded to."""
-    longest = translation_text.LENGTHS[-1]
-    fitting = [length for length in translation_text.LENGTHS if length >= tokens]
+    longest = translation_text.SEARCH_LENGTHS[-1]
+    fitting = [length for length in translation_text.SEARCH_LENGTHS if length >= tokens]
     return fitting[0] if fitting else -(-tokens // longest) * longest

@@ -11,18 +11,20 @@ class Recipe:
         model: the name of its class in `translation_models`.
         sizes: what it is made with, besides its vocabulary and its dropout.
         small: what of these is less with `--small`.
-        rate: the highest learning rate, and the step that has it.
-        batch_tokens, epochs, dropout, positions, vocabulary_size: what the options of these names
-            default to.
+        warmup_steps: the step that has the highest learning rate.
+        learning_rate, schedule, batch_tokens, epochs, dropout, positions, vocabulary_size: what the
+            options of these names default to.
     """
 
     model: str
     sizes: dict
     small: dict
-    rate: tuple
+    learning_rate: float
+    warmup_steps: int
     batch_tokens: int
     epochs: int
     dropout: float
+    schedule: str = "inverse-sqrt"
     positions: str | None = None
     vocabulary_size: int = 6000
 
@@ -32,7 +34,8 @@ def _recurrent(mode):
         model="Recurrent",
         sizes={"mode": mode, "dim": 128, "units": 256},
         small={"dim": 64, "units": 64},
-        rate=(2e-3, 500),
+        learning_rate=2e-3,
+        warmup_steps=500,
         batch_tokens=2048,
         epochs=15,
         dropout=0.2,
@@ -44,7 +47,8 @@ RECIPES = {
         model="Transformer",
         sizes={"layers": 4, "dim": 128, "intermediate_dim": 256, "num_heads": 4},
         small={"layers": 1, "dim": 64, "intermediate_dim": 128, "num_heads": 2},
-        rate=(3e-3, 1000),
+        learning_rate=3e-3,
+        warmup_steps=1000,
         batch_tokens=1024,
         epochs=10,
         dropout=0.2,

@@ -1,15 +1,20 @@
 """From sentences to subwords and back, and to batches of few shapes."""
 
 import dataclasses
+import functools
 import io
+from pathlib import Path
 
+import keras
 import numpy as np
 
 from examples.errors import UsageError
 
 PADDING, UNKNOWN, START, STOP = 0, 1, 2, 3
-# A batch has one of these lengths, so a program is compiled for each of them and no other.
-LENGTHS = (16, 24, 32, 64)
+# A program is compiled for each length, so it is one of these: in training, which leaves longer
+# pairs out, and in translating, where compiling counts for more.
+LENGTHS = (12, 16, 20, 24, 32, 64)
+SEARCH_LENGTHS = (16, 24, 32, 64)
 
 
 def learn_tokenizer(sentences, vocabulary_size):
@@ -45,24 +50,71 @@ def learn_tokenizer(sentences, vocabulary_size):
     return model.getvalue()
 
 
-def make_tokenizer(model):
-    """The Keras layer of a SentencePiece model, given as bytes, or of one that is loaded later."""
-    import keras_hub
+class SentencePieceTokenizer(keras.layers.Layer):
+    """A SentencePiece model, which a saved Keras model keeps inside its file.
 
-    return keras_hub.tokenizers.SentencePieceTokenizer(proto=model, name="tokenizer")
+    Args:
+        proto: the model, as bytes; None in a layer that is about to be loaded.
+    """
+
+    # Files name the layer after the class, and the model after this.
+    FILE = "vocabulary.spm"
+
+    def __init__(self, proto=None, name="tokenizer"):
+        super().__init__(name=name, trainable=False)
+        self.built = True
+        self._set_proto(proto)
+
+    def _set_proto(self, proto):
+        import sentencepiece
+
+        self.proto = proto
+        self.processor = proto and sentencepiece.SentencePieceProcessor(model_proto=proto)
+
+    def save_assets(self, folder):
+        (Path(folder) / self.FILE).write_bytes(self.proto)
+
+    def load_assets(self, folder):
+        self._set_proto((Path(folder) / self.FILE).read_bytes())
+
+    def vocabulary_size(self):
+        return self.processor.vocab_size()
+
+    def id_to_token(self, index):
+        return self.processor.id_to_piece(index)
+
+    def knows(self, sentence):
+        """Whether a word of it is made of more than single letters and bytes."""
+        # The pieces of a word follow one another, the first with the sign of a space before it.
+        for word in words(sentence):
+            pieces = [
+                piece
+                for piece in map(self.id_to_token, self.processor.encode(word))
+                if piece != _SPACE
+            ]
+            of_bytes = any(self.processor.is_byte(self.processor.piece_to_id(p)) for p in pieces)
+            if not of_bytes and len(pieces) < max(2, len(word)):
+                return True
+        return False
+
+
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+def words(sentence):
+    """The words of a sentence: what stands between spaces and has a letter or a digit."""
+    return [word for word in sentence.split() if any(map(str.isalnum, word))]
 
 
 def encode(tokenizer, sentences):
     """A list of token numbers for each sentence, without start and stop."""
-    # TensorFlow's strings are bytes without end, of which a null is one; to a tokenizer it is not.
-    clean = [sentence.replace("\0", " ") for sentence in sentences]
-    return [list(row) for row in tokenizer.tokenize(clean)] if clean else []
+    # SentencePiece has no piece for a null, and would give one number for each of its bytes.
+    return tokenizer.processor.encode([sentence.replace("\0", " ") for sentence in sentences])
 
 
 def decode(tokenizer, rows):
     """The sentence of each row of token numbers, up to its stop."""
-    rows = [_until_stop(row) for row in rows]
-    return [tokenizer.detokenize(row) if row else "" for row in rows]
+    return tokenizer.processor.decode([_until_stop(row) for row in rows])
 
 
 def _until_stop(row):
@@ -77,22 +129,32 @@ def _until_stop(row):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs:
-    """Token numbers of pairs, and the length that a batch needs to hold each of them."""
+    """Token numbers of pairs, and the length that a batch needs to hold each side of them."""
 
     source: list
     target: list
-    lengths: np.ndarray
 
     def __len__(self):
         return len(self.source)
 
+    @functools.cached_property
+    def sides(self):
+        """(2, N): with the source's stop; with the target's start before it or its stop behind."""
+        return np.array([[1 + len(row) for row in side] for side in (self.source, self.target)])
+
+    @functools.cached_property
+    def lengths(self):
+        """(N,): of the longer side."""
+        return self.sides.max(axis=0, initial=0)
+
+    def not_too_long(self):
+        """The indices of the pairs that training and measuring use."""
+        return np.flatnonzero(self.lengths <= LENGTHS[-1])
+
 
 def encode_pairs(tokenizer, pairs):
     """The `EncodedPairs` of sentences."""
-    source, target = encode(tokenizer, pairs.source), encode(tokenizer, pairs.target)
-    # One more for the source's stop; for the target's start before it, its stop behind it.
-    lengths = [1 + max(len(s), len(t)) for s, t in zip(source, target, strict=True)]
-    return EncodedPairs(source, target, np.array(lengths, "int64"))
+    return EncodedPairs(encode(tokenizer, pairs.source), encode(tokenizer, pairs.target))
 
 
 def padded(rows, length, before=(), after=()):
@@ -104,18 +166,59 @@ def padded(rows, length, before=(), after=()):
     return array
 
 
-def batch(encoded, indices, length, rows):
-    """((source, target after start), target until stop) of some pairs, padded to rows of length."""
-    empty = [[]] * (rows - len(indices))
-    source = [encoded.source[i] for i in indices]
-    target = [encoded.target[i] for i in indices]
-    sides = (
-        padded(source, length, after=[STOP]),
-        padded(target, length, before=[START]),
-        padded(target, length, after=[STOP]),
-    )
-    source, given, wanted = (np.concatenate([side, padded(empty, length)]) for side in sides)
-    return (source, given), wanted
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Which pairs, and the shape that they are padded to.
+
+    Attributes:
+        indices: of the pairs.
+        source_length, target_length: what each side is padded to.
+    """
+
+    indices: np.ndarray
+    source_length: int
+    target_length: int
+
+    @property
+    def shape(self):
+        return len(self.indices), self.source_length, self.target_length
+
+    def arrays(self, encoded):
+        """((source, target after start), target until stop)."""
+        source = [encoded.source[i] for i in self.indices]
+        target = [encoded.target[i] for i in self.indices]
+        given = padded(target, self.target_length, before=[START])
+        wanted = padded(target, self.target_length, after=[STOP])
+        return (padded(source, self.source_length, after=[STOP]), given), wanted
+
+
+def batches(encoded, order, batch_tokens, few_shapes=False):
+    """Batches of pairs of like lengths, each pair in one of them.
+
+    Args:
+        encoded: the `EncodedPairs`.
+        order: the indices of pairs, in the order in which those of equal lengths are taken.
+        batch_tokens: rows of a batch times its length, at most.
+        few_shapes: whether a program is compiled for each shape. Then both sides are padded to one
+            of `LENGTHS`, and all batches of a length but the last have as many rows; otherwise each
+            side is as long as its longest sentence.
+    """
+    order = np.asarray(order, "int64")
+    if few_shapes:
+        return [
+            Batch(part, length, length)
+            for part, length in buckets(encoded.lengths, order, batch_tokens)
+        ]
+    source, target = encoded.sides[:, order]
+    order = order[np.lexsort((source, target))]
+    found = []
+    while len(order):
+        # The longer side counts, as it would where both are padded alike.
+        longest = np.maximum.accumulate(encoded.lengths[order[:batch_tokens]])
+        rows = max(1, np.sum(longest * np.arange(1, len(longest) + 1) <= batch_tokens))
+        part, order = order[:rows], order[rows:]
+        found.append(Batch(part, *encoded.sides[:, part].max(axis=1).tolist()))
+    return found
 
 
 def rows_of(length, batch_tokens):
@@ -148,12 +251,8 @@ def buckets(lengths, order, batch_tokens):
     return [*found, (left, bounds[-1])] if len(left) else found
 
 
-def training_batches(encoded, batch_tokens, rng):
-    """The batches of one epoch in random order, all of them with all of their rows."""
-    order = rng.permutation(np.flatnonzero(encoded.lengths <= LENGTHS[-1]))
-    found = buckets(encoded.lengths, order, batch_tokens)
-    indices, length = found[-1]
-    # Rows without tokens would make the others of their batch count for more.
-    missing = rows_of(length, batch_tokens) - len(indices)
-    found[-1] = (np.concatenate([indices, rng.choice(order, missing)]), length)
+def training_batches(encoded, batch_tokens, rng, few_shapes=False):
+    """The `batches` of one epoch in random order."""
+    order = rng.permutation(encoded.not_too_long())
+    found = batches(encoded, order, batch_tokens, few_shapes)
     return [found[i] for i in rng.permutation(len(found))]

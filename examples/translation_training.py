@@ -1,5 +1,7 @@
 """Training that can be interrupted at any moment, and what it leaves behind."""
 
+import importlib.metadata
+import itertools
 import os
 import platform
 import sys
@@ -7,8 +9,6 @@ import time
 
 import keras
 import numpy as np
-import sacrebleu
-import tensorflow as tf
 
 import keras_attention
 from examples import (
@@ -16,14 +16,20 @@ from examples import (
     translation_models,
     translation_prediction,
     translation_recipes,
+    translation_scores,
     translation_text,
 )
+from examples.errors import UsageError
 
 MODEL = "model.keras"
 TOKENIZER = "tokenizer.spm"
 CURVES = "curves.png"
 ALIGNMENT = "alignment.png"
 TRANSLATIONS = "test.txt"
+# Everywhere but on PyTorch, a program is compiled for each shape of a batch.
+FEW_SHAPES = keras.backend.backend() != "torch"
+# Seconds between two lines of progress where output is not a terminal.
+LINE_EVERY = 60
 
 
 def train(run, dataset, settings):
@@ -38,132 +44,159 @@ def train(run, dataset, settings):
         dataset: the `translation_data.Dataset`.
         settings: the options of the command line that the figures depend on.
     """
-    recipe = translation_recipes.RECIPES[settings["model"]]
     sets = {
         part: getattr(dataset, part).limited(settings["limit"], settings["seed"])
         for part in ("train", "validation", "test")
     }
     run.begin(
-        {
-            **settings,
-            "data": [pairs.checksum() for pairs in sets.values()],
-        },
+        {**settings, "data": [pairs.checksum() for pairs in sets.values()]},
         dataset=dataset.name,
         sizes={part: len(pairs) for part, pairs in sets.items()},
         languages=list(dataset.languages),
         versions=_versions(),
         machine=_machine(),
     )
-
     keras.utils.set_random_seed(settings["seed"])
     model = run.load_checkpoint(model_files.load)
     if model is None:
-        print("Learning subwords …", flush=True)
-        tokenizer = translation_text.learn_tokenizer(
-            [*sets["train"].source, *sets["train"].target], settings["vocabulary_size"]
-        )
-        run.write(TOKENIZER, lambda path: path.write_bytes(tokenizer))
-        model = translation_models.build(
-            recipe, tokenizer, settings["dropout"], settings["small"], settings["positions"]
-        )
+        model = _new_model(run, sets["train"], settings)
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
     encoded = {
         part: translation_text.encode_pairs(model.tokenizer, sets[part])
         for part in ("train", "validation")
     }
+    _check_lengths(encoded)
     if not model.compiled:
-        batches = translation_text.training_batches(
-            encoded["train"], settings["batch_tokens"], np.random.default_rng(0)
-        )
-        model.compile(
-            translation_models.optimizer(recipe, settings["epochs"] * len(batches)),
-            keras_attention.losses.SmoothedCrossentropy(),
-        )
-    too_long = int(np.sum(encoded["train"].lengths > translation_text.LENGTHS[-1]))
-    if too_long:
-        limit = translation_text.LENGTHS[-1]
-        print(f"{too_long:,} training pairs, longer than {limit} subwords, are left out.")
-    trainer = Trainer(model, settings)
+        _compile(model, encoded["train"], settings)
     print(
         f"Training {model.count_params():,} weights on {len(sets['train']):,} pairs. The first "
-        "step of each length of sentences takes longest.",
+        "steps take longest.",
         flush=True,
     )
     for epoch in range(len(run.epochs), settings["epochs"]):
-        figures = trainer.train_epoch(encoded["train"], epoch)
-        figures |= trainer.measure(encoded["validation"])
+        figures = train_epoch(model, encoded["train"], epoch, settings)
+        figures |= measure(model, encoded["validation"], settings["batch_tokens"])
         run.finish_epoch(model, figures)
         print(_line(figures), flush=True)
     return _finish(run, model, sets, settings)
 
 
-class Trainer:
-    """The compiled steps of one model.
+def _new_model(run, pairs, settings):
+    print("Learning subwords …", flush=True)
+    tokenizer = translation_text.learn_tokenizer(
+        [*pairs.source, *pairs.target], settings["vocabulary_size"]
+    )
+    run.write(TOKENIZER, lambda path: path.write_bytes(tokenizer))
+    recipe = translation_recipes.RECIPES[settings["model"]]
+    return translation_models.build(
+        recipe, tokenizer, settings["dropout"], settings["small"], settings["positions"]
+    )
 
-    Keras's `fit` would trace one program for all lengths, and pay for it at each step: here each of
-    the few lengths has its own.
+
+def _check_lengths(encoded):
+    longest = translation_text.LENGTHS[-1]
+    for part, pairs in encoded.items():
+        used = len(pairs.not_too_long())
+        if not used:
+            raise UsageError(f"All {part} pairs are longer than {longest} subwords.")
+        if used < len(pairs):
+            print(
+                f"{len(pairs) - used:,} {part} pairs, longer than {longest} subwords, are left out."
+            )
+
+
+def _compile(model, encoded, settings):
+    steps = settings["epochs"] * len(
+        translation_text.training_batches(
+            encoded, settings["batch_tokens"], np.random.default_rng(0), FEW_SHAPES
+        )
+    )
+    recipe = translation_recipes.RECIPES[settings["model"]]
+    optimizer = translation_models.optimizer(
+        settings["learning_rate"], recipe.warmup_steps, settings["schedule"], steps
+    )
+    # Before the first step, which would be compiled twice to make variables.
+    optimizer.build(model.trainable_variables)
+    model.compile(
+        optimizer,
+        keras_attention.losses.SmoothedCrossentropy(),
+        jit_compile=settings["jit"] or keras.backend.backend() == "jax",
+    )
+
+
+class Batches(keras.utils.PyDataset):
+    """`translation_text.Batch`es as what `fit` and `evaluate` take."""
+
+    def __init__(self, encoded, batches):
+        super().__init__()
+        self.encoded = encoded
+        self.batches = _varied_first(batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index].arrays(self.encoded)
+
+    @property
+    def tokens(self):
+        """How many target tokens each batch has."""
+        return [int(self.encoded.sides[1, batch.indices].sum()) for batch in self.batches]
+
+
+def _varied_first(batches):
+    """The batches, with two first that differ in each length in which any do.
+
+    On TensorFlow, Keras takes for constant what the first two batches have in common.
     """
+    lengths = [(batch.source_length, batch.target_length) for batch in batches]
+    varying = [len(set(side)) > 1 for side in zip(*lengths, strict=True)]
+    for first, second in itertools.combinations(range(len(batches)), 2):
+        differ = [a != b for a, b in zip(lengths[first], lengths[second], strict=True)]
+        if differ == varying:
+            rest = [i for i in range(len(batches)) if i not in (first, second)]
+            return [batches[i] for i in (first, second, *rest)]
+    return batches
 
-    def __init__(self, model, settings):
-        self.model = model
-        self.batch_tokens = settings["batch_tokens"]
-        self.seed = settings["seed"]
-        # Before the programs are made, which must not create variables.
-        model.optimizer.build(model.trainable_variables)
-        # Two programs: the optimizer's, thousands of operations, is the same for all lengths.
-        compiled = {"jit_compile": settings["jit"], "autograph": False}
-        self._gradients = tf.function(self._loss_and_gradients, **compiled)
-        self._apply = tf.function(self._apply_gradients, **compiled)
-        self._losses = tf.function(self._sum_of_losses, autograph=False)
-        # What a translation loses on average, without smoothing: a sum, to be divided at the end.
-        self._plain = keras_attention.losses.SmoothedCrossentropy(0.0, reduction="sum")
 
-    def _loss_and_gradients(self, source, given, wanted):
-        model = self.model
-        with tf.GradientTape() as tape:
-            loss = model.loss(wanted, model((source, given), training=True))
-        return loss, tape.gradient(loss, model.trainable_variables)
+def train_epoch(model, encoded, epoch, settings):
+    """What `figures.json` says of one epoch of training, counted from 0."""
+    # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
+    rng = np.random.default_rng((settings["seed"], epoch))
+    for variable in model.variables:
+        if variable.name == "seed_generator_state":
+            variable.assign(rng.integers(2**31, size=variable.shape))
+    batches = Batches(
+        encoded,
+        translation_text.training_batches(encoded, settings["batch_tokens"], rng, FEW_SHAPES),
+    )
+    progress = Progress(epoch, batches.tokens)
+    history = model.fit(
+        batches,
+        initial_epoch=epoch,
+        epochs=epoch + 1,
+        shuffle=False,
+        verbose=0,
+        callbacks=[progress],
+    ).history
+    return {
+        "epoch": epoch + 1,
+        "seconds": round(progress.seconds, 2),
+        "steps": len(batches),
+        "tokens_per_second": round(sum(batches.tokens) / progress.seconds, 1),
+        "train_loss": history["loss"][0],
+    }
 
-    def _apply_gradients(self, gradients):
-        self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
-    def _sum_of_losses(self, source, given, wanted):
-        return self._plain(wanted, self.model((source, given), training=False))
-
-    def train_epoch(self, encoded, epoch):
-        """What `figures.json` says of one epoch of training."""
-        # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
-        rng = np.random.default_rng((self.seed, epoch))
-        for variable in self.model.variables:
-            if variable.name == "seed_generator_state":
-                variable.assign(rng.integers(2**31, size=variable.shape))
-        batches = translation_text.training_batches(encoded, self.batch_tokens, rng)
-        progress = Progress(epoch + 1, len(batches))
-        for indices, length in batches:
-            rows = translation_text.rows_of(length, self.batch_tokens)
-            (source, given), wanted = translation_text.batch(encoded, indices, length, rows)
-            loss, gradients = self._gradients(source, given, wanted)
-            self._apply(gradients)
-            progress.add(float(loss), int(np.count_nonzero(wanted)))
-        return progress.finish()
-
-    def measure(self, encoded):
-        """The mean loss of a token, by the moving mean of the weights."""
-        total, tokens = 0.0, 0
-        with averaged_weights(self.model):
-            order = np.flatnonzero(encoded.lengths <= translation_text.LENGTHS[-1])
-            for indices, length in translation_text.buckets(
-                encoded.lengths, order, self.batch_tokens
-            ):
-                rows = translation_text.rows_of(length, self.batch_tokens)
-                (source, given), wanted = translation_text.batch(encoded, indices, length, rows)
-                total += float(self._losses(source, given, wanted))
-                tokens += int(np.count_nonzero(wanted))
-        return {
-            "validation_loss": total / tokens,
-            "validation_perplexity": float(np.exp(total / tokens)),
-        }
+def measure(model, encoded, batch_tokens):
+    """The mean loss of a token, by the moving mean of the weights."""
+    order = encoded.not_too_long()
+    batches = translation_text.batches(encoded, order, batch_tokens, FEW_SHAPES)
+    with averaged_weights(model):
+        of_sentence = model.evaluate(Batches(encoded, batches), verbose=0)
+    loss = of_sentence * len(order) / int(encoded.sides[1, order].sum())
+    return {"validation_loss": loss, "validation_perplexity": float(np.exp(loss))}
 
 
 class averaged_weights:
@@ -173,50 +206,59 @@ class averaged_weights:
         self.model = model
 
     def __enter__(self):
-        optimizer = self.model.optimizer
-        self.before = [np.array(v) for v in self.model.trainable_variables]
-        optimizer.finalize_variable_values(self.model.trainable_variables)
+        variables = self.model.trainable_variables
+        self.before = [keras.ops.copy(variable) for variable in variables]
+        self.model.optimizer.finalize_variable_values(variables)
+        for variable in variables:
+            # On JAX it is the optimizer's own array otherwise, which `evaluate` would delete.
+            variable.assign(keras.ops.copy(variable))
 
     def __exit__(self, *exception):
         for variable, value in zip(self.model.trainable_variables, self.before, strict=True):
             variable.assign(value)
 
 
-class Progress:
-    """A line on the terminal that says how far an epoch is; elsewhere nothing is shown."""
+class Progress(keras.callbacks.Callback):
+    """How far an epoch is: a bar on a terminal, and elsewhere a line a minute.
 
-    def __init__(self, epoch, steps):
-        self.epoch = epoch
-        self.steps = steps
-        self.losses = []
-        self.tokens = 0
-        self.start = time.perf_counter()
+    Args:
+        epoch: counted from 0.
+        tokens: how many target tokens each step has.
 
-    def add(self, loss, tokens):
-        """Counts a step with its loss and its target tokens."""
-        self.losses.append(loss)
-        self.tokens += tokens
-        if sys.stdout.isatty():
-            done, seconds = len(self.losses), time.perf_counter() - self.start
-            bar = "█" * (24 * done // self.steps)
-            left = int(seconds / done * (self.steps - done))
-            print(
-                f"\repoch {self.epoch} [{bar:24}] {done}/{self.steps}  loss {loss:.3f}  "
-                f"{self.tokens / seconds:,.0f} tokens/s  {left // 60}:{left % 60:02} left  ",
-                end="" if done < self.steps else "\n",
-                flush=True,
-            )
+    Attributes:
+        seconds: what the epoch took so far.
+    """
 
-    def finish(self):
-        """What `figures.json` says of the epoch."""
-        seconds = time.perf_counter() - self.start
-        return {
-            "epoch": self.epoch,
-            "seconds": round(seconds, 2),
-            "steps": self.steps,
-            "tokens_per_second": round(self.tokens / seconds, 1),
-            "train_loss": float(np.mean(self.losses)),
-        }
+    def __init__(self, epoch, tokens):
+        super().__init__()
+        self.epoch = epoch + 1
+        self.tokens = np.cumsum(tokens)
+        self.terminal = sys.stdout.isatty()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.start = self.shown = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.terminal or time.perf_counter() - self.shown >= LINE_EVERY:
+            self.shown = time.perf_counter()
+            self._show(batch + 1, len(self.tokens), logs["loss"], self.tokens[batch])
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds = time.perf_counter() - self.start
+        if self.terminal:
+            print()
+
+    def _show(self, done, steps, loss, tokens):
+        seconds = self.shown - self.start
+        left = int(seconds / done * (steps - done))
+        rest = (
+            f"loss {loss:.3f}  {tokens / seconds:,.0f} tokens/s  {left // 60}:{left % 60:02} left"
+        )
+        if self.terminal:
+            bar = "█" * (24 * done // steps)
+            print(f"\repoch {self.epoch} [{bar:24}] {done}/{steps}  {rest}  ", end="", flush=True)
+        else:
+            print(f"epoch {self.epoch}, step {done}/{steps}  {rest}", flush=True)
 
 
 def _line(figures):
@@ -231,6 +273,7 @@ def _finish(run, model, sets, settings):
     """Writes what the run is for: the model, its translations, and how good they are."""
     model.optimizer.finalize_variable_values(model.trainable_variables)
     run.write(MODEL, lambda path: model.save(path, include_optimizer=False))
+    language = run.figures["languages"][1]
     facts = {}
     # The search comes last: its translations of the test sentences are what is kept.
     for beams, kind in ((1, "greedy_"), (settings["beams"], "")):
@@ -239,11 +282,11 @@ def _finish(run, model, sets, settings):
             print(f"Translating the {part} sentences, {_beams(beams)} …", flush=True)
             start = time.perf_counter()
             said = translate(sets[part].source)
-            metric = sacrebleu.metrics.BLEU()
-            score = metric.corpus_score(said, [sets[part].target]).score
-            facts[f"{part}_{kind}bleu"] = score
-            facts[f"{part}_{kind}seconds"] = round(time.perf_counter() - start, 1)
-            facts["bleu_signature"] = str(metric.get_signature())
+            seconds = time.perf_counter() - start
+            found, signatures = translation_scores.scores(said, sets[part].target, language)
+            facts |= {f"{part}_{kind}{name}": score for name, score in found.items()}
+            facts |= {f"{name}_signature": text for name, text in signatures.items()}
+            facts[f"{part}_{kind}seconds"] = round(seconds, 1)
     text = "".join(f"{sentence}\n" for sentence in said)
     run.write(TRANSLATIONS, lambda path: path.write_text(text, encoding="utf-8"))
     try:
@@ -264,19 +307,17 @@ def _beams(number):
 
 
 def _versions():
+    packages = (keras.backend.backend(), "keras", "numpy", "sentencepiece", "sacrebleu")
     return {
         "python": platform.python_version(),
-        "keras": keras.__version__,
-        "tensorflow": tf.__version__,
-        "numpy": np.__version__,
-        "sacrebleu": sacrebleu.__version__,
+        **{name: importlib.metadata.version(name) for name in packages},
         "keras_attention": keras_attention.__version__,
     }
 
 
 def _machine():
     return {
+        "backend": keras.backend.backend(),
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
-        "gpus": len(tf.config.list_physical_devices("GPU")),
     }

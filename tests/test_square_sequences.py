@@ -194,3 +194,24 @@ def test_small_shrinks_what_was_not_given():
     assert (options.epochs, options.seeds, options.hidden) == (3, 2, 8)
     options = square_sequences._parse([])
     assert (options.epochs, options.seeds, options.teacher_forcing) == (50, 5, 0.5)
+
+
+@pytest.mark.parametrize("extra", [1, 4])
+def test_padding_of_the_memory_changes_nothing_and_gets_no_weight(extra):
+    keras.utils.set_random_seed(0)
+    model = Forecaster(8, attention=True)
+    first = squares(3, np.random.default_rng(0))[:, :2]
+    memory, state = model.encoder(first)
+    padding = np.full((3, extra, 8), 7.0, "float32")
+    padded = keras.ops.concatenate([memory, padding], axis=1)
+    mask = np.arange(2 + extra) < np.array([[2], [2], [2]])
+    said = []
+    for inputs in ((memory, [state]), (padded, [state], mask)):
+        states = model.cell.initial_state(*inputs)
+        output, *_ = model.decoder(first[:, -1:], initial_state=states)
+        output, alignment = model.cell.split(output)
+        said.append((numpy(model.head(output)), numpy(alignment)))
+    (corner, weights), (padded_corner, padded_weights) = said
+    np.testing.assert_allclose(padded_corner, corner, atol=1e-6)
+    np.testing.assert_allclose(padded_weights[..., :2], weights, atol=1e-6)
+    assert padded_weights.shape[-1] == 2 + extra and (padded_weights[..., 2:] == 0).all()

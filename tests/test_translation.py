@@ -1,36 +1,41 @@
 """The example program `examples.translation`, from its command line to its files."""
 
+import ast
 import gzip
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
 import sys
 import types
+import zipfile
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("the example needs Keras on TensorFlow", allow_module_level=True)
-if not all(map(importlib.util.find_spec, ("keras_hub", "sacrebleu"))):
-    pytest.skip("the example needs keras-nlp and sacrebleu", allow_module_level=True)
+if not all(map(importlib.util.find_spec, ("sentencepiece", "sacrebleu", "sacremoses"))):
+    pytest.skip("the example needs the extra `translation`", allow_module_level=True)
 
 import sacrebleu
 
 from examples import (
+    model_files,
     translation,
     translation_data,
     translation_models,
     translation_prediction,
     translation_recipes,
     translation_sample,
+    translation_scores,
+    translation_training,
 )
 from examples import translation_text as text
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
+from keras_attention import masks
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"train": (400, 0), "val": (20, 1), "test_2016_flickr": (20, 2)}
@@ -77,7 +82,11 @@ def tokenizer_model():
 
 @pytest.fixture(scope="session")
 def tokenizer(tokenizer_model):
-    return text.make_tokenizer(tokenizer_model)
+    return text.SentencePieceTokenizer(tokenizer_model)
+
+
+def array(tensor):
+    return keras.ops.convert_to_numpy(tensor)
 
 
 def main(*arguments):
@@ -280,44 +289,84 @@ def test_what_is_decoded_is_what_was_encoded(tokenizer):
 
 
 def test_small_texts_have_small_vocabularies():
-    tokenizer = text.make_tokenizer(text.learn_tokenizer(["ein hund", "a dog"], 6000))
+    tokenizer = text.SentencePieceTokenizer(text.learn_tokenizer(["ein hund", "a dog"], 6000))
     assert tokenizer.vocabulary_size() < 400
     with pytest.raises(UsageError, match="No vocabulary of 100 subwords"):
         text.learn_tokenizer(["ein hund", "a dog"], 100)
 
 
-def test_every_pair_is_in_one_batch_of_its_length():
-    lengths = np.random.default_rng(0).integers(2, 60, size=500)
-    found = text.buckets(lengths, np.arange(500), batch_tokens=256)
-    assert sorted(place for part, _ in found for place in part) == list(range(500))
-    assert {length for _, length in found} <= set(text.LENGTHS)
-    for place, (part, length) in enumerate(found):
-        assert lengths[part].max() <= length
-        full = len(part) == text.rows_of(length, 256)
-        assert full or place == len(found) - 1
+def test_words_and_what_is_known(tokenizer):
+    assert text.words(" A man, ?! 3 ") == ["A", "man,", "3"] and text.words("?! …") == []
+    assert all(map(tokenizer.knows, ["A man runs.", "日本 man", "A", "Männer"]))
+    assert not any(map(tokenizer.knows, ["", "?!", "日本", "日本 語", "Ωμέγα"]))
 
 
-def test_batches_of_training_are_full_and_depend_on_the_seed():
-    lengths = np.random.default_rng(0).integers(2, 100, size=300)
-    pairs = text.EncodedPairs([[5]] * 300, [[6]] * 300, lengths)
-    found = text.training_batches(pairs, 256, np.random.default_rng(1))
-    again = text.training_batches(pairs, 256, np.random.default_rng(1))
-    other = text.training_batches(pairs, 256, np.random.default_rng(2))
-    assert all(len(part) == text.rows_of(length, 256) for part, length in found)
-    seen = {int(place) for part, _ in found for place in part}
-    assert seen == set(np.flatnonzero(lengths <= text.LENGTHS[-1]).tolist())
-    same = [np.array_equal(a, b) for (a, _), (b, _) in zip(found, again, strict=True)]
-    assert all(same) and any(
-        not np.array_equal(a, b) for (a, _), (b, _) in zip(found, other, strict=False)
+def some_pairs(count, longest):
+    """Pairs of lengths between 1 and `longest`."""
+    rng = np.random.default_rng(0)
+    sides = [[[5] * n for n in rng.integers(1, longest + 1, size=count)] for _ in range(2)]
+    return text.EncodedPairs(*sides)
+
+
+@pytest.mark.parametrize("few_shapes", [False, True])
+def test_every_pair_is_in_one_batch_of_its_length(few_shapes):
+    pairs = some_pairs(500, 60)
+    found = text.batches(pairs, np.arange(500), 256, few_shapes)
+    assert sorted(place for batch in found for place in batch.indices) == list(range(500))
+    for number, batch in enumerate(found):
+        rows, source, target = batch.shape
+        longest = pairs.sides[:, batch.indices].max(axis=1).tolist()
+        assert rows == 1 or rows * max(source, target) <= 256
+        if few_shapes:
+            assert source == target in text.LENGTHS and max(longest) <= source
+            assert rows == text.rows_of(source, 256) or number == len(found) - 1
+        else:
+            assert [source, target] == longest
+    if not few_shapes:
+        # Like lengths are together: hardly any place of a target is padding.
+        places = sum(np.prod(batch.shape[::2]) for batch in found)
+        assert pairs.sides[1].sum() > 0.9 * places
+
+
+def test_a_pair_longer_than_a_batch_is_a_batch():
+    pairs = text.EncodedPairs([[5] * 90, [5]], [[5], [5]])
+    assert [batch.shape for batch in text.batches(pairs, [0, 1], 64)] == [(1, 2, 2), (1, 91, 2)]
+
+
+def test_the_order_of_an_epoch_depends_on_the_generator():
+    pairs = some_pairs(300, 100)
+    found, again, other = (
+        [
+            batch.indices.tolist()
+            for batch in text.training_batches(pairs, 256, np.random.default_rng(seed))
+        ]
+        for seed in (1, 1, 2)
     )
+    assert found == again != other
+    seen = sorted(itertools.chain(*found))
+    assert seen == sorted(itertools.chain(*other)) == pairs.not_too_long().tolist()
+    assert pairs.lengths[seen].max() <= text.LENGTHS[-1] < pairs.lengths.max()
 
 
 def test_a_batch_is_shifted_by_one():
-    pairs = text.EncodedPairs([[5, 6]], [[7, 8, 9]], np.array([4]))
-    (source, given), wanted = text.batch(pairs, [0], 6, rows=2)
-    assert source.tolist() == [[5, 6, 3, 0, 0, 0], [0] * 6]
-    assert given.tolist() == [[2, 7, 8, 9, 0, 0], [0] * 6]
-    assert wanted.tolist() == [[7, 8, 9, 3, 0, 0], [0] * 6]
+    pairs = text.EncodedPairs([[5, 6], [5]], [[7, 8, 9], [7]])
+    (source, given), wanted = text.Batch(np.array([0, 1]), 4, 5).arrays(pairs)
+    assert source.tolist() == [[5, 6, 3, 0], [5, 3, 0, 0]]
+    assert given.tolist() == [[2, 7, 8, 9, 0], [2, 7, 0, 0, 0]]
+    assert wanted.tolist() == [[7, 8, 9, 3, 0], [7, 3, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (1, 5), (5, 1), (1, 1), (2, 2)])
+def test_the_first_batches_show_what_varies(sizes):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        lengths = [tuple(int(rng.integers(1, 1 + size)) for size in sizes) for _ in range(4)]
+        batches = [text.Batch(np.arange(2), *both) for both in lengths]
+        found = translation_training._varied_first(batches)
+        assert sorted(map(id, found)) == sorted(map(id, batches))
+        first, second = (batch.shape[1:] for batch in found[:2])
+        for side in range(2):
+            assert (first[side] == second[side]) == (len({both[side] for both in lengths}) == 1)
 
 
 # Models
@@ -339,25 +388,116 @@ def test_steps_are_the_training_graph(name, positions, tokenizer, tokenizer_mode
     model = tiny(name, tokenizer_model, positions)
     english, german = translation_sample.generate(3, 5)
     pairs = text.encode_pairs(tokenizer, translation_data.Pairs(english, german))
-    (source, given), _ = text.batch(pairs, range(3), 16, rows=3)
-    whole = np.asarray(model((source, given)))
+    (source, given), _ = text.Batch(np.arange(3), 16, 16).arrays(pairs)
+    whole = array(model((source, given)))
     cache, memory = model.start(keras.ops.convert_to_tensor(source), 16)
     shortest = min(len(row) for row in pairs.target) + 1
     for place in range(3):
         logits, cache = model.step(keras.ops.convert_to_tensor(given[:, place]), cache, memory)
-        np.testing.assert_allclose(logits, whole[:, place], atol=2e-5)
+        np.testing.assert_allclose(array(logits), whole[:, place], atol=2e-5)
     assert shortest > 3 and np.abs(whole[:, 1] - whole[:, 2]).max() > 1e-2
 
     # And the file holds all of it, subwords included.
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded((source, given)), whole, atol=1e-6)
+    np.testing.assert_allclose(array(loaded((source, given))), whole, atol=1e-6)
     assert text.encode(loaded.tokenizer, german) == pairs.target
 
-    weights = np.asarray(model.alignments(source[:, :9], given[:, :5]))
-    assert weights.shape == (3, 5, 9)
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-    assert np.abs(weights[source[:, None, :9].repeat(5, 1) == 0]).max(initial=0) == 0
+
+@pytest.mark.parametrize("extra", [1, 5])
+@pytest.mark.parametrize(
+    "name, positions",
+    [("transformer", p) for p in translation.POSITIONS] + [("bahdanau", None), ("luong", None)],
+)
+def test_padding_changes_nothing_and_gets_no_weight(name, positions, extra, tokenizer_model):
+    model = tiny(name, tokenizer_model, positions)
+    source = np.array([[5, 6, 7, 8, 3], [9, 5, 3, 0, 0]], "int32")
+    given = np.array([[2, 7, 9, 11], [2, 8, 0, 0]], "int32")
+    real = given != 0
+
+    def pad(tokens):
+        return np.pad(tokens, [(0, 0), (0, extra)])
+
+    outputs = array(model((source, given)))
+    padded = array(model((pad(source), pad(given))))
+    np.testing.assert_allclose(padded[:, :4][real], outputs[real], atol=1e-5)
+    # The second row's sentence alone is as long as it is.
+    alone = array(model((source[1:, :3], given[1:, :2])))
+    np.testing.assert_allclose(outputs[1, :2], alone[0], atol=1e-5)
+
+    weights = array(model.alignments(pad(source), pad(given)))
+    assert weights.shape == (2, 4 + extra, 5 + extra)
+    np.testing.assert_allclose(weights[:, :4].sum(-1)[real], 1, atol=1e-5)
+    for row, length in enumerate((5, 3)):
+        tokens = real[row].sum()
+        assert (weights[row, :tokens, :length] > 0).all()
+        assert (weights[row, :tokens, length:] == 0).all()
+
+    # Decoding step by step, from a padded sentence.
+    steps = [model.start(keras.ops.convert_to_tensor(x), 6) for x in (source, pad(source))]
+    for token in ([2, 2], [7, 8]):
+        logits = []
+        for number, (cache, memory) in enumerate(steps):
+            said, cache = model.step(keras.ops.convert_to_tensor(token), cache, memory)
+            steps[number] = cache, memory
+            logits.append(array(said))
+        np.testing.assert_allclose(logits[1], logits[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", translation.MODELS)
+def test_masks_are_kept_through_every_layer(name, tokenizer_model, monkeypatch):
+    model = tiny(name, tokenizer_model)
+    source = np.array([[5, 6, 3, 0]], "int32")
+    given = np.array([[2, 7, 9, 0, 0, 0]], "int32")
+    seen, call = [], keras.layers.Layer.__call__
+
+    def spy(layer, *args, **kwargs):
+        output = call(layer, *args, **kwargs)
+        first = output[0] if isinstance(output, (list, tuple)) else output
+        if len(first.shape) == 3:
+            seen.append((layer, first.shape[1], masks.implicit(first)))
+        return output
+
+    children = [layer for layer in model.layers if layer is not model.tokenizer]
+    monkeypatch.setattr(keras.layers.Layer, "__call__", spy)
+    model((source, given), training=True)
+    for child in children:
+        found = [(length, mask) for layer, length, mask in seen if layer is child]
+        assert found or child.name == "bridge", child.name
+        for length, mask in found:
+            tokens = source if length == 4 else given
+            assert mask is not None and (array(mask) == (tokens != 0)).all(), child.name
+
+
+def test_files_of_earlier_versions_load(tokenizer_model, tmp_path):
+    model = tiny("transformer", tokenizer_model)
+    model.save(tmp_path / "model.keras")
+    inputs = np.array([[5, 6, 3]]), np.array([[2, 7]])
+    # They had KerasHub's layer of this name, and said nothing of what they need.
+    with (
+        zipfile.ZipFile(tmp_path / "model.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
+        assert "assets/layers/sentence_piece_tokenizer/vocabulary.spm" in new.namelist()
+        for member in new.namelist():
+            data = new.read(member)
+            if member == "config.json":
+                config = json.loads(data)
+                assert "sentencepiece" in config["config"].pop("needs")
+                data = json.dumps(config)
+            old.writestr(member, data)
+    loaded = model_files.load(tmp_path / "old.keras")
+    np.testing.assert_allclose(array(loaded(inputs)), array(model(inputs)), atol=1e-6)
+    assert loaded.tokenizer.proto == tokenizer_model
+
+
+@pytest.mark.parametrize("schedule", translation.SCHEDULES)
+def test_schedules_rise_to_the_rate_and_fall(schedule):
+    optimizer = translation_models.optimizer(2e-3, 100, schedule, 1000)
+    rates = [float(optimizer._learning_rate(step)) for step in (1, 50, 100, 500, 1000)]
+    np.testing.assert_allclose(rates[2], 2e-3, rtol=1e-4)
+    assert rates[0] < rates[1] < rates[2] > rates[3] > rates[4]
+    assert (rates[4] < 1e-6) == (schedule == "cosine")
 
 
 def test_positions_have_names():
@@ -371,7 +511,59 @@ def test_positions_know_the_order_of_words(tokenizer_model):
         model = tiny("transformer", tokenizer_model, positions)
         after, turned = model((source, given)), model((source[:, ::-1], given))
         # Without positions a reversed sentence would be the same to the decoder.
-        assert np.abs(np.asarray(after) - np.asarray(turned)).max() > 1e-3, positions
+        assert np.abs(array(after) - array(turned)).max() > 1e-3, positions
+
+
+def test_the_loss_of_evaluation_is_of_sentences(tokenizer_model):
+    model = tiny("luong", tokenizer_model)
+    logits = keras.random.normal((2, 3, 7), seed=0)
+    wanted = np.array([[4, 5, 3], [6, 3, 0]])
+    chosen = array(keras.ops.log_softmax(logits))[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1], [4, 5, 3, 6, 3]]
+    loss = model.compute_loss(y=keras.ops.convert_to_tensor(wanted), y_pred=logits, training=False)
+    np.testing.assert_allclose(float(loss), -chosen.sum() / 2, rtol=1e-5)
+
+
+# Scores
+
+
+def test_both_bleus():
+    references = ['Ein Mann sagt: "Hallo."', "Die Frau läuft schnell über die Straße."]
+    same, signatures = translation_scores.scores(references, references, "de")
+    np.testing.assert_allclose(list(same.values()), 100)
+    assert "case:mixed" in signatures["bleu"] and "tok:13a" in signatures["bleu"]
+    assert "tok:none" in signatures["tokenized_bleu"]
+    # Case and the kind of quotation marks count for the first alone.
+    other = ["ein mann sagt: „Hallo.“", "die frau läuft schnell über die straße."]
+    scores, _ = translation_scores.scores(other, references, "de")
+    np.testing.assert_allclose(scores["tokenized_bleu"], 100)
+    assert 10 < scores["bleu"] < 70
+    assert translation_scores.tokenized(references[:1], "de") == ['ein mann sagt : " hallo . "']
+    assert translation_scores.tokenized(["Olá, Mundo."], "xx") == ["olá , mundo ."]
+
+
+# Progress
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress(terminal, monkeypatch, capsys):
+    now = [0.0]
+    clock = types.SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(translation_training, "time", clock)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    progress = translation_training.Progress(1, [600, 600, 1200, 600])
+    progress.on_epoch_begin(1)
+    for step in range(4):
+        now[0] += 40
+        progress.on_train_batch_end(step, {"loss": 4.0 - step})
+    progress.on_epoch_end(1)
+    out = capsys.readouterr().out
+    # Steps end after 40, 80, 120 and 160 s: one line in a minute, that of 80 s.
+    line = "step 2/4  loss 3.000  15 tokens/s  1:20 left\n"
+    if terminal:
+        assert out.count("\r") == 4 and "2/4  loss 3.000  15 tokens/s  1:20 left" in out
+    else:
+        assert out == f"epoch 2, {line}epoch 2, step 4/4  loss 1.000  19 tokens/s  0:00 left\n"
+    assert progress.seconds == 160
 
 
 # The program
@@ -401,7 +593,22 @@ def test_the_run_leaves_what_it_says(folder, finished):
     wanted = lines(folder, "test_2016_flickr.de.gz")
     score = sacrebleu.corpus_bleu(translations, [wanted]).score
     np.testing.assert_allclose(said["test_bleu"], score)
+    assert said["tokenized_bleu_signature"].endswith(sacrebleu.__version__)
+    assert said["test_tokenized_bleu"] != score
     model = translation_prediction.load(finished, "examples.translation")
+    # The model that is kept has the mean of the weights, which the last epoch was measured with.
+    pairs = text.encode_pairs(
+        model.tokenizer,
+        translation_data.Pairs(lines(folder, "val.en.gz"), lines(folder, "val.de.gz")),
+    )
+    total = 0.0
+    for place in range(20):
+        batch = text.Batch(np.array([place]), *pairs.sides[:, place].tolist())
+        inputs, wanted = batch.arrays(pairs)
+        logits = keras.ops.log_softmax(model(inputs), axis=-1)
+        total -= np.take_along_axis(array(logits), wanted[..., None], axis=-1).sum()
+    loss = said["epochs"][-1]["validation_loss"]
+    np.testing.assert_allclose(loss, total / pairs.sides[1].sum(), rtol=1e-4)
     greedily = translation_prediction.Translate(model, 1)(lines(folder, "test_2016_flickr.en.gz"))
     score = sacrebleu.corpus_bleu(greedily, [wanted]).score
     np.testing.assert_allclose(said["test_greedy_bleu"], score)
@@ -437,17 +644,26 @@ def test_interrupted_run_resumes_to_the_same_figures(
 def test_a_fresh_process_translates(folder, finished, tmp_path):
     english = lines(folder, "test_2016_flickr.en.gz")[:3]
     picture = tmp_path / "alignment.png"
-    command = [sys.executable, "-m", "examples.translation", "translate", str(finished), *english]
+    unknown = ["", "日本"]
+    command = [sys.executable, "-m", "examples.translation", "translate", str(finished)]
+    backend = keras.backend.backend()
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    # What TensorFlow would say at its start.
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     done = subprocess.run(
-        [*command, "--beams", "2", "--picture", str(picture)],
+        [*command, *unknown, *english, "--beams", "2", "--picture", str(picture)],
         cwd=tmp_path,
-        env={**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)},
+        env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
     expected = (finished / "test.txt").read_text(encoding="utf-8").split("\n")[:3]
-    assert done.stdout.split("\n")[:-1] == expected
+    assert done.stdout.split("\n")[:-1] == ["", "", *expected]
+    assert done.stderr.splitlines() == [
+        "'' has no words, so it is not translated.",
+        "'日本' has no words that the model has seen, so it is not translated.",
+    ]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -482,6 +698,8 @@ def test_recurrent_models_run(folder, tmp_path, name):
         ["--vocabulary-size", "10"],
         ["--dropout", "1"],
         ["--positions", "none"],
+        ["--learning-rate", "0"],
+        ["--schedule", "constant"],
         ["--data-dir", "x", "--sample"],
         ["translate"],
         ["translate", "runs/translation-transformer"],
@@ -500,11 +718,63 @@ def test_positions_of_recurrent_models_are_refused(tmp_path, capsys):
     assert "--positions is for the transformer" in capsys.readouterr().err
 
 
-def test_other_backend_is_refused(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("command", [["--sample"], ["translate", "{}", "A man."]])
+def test_a_missing_package_is_named_with_all_others(command, monkeypatch, tmp_path, capsys):
+    with RunDirectory(tmp_path / "run", translation.PROGRAM) as run:
+        run.begin({})
+        run.finish()
+    keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).save(
+        tmp_path / "run" / "model.keras"
+    )
+
+    def fail(name):
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    assert main("--sample") == 2
-    assert "Set KERAS_BACKEND=tensorflow" in capsys.readouterr().err
+    monkeypatch.setattr(translation, "importlib", types.SimpleNamespace(import_module=fail))
+    assert main(*(part.format(tmp_path / "run") for part in command)) == 2
+    err = capsys.readouterr().err
+    assert "No module named 'keras'" in err and err.count("\n") == 1
+    assert "pip install filelock sentencepiece sacrebleu sacremoses matplotlib" in err
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is TensorFlow")
+def test_other_backends_need_no_tensorflow(tmp_path):
+    program = (
+        "import sys\n"
+        "for name in ('tensorflow', 'tensorflow_text', 'tensorflow_datasets', 'keras_hub'):\n"
+        "    sys.modules[name] = None\n"
+        "from examples import translation_training, translation_text\n"
+        "proto = translation_text.learn_tokenizer(['ein hund', 'a dog'], 400)\n"
+        "tokenizer = translation_text.SentencePieceTokenizer(proto)\n"
+        "print(translation_text.decode(tokenizer, translation_text.encode(tokenizer, ['a dog'])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['a dog']\n"
+
+
+def test_what_is_imported_is_what_is_named():
+    imported = set()
+    for path in [*(ROOT / "examples").glob("translation*.py"), ROOT / "examples/run_directory.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module.split(".")[0])
+    # The backend, and one source of sentences among others.
+    given = {"keras", "numpy", "keras_attention", "examples", "tensorflow", "tensorflow_datasets"}
+    assert imported - given - sys.stdlib_module_names == set(translation.PACKAGES)
+    assert f"pip install {' '.join(translation.PACKAGES)}\n" in translation.__doc__
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    extras = setup[setup.index("EXAMPLES = [") : setup.index("setup(")]
+    assert all(f'"{package}' in extras for package in translation.PACKAGES)
 
 
 def test_translate_without_a_usable_model(tmp_path, capsys):
@@ -522,3 +792,10 @@ def test_translate_without_a_usable_model(tmp_path, capsys):
     model.save(tmp_path / "run" / "model.keras")
     assert main("translate", tmp_path / "run", "Hello.") == 2
     assert "it is a Sequential" in capsys.readouterr().err
+    assert main("translate", tmp_path / "run" / "model.keras", "Hello.") == 2
+    assert f"Give the folder that it is in: {tmp_path / 'run'}" in capsys.readouterr().err
+    assert main("translate", tmp_path / "run", "Hello.", tmp_path / "run") == 2
+    assert "is a folder, and was given as a sentence" in capsys.readouterr().err
+    (tmp_path / "run" / "model.keras").write_bytes(bytes(1000))
+    assert main("translate", tmp_path / "run", "Hello.") == 2
+    assert "model.keras holds zeros" in capsys.readouterr().err
