@@ -7,6 +7,7 @@ import pathlib
 import re
 import zlib
 
+import keras
 import numpy as np
 import pytest
 
@@ -101,6 +102,47 @@ def test_layers_have_words_of_their_own_by_name():
     assert data["texts"] == [TARGET, SOURCE]
 
 
+def test_what_is_left_out_is_said_as_a_share_of_its_query():
+    scores = weights(2, 3, 4)
+    page = attention_page(scores, ["a", None, "b"], [None, "x", "y", None])
+    expected = scores[:, [0, 2]][..., [0, 3]].sum(axis=-1) / scores[:, [0, 2]].sum(axis=-1)
+    np.testing.assert_allclose(data_of(page)["layers"][0]["others"], expected, atol=1e-4)
+    page = attention_page(scores, ["a", None, "b"], ["w", "x", "y", "z"])
+    assert data_of(page)["layers"][0]["others"] is None
+
+
+def test_a_layer_that_pools_needs_no_words_for_its_queries():
+    scores = {"block": weights(2, 7, 7), "one": weights(1, 1, 7), "two": weights(1, 2, 7)}
+    data = data_of(attention_page(scores, SOURCE))
+    assert [layer["pools"] for layer in data["layers"]] == [False, True, True]
+    sides = [
+        [data["texts"][layer[side]] for side in ("queries", "keys")] for layer in data["layers"]
+    ]
+    assert sides == [
+        [SOURCE, SOURCE],
+        [["learned query"], SOURCE],
+        [["query 1", "query 2"], SOURCE],
+    ]
+    keys_alone = attention_page({"one": scores["one"]}, None, SOURCE)
+    assert data_of(keys_alone)["layers"][0]["pools"]
+
+
+@pytest.mark.parametrize("backend", ["keras", "torch", "ml_dtypes"])
+def test_weights_in_bfloat16(backend):
+    scores = weights(2, 3, 3)
+    if backend == "torch":
+        torch = pytest.importorskip("torch")
+        rounded = torch.tensor(scores).to(torch.bfloat16).requires_grad_()
+        exact = rounded.detach().float().numpy()
+    else:
+        rounded = keras.ops.cast(scores, "bfloat16")
+        exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
+        if backend == "ml_dtypes":
+            rounded = exact.astype(pytest.importorskip("ml_dtypes").bfloat16)
+    page = attention_page([rounded[None]], ["a", "b", "c"])
+    np.testing.assert_allclose(stored(page, 0, 1), exact[1], atol=2e-5)
+
+
 def test_names_of_0_1_0_find_their_words():
     scores = {"decoder/attention": weights(6, 6), "decoder/cross_attention": weights(6, 7)}
     keys = {"decoder/attention": TARGET, "decoder/context_attention": SOURCE}
@@ -135,11 +177,15 @@ def opened(browser, tmp_path):
     """A function that opens a page; what it asks of a network, or complains of, fails the test."""
     complaints, contexts = [], []
 
-    def open_page(scores, *tokens, width=1280, scheme="light", **options):
+    def open_page(scores, *tokens, width=1280, scheme="light", touch=False, **options):
         path = tmp_path / "page.html"
         attention_page(scores, *tokens, path=path, **options)
         context = browser.new_context(
-            viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,
+            offline=True,
+            has_touch=touch,
+            is_mobile=touch,
         )
         contexts.append(context)
         context.set_default_timeout(PATIENCE)
@@ -263,6 +309,86 @@ def test_any_word_is_text(opened):
     assert shown[:5] == [*ODD[:4], "a\\u2028b"]
     assert shown[5:] == ["\\ud800", "\\u202eabc", "∅", "␣", "↵", *ODD[10:]]
     assert page.locator("main script, main b b, main img").count() == 0
+
+
+def test_pooling_has_headings_of_its_own(opened):
+    page = opened({"block": weights(2, 7, 7), "pool": weights(1, 1, 7)}, SOURCE)
+    headings = page.locator("#queries-name, #keys-name")
+    assert headings.all_inner_texts() == ["Queries", "Keys"]
+    page.select_option("#layer", label="pool")
+    expect(page, "#queries-name").to_have_text("Pooling")
+    assert headings.all_inner_texts() == ["Pooling", "Words"]
+    assert page.locator("#chosen").inner_text() == "Attended to most"
+    assert_table(page, weights(1, 1, 7)[0, 0], SOURCE)
+    assert "learned queries" in page.locator("#axes").inner_text()
+    page.select_option("#layer", label="block")
+    expect(page, "#queries-name").to_have_text("Queries")
+
+
+def test_weight_on_other_positions_is_a_line(opened):
+    scores = np.zeros((2, 3, 3), "float32")
+    scores[:] = [[0.5, 0.38, 0.12], [1, 0, 0], [0, 0, 1]]
+    scores[1] = np.eye(3)[[0, 1, 1]]
+    page = opened(scores, ["a", "b", "c"], ["a", "b", None])
+    others = page.locator("#others")
+    # The mean of (0.12, 0, 1) and of none.
+    assert others.inner_text() == "19% on other positions"
+    page.locator("#heads input[value='0']").check(force=True)
+    word(page, "queries", 0).hover()
+    expect(page, "#others").to_have_text("12% on other positions")
+    word(page, "queries", 1).hover()
+    expect(page, "#others").to_have_text("")
+    word(page, "queries", 2).hover()
+    expect(page, "#others").to_have_text("100% on other positions")
+    word(page, "keys", 0).hover()
+    expect(page, "#others").to_have_text("")
+
+
+def test_all_pairs_have_labels_and_as_many_as_there_is_room_for(opened):
+    page = opened(SCORES["cross"], TARGET, SOURCE)
+    assert page.locator("#rows span").all_inner_texts() == TARGET
+    assert page.locator("#columns span").all_inner_texts() == SOURCE
+    word(page, "queries", 2).hover()
+    expect(page, "#rows .chosen").to_have_text("laufen")
+    assert page.locator("#columns .chosen").count() == 0
+    # A label is beside its row.
+    row, matrix = (page.locator(s).bounding_box() for s in ("#rows .chosen", "#matrix"))
+    middle = (row["y"] + row["height"] / 2 - matrix["y"]) / matrix["height"]
+    assert abs(middle - 2.5 / 6) < 0.03
+    long = opened(weights(200, 200), [f"word{n}" for n in range(200)], width=390)
+    labels = long.locator("#columns span").all_inner_texts()
+    assert 5 < len(labels) < 60 and labels[0] == "word0"
+    boxes = long.locator("#columns span").evaluate_all(
+        "all => all.map(span => span.getBoundingClientRect().left)"
+    )
+    assert (np.diff(boxes) > 9).all()
+
+
+def test_a_finger_taps(opened):
+    page = opened(SCORES["cross"], TARGET, SOURCE, width=390, touch=True)
+    assert page.locator("#pair").inner_text() == "Tap a word to see what it attends to."
+    assert page.locator(".tapping").is_visible() and page.locator(".pointing").is_hidden()
+    word(page, "queries", 1).tap()
+    expect(page, "#chosen").to_have_text("“Hunde” attends to")
+    assert "Tap" in page.locator("#pair").inner_text()
+    word(page, "keys", 2).tap()
+    weight = SCORES["cross"].mean(axis=0)[1, 2]
+    expect(page, "#pair").to_have_text(f"“Hunde” → “run”: {weight:.4f}")
+    expect(page, "#chosen").to_have_text("“Hunde” attends to")
+    word(page, "keys", 2).tap()
+    expect(page, "#chosen").to_have_text("“run” is attended to by")
+    word(page, "keys", 2).tap()
+    expect(page, "#pair").to_have_text("Tap a word to see what it attends to.")
+
+
+def test_words_of_any_length_leave_the_page_as_it_is(opened):
+    words = ["x" * 100_000, "😀" * 50_000, *SOURCE[2:]]
+    page = opened({"n" * 5000: weights(2, 7, 7), "b": weights(2, 7, 7)}, words, width=390)
+    word(page, "queries", 0).hover()
+    expect(page, "#chosen").to_contain_text("x…")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.documentElement.scrollHeight") < 4000
+    assert "\ufffd" not in page.locator("main").inner_text()
 
 
 def luminance(colour):

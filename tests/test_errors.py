@@ -1381,6 +1381,11 @@ ROWS = {
         ValueError,
         r"`length_penalty` must be a finite number of at least 0\. Received: length_penalty=-0\.5",
     ),
+    "a length penalty beyond float32": (
+        lambda: beam_search(length_penalty=1e6),
+        ValueError,
+        r"`length_penalty` must be a number whose .* Received: length_penalty=1000000\.0, max_tok",
+    ),
     "a compiled function that is none": (
         lambda: generation.compiled(None, keras.layers.Dense(1)),
         TypeError,

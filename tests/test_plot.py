@@ -46,6 +46,20 @@ def assert_all_within(figure):
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, box
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["<script>", "</style>", "\"'", "$x^$", "\u2028", "x" * 100_000, "\u05e1\u202e", "\ud800"],
+)
+def test_any_word_name_and_title_is_drawn(word):
+    scores = {word: weights(1, 3, 3), "other": weights(1, 3, 3)}
+    figure = plot_attention(scores, [word, "a", "b"], title=word)
+    rendered(figure)
+    visible = words.visible(word)
+    expected = visible if len(visible) < 100 else "x" * 99 + "…"
+    assert figure.get_suptitle() == panels(figure)[0].get_title() == expected
+    assert said(panels(figure)[0].yaxis)[0] == (visible if len(visible) < 25 else "x" * 23 + "…")
+
+
 def assert_apart(axis, renderer, vertical):
     """Words at an axis do not overlap, and are of a size to be read."""
     labels = [label for label in axis.get_ticklabels() if label.get_text()]

@@ -100,7 +100,14 @@ def beam_search(
         copies=num_beams,
     )
     # Rounded alike everywhere: then a score can be equal to its bound, and never above it.
-    penalties = [float(np.float32(((5 + n) / 6) ** length_penalty)) for n in range(max_tokens + 1)]
+    with np.errstate(over="ignore"):
+        penalties = (((5 + np.arange(max_tokens + 1)) / 6) ** length_penalty).astype("float32")
+    if not np.isfinite(penalties).all():
+        raise ValueError(
+            "`length_penalty` must be a number whose ((5 + n) / 6)^length_penalty is finite for "
+            f"n = `max_tokens`. Received: length_penalty={length_penalty}, max_tokens={max_tokens}"
+        )
+    penalties = penalties.tolist()
     candidates = num_beams * (1 + len(steps.stop_tokens))
 
     def undecided(t, tokens, leaves, live, finished, lost):

@@ -155,8 +155,9 @@ function element(name, content, attributes = {}) {
 }
 
 function short(word, letters = LONG.elsewhere) {
-  const all = word.length > 2 * letters ? Array.from(word.slice(0, 2 * letters)) : Array.from(word);
-  return all.length > letters ? `${all.slice(0, letters - 1).join("")}…` : word;
+  // A letter has two units at most, so that one more than fits is among these.
+  const start = Array.from(word.slice(0, 2 * letters + 2));
+  return start.length > letters ? `${start.slice(0, letters - 1).join("")}…` : word;
 }
 
 /** Words beside the rows and above the columns of all pairs, every few where not all have room. */
@@ -351,6 +352,8 @@ function point(side, place) {
 
 function keep(side, place) {
   const again = shown.kept && shown.chosen.side === side && shown.chosen.place === place;
+  // A mouse goes on pointing at the word; a finger has left it.
+  if (again && tapping.matches) return choose(null);
   const order = choose({ side, place }, !again);
   const list = $(other(side));
   if (!again && !inColumns()) {

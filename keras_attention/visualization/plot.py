@@ -9,6 +9,7 @@ READABLE, SMALL = 0.17, 0.13
 # What a panel may measure, in inches.
 SMALLEST, LARGEST = 1.4, 14.0
 LONGEST_WORD = 24
+LONGEST_HEADING = 100
 COLUMNS = 4
 # Inches of a letter beside a panel, between panels, and around all.
 LETTER, BETWEEN, AROUND = 0.065, 0.4, 1.4
@@ -68,6 +69,7 @@ def plot_attention(scores, query_tokens=None, key_tokens=None, title=None, cmap=
             widths[column] = max(widths[column], _inches(layer.weights.shape[2], unit))
         heights.append(max(_inches(layer.weights.shape[1], unit) for layer, _ in row))
     said = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
+    title = _short(words.visible(str(title)), LONGEST_HEADING) if title else None
     family = fonts.families([*said, *(layer.name for layer in layers), title or ""])
     text = {"parse_math": False, "usetex": False, "fontfamily": family}
 
@@ -124,7 +126,11 @@ def _heading(layers, layer, head):
     parts = [layer.name] if layer.name and len(layers) > 1 else []
     if len(layer.weights) > 1:
         parts.append(f"head {head + 1}")
-    return ", ".join(parts)
+    return _short(", ".join(parts), LONGEST_HEADING)
+
+
+def _short(word, letters):
+    return word if len(word) <= letters else word[: letters - 1] + "…"
 
 
 def _label(axis, said, inches, text, **options):
@@ -134,9 +140,6 @@ def _label(axis, said, inches, text, **options):
         return
     pitch = 72 * inches / len(said)
     step = math.ceil(6.5 / pitch)
-    shown = [
-        word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…"
-        for word in said[::step]
-    ]
+    shown = [_short(word, LONGEST_WORD) for word in said[::step]]
     size = min(9, 0.8 * step * pitch)
     axis.set_ticks(range(0, len(said), step), shown, fontsize=size, **text, **options)
