@@ -24,7 +24,8 @@ def losses(make, scope):
     ids = keras.Input((4,), dtype="int32")
     x = keras.layers.Embedding(5, 8, mask_zero=True)(ids)
     with scope:
-        model = keras.Model(ids, make()(x))
+        x = make()(x)
+    model = keras.Model(ids, x)
     model.compile(keras.optimizers.SGD(0.5), "mse")
     targets = np.random.default_rng(0).normal(size=(2, 4, 8))
     return model.fit(IDS, targets, epochs=3, shuffle=False, verbose=0).history["loss"]
@@ -43,3 +44,15 @@ def test_small_layers_are_left_as_they_are():
     scope = keras.RematScope(mode="larger_than", output_size_threshold=10**6)
     expected = losses(LAYERS["dropout"], contextlib.nullcontext())
     np.testing.assert_allclose(losses(LAYERS["dropout"], scope), expected, rtol=1e-6)
+
+
+def test_a_model_made_within_the_scope():
+    # Keras then hands `training` itself to JAX, which traces it.
+    with keras.RematScope(mode="full"):
+        x = keras.Input((4, 8))
+        model = keras.Model(x, ka.MultiHeadAttention(2, 4)(x))
+    if keras.backend.backend() == "tensorflow":
+        pytest.skip("Keras's Functional does not train in a RematScope on TensorFlow")
+    model.compile("sgd", "mse")
+    zeros = np.zeros((2, 4, 8), "float32")
+    assert np.isfinite(model.fit(zeros, zeros, verbose=0).history["loss"]).all()

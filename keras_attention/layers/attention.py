@@ -517,7 +517,8 @@ class Attention(Decoding, ExactInputs):
                 "soft_cap": self.logit_soft_cap,
                 "sink": self.sink if self.use_sink else None,
                 "normalization": normalization,
-                "dropout": self.dropout if training else 0.0,
+                # The rate first: JAX may have traced `training`.
+                "dropout": self.dropout if self.dropout and training else 0.0,
                 "seed": self._dropout_layer.seed_generator if self.dropout else None,
                 "return_scores": return_scores,
                 **position,

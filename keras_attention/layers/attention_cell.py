@@ -434,7 +434,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         query = ops.cast(query, attention.compute_dtype)
         attended = attention._attend(
             self._project_query(query),
-            memory.dropped if training and memory.dropped is not None else memory.value,
+            memory.dropped if memory.dropped is not None and training else memory.value,
             memory.key,
             mask=() if memory.mask is None else [ops.expand_dims(memory.mask, (1, 2))],
             key_mask=memory.mask,

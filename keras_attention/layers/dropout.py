@@ -10,7 +10,7 @@ class Dropout(keras.layers.Dropout):
     """`Dropout` that is fast under XLA on CPU."""
 
     def call(self, inputs, training=False):
-        if training and self.rate:
+        if self.rate and training:
             return primitives.dropout(inputs, self.rate, self.seed_generator)
         return inputs
 
