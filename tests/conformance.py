@@ -242,6 +242,33 @@ def check_compiled_is_eager(case, jit_compile):
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+def check_training_in_float16(case):
+    """With Keras's scaled losses, of which a gradient that is not finite would lower the scale."""
+    layer, symbols, arrays = case.make(dtype="mixed_float16"), case.symbols(lengths=False), []
+    for array in case.arrays():
+        if case.float_inputs:
+            # Padding at the end of a row.
+            array[1, -2:] = 0
+        arrays.append(array)
+    inputs = [keras.layers.Masking()(x) for x in symbols] if case.float_inputs else symbols
+    output = outputs_of(case.call(layer, inputs))[0]
+    model = keras.Model(alone(symbols), keras.layers.Dense(2, dtype="mixed_float16")(output))
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), 2.0**10)
+    # As a graph only where a step without one would be compiled piece by piece.
+    eagerly = keras.backend.backend() != "jax"
+    model.compile(optimizer, "mse", run_eagerly=eagerly, jit_compile=not eagerly)
+    target = np.random.default_rng(1).normal(size=model(alone(arrays)).shape)
+    before = [numpy(weight) for weight in model.trainable_weights]
+    for _ in range(2):
+        assert np.isfinite(model.train_on_batch(alone(arrays), target))
+    assert float(numpy(optimizer.dynamic_scale)) == 2.0**10, "a gradient was not finite"
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        after = numpy(weight)
+        assert np.isfinite(after).all(), weight.path
+        if not weight.path.endswith("key/bias"):
+            assert np.abs(after - old).max() > 0, f"{weight.path} did not move"
+
+
 def check_one_training_step(case, jit_compile):
     layer = case.make()
     symbols = case.symbols(lengths=False)

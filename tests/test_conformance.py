@@ -422,6 +422,11 @@ def test_one_training_step(case, jit_compile):
 
 
 @every_case
+def test_training_in_float16(case):
+    conformance.check_training_in_float16(case)
+
+
+@every_case
 def test_empty_rows(case):
     conformance.check_empty_rows(case)
 
