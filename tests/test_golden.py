@@ -1,0 +1,176 @@
+"""Files of every release load for ever: `golden/<version>/`, written once on each backend.
+
+See `golden/write.py` for what is in them. Every run reads one file of each case, another on each
+backend; the slow part reads all others.
+"""
+
+import inspect
+import json
+import tarfile
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import saving
+from tests.golden.cases import CASES
+from tests.golden.write import ANSWERS, FOLDER, MODEL, WEIGHTS, answers
+
+BACKENDS = ("jax", "tensorflow", "torch")
+ARCHIVES = sorted(FOLDER.glob("*/*.tar.xz"))
+# Beside the largest output. Backends round sums in their own order.
+TOLERANCES = {"bfloat16": 0.03, "float16": 4e-3, "float32": 2e-5, "int32": 0}
+
+
+def version_of(path):
+    """A version as numbers: "0.10.1" is after "0.9.0"."""
+    return tuple(map(int, path.parent.name.split(".")))
+
+
+def released(case):
+    """The archives that a case is in."""
+    since = tuple(map(int, case.since.split(".")))
+    return [path for path in ARCHIVES if version_of(path) >= since]
+
+
+def every_file():
+    """Each case with each archive, all but one of them slow."""
+    turn = BACKENDS.index(keras.backend.backend())
+    for number, (name, case) in enumerate(CASES.items()):
+        archives = released(case)
+        for place, path in enumerate(archives):
+            quick = place == (number + turn) % len(archives)
+            yield pytest.param(
+                path, name, id=f"{name}-{path.parent.name}-{path.name.split('.')[0]}",
+                marks=() if quick else pytest.mark.slow,
+            )  # fmt: skip
+
+
+@pytest.fixture(scope="module", name="unpacked")
+def _unpacked(tmp_path_factory):
+    """The folder of an archive's files."""
+    folders = {}
+
+    def folder_of(path):
+        if path not in folders:
+            folders[path] = tmp_path_factory.mktemp("golden")
+            with tarfile.open(path) as archive:
+                archive.extractall(folders[path], filter="data")
+        return folders[path]
+
+    return folder_of
+
+
+def check(case, model, stored):
+    inputs = [stored[f"input_{i}"] for i in range(len(case.inputs))]
+    arrays, dtypes = answers(case, model, inputs)
+    assert dtypes == list(stored["dtypes"])
+    for index, (array, dtype) in enumerate(zip(arrays, dtypes, strict=True)):
+        expected = stored[f"output_{index}"]
+        tolerance = case.tolerance or TOLERANCES[dtype]
+        np.testing.assert_allclose(
+            array, expected, rtol=0, atol=tolerance * np.abs(expected).max(), err_msg=str(index)
+        )
+
+
+@pytest.mark.parametrize(("path", "name"), every_file())
+def test_files_of_every_release_load(path, name, unpacked):
+    case, file = CASES[name], str(unpacked(path) / name)
+    with np.load(file + ANSWERS) as stored:
+        check(case, keras.saving.load_model(file + MODEL), stored)
+        model = case.make()
+        if case.change is not None:
+            case.change(model)
+        model.load_weights(file + WEIGHTS)
+        check(case, model, stored)
+
+
+def test_every_release_was_written_on_every_backend():
+    written = {}
+    for path in ARCHIVES:
+        written.setdefault(path.parent.name, []).append(path.name)
+    assert "0.1.0" in written
+    for version, names in written.items():
+        assert names == [f"{backend}.tar.xz" for backend in BACKENDS], version
+
+
+@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_every_file_has_a_case(path):
+    expected = {
+        name + suffix
+        for name, case in CASES.items()
+        if path in released(case)
+        for suffix in (MODEL, WEIGHTS, ANSWERS)
+    }
+    with tarfile.open(path) as archive:
+        assert set(archive.getnames()) == expected
+
+
+def test_the_golden_files_stay_small():
+    assert sum(path.stat().st_size for path in ARCHIVES) < 3e6
+
+
+def configs(value):
+    """The name and the configuration of every object in that of a model."""
+    if isinstance(value, dict):
+        if "class_name" in value and isinstance(value.get("config"), dict):
+            yield value.get("registered_name") or value["class_name"], value["config"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from configs(item)
+
+
+@pytest.fixture(scope="module", name="values")
+def _values(unpacked):
+    """Of each registered class: of each argument, the values that it has in golden models.
+
+    Of cases that are in no release yet, in the models that the next one will write.
+    """
+    found = {}
+    for name, case in CASES.items():
+        archives = released(case)
+        if archives:
+            with zipfile.ZipFile(unpacked(archives[-1]) / (name + MODEL)) as file:
+                config = json.loads(file.read("config.json"))
+        else:
+            config = json.loads(json.dumps(keras.saving.serialize_keras_object(case.make())))
+        for registered, arguments in configs(config):
+            seen = found.setdefault(registered, {})
+            for argument, value in arguments.items():
+                seen.setdefault(argument, set()).add(json.dumps(value, sort_keys=True))
+    return found
+
+
+REGISTERED = {
+    name: cls
+    for name, cls in keras.saving.get_custom_objects().items()
+    if name.startswith(f"{saving.PACKAGE}>")
+}
+
+
+# `Hard("reinforce")` is chosen by `HardAttention`, whose own argument is in its configuration.
+NEVER_SAVED = {(f"{saving.PACKAGE}>Hard", "gradient")}
+
+
+def has_default(cls, argument):
+    for owner in cls.__mro__:
+        own = inspect.signature(owner.__init__).parameters.get(argument)
+        if own is not None:
+            return own.default is not own.empty
+    return False
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_every_class_and_argument_has_a_case(name, values):
+    assert name in values, f"{name} needs a case in tests/golden/cases.py"
+    cls = REGISTERED[name]
+    for argument in saving.constructor_arguments(cls, stop=saving.ConfigurableLayer):
+        if (name, argument) in NEVER_SAVED:
+            continue
+        found = values[name].get(argument, set())
+        assert len(found) >= 1 + has_default(cls, argument), (
+            f"`{argument}` of {name} needs cases in tests/golden/cases.py: one with its default, "
+            f"if it has one, and one with another value. Found: {sorted(found)}"
+        )
