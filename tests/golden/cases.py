@@ -86,7 +86,9 @@ class Peaked(regularizers.Regularizer):
 
 def outputs(model, inputs):
     """What the model gives, and its losses where it has some."""
-    found = keras.tree.flatten(model(inputs if len(inputs) > 1 else inputs[0]))
+    # A `Sequential` has no `input`, and takes one.
+    inputs = inputs if isinstance(getattr(model, "input", None), list) else inputs[0]
+    found = keras.tree.flatten(model(inputs))
     return found + ([sum(model.losses)] if model.losses else [])
 
 
@@ -537,8 +539,13 @@ def embedded():
 
 CASES["embedding"] = Case(embedded, (IDS,))
 CASES["classifier"] = Case(classifier, (IDS,))
-CASES["classifier-mixed_bfloat16"] = Case(lambda: classifier(dtype="mixed_bfloat16"), (IDS,))
-CASES["classifier-mixed_float16"] = Case(lambda: classifier(dtype="mixed_float16"), (IDS,))
+# The last layer gives float32 of what was computed in half precision.
+CASES["classifier-mixed_bfloat16"] = Case(
+    lambda: classifier(dtype="mixed_bfloat16"), (IDS,), tolerance=0.03
+)
+CASES["classifier-mixed_float16"] = Case(
+    lambda: classifier(dtype="mixed_float16"), (IDS,), tolerance=4e-3
+)
 
 for dtype in ("mixed_bfloat16", "mixed_float16", "float16"):
     of_layer(
