@@ -86,7 +86,10 @@ def _stored(data):
 
 
 def main():
-    path = FOLDER / keras_attention.__version__ / f"{keras.backend.backend()}.tar.xz"
+    version = keras_attention.__version__
+    if not version.replace(".", "").isdigit():
+        raise SystemExit(f"{version} is no release: set the version in version.py first.")
+    path = FOLDER / version / f"{keras.backend.backend()}.tar.xz"
     if path.exists():
         raise SystemExit(f"{path} exists. What a release wrote is never written again.")
     path.parent.mkdir(exist_ok=True)
