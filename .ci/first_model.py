@@ -17,6 +17,7 @@ IDS = np.array([[1, 2, 3, 0], [4, 5, 0, 0], [6, 7, 8, 9]], "int32")
 
 
 def save():
+    """Trains a model, and writes it, its export and a page of its attention."""
     ids = keras.Input((None,), dtype="int32")
     x = keras_attention.ScaledEmbedding(10, 8, mask_zero=True)(ids)
     x = keras_attention.SinCosPositionEmbedding()(x)
@@ -32,6 +33,7 @@ def save():
 
 
 def load():
+    """Reads what `save` wrote, in another process."""
     import tensorflow as tf
 
     expected = np.load("first.npy")

@@ -53,7 +53,8 @@ def unmentioned(old, new, text):
     for name, line in by_name(new).items():
         if old.get(name) == line:
             continue
-        names = set(re.findall(r"\w+", name.removeprefix(api_snapshot.PACKAGE)))
+        # Of `p.scores.Dot.call`, one of "Dot" and "call"; the name of the module is not enough.
+        names = set(re.findall(r"[A-Z]\w*|\w+(?=\W*$)", name)) - {"BUILTIN"}
         if name in old:
             names |= set(arguments_of(line)) - set(arguments_of(old[name]))
         if not any(re.search(rf"\b{re.escape(n)}\b", text) for n in names - {"self"}):
