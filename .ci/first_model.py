@@ -29,7 +29,8 @@ def save():
     model.save("first.keras")
     model.export("first", verbose=False)
     np.save("first.npy", model.predict(IDS, verbose=0))
-    attention_page(collect_attention(model, IDS)["block"][0], ["a", "b", "c", None], path="a.html")
+    weights = collect_attention(model, IDS)["block/attention"][0]
+    attention_page(weights, ["a", "b", "c", None], path="a.html")
 
 
 def load():
@@ -39,8 +40,8 @@ def load():
     expected = np.load("first.npy")
     loaded = keras.saving.load_model("first.keras")
     np.testing.assert_allclose(loaded.predict(IDS, verbose=0), expected, rtol=1e-5)
-    served = tf.saved_model.load("first").serve(IDS)
-    np.testing.assert_allclose(served.numpy(), expected, rtol=1e-5)
+    exported = tf.saved_model.load("first")
+    np.testing.assert_allclose(exported.serve(IDS).numpy(), expected, rtol=1e-5)
     # The page has its script and its style, which are files of the package.
     page = pathlib.Path("a.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "<script" in page and "<style" in page
