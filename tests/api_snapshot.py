@@ -21,7 +21,14 @@ LISTED = re.compile(r"^::: ([\w.]+)\n +options:\n +members: \[(.*)\]$", re.MULTI
 def snapshot():
     """The lines of the file, sorted."""
     pages = (page.read_text(encoding="utf-8") for page in sorted(ROOT.glob("docs/api/*.md")))
-    listed = {name: members.split(", ") for page in pages for name, members in LISTED.findall(page)}
+    listed = {
+        name: set(members.split(", ")) for page in pages for name, members in LISTED.findall(page)
+    }
+    # What pages no longer list, since it has a better name now, is public as it was.
+    for release in FOLDER.glob("[0-9]*.txt"):
+        for name in map(name_of, read(release)):
+            owner, _, member = name.rpartition(".")
+            listed.setdefault(owner, set()).add(member)
     return sorted(_of_module(keras_attention, PACKAGE, listed))
 
 
@@ -32,7 +39,7 @@ def _of_module(module, path, listed):
             yield from _of_module(value, where, listed)
         elif inspect.isclass(value):
             yield where + _signature(value)
-            for member in _members(value, listed.get(where, [])):
+            for member in _members(value, listed.get(where, set())):
                 yield f"{where}.{member}{_signature(getattr(value, member))}"
             yield from (f"{where}.{name}" for name in _properties(value))
         elif callable(value):
@@ -44,7 +51,8 @@ def _of_module(module, path, listed):
 
 
 def _members(cls, listed):
-    return sorted({*listed, *({"call"} & set(vars(cls)))})
+    found = listed | ({"call"} & set(vars(cls)))
+    return sorted(name for name in found if inspect.isroutine(getattr(cls, name, None)))
 
 
 def _properties(cls):
