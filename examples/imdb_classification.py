@@ -1,12 +1,13 @@
-"""Is a film review positive? Trains attention models on IMDB, and asks them.
+"""Is a movie review positive? Trains attention models on IMDB, and labels new texts.
 
     python -m examples.imdb_classification [--model best|transformer|post] [--data-dir aclImdb] …
     python -m examples.imdb_classification predict DIR "text" …
 
-Without --data-dir the reviews come from TensorFlow Datasets, and where these are not to be had
-either, from a small made-up sample, which the program then says. The folder --output gets
-model.keras (from raw strings to the probability of "positive"), figures.json and curves.png. If the
-program is interrupted, the same command resumes after the last finished epoch.
+It runs on the backend of Keras: KERAS_BACKEND=tensorflow, jax or torch. Without --data-dir the
+reviews come from TensorFlow Datasets, and if they are unavailable, from a small synthetic sample,
+which the program then says. The folder --output gets model.keras, text.npz (the vocabulary),
+figures.json and curves.png. If the program is interrupted, the same command resumes after the last
+finished epoch.
 """
 
 import argparse
@@ -14,11 +15,11 @@ import os
 import sys
 from pathlib import Path
 
-from examples import imdb_data
+from examples import imdb_data, imdb_recipes, model_files, startup
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
 
-# TensorFlow, Keras and what imports them are imported where they are needed: they take seconds, and
+# Keras and what imports it are imported where they are needed: they take seconds, and
 # a mistake in the command line should not.
 
 PROGRAM = "examples.imdb_classification"
@@ -47,25 +48,29 @@ def train(options):
     """The program's main job."""
     name = "post-positions" if options.positions else options.model
     output = options.output or Path("runs") / f"imdb-{name}"
+    recipe = imdb_recipes.RECIPES[name]
+    settings = {"model": name}
+    for key in ("epochs", "batch_size", "max_length", "vocabulary_size"):
+        given = getattr(options, key)
+        settings[key] = getattr(recipe, key) if given is None else given
+    for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
+        settings[key] = getattr(options, key)
     with RunDirectory(output, PROGRAM) as run:
-        _require_tensorflow()
-        dataset = imdb_data.load(options.data_dir, options.sample)
-        if dataset.warning:
-            _shout(dataset.warning)
+        run.check(settings)
+        if run.finished:
+            print(f"The run in {output} is finished already.")
+        else:
+            _import_keras()
+            dataset = imdb_data.load(options.data_dir, options.sample)
+            if dataset.warning:
+                _shout(dataset.warning)
 
-        from examples import imdb_models, imdb_training
+            from examples import imdb_training
 
-        recipe = imdb_models.RECIPES[name]
-        settings = {
-            key: getattr(recipe, key) if getattr(options, key) is None else getattr(options, key)
-            for key in ("epochs", "batch_size", "max_length", "vocabulary_size")
-        }
-        for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
-            settings[key] = getattr(options, key)
-        figures = imdb_training.train(run, name, dataset, settings)
+            imdb_training.train(run, name, dataset, settings)
         print(
-            f"test accuracy {figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
-            f"on {imdb_training.describe_data(figures)}\n"
+            f"test accuracy {run.figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
+            f"on {imdb_recipes.describe_data(run.figures)}\n"
             f"in {output}: {', '.join(run.files())}"
         )
     return 0
@@ -73,33 +78,30 @@ def train(options):
 
 def predict(options):
     """What the model of an earlier run says of some texts."""
-    _require_tensorflow()
+    model_files.check_texts(options.texts, "a text")
+    model_files.finished_run(options.directory, PROGRAM)
+    _import_keras()
 
     from examples import imdb_prediction
 
     predictor = imdb_prediction.Predictor(options.directory, PROGRAM)
-    # An argument that is not UTF-8 reaches Python as surrogates, which TensorFlow refuses.
+    # An argument that is not UTF-8 reaches Python as surrogates, which cannot be printed.
     texts = [text.encode("utf-8", "replace").decode("utf-8") for text in options.texts]
     for prediction in predictor(texts):
         print(imdb_prediction.report(prediction))
     return 0
 
 
-def _require_tensorflow():
-    """The vectorizer inside the saved model is made of TensorFlow's operations on strings."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    backend = os.environ.get("KERAS_BACKEND")
-    if backend in (None, "tensorflow"):
-        try:
-            import keras
-        except ImportError as error:
-            raise UsageError(f"{error}. This example needs it: pip install tensorflow") from None
-        backend = keras.backend.backend()
-    if backend != "tensorflow":
+def _import_keras():
+    """Imports Keras on the backend that the user chose."""
+    try:
+        with startup.quiet():
+            import keras  # noqa: F401
+    except ImportError as error:
         raise UsageError(
-            f"This example needs Keras on TensorFlow, and Keras is set to {backend}. "
-            "Set KERAS_BACKEND=tensorflow."
-        )
+            f"{error}. This example needs Keras and a backend: pip install tensorflow, jax or "
+            "torch, and set KERAS_BACKEND to its name."
+        ) from None
 
 
 def _shout(warning):
@@ -118,7 +120,7 @@ def _parse_train(argv):
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data-dir", type=Path, metavar="DIR", help="an unpacked aclImdb folder")
     source.add_argument(
-        "--sample", action="store_true", help="use the made-up sample, which is not IMDB"
+        "--sample", action="store_true", help="use the synthetic sample, which is not IMDB"
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="default: runs/imdb-MODEL[-positions]"
@@ -129,9 +131,9 @@ def _parse_train(argv):
         )
     parser.add_argument(
         "--vocabulary-size",
-        type=_at_least(4),
+        type=_at_least(3),
         metavar="N",
-        help="words, with padding, start and unknown; default: the model's",
+        help="words, with padding and unknown; default: the model's",
     )
     parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
     parser.add_argument(

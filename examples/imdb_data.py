@@ -47,10 +47,19 @@ class Reviews:
         return self.take(np.sort(np.concatenate(chosen)))
 
     def split(self, fraction, seed):
-        """Two parts of the reviews, the second with `fraction` of them, drawn by `seed`."""
-        order = np.random.default_rng(seed).permutation(len(self))
-        count = max(1, round(fraction * len(self)))
-        return self.take(np.sort(order[count:])), self.take(np.sort(order[:count]))
+        """Two parts of the reviews, the second with `fraction` of them, drawn by `seed`.
+
+        Whole blocks of neighbors are drawn, a hundred blocks in all: reviews of one movie stand side
+        by side in the folders of the set, and should not be in both parts.
+        """
+        blocks = np.array_split(np.arange(len(self)), min(100, len(self)))
+        order = np.random.default_rng(seed).permutation(len(blocks))
+        count = max(1, round(fraction * len(blocks)))
+        first, second = (
+            np.sort(np.concatenate([blocks[i] for i in part]))
+            for part in (order[count:], order[:count])
+        )
+        return self.take(first), self.take(second)
 
     def checksum(self):
         """Differs between two sets of reviews, and between two orders of one."""

@@ -1,13 +1,11 @@
-"""The models: each one a function from word numbers to a probability, and what it is trained with.
+"""The models: each one from the numbers of a review to the probability that it is positive.
 
-In each, the layer named "attention" is the one whose weights `predict` shows.
+In each, the layer named "attention" is the one whose weights `predict` shows. All take reviews of any
+length, padded with 0: masks keep padding out, so that it changes nothing.
 """
 
-import dataclasses
-import functools
-from collections.abc import Callable
-
 import keras
+import numpy as np
 
 import keras_attention
 from examples import imdb_text
@@ -15,34 +13,31 @@ from examples import imdb_text
 ops = keras.ops
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """A model and its defaults.
+def build(recipe, size, log_ratios=None, attend=True):
+    """The model of a recipe.
 
-    Attributes:
-        build: from word numbers (B, max_length) and their count to probabilities (B, 1); with
-            `ngrams`, from numbers (B, max_length, 1 + len(ngrams)) and a list of their counts.
-        optimizer: from the number of all training steps to an optimizer.
-        window: which words of a long review are kept, and where a short one is padded.
-        vocabulary_size, max_length, batch_size, epochs: what the options of these names default to.
-        ngrams: the lengths of the n-grams that stand beside each word.
-        min_reviews: how many training reviews an n-gram must occur in.
+    Args:
+        recipe: one of `imdb_recipes.RECIPES`.
+        size: one more than the largest number of its `Encoder`.
+        log_ratios: with n-grams, (size,) of `imdb_ngrams.log_ratios`.
+        attend: whether the model with n-grams weighs them by attention. If not, all have the same
+            weight, to see what attention is worth.
     """
-
-    build: Callable
-    optimizer: Callable
-    window: Callable
-    vocabulary_size: int
-    max_length: int
-    batch_size: int
-    epochs: int
-    ngrams: tuple = ()
-    min_reviews: int = 3
+    if recipe.ngrams:
+        ids = keras.Input((None, 1 + recipe.ngrams), dtype="int32", name="ids")
+        return keras.Model(ids, _best(ids, size, log_ratios, attend), name="classifier")
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    if recipe.window == "last":
+        return keras.Model(ids, _post(ids, size, recipe.positions), name="classifier")
+    return keras.Model(ids, _transformer(ids, size), name="classifier")
 
 
-def adam(steps):
-    """Adam as Keras makes it."""
-    return keras.optimizers.Adam()
+def optimizer(recipe, steps):
+    """The optimizer of a recipe for so many training steps."""
+    if not recipe.ngrams:
+        return keras.optimizers.Adam()
+    # Not Adam, which moves rare n-grams as far as frequent ones: each occurrence counts the same.
+    return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(2.0, steps, 0.02))
 
 
 def probability(features):
@@ -51,9 +46,9 @@ def probability(features):
     return keras.layers.Dense(1, "sigmoid", dtype="float32", name="probability")(features)
 
 
-def build_post(ids, vocabulary_size, positions=False):
-    """The model of the post "A Brief Reading of 'Attention is All You Need'", without a mask."""
-    x = keras.layers.Embedding(vocabulary_size, 128, name="embedding")(ids)
+def _post(ids, size, positions):
+    """The model of the post "A Brief Reading of 'Attention is All You Need'", with a mask."""
+    x = keras.layers.Embedding(size, 128, mask_zero=True, name="embedding")(ids)
     if positions:
         x = keras_attention.SinCosPositionEmbedding(128, name="positions")(x)
     x = keras_attention.Attention(8, 16, name="attention")([x, x, x])
@@ -62,9 +57,9 @@ def build_post(ids, vocabulary_size, positions=False):
     return probability(x)
 
 
-def build_transformer(ids, vocabulary_size):
+def _transformer(ids, size):
     """Masked padding, positions, one block, and a learned query that sums up what it gives."""
-    x = keras_attention.ScaledEmbedding(vocabulary_size, 64, mask_zero=True, name="embedding")(ids)
+    x = keras_attention.ScaledEmbedding(size, 64, mask_zero=True, name="embedding")(ids)
     x = keras_attention.SinCosPositionEmbedding(name="positions")(x)
     x = keras.layers.Dropout(0.2, name="embedding_dropout")(x)
     x = keras_attention.TransformerBlock(
@@ -76,77 +71,53 @@ def build_transformer(ids, vocabulary_size):
     return probability(x)
 
 
-def build_best(ids, sizes):
-    """Words, pairs and triples of words, summed up by two learned queries and by their mean.
+def _best(ids, size, log_ratios, attend):
+    """The evidence of all n-grams, each weighed by attention, and nothing else.
 
-    A linear model of n-grams is strong on long reviews (Wang & Manning 2012). This is one that
-    learns which of them to listen to: small vectors of words and n-grams stand side by side, and
-    attention weighs the places. Half of the words and n-grams are left out at random in training.
+    Evidence of an n-gram is a learned weight times its log-count ratio, as in a support vector
+    machine or logistic regression on Naive-Bayes features (Wang & Manning 2012). There all places of
+    a review count the same. Here a place has an attention score, the sum of what its word and its
+    position deserve, both learned with the rest.
     """
-    columns = [ids[..., i] for i in range(len(sizes))]
-    word = keras.layers.Embedding(sizes[0], 16, mask_zero=True, name="embedding")(columns[0])
-    parts = [_drop_places(word)]
-    for order, column in enumerate(columns[1:], start=2):
-        ngram = keras.layers.Embedding(
-            sizes[order - 1], 2, embeddings_initializer="zeros", name=f"{order}_gram_embedding"
-        )(column)
-        known = ops.cast(ops.not_equal(column, 0), ngram.dtype)
-        parts.append(_drop_places(ops.multiply(ngram, known[..., None])))
-    x = keras.layers.Concatenate(name="features")(parts)
-
-    # Queries that start at zero: at first, attention is the mean.
-    attended = keras_attention.AttentionPooling(
-        num_queries=2, score="dot", query_initializer="zeros", name="attention"
-    )(x)
-    mean = keras.layers.GlobalAveragePooling1D(name="mean")(x)
-    pooled = keras.layers.Concatenate()([keras.layers.Flatten()(attended), mean])
-    # A long review says more than its mean: the root of its length comes between mean and sum.
-    length = ops.sum(ops.cast(ops.not_equal(columns[0], imdb_text.PADDING), "float32"), axis=1)
-    return probability(ops.multiply(ops.cast(pooled, "float32"), ops.sqrt(length)[:, None] / 16))
-
-
-def _drop_places(x, rate=0.5):
-    """Sets whole places of (B, T, D) to zero in training, and leaves the others as they are."""
-    # Dropout scales what it keeps, which `minimum` takes back: with half of the evidence missing in
-    # training, the model is more sure of itself on whole reviews, as it should be.
-    kept = keras.layers.Dropout(rate)(ops.ones_like(x[..., :1]))
-    return keras.layers.Multiply()([x, ops.minimum(kept, 1)])
+    words, ngrams = ids[..., 0], ids[..., 1:]
+    # The mask is handed over as an argument: Keras's operations on tensors drop those they carry.
+    mask = ops.not_equal(words, imdb_text.PADDING)
+    evidence = _evidence(ngrams, size, log_ratios)
+    length = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)
+    word_score = keras.layers.Embedding(
+        size, 1, embeddings_initializer="zeros", dtype="float32", name="word_score"
+    )(words)
+    place_score = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer="zeros", dtype="float32", name="place_score"
+    )(_places(mask))
+    score = ops.add(word_score, place_score) if attend else ops.zeros_like(word_score)
+    # The keys are scores already, which a query of 1 leaves as they are.
+    attended = keras_attention.Attention(score="dot", dtype="float32", name="attention")(
+        [ops.ones_like(score[:, :1]), evidence, score], value_mask=mask
+    )
+    # The mean of a long review says more than that of a short one. The root of the length is between
+    # mean and sum; at 256 words, it is the sum.
+    total = ops.multiply(attended[:, 0], 16 * ops.sqrt(length))
+    return keras.layers.Activation("sigmoid", dtype="float32", name="probability")(total)
 
 
-_POST = Recipe(
-    build=build_post,
-    optimizer=adam,
-    window=imdb_text.last_words,
-    vocabulary_size=20_000,
-    max_length=80,
-    batch_size=32,
-    epochs=2,
-)
+def _evidence(ngrams, size, log_ratios):
+    """How much the n-grams that end at each place speak for a positive review, (B, T, 1)."""
+    ratio = keras.layers.Embedding(size, 1, trainable=False, dtype="float32", name="log_ratio")
+    weight = keras.layers.Embedding(
+        size, 1, embeddings_initializer="zeros", dtype="float32", name="weight"
+    )
+    evidence = ops.sum(ops.multiply(weight(ngrams), ratio(ngrams)), axis=2)
+    ratio.set_weights([np.reshape(log_ratios, (size, 1))])
+    return evidence
 
-RECIPES = {
-    "post": _POST,
-    "post-positions": dataclasses.replace(
-        _POST, build=functools.partial(build_post, positions=True)
-    ),
-    "transformer": Recipe(
-        build=build_transformer,
-        optimizer=adam,
-        window=imdb_text.both_ends,
-        vocabulary_size=20_000,
-        max_length=200,
-        batch_size=32,
-        epochs=3,
-    ),
-    "best": Recipe(
-        build=build_best,
-        optimizer=lambda steps: keras.optimizers.Adam(
-            keras.optimizers.schedules.PolynomialDecay(1e-2, steps, 5e-4)
-        ),
-        window=imdb_text.both_ends,
-        vocabulary_size=40_000,
-        max_length=400,
-        batch_size=64,
-        epochs=3,
-        ngrams=(2, 3),
-    ),
-}
+
+def _places(mask):
+    """Six features of each place, (B, T, 6): how near it is to either end, at three scales."""
+    count = ops.cumsum(ops.cast(mask, "float32"), axis=1)
+    from_start = count - 1
+    to_end = count[:, -1:] - count
+    near = [
+        ops.exp(-distance / scale) for scale in (10.0, 40.0, 160.0) for distance in (from_start, to_end)
+    ]
+    return 0.3 * ops.stack(near, axis=-1)

@@ -1,65 +1,83 @@
-"""Pairs and triples of words as numbers of their own, by layers that are saved with the model.
+"""N-grams of words as numbers of their own, and how much more often each is said in praise.
 
-An n-gram that ends at a word is one integer, its key. Those of enough training reviews are numbered
-from 1 on; all others, and those that reach into the padding, are 0.
+An n-gram that ends at a word is one integer, its key. Those of enough training reviews have numbers,
+which follow those of the words. The others have 0, as has an n-gram that the review has had before:
+saying it twice makes it no truer (Wang & Manning 2012 also ask only whether a review has it).
 """
 
-import keras
 import numpy as np
 
-from examples import imdb_text
-
-ops = keras.ops
-
-# Keys are base-`words` numbers in int64: three digits of up to 2^20 words fit.
-LARGEST_VOCABULARY = 2**20
+# Keys are numbers of a few digits to the base of the vocabulary's size, in int64.
+LARGEST_KEY = 2**63 - 1
 
 
-def keys(ids, order, words):
-    """The keys (B, T) of the n-grams of `order` words that end at each place; 0 at none."""
-    ids = ops.cast(ids, "int64")
-    key, whole = ids, ops.not_equal(ids, imdb_text.PADDING)
-    for back in range(1, order):
-        earlier = ops.pad(ids[:, :-back], ((0, 0), (back, 0)), constant_values=imdb_text.PADDING)
-        key = key * words + earlier
-        whole = ops.logical_and(whole, ops.not_equal(earlier, imdb_text.PADDING))
-    return key * ops.cast(whole, "int64")
-
-
-def learn(ids, order, words, min_reviews):
-    """The keys, in ascending order, that occur in at least `min_reviews` rows of `ids`."""
-    found = [
-        np.unique(row)
-        for start in range(0, len(ids), 1024)
-        for row in ops.convert_to_numpy(keys(ids[start : start + 1024], order, words))
-    ]
-    values, reviews = np.unique(np.concatenate(found), return_counts=True)
-    return values[(reviews >= min_reviews) & (values > 0)]
-
-
-def extend(preprocessor, ids, orders, words, min_reviews):
-    """A preprocessor that gives n-gram numbers beside word numbers, and how many of each there are.
+def keys(words, order, vocabulary_size):
+    """The key of the n-gram of `order` words that ends at each word, 0 where there is none.
 
     Args:
-        preprocessor: the model from strings to word numbers (B, T).
-        ids: what it gives for the training reviews.
-        orders: the lengths of n-grams, such as (2, 3).
-        words: one more than the largest word number.
-        min_reviews: how many training reviews an n-gram must occur in to have a number.
+        words: numbers (T,), 0 for padding and 1 for unknown words, which are part of no n-gram.
+        order: the number of words.
+        vocabulary_size: one more than the largest number.
+    """
+    words = np.where(words > 1, words, 0).astype("int64")
+    key, whole = words, words > 0
+    for back in range(1, order):
+        earlier = np.zeros_like(words)
+        earlier[back:] = words[: max(len(words) - back, 0)]
+        key = key * vocabulary_size + earlier
+        whole = whole & (earlier > 0)
+    return np.where(whole, key, 0)
+
+
+def learn(rows, orders, vocabulary_size, min_reviews):
+    """The keys of n-grams of 1 to `orders` words that at least `min_reviews` rows have.
 
     Returns:
-        The model from strings to (B, T, 1 + len(orders)), and the sizes [words, pairs + 1, …].
+        For each order an ascending array of keys.
     """
-    if words > LARGEST_VOCABULARY:
-        raise ValueError(f"At most {LARGEST_VOCABULARY} words have n-gram keys. Received: {words}")
-    columns, sizes = [preprocessor.output], [words]
-    for order in orders:
-        known = learn(ids, order, words, min_reviews)
-        # The lookup wants at least one. No n-gram has a negative key, and -1 is the unknown one.
-        known = known if len(known) else np.array([-2], "int64")
-        lookup = keras.layers.IntegerLookup(
-            vocabulary=known.tolist(), mask_token=None, name=f"{order}_grams"
+    if vocabulary_size**orders > LARGEST_KEY:
+        raise ValueError(
+            f"N-grams of {orders} words need a smaller vocabulary. Received: "
+            f"vocabulary_size={vocabulary_size}"
         )
-        columns.append(ops.cast(lookup(keys(preprocessor.output, order, words)), "int32"))
-        sizes.append(1 + len(known))
-    return keras.Model(preprocessor.input, ops.stack(columns, axis=-1), name="preprocessor"), sizes
+    learned = []
+    for order in range(1, orders + 1):
+        found = [np.unique(keys(row, order, vocabulary_size)) for row in rows]
+        values, reviews = np.unique(np.concatenate(found), return_counts=True)
+        learned.append(values[(reviews >= min_reviews) & (values > 0)])
+    return learned
+
+
+def numbers(words, learned, vocabulary_size):
+    """For each order the number of the n-gram that ends at each word, and 0 where there is none."""
+    found, first = [], vocabulary_size
+    for order, known in enumerate(learned, start=1):
+        key = keys(words, order, vocabulary_size)
+        index = np.minimum(np.searchsorted(known, key), max(len(known) - 1, 0))
+        is_known = known[index] == key if len(known) else np.zeros(len(key), bool)
+        is_first = np.zeros(len(key), bool)
+        is_first[np.unique(key, return_index=True)[1]] = True
+        found.append(np.where(is_known & is_first, first + index, 0).astype("int32"))
+        first += len(known)
+    return found
+
+
+def log_ratios(rows, labels, size):
+    """How much more often positive reviews have each n-gram than negative ones, (size,), in log.
+
+    The log-count ratio of Wang & Manning 2012 with one review of each kind added to the counts.
+
+    Args:
+        rows: for each review the numbers (T, 1 + orders), its words in the first column.
+        labels: 1 for positive reviews, and 0.
+        size: one more than the largest number.
+    """
+    labels = np.asarray(labels)
+    counts = np.zeros((2, size))
+    for row, label in zip(rows, labels, strict=True):
+        # Each number stands once in a row, but 0, which is no n-gram.
+        counts[int(label), row[:, 1:].ravel()] += 1
+    rates = (counts + 1) / (np.bincount(labels, minlength=2) + 2)[:, None]
+    ratios = np.log(rates[1] / rates[0])
+    ratios[0] = 0.0
+    return ratios.astype("float32")

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_attention  # noqa: F401, the saved model is made of its layers
-from examples import imdb_models, imdb_text, imdb_training, run_directory
+from examples import imdb_text, imdb_training, model_files
 from examples.errors import UsageError
 
 
@@ -15,15 +15,18 @@ from examples.errors import UsageError
 class Prediction:
     """The probability that a text is positive, and (word, weight, known) from most weight to least.
 
-    The weights of all words, with those of padding, sum to one.
+    The weights sum to one. Of a text without any known word a model knows nothing: its probability
+    is None.
     """
 
     text: str
-    probability: float
+    probability: float | None
     attended: list
 
     @property
     def label(self):
+        if self.probability is None:
+            return None
         return "positive" if self.probability >= 0.5 else "negative"
 
 
@@ -35,57 +38,43 @@ class Predictor:
     """
 
     def __init__(self, folder, program):
-        figures = run_directory.read_figures(folder, program)
-        if not figures["finished"]:
-            raise UsageError(
-                f"The run in {folder} is not finished ({len(figures['epochs'])} epochs so far): "
-                "start it again with the same settings."
-            )
+        model_files.finished_run(folder, program)
         file = Path(folder) / imdb_training.MODEL
+        # First the model: a run of an earlier version has only that.
+        classifier = model_files.load(file)
+        self._encoder = imdb_text.Encoder.load(Path(folder) / imdb_training.ENCODER)
         try:
-            model = keras.models.load_model(file)
-            self._preprocessor = model.get_layer("preprocessor")
-            self._classifier = _with_weights(model.get_layer("classifier"))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"{file} is not a model of this program: {reason}") from None
-        self._window = imdb_models.RECIPES[figures["settings"]["model"]].window
+            self._classifier = with_weights(classifier)
+        except (ValueError, AttributeError) as error:
+            raise UsageError(f"{file} is not a model of this program: {error}") from None
 
     def __call__(self, texts):
         """A `Prediction` for each text."""
-        ids = imdb_text.encode(self._preprocessor, texts)
-        probabilities, scores = self._classifier.predict(ids, verbose=0)
-        # Over heads and queries: for pooling, what a place counts for in the sum; for
-        # self-attention, how much all places together look at it.
-        weights = scores.astype("float32").mean(axis=(1, 2))
-        ids = ids if ids.ndim == 2 else ids[..., 0]  # Without the n-grams beside each word.
-        return [
-            Prediction(text, float(probability[0]), self._attended(text, *places))
-            for text, probability, *places in zip(texts, probabilities, ids, weights, strict=True)
-        ]
+        return [self._predict(text) for text in texts]
 
-    def _attended(self, text, ids, weights):
-        """(word, weight, known) from most weight to least, a word's places taken together."""
-        words = imdb_text.words(text)
-        totals, known = {}, {}
-        for place, index in enumerate(self._kept(len(words), len(ids))):
-            if index >= 0:
-                word = words[index]
-                totals[word] = totals.get(word, 0.0) + float(weights[place])
-                known[word] = ids[place] != imdb_text.UNKNOWN
+    def _predict(self, text):
+        words = self._encoder.tokens(text)
+        known = self._encoder.numbers(words) != imdb_text.UNKNOWN
+        if not known.any():
+            return Prediction(text, None, [(word, 0.0, False) for word in words])
+        row = self._encoder(text)
+        # The lengths that training has had, so that there are few programs to compile.
+        length = imdb_text.padded_length(len(row), self._encoder.max_length)
+        probability, scores = self._classifier.predict_on_batch(imdb_text.pad([row], length))
+        totals = {}
+        for word, weight in zip(words, place_weights(scores)[0], strict=False):
+            totals[word] = totals.get(word, 0.0) + float(weight)
+        is_known = dict(zip(words, known.tolist(), strict=True))
         ranking = sorted(totals, key=totals.get, reverse=True)
-        return [(word, totals[word], known[word]) for word in ranking]
-
-    def _kept(self, length, places):
-        """For each place of the model's input the index of the word there, or a number below 0."""
-        first = imdb_text.FIRST_WORD
-        indices = first + np.arange(length, dtype="int32")[None]
-        kept = self._window(indices, np.array([[length]], "int32"), places)
-        return keras.ops.convert_to_numpy(kept)[0] - first
+        return Prediction(
+            text,
+            float(probability[0, 0]),
+            [(word, totals[word], is_known[word]) for word in ranking],
+        )
 
 
-def _with_weights(classifier):
-    """From word numbers to the probability and the scores (B, H, T, S) of the attention layer."""
+def with_weights(classifier):
+    """From numbers to the probability and the scores (B, H, T, S) of the attention layer."""
     attention = []
 
     def call(layer, *args, **kwargs):
@@ -103,15 +92,28 @@ def _with_weights(classifier):
     return keras.Model(copy.input, [copy.output, *attention])
 
 
+def place_weights(scores):
+    """How much each place was attended to, (B, S): the share of all heads and queries together."""
+    # Queries that are padding have weights of 0.
+    weights = np.asarray(scores, "float32").sum(axis=(1, 2))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
 def report(prediction, count=8):
-    """The prediction in two lines."""
+    """The prediction in two lines, whose percentages sum to 100."""
     excerpt = " ".join(prediction.text.split())
     excerpt = excerpt if len(excerpt) <= 60 else excerpt[:59] + "…"
-    words = ", ".join(
+    if prediction.label is None:
+        reason = "the model knows none of its words" if prediction.attended else "it has no words"
+        return f'no label  "{excerpt}"\n    {reason}'
+    words = [
         f"{word}{'' if known else ' (unknown)'} {weight:.1%}"
         for word, weight, known in prediction.attended[:count]
-    )
+    ]
+    others = [weight for _, weight, _ in prediction.attended[count:]]
+    if others:
+        words.append(f"{len(others)} other{'s' if len(others) > 1 else ''} {sum(others):.1%}")
     return (
         f'{prediction.label} {prediction.probability:.3f}  "{excerpt}"\n'
-        f"    attended most: {words or 'nothing, the text has no words'}"
+        f"    attended most: {', '.join(words)}"
     )

@@ -1,86 +1,151 @@
-"""From raw reviews to word numbers, by layers that are saved with the model.
+"""From raw reviews to the numbers that a model reads, in plain Python and NumPy.
 
-Word numbers are those of `keras.datasets.imdb`: 0 is padding, 1 the start of a review, 2 a word
-outside the vocabulary, and then the words by frequency. Only stock Keras layers and operations are
-used, so that the saved model needs no code of this example.
+0 is padding, 1 a word outside the vocabulary, and then come the words by frequency and the n-grams.
+What was learned is saved in a file of its own, without pickled objects: any backend can read it.
 """
 
 import collections
-import string
+import re
+import zipfile
+import zlib
 
-import keras
 import numpy as np
 
-ops = keras.ops
+from examples import imdb_ngrams
+from examples.errors import UsageError
 
-PADDING, START, UNKNOWN = 0, 1, 2
-FIRST_WORD = 3
+PADDING, UNKNOWN = 0, 1
+FIRST_WORD = 2
 
-_PUNCTUATION = string.punctuation.encode("ascii")
+# What training and prediction pad to, so that there are few shapes to compile programs for.
+LENGTH_MULTIPLE = 128
 
-
-def words(text):
-    """The words of `text` as `TextVectorization` sees them; it does not give them away itself."""
-    # Bytes, because TensorFlow lower-cases and splits at ASCII only, where `str` knows all scripts.
-    stripped = text.encode("utf-8").lower().translate(None, _PUNCTUATION)
-    return [word.decode("utf-8") for word in stripped.split()]
-
-
-def learn_vocabulary(texts, size):
-    """A vectorizer of the most frequent words of `texts`, for word numbers below `size`."""
-    counts = collections.Counter()
-    for text in texts:
-        counts.update(words(text))
-    frequent = [word for word, _ in counts.most_common(size - FIRST_WORD)]
-    # Not `adapt`: what that learns is saved as lines of a text file, and some reviews have words
-    # with U+0085, which ends a line. A vocabulary that was given is saved as JSON.
-    return keras.layers.TextVectorization(vocabulary=frequent, name="words")
+_WORD = r"\w+(?:['’]\w+)*"
+_WORDS = re.compile(_WORD)
+_WORDS_AND_PUNCTUATION = re.compile(rf"{_WORD}|[.!?]+|[^\w\s]")
 
 
-def vocabulary_size(vectorizer):
-    """One more than the largest word number."""
-    # The vectorizer knows of padding and unknown words, but not of starts.
-    return vectorizer.vocabulary_size() + 1
+def tokens(text, punctuation=False):
+    """The words of `text` in lower case, and with `punctuation` what stands between them."""
+    pattern = _WORDS_AND_PUNCTUATION if punctuation else _WORDS
+    return pattern.findall(text.replace("<br />", " ").lower())
 
 
-def build_preprocessor(vectorizer, window, max_length):
-    """The model from strings (B,) to the numbers (B, max_length) of the words `window` keeps."""
-    text = keras.Input(shape=(), dtype="string", name="text")
-    ids = ops.cast(vectorizer(text), "int32")
-    is_word = ops.cast(ops.not_equal(ids, PADDING), "int32")
-    length = ops.sum(is_word, axis=1, keepdims=True)
-    return keras.Model(text, window(ids + is_word, length, max_length), name="preprocessor")
+class Encoder:
+    """From texts to numbers.
+
+    Args:
+        words: the vocabulary; its first word has the number `FIRST_WORD`.
+        max_length: the number of tokens of a text that are kept.
+        window: which tokens of a longer text are kept: "last" or "both_ends".
+        punctuation: whether punctuation marks are tokens.
+        ngrams: None, or a list of the keys of n-grams of 1, 2, … tokens (see `imdb_ngrams`). Then
+            each token has one number more for each of these orders.
+    """
+
+    def __init__(self, words, max_length, window, punctuation=False, ngrams=None):
+        self.words = list(words)
+        self.max_length = max_length
+        self.window = window
+        self.punctuation = punctuation
+        self.ngrams = ngrams
+        self._numbers = {word: number for number, word in enumerate(self.words, FIRST_WORD)}
+
+    @classmethod
+    def learn(cls, texts, recipe, vocabulary_size, max_length):
+        """An encoder of the most frequent tokens and n-grams of `texts`, as `recipe` has them."""
+        counts, reviews = collections.Counter(), collections.Counter()
+        for text in texts:
+            found = tokens(text, recipe.punctuation)
+            counts.update(found)
+            reviews.update(set(found))
+        frequent = [
+            word
+            for word, _ in counts.most_common()
+            if reviews[word] >= recipe.min_reviews
+        ][: vocabulary_size - FIRST_WORD]
+        encoder = cls(frequent, max_length, recipe.window, recipe.punctuation)
+        if recipe.ngrams:
+            rows = [encoder.numbers(encoder.tokens(text)) for text in texts]
+            encoder.ngrams = imdb_ngrams.learn(
+                rows, recipe.ngrams, encoder.vocabulary_size, recipe.min_reviews
+            )
+        return encoder
+
+    @property
+    def vocabulary_size(self):
+        """One more than the largest number of a word."""
+        return FIRST_WORD + len(self.words)
+
+    @property
+    def size(self):
+        """One more than the largest number."""
+        return self.vocabulary_size + sum(map(len, self.ngrams or ()))
+
+    def tokens(self, text):
+        """The tokens of `text` that the model reads."""
+        found = tokens(text, self.punctuation)
+        if len(found) <= self.max_length:
+            return found
+        first = self.max_length // 2 if self.window == "both_ends" else 0
+        return found[:first] + found[len(found) - (self.max_length - first) :]
+
+    def numbers(self, kept):
+        """The number of each of the tokens. A text without any is one unknown word."""
+        numbers = [self._numbers.get(token, UNKNOWN) for token in kept] or [UNKNOWN]
+        return np.array(numbers, "int32")
+
+    def __call__(self, text):
+        """The numbers of a text, (T,), or with n-grams (T, 1 + orders)."""
+        numbers = self.numbers(self.tokens(text))
+        if not self.ngrams:
+            return numbers
+        ngrams = imdb_ngrams.numbers(numbers, self.ngrams, self.vocabulary_size)
+        return np.stack([numbers, *ngrams], axis=-1)
+
+    def save(self, path):
+        """Writes a file that `load` reads."""
+        # Tokens hold no white space, so one string with a token a line holds them all.
+        words = np.frombuffer("\n".join(self.words).encode("utf-8"), "uint8")
+        settings = np.array([self.max_length, self.window == "both_ends", self.punctuation])
+        ngrams = {f"ngrams_{i}": keys for i, keys in enumerate(self.ngrams or ())}
+        with open(path, "wb") as file:
+            np.savez_compressed(file, words=words, settings=settings, **ngrams)
+
+    @classmethod
+    def load(cls, path):
+        """The encoder in a file.
+
+        Raises:
+            UsageError: the file is missing, or `save` did not write it as it is.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                words = file["words"].tobytes().decode("utf-8").split("\n")
+                max_length, both_ends, punctuation = file["settings"].tolist()
+                ngrams = [file[f"ngrams_{i}"] for i in range(len(file.files) - 2)]
+        except FileNotFoundError:
+            raise UsageError(
+                f"{path} is missing. A run has it beside its model since version 0.2: train again "
+                "with another --output."
+            ) from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise UsageError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
+        window = "both_ends" if both_ends else "last"
+        return cls([word for word in words if word], max_length, window, bool(punctuation), ngrams)
 
 
-def longest(texts, limit):
-    """The number of words in the longest of `texts`, or `limit` if that is less."""
-    length = 1
-    for text in texts:
-        length = max(length, len(words(text)))
-        if length >= limit:
-            return limit
-    return length
+def pad(rows, length=None):
+    """Rows of numbers as one array, padded at the end to `length`, by default to the longest."""
+    length = max(map(len, rows)) if length is None else length
+    padded = np.full((len(rows), length, *rows[0].shape[1:]), PADDING, "int32")
+    for place, row in zip(padded, rows, strict=True):
+        place[: len(row)] = row
+    return padded
 
 
-def encode(preprocessor, texts):
-    """Word numbers of `texts`, a NumPy array (len(texts), max_length)."""
-    return preprocessor.predict(np.array(texts, dtype=object), batch_size=256, verbose=0)
-
-
-# Windows: ids (B, L), padded at the end, and lengths (B, 1), to (B, max_length).
-
-
-def last_words(ids, length, max_length):
-    """Start, then the words; cut and padded at the front, as `pad_sequences` does."""
-    ids = ops.pad(ids, ((0, 0), (1, 0)), constant_values=START)
-    ids = ops.pad(ids, ((0, 0), (max_length - 1, 0)), constant_values=PADDING)
-    return ops.take_along_axis(ids, length + np.arange(max_length, dtype="int32"), axis=1)
-
-
-def both_ends(ids, length, max_length):
-    """The first and the last half of `max_length` words; padded at the end."""
-    ids = ops.pad(ids, ((0, 0), (0, max_length)), constant_values=PADDING)
-    place = np.arange(max_length, dtype="int32")
-    skipped = ops.maximum(length - max_length, 0)
-    in_last_half = (place >= max_length // 2).astype("int32")
-    return ops.take_along_axis(ids, skipped * in_last_half + place, axis=1)
+def padded_length(length, max_length):
+    """The length that a row of `length` numbers, at most `max_length`, is padded to."""
+    return min(-(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, max_length)

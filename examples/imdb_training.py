@@ -7,12 +7,12 @@ import time
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import keras_attention
-from examples import imdb_models, imdb_ngrams, imdb_text
+from examples import imdb_models, imdb_ngrams, imdb_recipes, imdb_text
 
 MODEL = "model.keras"
+ENCODER = "text.npz"
 CURVES = "curves.png"
 
 
@@ -29,7 +29,7 @@ def train(run, name, dataset, settings):
         dataset: the `imdb_data.Dataset`.
         settings: the options of the command line that the figures depend on.
     """
-    recipe = imdb_models.RECIPES[name]
+    recipe = imdb_recipes.RECIPES[name]
     train_set, test_set = (
         reviews.limited(settings["limit"], settings["seed"])
         for reviews in (dataset.train, dataset.test)
@@ -39,7 +39,7 @@ def train(run, name, dataset, settings):
         train_set, measured = train_set.split(settings["validation"], settings["seed"])
         measured_on = "validation"
     run.begin(
-        {"model": name, **settings, "data": [train_set.checksum(), test_set.checksum()]},
+        {**settings, "data": [train_set.checksum(), test_set.checksum()]},
         dataset=dataset.source,
         full_imdb=dataset.is_full_imdb and not settings["limit"] and not settings["validation"],
         sizes={
@@ -50,87 +50,101 @@ def train(run, name, dataset, settings):
             "test_available": len(dataset.test),
         },
         versions=_versions(),
-        machine=_machine(),
+        machine={"cores": os.cpu_count(), "architecture": platform.machine()},
     )
-    if run.figures["finished"]:
-        print(f"The run in {run.path} is finished already.")
-        return run.figures
-
     keras.utils.set_random_seed(settings["seed"])
     if settings["mixed_precision"]:
         keras.config.set_dtype_policy("mixed_bfloat16")
     print("Counting words …", flush=True)
-    vectorizer = imdb_text.learn_vocabulary(train_set.texts, settings["vocabulary_size"])
-    # Places that no review reaches would be computed for nothing.
-    max_length = imdb_text.longest(train_set.texts, settings["max_length"])
-    preprocessor = imdb_text.build_preprocessor(vectorizer, recipe.window, max_length)
-    sizes = imdb_text.vocabulary_size(vectorizer)
-    if recipe.ngrams:
-        print("Counting n-grams …", flush=True)
-        ids = imdb_text.encode(preprocessor, train_set.texts)
-        preprocessor, sizes = imdb_ngrams.extend(
-            preprocessor, ids, recipe.ngrams, sizes, recipe.min_reviews
-        )
-    x, y = _encode(preprocessor, train_set)
-    measured = _encode(preprocessor, measured)
+    encoder = imdb_text.Encoder.learn(
+        train_set.texts, recipe, settings["vocabulary_size"], settings["max_length"]
+    )
+    train_rows = [encoder(text) for text in train_set.texts]
+    measured_rows = [encoder(text) for text in measured.texts]
     classifier = run.load_checkpoint(keras.models.load_model)
     if classifier is None:
-        steps = settings["epochs"] * -(-len(x) // settings["batch_size"])
-        classifier = build_classifier(recipe, x.shape[1:], sizes, steps, settings["jit"])
+        ratios = None
+        if recipe.ngrams:
+            ratios = imdb_ngrams.log_ratios(train_rows, train_set.labels, encoder.size)
+        classifier = imdb_models.build(recipe, encoder.size, ratios)
+        steps = settings["epochs"] * -(-len(train_rows) // settings["batch_size"])
+        compile_classifier(classifier, imdb_models.optimizer(recipe, steps), settings["jit"])
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
     for epoch in range(len(run.epochs), settings["epochs"]):
-        figures = _train_epoch(classifier, x, y, epoch, settings)
-        figures |= _measure(classifier, *measured, measured_on)
+        figures = _train_epoch(classifier, train_rows, train_set.labels, encoder, epoch, settings)
+        figures |= measure(classifier, measured_rows, measured.labels, encoder, measured_on)
         run.finish_epoch(classifier, figures)
         print(_line(figures, measured_on), flush=True)
-    return _finish(run, preprocessor, classifier, test_set)
+    return _finish(run, encoder, classifier, test_set)
 
 
-def _encode(preprocessor, reviews):
-    """What the classifier takes, (n, max_length, …), and what it should say, (n, 1)."""
-    return imdb_text.encode(preprocessor, reviews.texts), reviews.labels[:, None]
+def compile_classifier(classifier, optimizer, jit=False):
+    """Readies the model for training; JAX always compiles its steps."""
+    jit = jit or keras.backend.backend() == "jax"
+    classifier.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
 
 
-def build_classifier(recipe, shape, sizes, steps, jit):
-    """The compiled model from numbers (B, *shape) to probabilities."""
-    ids = keras.Input(shape, dtype="int32", name="ids")
-    classifier = keras.Model(ids, recipe.build(ids, sizes), name="classifier")
-    classifier.compile(
-        recipe.optimizer(steps), "binary_crossentropy", metrics=["accuracy"], jit_compile=jit
-    )
-    return classifier
-
-
-def _train_epoch(classifier, x, y, epoch, settings):
+def _train_epoch(classifier, rows, labels, encoder, epoch, settings):
     # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
     rng = np.random.default_rng((settings["seed"], epoch))
-    order = rng.permutation(len(x))
     for variable in classifier.variables:
         if variable.name == "seed_generator_state":
             variable.assign(rng.integers(2**31, size=variable.shape))
-    start = time.perf_counter()
-    history = classifier.fit(
-        x[order],
-        y[order],
-        batch_size=settings["batch_size"],
-        shuffle=False,
-        initial_epoch=epoch,
-        epochs=epoch + 1,
-        verbose=1 if sys.stdout.isatty() else 0,
-    ).history
-    seconds = time.perf_counter() - start
+    start, processor_start = time.perf_counter(), time.process_time()
+    classifier.reset_metrics()
+    # `fit` takes the shapes of batches from the first two, and here they differ.
+    for indices in _batches(rows, settings["batch_size"], rng):
+        said = classifier.train_on_batch(
+            _padded(rows, indices, encoder), labels[indices, None], return_dict=True
+        )
     return {
         "epoch": epoch + 1,
-        "seconds": round(seconds, 2),
-        "train_loss": history["loss"][0],
-        "train_accuracy": history["accuracy"][0],
+        "seconds": round(time.perf_counter() - start, 2),
+        "processor_seconds": round(time.process_time() - processor_start, 2),
+        "train_loss": float(said["loss"]),
+        "train_accuracy": float(said["accuracy"]),
     }
 
 
-def _measure(classifier, x, y, name):
-    loss, accuracy = classifier.evaluate(x, y, batch_size=256, verbose=0)
-    return {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
+def _batches(rows, size, rng, pool=50):
+    """The indices of batches: at random, but each of reviews of about the same length."""
+    # `pool` batches are drawn, and their reviews sorted: with them goes most of the padding.
+    lengths = np.array([len(row) for row in rows])
+    order = rng.permutation(len(rows))
+    batches = []
+    for start in range(0, len(order), pool * size):
+        drawn = order[start : start + pool * size]
+        drawn = drawn[np.argsort(lengths[drawn], kind="stable")]
+        batches += [drawn[i : i + size] for i in range(0, len(drawn), size)]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _padded(rows, indices, encoder):
+    chosen = [rows[i] for i in indices]
+    return imdb_text.pad(
+        chosen, imdb_text.padded_length(max(map(len, chosen)), encoder.max_length)
+    )
+
+
+def probabilities(classifier, rows, encoder, size=256):
+    """What the classifier gives for rows of numbers, (n,) or a list of them for more outputs."""
+    order = np.argsort([len(row) for row in rows], kind="stable")
+    said = np.empty(len(rows))
+    for start in range(0, len(order), size):
+        indices = order[start : start + size]
+        said[indices] = classifier.predict_on_batch(_padded(rows, indices, encoder))[:, 0]
+    return said
+
+
+def measure(classifier, rows, labels, encoder, name):
+    """Loss and accuracy on some reviews."""
+    said = probabilities(classifier, rows, encoder)
+    right = np.clip(np.where(labels == 1, said, 1 - said), 1e-7, 1)
+    return {
+        f"{name}_loss": float(-np.mean(np.log(right))),
+        f"{name}_accuracy": float(np.mean((said > 0.5) == (labels == 1))),
+    }
 
 
 def _line(figures, measured_on):
@@ -141,14 +155,14 @@ def _line(figures, measured_on):
     )
 
 
-def _finish(run, preprocessor, classifier, test_set):
-    """Writes what the run is for: the model that reads strings, the curves, the last figures."""
-    text = keras.Input(shape=(), dtype="string", name="text")
-    model = keras.Model(text, classifier(preprocessor(text)), name="imdb_classification")
-    run.write(MODEL, lambda path: model.save(path, include_optimizer=False))
+def _finish(run, encoder, classifier, test_set):
+    """Writes what the run is for: the model, what it reads texts with, the curves, last figures."""
+    run.write(MODEL, lambda path: classifier.save(path, include_optimizer=False))
+    run.write(ENCODER, encoder.save)
     test = {name: run.epochs[-1].get(name) for name in ("test_loss", "test_accuracy")}
     if None in test.values():
-        test = _measure(classifier, *_encode(preprocessor, test_set), "test")
+        rows = [encoder(text) for text in test_set.texts]
+        test = measure(classifier, rows, test_set.labels, encoder, "test")
     try:
         run.write(CURVES, lambda path: _plot(run.figures, path))
     except ImportError as error:
@@ -164,7 +178,7 @@ def _plot(figures, path):
     epochs = figures["epochs"]
     numbers = [epoch["epoch"] for epoch in epochs]
     figure = Figure(figsize=(9, 4), layout="constrained")
-    figure.suptitle(f"{figures['settings']['model']}: {describe_data(figures)}")
+    figure.suptitle(f"{figures['settings']['model']}: {imdb_recipes.describe_data(figures)}")
     for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for name in ("train", "validation", "test"):
             if f"{name}_{quantity}" in epochs[0]:
@@ -175,30 +189,13 @@ def _plot(figures, path):
     figure.savefig(path, dpi=150)
 
 
-def describe_data(figures):
-    """What the figures were measured on, in one line that never passes for more than it is."""
-    sizes = figures["sizes"]
-    limit = figures["settings"]["limit"]
-    limited = "" if limit is None else f", limited to {limit:,}"
-    return (
-        f"{figures['dataset']}{limited}: {sizes['train']:,} training and {sizes['test']:,} "
-        "test reviews"
-    )
-
-
 def _versions():
+    backend = keras.backend.backend()
     return {
         "python": platform.python_version(),
         "keras": keras.__version__,
-        "tensorflow": tf.__version__,
+        "backend": backend,
+        backend: sys.modules[backend].__version__,
         "numpy": np.__version__,
         "keras_attention": keras_attention.__version__,
-    }
-
-
-def _machine():
-    return {
-        "cores": os.cpu_count(),
-        "architecture": platform.machine(),
-        "gpus": len(tf.config.list_physical_devices("GPU")),
     }

@@ -1,0 +1,59 @@
+"""What each model is trained with. Nothing here imports Keras."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The defaults of a model.
+
+    Attributes:
+        vocabulary_size, max_length, batch_size, epochs: what the options of these names default to.
+        window: which tokens of a longer review are kept: the "last", or "both_ends".
+        punctuation: whether punctuation marks count as words.
+        min_reviews: how many training reviews a word or n-gram must occur in.
+        ngrams: the number of words of the longest n-grams, or 0 for words alone.
+        positions: whether a model that can do without is given positions.
+    """
+
+    vocabulary_size: int
+    max_length: int
+    batch_size: int
+    epochs: int
+    window: str
+    punctuation: bool = False
+    min_reviews: int = 1
+    ngrams: int = 0
+    positions: bool = False
+
+
+_POST = Recipe(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2, window="last")
+
+RECIPES = {
+    "post": _POST,
+    "post-positions": dataclasses.replace(_POST, positions=True),
+    "transformer": Recipe(
+        vocabulary_size=20_000, max_length=200, batch_size=32, epochs=3, window="both_ends"
+    ),
+    "best": Recipe(
+        vocabulary_size=100_000,
+        max_length=1024,
+        batch_size=128,
+        epochs=3,
+        window="both_ends",
+        punctuation=True,
+        min_reviews=2,
+        ngrams=3,
+    ),
+}
+
+
+def describe_data(figures):
+    """What the figures were measured on, in one line that never passes for more than it is."""
+    sizes = figures["sizes"]
+    limit = figures["settings"]["limit"]
+    limited = "" if limit is None else f", limited to {limit:,}"
+    return (
+        f"{figures['dataset']}{limited}: {sizes['train']:,} training and {sizes['test']:,} "
+        "test reviews"
+    )
