@@ -58,7 +58,7 @@ setup(
         ],
         "export": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.16.1", "ai-edge-litert>=2.0"],
         "notebooks": [*EXAMPLES, *TRANSLATION, "ipykernel", "nbclient", "nbformat"],
-        "benchmarks": ["keras-nlp", "matplotlib>=3.7"],
+        "benchmarks": ["keras-nlp", "matplotlib>=3.7", "scikit-learn"],
     },
     classifiers=[
         "Intended Audience :: Developers",

@@ -11,7 +11,6 @@ finished epoch.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 

@@ -49,8 +49,8 @@ class Reviews:
     def split(self, fraction, seed):
         """Two parts of the reviews, the second with `fraction` of them, drawn by `seed`.
 
-        Whole blocks of neighbors are drawn, a hundred blocks in all: reviews of one movie stand side
-        by side in the folders of the set, and should not be in both parts.
+        Whole blocks of neighbors are drawn, from a hundred: reviews of one movie stand side by side
+        in the folders of the set, and should not be in both parts.
         """
         blocks = np.array_split(np.arange(len(self)), min(100, len(self)))
         order = np.random.default_rng(seed).permutation(len(blocks))

@@ -1,7 +1,7 @@
 """The models: each one from the numbers of a review to the probability that it is positive.
 
-In each, the layer named "attention" is the one whose weights `predict` shows. All take reviews of any
-length, padded with 0: masks keep padding out, so that it changes nothing.
+In each, the layer named "attention" is the one whose weights `predict` shows. All take reviews of
+any length, padded with 0: masks keep padding out, so that it changes nothing.
 """
 
 import keras
@@ -74,10 +74,9 @@ def _transformer(ids, size):
 def _best(ids, size, log_ratios, attend):
     """The evidence of all n-grams, each weighed by attention, and nothing else.
 
-    Evidence of an n-gram is a learned weight times its log-count ratio, as in a support vector
-    machine or logistic regression on Naive-Bayes features (Wang & Manning 2012). There all places of
-    a review count the same. Here a place has an attention score, the sum of what its word and its
-    position deserve, both learned with the rest.
+    The evidence of an n-gram is a learned weight times its log-count ratio, as in a linear model of
+    Naive-Bayes features (Wang & Manning 2012). There all words of a review count the same. Here
+    each has an attention score: a learned number of the word plus one of its position.
     """
     words, ngrams = ids[..., 0], ids[..., 1:]
     # The mask is handed over as an argument: Keras's operations on tensors drop those they carry.
@@ -95,14 +94,14 @@ def _best(ids, size, log_ratios, attend):
     attended = keras_attention.Attention(score="dot", dtype="float32", name="attention")(
         [ops.ones_like(score[:, :1]), evidence, score], value_mask=mask
     )
-    # The mean of a long review says more than that of a short one. The root of the length is between
-    # mean and sum; at 256 words, it is the sum.
+    # The mean of a long review says more than that of a short one, and its sum too much. This is
+    # between them, and equals the sum at 256 words.
     total = ops.multiply(attended[:, 0], 16 * ops.sqrt(length))
     return keras.layers.Activation("sigmoid", dtype="float32", name="probability")(total)
 
 
 def _evidence(ngrams, size, log_ratios):
-    """How much the n-grams that end at each place speak for a positive review, (B, T, 1)."""
+    """How much the n-grams that end at each word speak for a positive review, (B, T, 1)."""
     ratio = keras.layers.Embedding(size, 1, trainable=False, dtype="float32", name="log_ratio")
     weight = keras.layers.Embedding(
         size, 1, embeddings_initializer="zeros", dtype="float32", name="weight"
@@ -113,11 +112,8 @@ def _evidence(ngrams, size, log_ratios):
 
 
 def _places(mask):
-    """Six features of each place, (B, T, 6): how near it is to either end, at three scales."""
+    """Six features of each position, (B, T, 6): how near it is to either end, at three scales."""
     count = ops.cumsum(ops.cast(mask, "float32"), axis=1)
-    from_start = count - 1
-    to_end = count[:, -1:] - count
-    near = [
-        ops.exp(-distance / scale) for scale in (10.0, 40.0, 160.0) for distance in (from_start, to_end)
-    ]
+    distances = (count - 1, count[:, -1:] - count)
+    near = [ops.exp(-distance / scale) for scale in (10, 40, 160) for distance in distances]
     return 0.3 * ops.stack(near, axis=-1)

@@ -1,8 +1,8 @@
 """N-grams of words as numbers of their own, and how much more often each is said in praise.
 
-An n-gram that ends at a word is one integer, its key. Those of enough training reviews have numbers,
-which follow those of the words. The others have 0, as has an n-gram that the review has had before:
-saying it twice makes it no truer (Wang & Manning 2012 also ask only whether a review has it).
+An n-gram is one integer, its key. Those of enough training reviews have numbers, which follow those
+of the words. The others have 0. So has an n-gram that occurred earlier in the same review: as in
+Wang & Manning 2012, it counts once.
 """
 
 import numpy as np

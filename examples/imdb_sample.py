@@ -1,4 +1,4 @@
-"""A made-up stand-in for the reviews, so that the example runs with no data at all. Not IMDB.
+"""A synthetic stand-in for the reviews, so that the example runs with no data at all. Not IMDB.
 
 Short reviews of one to four remarks and a verdict. Remarks may be negated and may contradict the
 verdict, and one label in twenty is wrong, so that a model has something to learn and something that

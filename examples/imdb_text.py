@@ -60,9 +60,7 @@ class Encoder:
             counts.update(found)
             reviews.update(set(found))
         frequent = [
-            word
-            for word, _ in counts.most_common()
-            if reviews[word] >= recipe.min_reviews
+            word for word, _ in counts.most_common() if reviews[word] >= recipe.min_reviews
         ][: vocabulary_size - FIRST_WORD]
         encoder = cls(frequent, max_length, recipe.window, recipe.punctuation)
         if recipe.ngrams:

@@ -72,7 +72,7 @@ def train(run, name, dataset, settings):
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
     for epoch in range(len(run.epochs), settings["epochs"]):
-        figures = _train_epoch(classifier, train_rows, train_set.labels, encoder, epoch, settings)
+        figures = train_epoch(classifier, train_rows, train_set.labels, encoder, epoch, settings)
         figures |= measure(classifier, measured_rows, measured.labels, encoder, measured_on)
         run.finish_epoch(classifier, figures)
         print(_line(figures, measured_on), flush=True)
@@ -85,7 +85,8 @@ def compile_classifier(classifier, optimizer, jit=False):
     classifier.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
 
 
-def _train_epoch(classifier, rows, labels, encoder, epoch, settings):
+def train_epoch(classifier, rows, labels, encoder, epoch, settings):
+    """Trains the classifier once on each of the reviews."""
     # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
     rng = np.random.default_rng((settings["seed"], epoch))
     for variable in classifier.variables:
@@ -94,7 +95,7 @@ def _train_epoch(classifier, rows, labels, encoder, epoch, settings):
     start, processor_start = time.perf_counter(), time.process_time()
     classifier.reset_metrics()
     # `fit` takes the shapes of batches from the first two, and here they differ.
-    for indices in _batches(rows, settings["batch_size"], rng):
+    for indices in batches(rows, settings["batch_size"], rng):
         said = classifier.train_on_batch(
             _padded(rows, indices, encoder), labels[indices, None], return_dict=True
         )
@@ -107,7 +108,7 @@ def _train_epoch(classifier, rows, labels, encoder, epoch, settings):
     }
 
 
-def _batches(rows, size, rng, pool=50):
+def batches(rows, size, rng, pool=50):
     """The indices of batches: at random, but each of reviews of about the same length."""
     # `pool` batches are drawn, and their reviews sorted: with them goes most of the padding.
     lengths = np.array([len(row) for row in rows])
@@ -122,13 +123,11 @@ def _batches(rows, size, rng, pool=50):
 
 def _padded(rows, indices, encoder):
     chosen = [rows[i] for i in indices]
-    return imdb_text.pad(
-        chosen, imdb_text.padded_length(max(map(len, chosen)), encoder.max_length)
-    )
+    return imdb_text.pad(chosen, imdb_text.padded_length(max(map(len, chosen)), encoder.max_length))
 
 
 def probabilities(classifier, rows, encoder, size=256):
-    """What the classifier gives for rows of numbers, (n,) or a list of them for more outputs."""
+    """What the classifier gives for rows of numbers, (n,)."""
     order = np.argsort([len(row) for row in rows], kind="stable")
     said = np.empty(len(rows))
     for start in range(0, len(order), size):

@@ -1,63 +1,72 @@
 """The n-gram numbers of the IMDB example, against Python's own counting."""
 
 import collections
+import dataclasses
 
-import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("the example needs Keras on TensorFlow", allow_module_level=True)
+from examples import imdb_ngrams, imdb_recipes, imdb_text
 
-from examples import imdb_ngrams, imdb_text
-
-TEXTS = ["a b a b c", "b a b", "c c c a b", "d a b c", ""]
+TEXTS = ["a b a b c", "b a b", "c c c a b", "d a b c", "e"]
 
 
 def ngrams(words, order):
-    return [tuple(words[max(0, i - order + 1) : i + 1]) for i in range(len(words))]
+    """The n-gram that ends at each word, where there is one."""
+    return [
+        tuple(words[i - order + 1 : i + 1]) if i >= order - 1 else None for i in range(len(words))
+    ]
+
+
+def encoder(min_reviews):
+    recipe = dataclasses.replace(imdb_recipes.RECIPES["best"], min_reviews=min_reviews)
+    return imdb_text.Encoder.learn(TEXTS, recipe, 100, 50)
 
 
 @pytest.mark.parametrize("min_reviews", [1, 2, 9])
 def test_numbers_are_those_of_frequent_ngrams(min_reviews):
-    vectorizer = imdb_text.learn_vocabulary(TEXTS, 20)
-    words = imdb_text.vocabulary_size(vectorizer)
-    plain = imdb_text.build_preprocessor(vectorizer, imdb_text.both_ends, 6)
-    ids = imdb_text.encode(plain, TEXTS)
-    model, sizes = imdb_ngrams.extend(plain, ids, (2, 3), words, min_reviews)
-    numbers = imdb_text.encode(model, TEXTS)
-    assert numbers.shape == (len(TEXTS), 6, 3)
-    np.testing.assert_array_equal(numbers[..., 0], ids)
-    assert sizes[0] == words
-
-    for column, order in ((1, 2), (2, 3)):
-        counts = collections.Counter(
-            gram for text in TEXTS for gram in set(ngrams(text.split(), order))
-        )
-        frequent = {g for g, n in counts.items() if n >= min_reviews and len(g) == order}
-        seen = {}
-        for row, text in zip(numbers[..., column], TEXTS, strict=True):
-            grams = ngrams(text.split(), order)
-            for number, gram in zip(row, grams, strict=False):
-                if gram in frequent:
-                    assert 0 < number < sizes[column]
-                    assert seen.setdefault(gram, number) == number
-                else:
+    encode = encoder(min_reviews)
+    seen = {}
+    for text in TEXTS:
+        numbers = encode(text)
+        assert numbers.shape == (len(text.split()), 4)
+        for order in (1, 2, 3):
+            counts = collections.Counter(
+                gram for other in TEXTS for gram in set(ngrams(other.split(), order))
+            )
+            said = set()
+            for number, gram in zip(numbers[:, order], ngrams(text.split(), order), strict=True):
+                if gram is None or counts[gram] < min_reviews or gram in said:
                     assert number == 0
-            assert not row[len(grams) :].any()
-        assert len(set(seen.values())) == len(frequent)
+                else:
+                    assert encode.vocabulary_size <= number < encode.size
+                    assert seen.setdefault(gram, number) == number
+                said.add(gram)
+    assert len(set(seen.values())) == len(seen) == encode.size - encode.vocabulary_size
 
 
-def test_saved_preprocessor_gives_the_same_numbers(tmp_path):
-    vectorizer = imdb_text.learn_vocabulary(TEXTS, 20)
-    plain = imdb_text.build_preprocessor(vectorizer, imdb_text.both_ends, 6)
-    words = imdb_text.vocabulary_size(vectorizer)
-    model, _ = imdb_ngrams.extend(plain, imdb_text.encode(plain, TEXTS), (2,), words, 1)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(imdb_text.encode(loaded, TEXTS), imdb_text.encode(model, TEXTS))
+def test_unknown_words_are_part_of_no_ngram():
+    numbers = encoder(1)("a zyxxy b a b")
+    assert (numbers[:, 0] == imdb_text.UNKNOWN).tolist() == [False, True, False, False, False]
+    assert (numbers[:, 1:] > 0).tolist() == [
+        [True, False, False],
+        [False, False, False],
+        [True, False, False],
+        [False, True, False],
+        [False, True, True],
+    ]
+
+
+def test_log_ratios():
+    encode = encoder(1)
+    rows = [encode(text) for text in TEXTS]
+    ratios = imdb_ngrams.log_ratios(rows, [1, 1, 0, 0, 0], encode.size)
+    number = encode("a b")[1, 2]
+    # "a b" is in both of the two positive reviews, and in two of the three negative ones.
+    assert ratios[number] == pytest.approx(np.log((2 + 1) / (2 + 2) / ((2 + 1) / (3 + 2))))
+    assert ratios[0] == 0 and ratios.shape == (encode.size,)
 
 
 def test_too_many_words_for_the_keys():
-    with pytest.raises(ValueError, match="At most"):
-        imdb_ngrams.extend(None, None, (2,), imdb_ngrams.LARGEST_VOCABULARY + 1, 1)
+    with pytest.raises(ValueError, match="need a smaller vocabulary"):
+        imdb_ngrams.learn([], 3, 2**21, 1)
