@@ -41,7 +41,7 @@ def measure(dataset, regularization):
     train, test = features(rows["train"]), features(rows["test"])
     accuracies = {}
     for strength in regularization:
-        model = LogisticRegression(C=strength, solver="liblinear", dual=True)
+        model = LogisticRegression(C=strength, solver="liblinear", dual=True, max_iter=1000)
         model.fit(train, dataset.train.labels)
         accuracies[strength] = float(np.mean(model.predict(test) == dataset.test.labels))
     return {

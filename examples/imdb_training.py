@@ -93,18 +93,21 @@ def train_epoch(classifier, rows, labels, encoder, epoch, settings):
         if variable.name == "seed_generator_state":
             variable.assign(rng.integers(2**31, size=variable.shape))
     start, processor_start = time.perf_counter(), time.process_time()
-    classifier.reset_metrics()
+    totals = np.zeros(2)
     # `fit` takes the shapes of batches from the first two, and here they differ.
     for indices in batches(rows, settings["batch_size"], rng):
+        classifier.reset_metrics()
         said = classifier.train_on_batch(
             _padded(rows, indices, encoder), labels[indices, None], return_dict=True
         )
+        totals += len(indices) * np.array([said["loss"], said["accuracy"]], "float64")
+    loss, accuracy = (totals / len(rows)).tolist()
     return {
         "epoch": epoch + 1,
         "seconds": round(time.perf_counter() - start, 2),
         "processor_seconds": round(time.process_time() - processor_start, 2),
-        "train_loss": float(said["loss"]),
-        "train_accuracy": float(said["accuracy"]),
+        "train_loss": loss,
+        "train_accuracy": accuracy,
     }
 
 

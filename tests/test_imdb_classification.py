@@ -421,6 +421,18 @@ def test_saved_model_measures_what_the_figures_say(folder, finished):
     assert accuracy == pytest.approx(figures(finished)["test_accuracy"], abs=1e-6)
 
 
+def test_training_figures_are_means_over_all_reviews():
+    model, encode = small_model("best")
+    rows, labels = [encode(text) for text in TEXTS], np.array([1, 0, 1])
+    # At a learning rate of 0 the model stays what it is.
+    imdb_training.compile_classifier(model, keras.optimizers.SGD(0.0))
+    settings = {"seed": 0, "batch_size": 2}
+    figures = imdb_training.train_epoch(model, rows, labels, encode, 0, settings)
+    measured = imdb_training.measure(model, rows, labels, encode, "train")
+    for name, value in measured.items():
+        assert figures[name] == pytest.approx(value, abs=1e-5)
+
+
 def test_batches_have_every_review_once_and_little_padding():
     rows = [np.zeros(n % 17 + 1, "int32") for n in range(1000)]
     batches = imdb_training.batches(rows, 8, np.random.default_rng(0))
