@@ -88,7 +88,10 @@ def compile_classifier(classifier, optimizer, jit=False):
 def train_epoch(classifier, rows, labels, encoder, epoch, settings):
     """Trains the classifier once on each of the reviews."""
     # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
-    rng = np.random.default_rng((settings["seed"], epoch))
+    seeds = (settings["seed"], epoch)
+    rng = np.random.default_rng(seeds)
+    # On PyTorch, dropout draws from PyTorch's global generator.
+    keras.utils.set_random_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0] >> 1))
     for variable in classifier.variables:
         if variable.name == "seed_generator_state":
             variable.assign(rng.integers(2**31, size=variable.shape))
