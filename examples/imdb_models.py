@@ -83,13 +83,7 @@ def _best(ids, size, log_ratios, attend):
     mask = ops.not_equal(words, imdb_text.PADDING)
     evidence = _evidence(ngrams, size, log_ratios)
     length = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)
-    word_score = keras.layers.Embedding(
-        size, 1, embeddings_initializer="zeros", dtype="float32", name="word_score"
-    )(words)
-    place_score = keras.layers.Dense(
-        1, use_bias=False, kernel_initializer="zeros", dtype="float32", name="place_score"
-    )(_places(mask))
-    score = ops.add(word_score, place_score) if attend else ops.zeros_like(word_score)
+    score = _score(words, mask, size) if attend else ops.zeros_like(evidence)
     # The keys are scores already, which a query of 1 leaves as they are.
     attended = keras_attention.Attention(score="dot", dtype="float32", name="attention")(
         [ops.ones_like(score[:, :1]), evidence, score], value_mask=mask
@@ -109,6 +103,17 @@ def _evidence(ngrams, size, log_ratios):
     evidence = ops.sum(ops.multiply(weight(ngrams), ratio(ngrams)), axis=2)
     ratio.set_weights([np.reshape(log_ratios, (size, 1))])
     return evidence
+
+
+def _score(words, mask, size):
+    """What each word and its position deserve, (B, T, 1)."""
+    word = keras.layers.Embedding(
+        size, 1, embeddings_initializer="zeros", dtype="float32", name="word_score"
+    )
+    place = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer="zeros", dtype="float32", name="place_score"
+    )
+    return ops.add(word(words), place(_places(mask)))
 
 
 def _places(mask):
