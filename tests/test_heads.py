@@ -75,7 +75,7 @@ def attend(**given):
     "given",
     [
         {},
-        {"mask": mask(), "bias": random(H, T, S, seed=5)},
+        {"mask": mask(), "bias": random(1, H, T, S, seed=5)},
         {"pattern": "causal", "normalization": "sigmoid"},
         {"mask": mask(), "normalization": "sparsemax", "score": "cosine"},
         {"logit_soft_cap": 1.5, "sink": random(H, seed=6)},
@@ -366,7 +366,7 @@ def test_a_sink_is_a_key_whose_value_is_zero():
 
 def test_gradients_of_a_sink_are_those_of_differences():
     inputs = [*arrays(H), random(H, seed=6)]
-    bias = random(H, T, S, seed=7)
+    bias = random(1, H, T, S, seed=7)
     of_output, of_weights = random(B, T, H, V, seed=8), random(B, H, T, S, seed=9)
     cotangents = [keras.ops.convert_to_tensor(array) for array in (of_output, of_weights)]
 

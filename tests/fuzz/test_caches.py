@@ -92,7 +92,7 @@ def made(text):
             options["causal"] = True
         return getattr(ka, t.layer)(t.heads[0], 4, 3, **options)
     except ValueError as error:
-        hypothesis.assume("needs a score it can be part of" not in str(error))
+        hypothesis.assume("supports only these scores" not in str(error))
         raise
 
 
