@@ -448,7 +448,10 @@ CHOICES = [
     ({"pattern": Dilated(200)}, "blockwise: .*hardly longer than the rate"),
     ({"pattern": Strided(8)}, "banded"),
     ({"pattern": Strided(8) & Causal()}, "banded"),
-    ({"pattern": SlidingWindow(16, 0), "return_attention_scores": True}, "reference: the scores"),
+    (
+        {"pattern": SlidingWindow(16, 0), "return_attention_scores": True},
+        "reference: `return_attention_scores`",
+    ),
     ({"pattern": SlidingWindow(16, 0), "normalization": "sigmoid"}, "reference: the normaliz"),
     ({"pattern": SlidingWindow(16, 0), "score": "cosine"}, "(banded|reference)"),
 ]

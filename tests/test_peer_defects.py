@@ -215,7 +215,7 @@ def test_attend_gives_zeros_to_a_query_without_keys(dtype, pattern):
     mask = np.ones((B, 2, T, S), bool)
     mask[0, 1, 2] = False
     mask[1, 0, 3, :4] = False  # Under "causal", these four are all that the last query has.
-    bias = random(2, T, S)
+    bias = random(1, 2, T, S)
     dead = ~(mask & np.tril(np.ones((T, S), bool)) if pattern else mask).any(axis=-1)
     assert dead.sum() == (2 if pattern else 1)
 
@@ -323,7 +323,7 @@ def test_the_largest_numbers_of_a_dtype_are_not_nan(dtype):
 # 6. Bias, and masks that are meant to be added
 
 
-@pytest.mark.parametrize("shape", [(B, 2, T, S), (2, T, S), (T, S), (B, 1, 1, S)])
+@pytest.mark.parametrize("shape", [(B, 2, T, S), (1, 2, T, S), (T, S), (B, 1, 1, S)])
 def test_a_bias_is_added_to_the_scores(shape):
     """Keras's layer takes no bias: no ALiBi, no relative positions."""
     query, key, value = (random(B, n, 2, 4, seed=i) for i, n in enumerate((T, S, S)))
