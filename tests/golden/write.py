@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 import keras_attention
+from keras_attention import masks
 from tests.golden.cases import CASES
 
 FOLDER = pathlib.Path(__file__).parent
@@ -36,20 +37,21 @@ def made(case, seed):
 
 
 def answers(case, model, inputs):
-    """What the model gives for `inputs`: arrays in at least float32, and the names of dtypes."""
+    """What the model gives for `inputs`: arrays in at least float32, names of dtypes, and masks."""
     found = keras.tree.flatten(case.run(model, list(inputs)))
+    carried = [masks.implicit(x) for x in found]
     dtypes = [keras.backend.standardize_dtype(getattr(x, "dtype", "float32")) for x in found]
     arrays = [
         keras.ops.convert_to_numpy(keras.ops.cast(x, "float32") if "float16" in dtype else x)
         for x, dtype in zip(found, dtypes, strict=True)
     ]
-    return arrays, dtypes
+    return arrays, dtypes, [m if m is None else keras.ops.convert_to_numpy(m) for m in carried]
 
 
 def write(name, case, folder):
     """The three files of one case, in `folder`."""
     model = made(case, seed=1)
-    arrays, dtypes = answers(case, model, case.inputs)
+    arrays, dtypes, _ = answers(case, model, case.inputs)
     for array in arrays:
         # A model that gives nothing, or the same whatever its weights, would prove nothing.
         if not np.isfinite(array).all() or not array.any():
