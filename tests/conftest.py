@@ -6,6 +6,32 @@ import pytest
 
 import keras_attention
 
+# Of code that no backend reaches: text, files, constructors, drawings. CI runs these on TensorFlow
+# alone, and the examples themselves on each backend.
+ANY_BACKEND = {
+    "test_api",
+    "test_attention_page",
+    "test_benchmarks_attention",
+    "test_constructors",
+    "test_data_folders",
+    "test_docs",
+    "test_imdb_classification",
+    "test_imdb_linear",
+    "test_imdb_ngrams",
+    "test_names",
+    "test_plot",
+    "test_run_directory",
+    "test_square_sequences",
+    "test_structure",
+    "test_translation",
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in ANY_BACKEND:
+            item.add_marker("any_backend")
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
