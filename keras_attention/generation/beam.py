@@ -231,7 +231,12 @@ def _best(first, second, count):
 def _at(arrays, places):
     """What arrays (B, N, …) have at places (B, K) of their rows: (B, K, …)."""
     flat = _flat(places, arrays[0].shape[1])
-    return [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
+    taken = [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
+    # Of a batch of no rows, JAX's `take` gives other axes.
+    return [
+        ops.reshape(y, (-1, places.shape[1], *x.shape[2:]))
+        for y, x in zip(taken, arrays, strict=True)
+    ]
 
 
 def _flat(places, count):
