@@ -590,8 +590,8 @@ def test_the_run_leaves_what_it_says(folder, finished):
         "tokenizer.spm",
     }
     translations = (finished / "test.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    wanted = lines(folder, "test_2016_flickr.de.gz")
-    score = sacrebleu.corpus_bleu(translations, [wanted]).score
+    references = [lines(folder, "test_2016_flickr.de.gz")]
+    score = sacrebleu.corpus_bleu(translations, references).score
     np.testing.assert_allclose(said["test_bleu"], score)
     assert said["tokenized_bleu_signature"].endswith(sacrebleu.__version__)
     assert said["test_tokenized_bleu"] != score
@@ -610,7 +610,7 @@ def test_the_run_leaves_what_it_says(folder, finished):
     loss = said["epochs"][-1]["validation_loss"]
     np.testing.assert_allclose(loss, total / pairs.sides[1].sum(), rtol=1e-4)
     greedily = translation_prediction.Translate(model, 1)(lines(folder, "test_2016_flickr.en.gz"))
-    score = sacrebleu.corpus_bleu(greedily, [wanted]).score
+    score = sacrebleu.corpus_bleu(greedily, references).score
     np.testing.assert_allclose(said["test_greedy_bleu"], score)
     assert said["bleu_signature"].startswith("nrefs:1|case:mixed|")
     losses = [epoch["train_loss"] for epoch in said["epochs"]]

@@ -184,6 +184,7 @@ class Problem(Short):
     kernel: str = "auto"
     blocks: tuple | None = None
     with_scores: bool = False
+    garbage: float | None = None
     seed: int = 0
 
     def sizes(self, axes):
@@ -229,5 +230,6 @@ PROBLEMS = st.builds(
     ),
     blocks=maybe(st.tuples(st.integers(1, 4), st.integers(1, 5))),
     with_scores=st.sampled_from([False, False, False, True]),
+    garbage=st.sampled_from([None, np.nan, np.inf]),
     seed=st.integers(0, 2**16),
 )

@@ -96,6 +96,11 @@ def check(problem):
         score.build((p.batch, p.queries, heads, p.key_dim), (p.batch, p.keys, groups, p.key_dim))
         fill(score, random)
     mask = None if p.mask is None else random.some(p.allowed, *p.sizes(p.mask))
+    if p.garbage is not None and p.mask in ("B11S", "B1T1"):
+        # What padding holds reaches nothing.
+        padding = ~(mask[:, 0, 0] if p.mask == "B11S" else mask[:, 0, :, 0])
+        for name in ("key", "value") if p.mask == "B11S" else ("query",):
+            arrays[name][1][padding] = p.garbage
     segments = None
     if p.segments:
         segments = tuple(random.integers(0, 2, p.batch, n) for n in (p.queries, p.keys))
@@ -199,6 +204,8 @@ def possible(problem, arguments):
 @campaign.few(tensorflow=120, jax=15, torch=120)
 @hypothesis.given(PROBLEMS)
 @hypothesis.example(Problem(keys=0, score="cosine"))
+@hypothesis.example(Problem(mask="B11S", allowed=0.5, garbage=np.nan))
+@hypothesis.example(Problem(mask="B1T1", allowed=0.5, garbage=np.nan))
 @hypothesis.example(Problem(keys=1, bias="BHTS", sink=True, dtype=DTYPES[-3], key_dim=6, size=3.0))
 def test_attend(problem):
     check(problem)
