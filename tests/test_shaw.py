@@ -554,7 +554,9 @@ def test_the_distance_must_be_a_count(max_distance):
 
 @pytest.mark.parametrize("score", ["cosine", "general"])
 def test_the_score_must_be_an_inner_product_of_the_heads(score):
-    with pytest.raises(ValueError, match=r"Shaw supports only .*Dot or ScaledDot.*(Cosine|General)"):
+    with pytest.raises(
+        ValueError, match=r"Shaw supports only .*Dot or ScaledDot.*(Cosine|General)"
+    ):
         RelativePositionAttention(2, 4, 2, score=score)
 
 
