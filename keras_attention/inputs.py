@@ -16,6 +16,42 @@ def three_shapes(query_shape, value_shape=None, key_shape=None):
     return tuple(query_shape), tuple(value_shape), tuple(key_shape)
 
 
+def check_one_sequence(mask, query, value):
+    """Raises unless `mask` can only mean one thing: the padding of all that was given."""
+    if mask is None:
+        return
+    listed = isinstance(query, (list, tuple))
+    if listed != isinstance(mask, (list, tuple)):
+        received = f"a {type(query).__name__} and a mask of type {type(mask).__name__}"
+    elif value is not None:
+        received = "a `value` beside it"
+    elif not listed and len(query.shape) == 3 and len(mask.shape) != 2:
+        received = f"mask.shape={tuple(mask.shape)}"
+    else:
+        return
+    raise ValueError(
+        "`mask` must be the padding (B, T) of one sequence that attends to itself, or a list of "
+        "masks for a list of tensors. Pass padding of two sequences as `query_mask` (B, T) and "
+        "`value_mask` (B, S), and a mask of pairs, (T, S), (B, T, S) or (B, H, T, S), as "
+        f"`attention_mask`. Received: {received}"
+    )
+
+
+def query_mask(query_mask, mask, query, value):
+    """`query_mask` together with `mask`, as Keras names the mask of whatever a layer is given."""
+    check_one_sequence(mask, query, value)
+    if mask is None:
+        return query_mask
+    if isinstance(mask, (list, tuple)):
+        if query_mask is not None and not isinstance(query_mask, (list, tuple)):
+            return [masks.both(mask[0], query_mask), *mask[1:]]
+        return mask
+    if mask is masks.implicit(query):
+        # Keras passes what the tensor carries, which is read off it anyway.
+        return query_mask
+    return masks.both(masks.boolean("query_mask", query_mask), masks.boolean("mask", mask))
+
+
 def three_inputs(inputs, explicit):
     """Query, value and key from any way of giving the three, and their masks.
 

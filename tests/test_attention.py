@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from keras_attention import (
     Attention,
+    AttentionPooling,
     MultiHeadAttention,
     SelfAttention,
+    TransformerBlock,
     masks,
     patterns,
     positions,
@@ -245,6 +247,44 @@ def test_a_padded_query_has_output_zero():
     np.testing.assert_array_equal(numpy(output)[~REAL], 0.0)
     np.testing.assert_array_equal(numpy(scores).transpose(0, 2, 1, 3)[~REAL], 0.0)
     assert (np.abs(numpy(output)[REAL]).max(axis=-1) > 0).all()
+
+
+def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
+    mask = np.arange(T) < [[2], [T], [0]]
+    value_mask = np.arange(S) < [[3], [0], [S]]
+    layer = made(inputs=(X, X, X))
+    close(layer(X, mask=mask), layer(X, query_mask=mask))
+    close(layer(X, mask=mask, query_mask=mask[::-1]), layer(X, query_mask=mask & mask[::-1]))
+    layer = made()
+    expected = layer(X, VALUE, KEY, query_mask=mask, value_mask=value_mask)
+    close(layer([X, VALUE, KEY], mask=[mask, value_mask, None]), expected)
+    close(layer([X, VALUE, KEY], mask=[None, value_mask, None], query_mask=mask), expected)
+    x = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
+    close(layer([x, VALUE, KEY], mask=[None, value_mask, None]), expected)
+
+
+@pytest.mark.parametrize("sentences", [2, None])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SelfAttention(H, K),
+        lambda: MultiHeadAttention(H, K),
+        lambda: TransformerBlock(D, H),
+        lambda: AttentionPooling(2, H, K),
+    ],
+    ids=["SelfAttention", "MultiHeadAttention", "TransformerBlock", "AttentionPooling"],
+)
+def test_time_distributed_passes_the_mask_on(make, sentences, compiled):
+    ids = np.array([[[1, 2, 0, 0], [3, 0, 0, 0]], [[1, 2, 3, 4], [4, 5, 6, 0]]])
+    embedding = keras.layers.Embedding(9, D, mask_zero=True)
+    layer = make()
+    tokens = keras.Input((sentences, 4), dtype="int32")
+    outputs = keras.layers.TimeDistributed(layer)(embedding(tokens))
+    model = keras.Model(tokens, outputs)
+    found = model.predict(ids, verbose=0) if compiled else numpy(model(ids))
+    for sentence in range(2):
+        close(found[:, sentence], layer(embedding(ids[:, sentence])))
 
 
 def test_the_pattern_slot_and_the_masks_hold_together():

@@ -280,6 +280,39 @@ ROWS = {
         ValueError,
         r"`value_mask` must have 2 axes, \(batch, positions\)\.",
     ),
+    "a mask by the name of another library": (
+        lambda: ka.MultiHeadAttention(2, 4)(X, X, key_padding_mask=np.ones((B, T), bool)),
+        TypeError,
+        r"MultiHeadAttention takes no `key_padding_mask`\. Its masks are `query_mask` \(B, T\) and "
+        r"`value_mask` \(B, S\) for padding, .*True = attend\. Received: key_padding_mask of type",
+    ),
+    "a mask of a block by another name": (
+        lambda: ka.TransformerBlock(8, 2)(X, padding_mask=np.ones((B, T), bool)),
+        TypeError,
+        r"TransformerBlock takes no `padding_mask`\. Its masks are `mask` \(B, T\) and ",
+    ),
+    "one mask for two sequences": (
+        lambda: ka.Attention()(X, Y, mask=np.ones((B, S), bool)),
+        ValueError,
+        r"`mask` must be the padding \(B, T\) of one sequence .*Received: a `value` beside it",
+    ),
+    "one mask for a list": (
+        lambda: ka.Attention()([X, Y], mask=np.ones((B, S), bool)),
+        ValueError,
+        r"`mask` must be .*a list of masks for a list.*Received: a list and a mask of type",
+    ),
+    "a mask of pairs as padding": (
+        lambda: ka.SelfAttention(2, 4)(X, mask=np.ones((B, T, T), bool)),
+        ValueError,
+        r"`mask` must be .*of pairs, .*as `attention_mask`\. Received: mask\.shape=\(2, 3, 3\)",
+    ),
+    "one symbolic mask for two sequences": (
+        lambda: ka.Attention()(
+            keras.Input((T, D)), keras.Input((S, D)), mask=keras.Input((S,), dtype="bool")
+        ),
+        ValueError,
+        r"`mask` must be the padding \(B, T\) of one sequence .*Received: a `value` beside it",
+    ),
     "an attention mask of another length": (
         lambda: ka.MultiHeadAttention(2, 4)(X, Y, attention_mask=np.ones((T, S + 1), bool)),
         ValueError,

@@ -86,6 +86,8 @@ class Attention(Decoding, ExactInputs):
         cache: of `make_cache`, which the tokens of `query` are appended to before they attend, each
             to all up to itself; or of `cache_context`, whose keys and values stand for `value` and
             `key`.
+        mask: what Keras calls the mask of a layer's only input, and `TimeDistributed` passes: that
+            of `query` where it attends to itself, or a list of masks for a list of tensors.
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's
@@ -106,6 +108,11 @@ class Attention(Decoding, ExactInputs):
     >>> output.shape, scores.shape
     ((2, 5, 128), (2, 1, 5, 7))
     """
+
+    _masks = (
+        "`query_mask` (B, T) and `value_mask` (B, S) for padding, and `attention_mask`, (T, S), "
+        "(B, T, S) or (B, H, T, S), for pairs"
+    )
 
     def __init__(
         self,
@@ -325,7 +332,9 @@ class Attention(Decoding, ExactInputs):
         positions=None,
         segment_ids=None,
         cache=None,
+        mask=None,
     ):
+        query_mask = inputs.query_mask(query_mask, mask, query, value)
         if cache is not None:
             self._check_cached(
                 query,
@@ -576,15 +585,18 @@ class Attention(Decoding, ExactInputs):
         positions=None,
         segment_ids=None,
         cache=None,
+        mask=None,
     ):
-        for name, mask in (
+        inputs.check_one_sequence(mask, query, value)
+        for name, given in (
             ("query_mask", query_mask),
             ("value_mask", value_mask),
             ("key_mask", key_mask),
             ("attention_mask", attention_mask),
+            ("mask", mask),
         ):
-            if not isinstance(mask, (list, tuple)):
-                masks.boolean(name, mask)
+            if not isinstance(given, (list, tuple)):
+                masks.boolean(name, given)
         if cache is not None:
             self._check_cached(
                 query,

@@ -15,12 +15,15 @@ class ExactInputs(saving.ConfigurableLayer):
     """
 
     _unrounded = ("attention_bias", "cache")
+    # What the masks of a call are, for a message.
+    _masks = ""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self._convert_input_args = False
 
     def __call__(self, *args, **kwargs):
+        self._check_mask_names(kwargs)
         converted = {}
 
         def convert(x, autocast):
@@ -39,3 +42,12 @@ class ExactInputs(saving.ConfigurableLayer):
             for name, value in kwargs.items()
         }
         return super().__call__(*args, **kwargs)
+
+    def _check_mask_names(self, given):
+        """Refuses masks by the names of other libraries, and says what they are called here."""
+        for name in given:
+            if name.endswith("mask") and name not in self.call_signature_parameters:
+                raise TypeError(
+                    f"{type(self).__name__} takes no `{name}`. Its masks are {self._masks}, "
+                    f"boolean, True = attend. Received: {name} of type {type(given[name]).__name__}"
+                )

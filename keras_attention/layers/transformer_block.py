@@ -99,6 +99,11 @@ class TransformerBlock(ExactInputs):
     True
     """
 
+    _masks = (
+        "`mask` (B, T) and `context_mask` (B, S) for padding, and `attention_mask`, (T, S), "
+        "(B, T, S) or (B, H, T, S), for pairs"
+    )
+
     def __init__(
         self,
         intermediate_dim,
