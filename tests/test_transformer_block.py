@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_attention import MultiHeadAttention, TransformerBlock, masks, patterns
+from tests.gradients import weight_gradients
 
 B, T, D, HIDDEN, H = 3, 5, 8, 16, 2
 
@@ -217,6 +218,32 @@ def test_padding_on_either_side_changes_nothing(left, right, causal, normalize_f
     mask = np.pad(np.ones((B, T), bool), ((0, 0), (left, right)))
     output = numpy(block(padded, mask=mask))
     np.testing.assert_allclose(output[mask].reshape(X.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_padding_gives_zeros_and_no_gradient(normalize_first, dtype):
+    block = made(causal=True, cross_attention=True, normalize_first=normalize_first, dtype=dtype)
+    for weight in block.trainable_weights:
+        if weight.path.endswith(("beta", "bias")):
+            # As when training begins: a row of zeros stays one, up to the last norm.
+            weight.assign(np.zeros(weight.shape))
+    mask = np.arange(T) < np.array([[5], [3], [0]])
+
+    def loss(counted):
+        counted = keras.ops.convert_to_tensor(counted)
+        return lambda x: 100 * keras.ops.cast(block(x, CONTEXT, mask=mask), "float32") * counted
+
+    x = keras.ops.cast(keras.ops.convert_to_tensor(X), dtype)
+    assert (numpy(block(x, CONTEXT, mask=mask))[~mask] == 0).all()
+    everywhere = weight_gradients(block, loss(np.ones((B, T, 1), "float32")), [x])
+    of_real = weight_gradients(block, loss(mask[..., None].astype("float32")), [x])
+    for found, expected in zip(
+        (*everywhere[0], *everywhere[1]), (*of_real[0], *of_real[1]), strict=True
+    ):
+        # XLA may round otherwise where it fuses otherwise.
+        atol = {"float32": 1e-5, "float16": 4e-3}[dtype] * np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("normalize_first", [False, True])

@@ -394,6 +394,8 @@ class TransformerBlock(ExactInputs):
         if self.cross_attention:
             x = self._branch(x, attend_to_context, self.cross_attention_norm, training)
         x = self._branch(x, self.feed_forward, self.feed_forward_norm, training)
+        # A norm multiplies the gradient of a row of zeros by 1 / √ε, three in a row beyond float16.
+        x = masks.clear(x, mask)
         return self._returned(masks.carry(x, mask), scores, cache)
 
     def _read_context(self, context, context_mask):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import ops
+from keras_attention import ops, patterns
 from tests import definition
 from tests.fuzz import campaign
 from tests.fuzz.configurations import (
@@ -207,6 +207,9 @@ def possible(problem, arguments):
 @hypothesis.example(Problem(mask="B11S", allowed=0.5, garbage=np.nan))
 @hypothesis.example(Problem(mask="B1T1", allowed=0.5, garbage=np.nan))
 @hypothesis.example(Problem(keys=1, bias="BHTS", sink=True, dtype=DTYPES[-3], key_dim=6, size=3.0))
+@hypothesis.example(Problem(key_dim=130, value_dim=130, pattern=patterns.Causal()))
+@hypothesis.example(Problem(key_dim=130, value_dim=129, mask="B11S", blocks=(2, 3), sink=True))
+@hypothesis.example(Problem(key_dim=130, value_dim=130, dtype="bfloat16", kernel="fused"))
 def test_attend(problem):
     check(problem)
 

@@ -94,6 +94,7 @@ class Call(Short):
     moved: bool = False
     segments: bool = False
     with_scores: bool = False
+    garbage: float | None = None
     dtype: str = "float32"
     seed: int = 0
 
@@ -122,6 +123,7 @@ CALLS = st.builds(
     moved=st.booleans(),
     segments=st.booleans(),
     with_scores=st.booleans(),
+    garbage=st.sampled_from([None, None, np.nan, np.inf, 1e38]),
     dtype=st.sampled_from(["float32"] * 5 + ["mixed_bfloat16"]),
     seed=st.integers(0, 2**16),
 )
@@ -185,6 +187,13 @@ def check(call):
     if c.key_mask and not block:
         given["value_mask"] = random.some(0.7, c.batch, keys)
         allowed &= given["value_mask"][:, None, None]
+    held = inputs
+    if c.garbage is not None:
+        # What padding holds reaches nothing.
+        held = [x.copy() for x in inputs]
+        held[0][~kept] = c.garbage
+        if not alone and c.key_mask:
+            held[1][~given["value_mask"]] = c.garbage
     if c.attention_mask:
         mask = random.some(0.7, *(sizes[axis] for axis in c.attention_mask))
         given["attention_mask"] = mask
@@ -218,14 +227,13 @@ def check(call):
     def defined(weights, query, value):
         if not block:
             return attention(c, layer, weights, query, value, allowed, bias, i, j)
-        return whole_block(c, layer, weights, query, allowed, bias, i, j)
+        output, scores = whole_block(c, layer, weights, query, allowed, bias, i, j)
+        return output * kept[..., None], scores
 
     weights = arrays_of(layer)
     wide = [np.asarray(x, "float64") for x in inputs]
     output, expected_scores = defined(weights, wide[0], wide[-1])
-    # What a block gives for padding means nothing: it is neither compared nor differentiated.
-    seen = kept if block else np.ones_like(kept)
-    upstream = random.normal(*output.shape) * seen.reshape(*seen.shape, *[1] * (output.ndim - 2))
+    upstream = random.normal(*output.shape)
     upstream_of_scores = random.normal(*expected_scores.shape)
 
     def ours(*tensors):
@@ -237,9 +245,9 @@ def check(call):
             parts.append(keras.ops.cast(scores, "float32") * times_scores)
         return parts
 
-    of_weights, of_arrays = weight_gradients(layer, ours, [*inputs, upstream, upstream_of_scores])
+    of_weights, of_arrays = weight_gradients(layer, ours, [*held, upstream, upstream_of_scores])
     tolerance = {"float32": 1e-4, "mixed_bfloat16": 0.1}[c.dtype]
-    close(of_arrays[-2][seen], output[seen], tolerance, "output")
+    close(of_arrays[-2], output, tolerance, "output")
     if c.with_scores:
         close(of_arrays[-1], expected_scores, tolerance, "scores")
     if c.dtype != "float32":
