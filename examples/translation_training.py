@@ -74,11 +74,17 @@ def train(run, dataset, settings):
         "steps take longest.",
         flush=True,
     )
-    for epoch in range(len(run.epochs), settings["epochs"]):
-        figures = train_epoch(model, encoded["train"], epoch, settings)
-        figures |= measure(model, encoded["validation"], settings["batch_tokens"])
-        run.finish_epoch(model, figures)
-        print(_line(figures), flush=True)
+    # All in one call: at its end `fit` gives the model the moving mean of its weights.
+    batches = TrainingBatches(encoded["train"], settings)
+    progress = Progress(batches)
+    model.fit(
+        batches,
+        initial_epoch=len(run.epochs),
+        epochs=settings["epochs"],
+        shuffle=False,
+        verbose=0,
+        callbacks=[progress, Epochs(run, batches, progress, encoded["validation"])],
+    )
     return _finish(run, model, sets, settings)
 
 
@@ -160,33 +166,60 @@ def _varied_first(batches):
     return batches
 
 
-def train_epoch(model, encoded, epoch, settings):
-    """What `figures.json` says of one epoch of training, counted from 0."""
-    # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
-    rng = np.random.default_rng((settings["seed"], epoch))
-    for variable in model.variables:
-        if variable.name == "seed_generator_state":
-            variable.assign(rng.integers(2**31, size=variable.shape))
-    batches = Batches(
-        encoded,
-        translation_text.training_batches(encoded, settings["batch_tokens"], rng, FEW_SHAPES),
-    )
-    progress = Progress(epoch, batches.tokens)
-    history = model.fit(
-        batches,
-        initial_epoch=epoch,
-        epochs=epoch + 1,
-        shuffle=False,
-        verbose=0,
-        callbacks=[progress],
-    ).history
-    return {
-        "epoch": epoch + 1,
-        "seconds": round(progress.seconds, 2),
-        "steps": len(batches),
-        "tokens_per_second": round(sum(batches.tokens) / progress.seconds, 1),
-        "train_loss": history["loss"][0],
-    }
+class TrainingBatches(Batches):
+    """The batches of one epoch, in an order that depends on the seed and the epoch alone."""
+
+    def __init__(self, encoded, settings):
+        self.settings = settings
+        super().__init__(encoded, self._of(encoded, epoch=0))
+
+    def draw(self, epoch):
+        """Makes them those of an epoch, counted from 0."""
+        self.batches = _varied_first(self._of(self.encoded, epoch))
+
+    def _of(self, encoded, epoch):
+        rng = np.random.default_rng((self.settings["seed"], epoch))
+        return translation_text.training_batches(
+            encoded, self.settings["batch_tokens"], rng, FEW_SHAPES
+        )
+
+
+class Epochs(keras.callbacks.Callback):
+    """What an epoch begins and ends with: its batches and its dropout, its figures, its checkpoint.
+
+    Args:
+        run: the `RunDirectory` to write to.
+        batches: the `TrainingBatches`.
+        progress: the `Progress`.
+        validation: the encoded pairs that are measured on.
+    """
+
+    def __init__(self, run, batches, progress, validation):
+        super().__init__()
+        self.run = run
+        self.batches = batches
+        self.progress = progress
+        self.validation = validation
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.batches.draw(epoch)
+        # Of the epoch alone too, so that a resumed run is the same run.
+        rng = np.random.default_rng((self.batches.settings["seed"], epoch, 1))
+        for variable in self.model.variables:
+            if variable.name == "seed_generator_state":
+                variable.assign(rng.integers(2**31, size=variable.shape))
+
+    def on_epoch_end(self, epoch, logs=None):
+        figures = {
+            "epoch": epoch + 1,
+            "seconds": round(self.progress.seconds, 2),
+            "steps": len(self.batches),
+            "tokens_per_second": round(sum(self.batches.tokens) / self.progress.seconds, 1),
+            "train_loss": logs["loss"],
+            **measure(self.model, self.validation, self.batches.settings["batch_tokens"]),
+        }
+        self.run.finish_epoch(self.model, figures)
+        print(_line(figures), flush=True)
 
 
 def measure(model, encoded, batch_tokens):
@@ -222,21 +255,24 @@ class Progress(keras.callbacks.Callback):
     """How far an epoch is: a bar on a terminal, and elsewhere a line a minute.
 
     Args:
-        epoch: counted from 0.
-        tokens: how many target tokens each step has.
+        batches: the `Batches`, whose target tokens are counted.
 
     Attributes:
-        seconds: what the epoch took so far.
+        seconds: what the last finished epoch took.
     """
 
-    def __init__(self, epoch, tokens):
+    def __init__(self, batches):
         super().__init__()
-        self.epoch = epoch + 1
-        self.tokens = np.cumsum(tokens)
+        self.batches = batches
         self.terminal = sys.stdout.isatty()
 
     def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch + 1
         self.start = self.shown = time.perf_counter()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            self.tokens = np.cumsum(self.batches.tokens)
 
     def on_train_batch_end(self, batch, logs=None):
         if self.terminal or time.perf_counter() - self.shown >= LINE_EVERY:

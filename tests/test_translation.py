@@ -550,9 +550,11 @@ def test_progress(terminal, monkeypatch, capsys):
     clock = types.SimpleNamespace(perf_counter=lambda: now[0])
     monkeypatch.setattr(translation_training, "time", clock)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    progress = translation_training.Progress(1, [600, 600, 1200, 600])
+    batches = types.SimpleNamespace(tokens=[600, 600, 1200, 600])
+    progress = translation_training.Progress(batches)
     progress.on_epoch_begin(1)
     for step in range(4):
+        progress.on_train_batch_begin(step)
         now[0] += 40
         progress.on_train_batch_end(step, {"loss": 4.0 - step})
     progress.on_epoch_end(1)
@@ -642,6 +644,17 @@ def test_interrupted_run_resumes_to_the_same_figures(
     assert "Resuming after epoch 1" in capsys.readouterr().out
     assert curves(output) == curves(finished)
     assert (output / "test.txt").read_bytes() == (finished / "test.txt").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_moving_mean_does_not_change_the_training(folder, finished, tmp_path, monkeypatch):
+    """Keras's `fit` replaces weights by their moving mean when it ends."""
+    monkeypatch.setattr(translation_models, "AVERAGED_STEPS", 1.5)
+    assert main(*TINY, "--epochs", "2", "--data-dir", folder, "--output", tmp_path / "run") == 0
+    runs = figures(finished)["epochs"], figures(tmp_path / "run")["epochs"]
+    for first, second in zip(*runs, strict=True):
+        np.testing.assert_allclose(first["train_loss"], second["train_loss"], rtol=1e-5)
+        assert abs(first["validation_loss"] - second["validation_loss"]) > 1e-3
 
 
 @pytest.mark.slow
