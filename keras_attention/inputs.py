@@ -18,7 +18,7 @@ def three_shapes(query_shape, value_shape=None, key_shape=None):
 
 def check_one_sequence(mask, query, value):
     """Raises unless `mask` can only mean one thing: the padding of all that was given."""
-    if mask is None:
+    if mask is None or mask is False:
         return
     listed = isinstance(query, (list, tuple))
     if listed != isinstance(mask, (list, tuple)):
@@ -40,7 +40,7 @@ def check_one_sequence(mask, query, value):
 def query_mask(query_mask, mask, query, value):
     """`query_mask` together with `mask`, as Keras names the mask of whatever a layer is given."""
     check_one_sequence(mask, query, value)
-    if mask is None:
+    if mask is None or mask is False:
         return query_mask
     if isinstance(mask, (list, tuple)):
         if query_mask is not None and not isinstance(query_mask, (list, tuple)):

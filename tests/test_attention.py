@@ -249,6 +249,21 @@ def test_a_padded_query_has_output_zero():
     assert (np.abs(numpy(output)[REAL]).max(axis=-1) > 0).all()
 
 
+def test_a_model_has_no_operation_that_computes_a_mask(tmp_path):
+    """Two of one name, of a file and of what Keras fills in, are a model that does not load."""
+    ids = keras.Input((None,), dtype="int32")
+    x = SelfAttention(H, K)(keras.layers.Embedding(9, D, mask_zero=True)(ids))
+    model = keras.Model(ids, [x, TransformerBlock(D, H)(x)])
+    names = [type(operation).__name__ for operation in model.operations]
+    assert names.count("NotEqual") == 1  # The block's.
+    model = keras.Model(ids, x)
+    assert len(model.operations) == 3
+    model.save(tmp_path / "model.keras")
+    tokens = np.array([[1, 2, 0], [3, 4, 5]])
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    close(again(tokens), numpy(model(tokens)))
+
+
 def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
     mask = np.arange(T) < [[2], [T], [0]]
     value_mask = np.arange(S) < [[3], [0], [S]]

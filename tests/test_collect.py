@@ -308,7 +308,7 @@ def test_a_call_of_ones_own_on_the_instance_is_put_back():
     layer(X)
     original = layer.call
 
-    def call(query, return_attention_scores=False, training=None, mask=None):
+    def call(query, return_attention_scores=False, training=None):
         return original(2 * query, return_attention_scores=return_attention_scores)
 
     object.__setattr__(layer, "call", call)

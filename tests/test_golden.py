@@ -4,6 +4,7 @@ See `golden/write.py` for what is in them. Every run reads one file of each case
 backend; the slow part reads all others.
 """
 
+import gc
 import importlib.util
 import inspect
 import json
@@ -42,7 +43,7 @@ def every_file():
         archives = released(case)
         for place, path in enumerate(archives):
             # Keras stores the optimizers of PyTorch as classes of their own, which need it.
-            needs_torch = name == "compiled" and path.name.startswith("torch")
+            needs_torch = name in ("compiled", "compiled-options") and path.name.startswith("torch")
             marks = []
             if needs_torch:
                 without = importlib.util.find_spec("torch") is None
@@ -66,6 +67,14 @@ def _unpacked(tmp_path_factory):
         return folders[path]
 
     return folder_of
+
+
+@pytest.fixture(autouse=True)
+def _few_objects():
+    """Keras collects garbage after each layer that it quantizes, among all that is imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def check(case, model, stored):

@@ -87,7 +87,8 @@ class Attention(Decoding, ExactInputs):
             to all up to itself; or of `cache_context`, whose keys and values stand for `value` and
             `key`.
         mask: what Keras calls the mask of a layer's only input, and `TimeDistributed` passes: that
-            of `query` where it attends to itself, or a list of masks for a list of tensors.
+            of `query` where it attends to itself, or a list of masks for a list of tensors; False
+            for none.
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's
@@ -332,7 +333,7 @@ class Attention(Decoding, ExactInputs):
         positions=None,
         segment_ids=None,
         cache=None,
-        mask=None,
+        mask=False,  # Keras would fill in None, and add what computes it to the graph of a model.
     ):
         query_mask = inputs.query_mask(query_mask, mask, query, value)
         if cache is not None:
@@ -585,7 +586,7 @@ class Attention(Decoding, ExactInputs):
         positions=None,
         segment_ids=None,
         cache=None,
-        mask=None,
+        mask=False,
     ):
         inputs.check_one_sequence(mask, query, value)
         for name, given in (
@@ -593,7 +594,7 @@ class Attention(Decoding, ExactInputs):
             ("value_mask", value_mask),
             ("key_mask", key_mask),
             ("attention_mask", attention_mask),
-            ("mask", mask),
+            ("mask", None if mask is False else mask),
         ):
             if not isinstance(given, (list, tuple)):
                 masks.boolean(name, given)
