@@ -187,7 +187,12 @@ def _one_hot(scores):
     """One at the first of the largest scores of each row, zero elsewhere."""
     if 0 in scores.shape:
         return ops.zeros_like(scores)
-    largest = ops.expand_dims(ops.argmax(scores, axis=-1), -1)
+    padded = scores
+    if scores.shape[-1] is None:
+        # There may be no key when it runs, and TensorFlow has no largest of none.
+        widths = [(0, 0)] * (len(scores.shape) - 1) + [(0, 1)]
+        padded = ops.pad(scores, widths, constant_values=-float("inf"))
+    largest = ops.expand_dims(ops.argmax(padded, axis=-1), -1)
     places = ops.arange(ops.shape(scores)[-1], dtype=largest.dtype)
     return ops.cast(ops.equal(places, largest), scores.dtype)
 

@@ -210,6 +210,7 @@ def possible(problem, arguments):
 @hypothesis.example(Problem(key_dim=130, value_dim=130, pattern=patterns.Causal()))
 @hypothesis.example(Problem(key_dim=130, value_dim=129, mask="B11S", blocks=(2, 3), sink=True))
 @hypothesis.example(Problem(key_dim=130, value_dim=130, dtype="bfloat16", kernel="fused"))
+@hypothesis.example(Problem(keys=0, normalization="hard", mode="graph"))
 def test_attend(problem):
     check(problem)
 
