@@ -93,6 +93,14 @@ def main(*arguments):
     return translation.main([str(argument) for argument in arguments])
 
 
+def train(*arguments):
+    """`main` with few lengths of batches, for each of which a program is compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "LENGTHS", (24, 64))
+        patch.setattr(text, "SEARCH_LENGTHS", (32, 64))
+        return main(*TINY, *arguments)
+
+
 def figures(output):
     return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
@@ -575,7 +583,7 @@ def test_progress(terminal, monkeypatch, capsys):
 def finished(folder, tmp_path_factory):
     """The output of an uninterrupted run of two epochs."""
     output = tmp_path_factory.mktemp("runs") / "finished"
-    assert main(*TINY, "--epochs", "2", "--data-dir", folder, "--output", output) == 0
+    assert train("--epochs", "2", "--data-dir", folder, "--output", output) == 0
     return output
 
 
@@ -628,7 +636,7 @@ def test_interrupted_run_resumes_to_the_same_figures(
     folder, finished, tmp_path, monkeypatch, capsys
 ):
     output = tmp_path / "run"
-    command = [*TINY, "--epochs", 2, "--data-dir", folder, "--output", output]
+    command = ["--epochs", 2, "--data-dir", folder, "--output", output]
     finish_epoch = RunDirectory.finish_epoch
 
     def interrupt(run, model, epoch):
@@ -638,9 +646,9 @@ def test_interrupted_run_resumes_to_the_same_figures(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "finish_epoch", interrupt)
-        assert main(*command) == 130
+        assert train(*command) == 130
     assert curves(output) == curves(finished)[:1]
-    assert main(*command) == 0
+    assert train(*command) == 0
     assert "Resuming after epoch 1" in capsys.readouterr().out
     assert curves(output) == curves(finished)
     assert (output / "test.txt").read_bytes() == (finished / "test.txt").read_bytes()
@@ -650,7 +658,7 @@ def test_interrupted_run_resumes_to_the_same_figures(
 def test_the_moving_mean_does_not_change_the_training(folder, finished, tmp_path, monkeypatch):
     """Keras's `fit` replaces weights by their moving mean when it ends."""
     monkeypatch.setattr(translation_models, "AVERAGED_STEPS", 1.5)
-    assert main(*TINY, "--epochs", "2", "--data-dir", folder, "--output", tmp_path / "run") == 0
+    assert train("--epochs", "2", "--data-dir", folder, "--output", tmp_path / "run") == 0
     runs = figures(finished)["epochs"], figures(tmp_path / "run")["epochs"]
     for first, second in zip(*runs, strict=True):
         np.testing.assert_allclose(first["train_loss"], second["train_loss"], rtol=1e-5)
@@ -699,8 +707,8 @@ def test_other_settings_and_finished_runs(folder, finished, capsys):
 @pytest.mark.parametrize("name", ["bahdanau", "luong"])
 def test_recurrent_models_run(folder, tmp_path, name):
     output = tmp_path / name
-    command = [*TINY, "--limit", 60, "--epochs", 1, "--data-dir", folder, "--output", output]
-    assert main(*command, "--model", name) == 0
+    command = ["--limit", 60, "--epochs", 1, "--data-dir", folder, "--output", output]
+    assert train(*command, "--model", name) == 0
     assert figures(output)["finished"] and (output / "alignment.png").exists()
 
 
