@@ -97,7 +97,6 @@ def train(*arguments):
     """`main` with few lengths of batches, for each of which a program is compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "LENGTHS", (24, 64))
-        patch.setattr(text, "SEARCH_LENGTHS", (32, 64))
         return main(*TINY, *arguments)
 
 
