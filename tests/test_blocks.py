@@ -148,6 +148,21 @@ def test_one_query_is_chosen_for_it_alone():
     assert kernels.explain(*arrays)[0] == "one_query"
     assert kernels.explain(*arrays, dropout=0.1)[0] == "blockwise"
     assert kernels.explain(arrays[1], *arrays[1:])[0] == "blockwise"
+    with pytest.raises(ValueError, match="there is more than one query"):
+        kernels.explain(arrays[1], *arrays[1:], kernel="one_query")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others know every length")
+def test_one_query_of_an_unknown_number_of_queries():
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((B, None, H, K))], autograph=False)
+    def attended(query):
+        keys, values = random(B, S, 2, K), random(B, S, 2, V)
+        return keras_attention.ops.attend(query, keys, values, kernel="one_query")
+
+    with pytest.raises(ValueError, match="number of queries is not known where the graph"):
+        attended(random(B, 1, H, K))
 
 
 @pytest.mark.parametrize("rows", [1, H])

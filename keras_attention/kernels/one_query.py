@@ -21,7 +21,10 @@ _CALM = 1e15
 
 def why_not(task):
     """Why this is not for a task, or None."""
-    if task.query.shape[1] != 1:
+    queries = task.query.shape[1]
+    if queries is None:
+        return "the number of queries is not known where the graph is built"
+    if queries != 1:
         return "there is more than one query"
     return "it has no dropout" if task.dropout else None
 
