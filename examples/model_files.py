@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from examples import run_directory
+from examples import run_directory, startup
 from examples.errors import UsageError
 
 
@@ -34,7 +34,9 @@ def load(path):
     import keras
 
     try:
-        return keras.models.load_model(path)
+        # Keras imports TensorFlow here, on other backends too.
+        with startup.quiet():
+            return keras.models.load_model(path)
     # The archive is whole: what else Keras raises is about what the file says.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]

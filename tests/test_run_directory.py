@@ -300,3 +300,13 @@ def test_nothing_is_printed_at_the_start_unless_it_fails(capfd):
     assert capfd.readouterr().err == "cuda\n"
     os.write(2, b"later\n")
     assert capfd.readouterr().err == "later\n"
+
+
+def test_nothing_is_printed_while_a_model_loads(model_file, monkeypatch, capfd):
+    # As TensorFlow does, which Keras imports to load a model, on other backends too.
+    load = keras.models.load_model
+    monkeypatch.setattr(
+        keras.models, "load_model", lambda path: os.write(2, b"cuda\n") and load(path)
+    )
+    assert model_files.load(model_file).count_params() == 8
+    assert capfd.readouterr().err == ""
