@@ -1,5 +1,7 @@
 """What every test starts from, and the one check that tests of several slots share."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -75,3 +77,10 @@ def check_in_every_layer(tmp_path):
         return [getattr(loaded.get_layer(layer.name), name) for layer in layers]
 
     return check
+
+
+def pytest_collection_finish():
+    # What is imported stays, and need not be looked at again: Keras collects garbage after each
+    # layer that it quantizes.
+    gc.collect()
+    gc.freeze()

@@ -18,6 +18,7 @@ from keras_attention import (
     scores,
 )
 from tests import conformance
+from tests.compiled import JIT_MODES, SLOW_JIT_MODES
 from tests.gradients import gradients, weight_gradients
 
 layers, ops = keras.layers, keras.ops
@@ -405,7 +406,7 @@ def test_gradients_are_those_of_the_papers(mode, step):
 
     check(weight_gradients(model, product, [X, MEMORY])[0])
     start = model.get_weights()
-    for jit_compile in jit_modes():
+    for jit_compile in JIT_MODES:
         model.set_weights(start)
         model.compile(
             keras.optimizers.SGD(1.0),
@@ -463,10 +464,6 @@ def words(*shape, seed=0):
     return ids.astype("int32")
 
 
-def jit_modes():
-    return [False] if keras.backend.backend() == "torch" else [False, True]
-
-
 def compiled(model, jit_compile):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.05), loss, jit_compile=jit_compile)
@@ -484,7 +481,7 @@ def test_functional_model_of_unknown_lengths_learns():
     np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("jit_compile", jit_modes())
+@pytest.mark.parametrize("jit_compile", SLOW_JIT_MODES)
 def test_compiled_is_eager(jit_compile):
     model = compiled(translator(), jit_compile)
     batch = [words(4, S), words(4, T, seed=1)]
@@ -501,7 +498,7 @@ def test_a_sink_can_be_trained_in_a_compiled_loop():
     memory, x = keras.Input((None, M)), keras.Input((None, D))
     cell = AttentionCell(layers.GRUCell(H), Attention(2, 3, use_sink=True))
     outputs = layers.RNN(cell, return_sequences=True)(x, initial_state=cell.initial_state(memory))
-    model = compiled(keras.Model([memory, x], outputs), jit_modes()[-1])
+    model = compiled(keras.Model([memory, x], outputs), JIT_MODES[-1])
     before = numpy(cell.attention.sink)
     assert np.isfinite(model.train_on_batch([MEMORY, X], words(B, T) % H))
     assert np.abs(numpy(cell.attention.sink) - before).max() > 0
@@ -584,7 +581,7 @@ def test_dropout_of_the_attention_drops_places_for_a_whole_sequence():
     np.testing.assert_allclose(context[:, 0][~dropped[:, 0]], 2 * whole[:, 0][~dropped[:, 0]])
 
 
-@pytest.mark.parametrize("jit_compile", jit_modes())
+@pytest.mark.parametrize("jit_compile", JIT_MODES)
 def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
     """The loss is what is looked at: how often a dropped place comes back, and how many drop."""
     attention = Attention(score=scores.Dot(), dropout=0.5, seed=3)

@@ -10,6 +10,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import normalizations, patterns, positions, regularizers, scores
 from tests import conformance
+from tests.compiled import JIT_MODES, SLOW_JIT_MODES
 from tests.conformance import Case, numpy, outputs_of
 
 
@@ -397,26 +398,14 @@ def test_mixed_precision(case, policy):
     conformance.check_mixed_precision(case, policy)
 
 
-def jit_modes():
-    # torch.compile takes most of a minute a model, and is Keras's own affair.
-    return [False] if keras.backend.backend() == "torch" else [False, True]
-
-
 @every_case
-@pytest.mark.parametrize("jit_compile", jit_modes())
+@pytest.mark.parametrize("jit_compile", JIT_MODES)
 def test_compiled_is_eager(case, jit_compile):
     conformance.check_compiled_is_eager(case, jit_compile)
 
 
-# XLA on TensorFlow takes as long over these as all others together.
-SLOW_ON_TENSORFLOW = pytest.mark.slow if keras.backend.backend() == "tensorflow" else ()
-
-
 @every_case
-@pytest.mark.parametrize(
-    "jit_compile",
-    [pytest.param(jit, marks=SLOW_ON_TENSORFLOW if jit else ()) for jit in jit_modes()],
-)
+@pytest.mark.parametrize("jit_compile", SLOW_JIT_MODES)
 def test_one_training_step(case, jit_compile):
     conformance.check_one_training_step(case, jit_compile)
 

@@ -1553,6 +1553,7 @@ def lines_run_by(calls):
     return lines
 
 
+@pytest.mark.any_backend
 def test_every_raise_has_a_row():
     statements = list(raises())
     assert len(statements) > 30

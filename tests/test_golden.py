@@ -4,7 +4,6 @@ See `golden/write.py` for what is in them. Every run reads one file of each case
 backend; the slow part reads all others.
 """
 
-import gc
 import importlib.util
 import inspect
 import json
@@ -67,14 +66,6 @@ def _unpacked(tmp_path_factory):
         return folders[path]
 
     return folder_of
-
-
-@pytest.fixture(autouse=True)
-def _few_objects():
-    """Keras collects garbage after each layer that it quantizes, among all that is imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def check(case, model, stored):

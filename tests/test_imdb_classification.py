@@ -373,9 +373,12 @@ def test_evidence_of_an_unknown_word_is_none():
     "arguments",
     [
         ["--model", "post", "--positions"],
-        ["--model", "transformer", "--validation", "0.25", "--mixed-precision"],
         ["--model", "best"],
         pytest.param(["--model", "post", "--jit"], marks=pytest.mark.slow),
+        pytest.param(
+            ["--model", "transformer", "--validation", "0.25", "--mixed-precision"],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=" ".join,
 )

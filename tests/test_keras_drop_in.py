@@ -5,7 +5,6 @@ the rest see `test_peer_defects.py`. Keras is asked for its scores throughout: o
 computes by the definition, on every backend and for every size.
 """
 
-import gc
 import inspect
 import os
 import subprocess
@@ -565,6 +564,7 @@ import numpy as np
 gc.freeze()  # Keras collects garbage after each layer that it quantizes.
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
     model = keras.saving.load_model(path)
+    model.run_eagerly = True
     with np.load(path.with_suffix(".npz")) as inputs:
         inputs = [inputs[name] for name in sorted(inputs)]
     answer = model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0)
@@ -573,12 +573,10 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
 
 
 def quantize(model, mode="int8", **kwargs):
-    gc.freeze()  # Keras collects garbage after each layer, and would look at all that is imported.
     with warnings.catch_warnings():
         # Keras says of each layer without weights, such as dropout, that it stays as it is.
         warnings.filterwarnings("ignore", message=".*does not have a `quantize")
         model.quantize(mode, **kwargs)
-    gc.unfreeze()
 
 
 def quantized(layer, mode="int8"):
@@ -593,6 +591,7 @@ def _reloaded(tmp_path_factory):
     for number, (name, make) in enumerate(INT8.items()):
         model, inputs = make()
         randomize(model)
+        model.run_eagerly = True  # A program for each model takes longer than all else here.
         inputs = inputs if len(inputs) > 1 else inputs[0]
         before = model.predict(inputs, verbose=0)
         quantize(model, filters="query" if name == "SelfAttention" else None)

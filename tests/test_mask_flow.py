@@ -263,6 +263,7 @@ of_one_keras = pytest.mark.skipif(
 
 
 @of_one_keras
+@pytest.mark.any_backend
 def test_the_table_of_keras_layers_is_what_they_do():
     page = Path(__file__).parent.parent / "docs" / "masks.md"
     assert keras_masks.table() in page.read_text(encoding="utf-8")

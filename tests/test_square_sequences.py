@@ -126,6 +126,7 @@ def test_files_and_figures(finished, capsys):
     assert "finished already" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_saved_models_need_nothing_but_the_package(finished):
     program = (
         "import json, sys, keras, keras_attention, numpy\n"
