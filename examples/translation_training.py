@@ -311,11 +311,13 @@ def _finish(run, model, sets, settings):
     run.write(MODEL, lambda path: model.save(path, include_optimizer=False))
     language = run.figures["languages"][1]
     facts = {}
+    greedy = searched = translation_prediction.Translate(model, beams=1)
+    if settings["beams"] > 1:
+        searched = translation_prediction.Translate(model, settings["beams"])
     # The search comes last: its translations of the test sentences are what is kept.
-    for beams, kind in ((1, "greedy_"), (settings["beams"], "")):
-        translate = translation_prediction.Translate(model, beams)
+    for translate, kind in ((greedy, "greedy_"), (searched, "")):
         for part in ("validation", "test"):
-            print(f"Translating the {part} sentences, {_beams(beams)} …", flush=True)
+            print(f"Translating the {part} sentences, {_beams(translate.beams)} …", flush=True)
             start = time.perf_counter()
             said = translate(sets[part].source)
             seconds = time.perf_counter() - start
@@ -330,7 +332,7 @@ def _finish(run, model, sets, settings):
 
         run.write(CURVES, lambda path: translation_pictures.draw_curves(path, run.figures))
         source = sets["test"].source[0]
-        alignment = translate.align(source, said[0])
+        alignment = searched.align(source, said[0])
         run.write(ALIGNMENT, lambda path: translation_pictures.draw_alignment(path, *alignment))
     except ImportError as error:
         print(f"No pictures: {error} (pip install matplotlib)", file=sys.stderr)

@@ -76,7 +76,8 @@ def _into_band(by_distance, start, keys):
     # One column too many makes each row start one place later than the one before.
     widths = [(0, 0)] * 3 + [(start, keys + 1 - start - distances)]
     flat = ops.reshape(ops.pad(by_distance, widths), (batch, heads, queries * (keys + 1)))
-    return ops.reshape(flat[..., : queries * keys], (batch, heads, queries, keys))
+    flat = primitives.piece(flat, 2, 0, queries * keys)
+    return ops.reshape(flat, (batch, heads, queries, keys))
 
 
 def _out_of_band(by_key, start, distances):
@@ -86,7 +87,7 @@ def _out_of_band(by_key, start, distances):
         ops.reshape(by_key, (batch, heads, queries * keys)), [(0, 0), (0, 0), (0, queries)]
     )
     shifted = ops.reshape(flat, (batch, heads, queries, keys + 1))
-    return shifted[..., start : start + distances]
+    return primitives.piece(shifted, 3, start, distances)
 
 
 def _inner(query, rows):
@@ -171,8 +172,8 @@ def _to_pairs(by_distance, keys):
     # One more column makes each row of the flat array start one place later than the one before.
     padded = ops.concatenate([by_distance, ops.zeros_like(by_distance[..., :1])], axis=-1)
     flat = ops.reshape(padded, (batch, heads, queries * (distances + 1)))
-    flat = flat[..., queries - 1 : queries - 1 + queries * distances]
-    return ops.reshape(flat, (batch, heads, queries, distances))[..., :keys]
+    flat = primitives.piece(flat, 2, queries - 1, queries * distances)
+    return primitives.piece(ops.reshape(flat, (batch, heads, queries, distances)), 3, 0, keys)
 
 
 def _to_distances(by_key):
@@ -185,4 +186,5 @@ def _to_distances(by_key):
     )
     before = ops.zeros((batch, heads, queries - 1), by_key.dtype)
     flat = ops.concatenate([before, flat, ops.zeros((batch, heads, 1), by_key.dtype)], axis=-1)
-    return ops.reshape(flat, (batch, heads, queries, distances + 1))[..., :distances]
+    shifted = ops.reshape(flat, (batch, heads, queries, distances + 1))
+    return primitives.piece(shifted, 3, 0, distances)
