@@ -5,7 +5,7 @@ cached decoding (queries that start at an offset) and T ≠ S are one rule, and 
 few keys asks about few. Patterns combine with `&`, `|` and `~`, compare and hash by value, and are
 saved with the model.
 
-A pattern of your own is a subclass with one method:
+A custom pattern is a subclass with one method:
 
 >>> import keras
 >>> from keras_attention import patterns

@@ -1,6 +1,6 @@
 """Losses on attention weights, for the `scores_regularizer` of every attention layer.
 
-One of your own is a subclass with one method, which is given the weights before dropout, as the
+A custom one is a subclass with one method, which is given the weights before dropout, as the
 layer would return them but in float32, and the boolean mask (or None), both broadcasting to
 (B, H, T, S), and returns a number:
 

@@ -21,7 +21,7 @@ def weights(*shape):
 
 
 def panels(figure):
-    """Axes with weights, without the bar of colours and places without a head."""
+    """Axes with weights, without the bar of colors and places without a head."""
     return [axes for axes in figure.axes if axes.axison and axes.get_label() != "<colorbar>"]
 
 

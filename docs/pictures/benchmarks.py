@@ -21,15 +21,15 @@ def label(x, y, words, anchor="start"):
 
 
 def bars(title, rows, mark=None):
-    """Bars with their labels: `rows` of (label, figure, written figure, colour)."""
+    """Bars with their labels: `rows` of (label, figure, written figure, color)."""
     largest = max(max(figure for _, figure, _, _ in rows), mark or 0)
     parts, height = [], 16 + ROW * len(rows)
-    for number, (words, figure, written, colour) in enumerate(rows):
+    for number, (words, figure, written, color) in enumerate(rows):
         y = 12 + ROW * number
         width = max(WIDTH * figure / largest, 1)
         parts.append(label(LABELS - 8, y + 13, words, "end"))
         parts.append(
-            f"<rect x='{LABELS}' y='{y}' width='{width:.1f}' height='17' rx='2' fill='{colour}'/>"
+            f"<rect x='{LABELS}' y='{y}' width='{width:.1f}' height='17' rx='2' fill='{color}'/>"
         )
         parts.append(label(LABELS + width + 6, y + 13, written))
     if mark:
@@ -61,10 +61,10 @@ def additive_memory():
         for figure in measured["figures"]:
             if figure["step"] == "training":
                 words = f"{backend}, {figure['mode']}, B{figure['B']} T{figure['T']} u{figure['U']}"
-                for name, colour in (("ours", SLOT), ("written_down", LINE)):
+                for name, color in (("ours", SLOT), ("written_down", LINE)):
                     size = figure[name]["megabytes"]
                     whose = "" if name == "ours" else ", all units at once"
-                    rows.append((words + whose, size, f"{size:.0f} MB", colour))
+                    rows.append((words + whose, size, f"{size:.0f} MB", color))
     return bars("Memory of additive scores in training, shorter is better", rows)
 
 

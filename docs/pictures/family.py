@@ -1,4 +1,4 @@
-"""Draws the pictures of the pages on normalisations, patterns, heads and pooling.
+"""Draws the pictures of the pages on normalizations, patterns, heads and pooling.
 
 `python docs/pictures/family.py` writes them beside this file; names of pictures as arguments draw
 only those. Everything shown is computed by keras_attention.
@@ -123,11 +123,11 @@ def draw_local():
     save(figure, "local")
 
 
-# Normalisations
+# Normalizations
 
 
 def draw_normalizations():
-    """Weights of the same scores under each normalisation."""
+    """Weights of the same scores under each normalization."""
     scores = np.array([2.2, 1.9, 0.8, 0.3, -0.4, -1.5], "float32")
     names = ["softmax", "sparsemax", "sigmoid", "hard"]
     figure, axes = plt.subplots(1, 5, figsize=(11, 2.3), width_ratios=[1, 1, 1, 1, 1.4])
@@ -141,11 +141,11 @@ def draw_normalizations():
     axes[0].set_xlabel("score")
     difference = np.linspace(-4, 4, 401, dtype="float32")
     pairs = keras.ops.array(np.stack([difference, np.zeros_like(difference)], axis=-1))
-    for name, colour in (("softmax", INK), ("sparsemax", WARM), ("hard", GREY)):
+    for name, color in (("softmax", INK), ("sparsemax", WARM), ("hard", GREY)):
         weights = array(normalizations.get(name).normalize(pairs, None))[:, 0]
         # Of two keys, one of them at score 0, softmax and sigmoid are the same function.
         label = "softmax, sigmoid" if name == "softmax" else name
-        axes[4].plot(difference, weights, color=colour, label=label, linewidth=1.4)
+        axes[4].plot(difference, weights, color=color, label=label, linewidth=1.4)
     axes[4].set_title("first of two keys, the other's score 0", fontsize=9)
     axes[4].legend(frameon=False, fontsize=7, loc="upper left")
     figure.tight_layout()
@@ -184,11 +184,11 @@ def draw_normalizations_hard():
     """The two gradients of hard attention, on the task of docs/normalizations.md."""
     figure, axis = plt.subplots(figsize=(4.6, 2.4))
     steps, seeds = 80, 5
-    for gradient, colour in (("straight_through", INK), ("reinforce", WARM)):
+    for gradient, color in (("straight_through", INK), ("reinforce", WARM)):
         curves = np.array([_accuracies(gradient, steps, seed) for seed in range(seeds)])
         at = np.arange(0, steps + 1, 5)
-        axis.plot(at, curves.mean(axis=0), color=colour, label=gradient)
-        axis.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.15)
+        axis.plot(at, curves.mean(axis=0), color=color, label=gradient)
+        axis.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=color, alpha=0.15)
     axis.axhline(1 / 3, color=GREY, linewidth=1, linestyle=":")
     axis.set_ylim(0, 1.02)
     axis.set_xlabel("steps of training")
@@ -275,13 +275,13 @@ def draw_heads():
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(0).normal(size=(8, 32, 64)).astype("float32")
     scales = 2.0 ** np.arange(-2, 7)
-    for norm, colour in ((False, GREY), ("rms", INK)):
+    for norm, color in ((False, GREY), ("rms", INK)):
         layer = keras_attention.SelfAttention(4, 16, qk_norm=norm)
         largest = [
             array(layer(scale * x, return_attention_scores=True)[1]).max(axis=-1).mean()
             for scale in scales
         ]
-        axes[1].plot(scales, largest, color=colour, label=f"qk_norm={norm!r}")
+        axes[1].plot(scales, largest, color=color, label=f"qk_norm={norm!r}")
     axes[1].set_xscale("log", base=2)
     axes[1].set_title("largest weight, mean over queries", fontsize=9)
     axes[1].set_xlabel("inputs multiplied by")
@@ -289,7 +289,7 @@ def draw_heads():
     axes[1].legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.15))
 
     scores = np.linspace(-30, 30, 121, dtype="float32")
-    for cap, colour in ((None, GREY), (10.0, INK)):
+    for cap, color in ((None, GREY), (10.0, INK)):
         # A key whose score is this, beside one of score 0: the logarithm of the weights' ratio
         # is the score after the cap.
         key = keras.ops.array([1.0, 0.0])[None, :, None, None]
@@ -300,7 +300,7 @@ def draw_heads():
         )  # fmt: skip
         weights = array(weights)[0, 0]
         axes[2].plot(
-            scores, np.log(weights[:, 0] / weights[:, 1]), color=colour,
+            scores, np.log(weights[:, 0] / weights[:, 1]), color=color,
             label=f"logit_soft_cap={cap}",
         )  # fmt: skip
     axes[2].set_title("score after the cap", fontsize=9)

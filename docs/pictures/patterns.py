@@ -44,8 +44,8 @@ def svg(seen):
     """The picture of booleans (T, S)."""
     size = STEP * LENGTH - GAP
     paths = "".join(
-        f'<path fill="{colour}" d="{_cells(seen == which)}"/>'
-        for which, colour in ((False, UNSEEN), (True, SEEN))
+        f'<path fill="{color}" d="{_cells(seen == which)}"/>'
+        for which, color in ((False, UNSEEN), (True, SEEN))
     )
     view = f'viewBox="0 0 {size} {size}" width="{size}" height="{size}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {view}>{paths}</svg>\n'

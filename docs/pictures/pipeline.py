@@ -3,14 +3,14 @@
 import pathlib
 
 HERE = pathlib.Path(__file__).parent
-# Colours that can be read on a white page and on a dark one; text stands on colour, or is grey.
+# Colors that can be read on a white page and on a dark one; text stands on color, or is grey.
 STEP, SLOT, LINE, NOTE = "#2f5d8c", "#b3541e", "#8a8f98", "#8a8f98"
 FONT = "font-family='system-ui, sans-serif'"
 
 
-def box(x, y, width, height, colour, *lines):
+def box(x, y, width, height, color, *lines):
     """A rectangle with lines of white text, the first of them bold."""
-    parts = [f"<rect x='{x}' y='{y}' width='{width}' height='{height}' rx='6' fill='{colour}'/>"]
+    parts = [f"<rect x='{x}' y='{y}' width='{width}' height='{height}' rx='6' fill='{color}'/>"]
     first = y + height / 2 + 5 - 8.5 * (len(lines) - 1)
     for number, line in enumerate(lines):
         weight = "bold" if number == 0 else "normal"
@@ -18,10 +18,10 @@ def box(x, y, width, height, colour, *lines):
     return "".join(parts)
 
 
-def text(x, y, line, colour=NOTE, weight="normal", size=14):
-    """A line of text, centred."""
+def text(x, y, line, color=NOTE, weight="normal", size=14):
+    """A line of text, centered."""
     style = f"text-anchor='middle' font-weight='{weight}' font-size='{size}' {FONT}"
-    return f"<text x='{x}' y='{y}' {style} fill='{colour}'>{line}</text>"
+    return f"<text x='{x}' y='{y}' {style} fill='{color}'>{line}</text>"
 
 
 def arrow(*points):
@@ -86,15 +86,15 @@ def layers():
          ("inputs", "")),
         (("masks", ""), ("shapes", ""), ("saving", "")),
     ]  # fmt: skip
-    colours = [STEP, STEP, SLOT, STEP, STEP]
+    colors = [STEP, STEP, SLOT, STEP, STEP]
     parts, total, gap = [], 854, 10
-    for number, (row, colour) in enumerate(zip(rows, colours, strict=True)):
+    for number, (row, color) in enumerate(zip(rows, colors, strict=True)):
         y = 12 + 78 * number
         weights = [max(len(name) + 4, len(note)) for name, note in row]
         x = 12
         for (name, note), weight in zip(row, weights, strict=True):
             width = (total - gap * (len(row) - 1)) * weight // sum(weights)
-            parts.append(box(x, y, width, 50, colour, *filter(None, (name, note))))
+            parts.append(box(x, y, width, 50, color, *filter(None, (name, note))))
             x += width + gap
         if number:
             parts.append(arrow((439, y - 27), (439, y - 3)))

@@ -27,8 +27,8 @@ def draw_positions_sincos():
     axes[0].set_xlabel("position")
     axes[0].set_ylabel("feature")
     axes[0].set_title("SinCosPositionEmbedding(), 32 features", fontsize=9)
-    for place, colour in ((16, GREY), (32, INK), (48, WARM)):
-        axes[1].plot(vectors @ vectors[place], color=colour, label=f"with {place}", linewidth=1.4)
+    for place, color in ((16, GREY), (32, INK), (48, WARM)):
+        axes[1].plot(vectors @ vectors[place], color=color, label=f"with {place}", linewidth=1.4)
     axes[1].set_title("inner products of the vectors", fontsize=9)
     axes[1].set_xlabel("position")
     axes[1].set_ylim(None, 19)
@@ -51,10 +51,10 @@ def draw_positions_rotary():
     """Scores by distance, frequencies under each scaling, errors of angles."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 2.8))
     distances = np.arange(0, 2000, 4)
-    for wavelength, colour in ((10000, INK), (500000, WARM)):
+    for wavelength, color in ((10000, INK), (500000, WARM)):
         rotary = positions.Rotary(wavelength)
         axes[0].plot(
-            distances, scores_by_distance(rotary, distances), color=colour, linewidth=1,
+            distances, scores_by_distance(rotary, distances), color=color, linewidth=1,
             label=f"max_wavelength={wavelength}",
         )  # fmt: skip
     axes[0].set_title("score of two equal vectors, by distance", fontsize=9)
@@ -63,13 +63,13 @@ def draw_positions_rotary():
 
     plain = positions.Rotary().frequencies(128)
     scaled = {"factor": 8.0, "original_max_length": 2048}
-    for scaling, colour in (("linear", GREY), ("dynamic", GREEN), ("yarn", WARM)):
+    for scaling, color in (("linear", GREY), ("dynamic", GREEN), ("yarn", WARM)):
         rotary = positions.Rotary(scaling=scaling, **scaled)
         found = rotary.frequencies(128)
         if scaling == "dynamic":
             last = keras.ops.convert_to_tensor([8 * 2048.0 - 1])
             found = found * array(rotary._stretch(last, last, 128))[0]
-        axes[1].plot(found / plain, color=colour, label=scaling, linewidth=1.4)
+        axes[1].plot(found / plain, color=color, label=scaling, linewidth=1.4)
     axes[1].axhline(1, color=INK, linewidth=1, label="none")
     axes[1].set_ylim(0, 1.05)
     axes[1].set_title("θ by what it was, factor 8 at 8 · 2048", fontsize=9)
@@ -80,9 +80,9 @@ def draw_positions_rotary():
     exact = np.exp(1j * places[:, None] * plain)
     product = (places.astype("float32")[:, None] * plain.astype("float32")).astype("float64")
     ours = array(positions.rotary.angles(keras.ops.cast(places, "float32"), plain))
-    for angles, colour, label in ((product, GREY, "p · θ in float32"), (ours, INK, "Rotary")):
+    for angles, color, label in ((product, GREY, "p · θ in float32"), (ours, INK, "Rotary")):
         error = np.abs(np.exp(1j * angles.astype("float64")) - exact).max(axis=-1)
-        axes[2].plot(places, np.maximum(error, 1e-9), color=colour, label=label, linewidth=1.2)
+        axes[2].plot(places, np.maximum(error, 1e-9), color=color, label=label, linewidth=1.2)
     axes[2].set_xscale("log")
     axes[2].set_yscale("log")
     axes[2].set_title("largest error of an angle", fontsize=9)

@@ -4,7 +4,7 @@ A position either turns queries and keys before they meet (`encode`), or adds so
 scores (`bias`), or both, given absolute positions. So cached decoding, cross-attention and left
 padding need no case of their own.
 
-A position of your own is a subclass with one of the two methods:
+A custom position is a subclass with one of the two methods:
 
 >>> import keras
 >>> from keras_attention import positions

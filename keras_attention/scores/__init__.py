@@ -6,7 +6,7 @@ score that must see each pair overrides `compare`, after the same preparation, o
 Scores are layers, so that they can own weights; they work in float32 whatever the dtype policy,
 and are built by the attention layer that holds them.
 
-A score of your own is a subclass with one method:
+A custom score is a subclass with one method:
 
 >>> import keras
 >>> from keras_attention import scores

@@ -155,7 +155,7 @@ class Concat(Learned):
 
 @saving.register
 class KeyOnly(LearnedWithBias):
-    """score(q, k) = activation(wᵀ k + b): how much a key matters, whoever asks.
+    """score(q, k) = activation(wᵀ k + b): how much a key matters, for every query.
 
     Raffel & Ellis 2015 ("Feed-Forward Networks with Attention Can Solve Some Long-Term Memory
     Problems"), where a(h) = tanh(W h + b) is a function of the state alone. With `units` it is
