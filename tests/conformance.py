@@ -309,6 +309,26 @@ def check_empty_rows(case):
         np.testing.assert_array_equal(gradient[1], 0.0)
 
 
+def check_no_rows_and_no_positions(case):
+    """Batches of no rows and sequences of no positions: nothing comes out, in its own shape."""
+    layer, arrays = case.make(), case.arrays()
+    case.call(layer, arrays)
+    kwargs = {"return_attention_scores": True} if case.returns_scores else {}
+    for rows, positions in ((0, 1), (1, 0)):
+        cut = [array[:rows, :positions] for array in arrays]
+        expected = layer.compute_output_shape(*layer_shapes(case, cut))
+        found = outputs_of(case.call(layer, cut, **kwargs))
+        assert tuple(found[0].shape) == tuple(expected)
+        # A pool of nothing, a class token: what comes out is that of an empty sequence.
+        assert all(np.isfinite(numpy(x)).all() for x in found)
+
+
+def layer_shapes(case, arrays):
+    """What `compute_output_shape` is called with for these arrays."""
+    found = [array.shape for array in arrays]
+    return [found] if case.listed else found
+
+
 def check_pieces_are_the_whole(case):
     """Tokens appended to a cache, some of them padding, are one causal pass over all of them."""
     layer, kept = case.make(), padding(case)

@@ -420,6 +420,11 @@ def test_empty_rows(case):
     conformance.check_empty_rows(case)
 
 
+@every_case
+def test_no_rows_and_no_positions(case):
+    conformance.check_no_rows_and_no_positions(case)
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if hasattr(c.layer, "make_cache")], ids=str)
 def test_pieces_are_the_whole(case):
     conformance.check_pieces_are_the_whole(case)

@@ -48,7 +48,7 @@ def _split(array, axis, size):
 
 def _hidden(query, key):
     """The hidden units (B, H, U, T, S) of query (B, H, U, T) and key (B, H, U, S)."""
-    return ops.tanh(ops.add(ops.expand_dims(query, -1), ops.expand_dims(key, -2)))
+    return ops.tanh(ops.expand_dims(query, -1) + ops.expand_dims(key, -2))
 
 
 def _scores(query, key, v):

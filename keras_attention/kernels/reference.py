@@ -102,11 +102,12 @@ def attend(
     if relative_keys is not None:
         table = finite(ops.cast(relative_keys, wide))
         rows = ops.transpose(query, (0, 2, 1, 3))
-        logits = ops.add(logits, relative.scores(rows, table, ops.shape(key)[1], positions))
+        # By the operator, here and below: on TensorFlow, Keras's `add` takes an array with one axis
+        # longer than 1 for a bias of the features, and fails where another has length 0.
+        logits = logits + relative.scores(rows, table, ops.shape(key)[1], positions)
     if soft_cap is not None:
         logits = ops.tanh(logits / soft_cap) * soft_cap
     if bias is not None:
-        # By the operator: Keras's `add` takes a bias with one long axis for one of the features.
         logits = logits + ops.cast(bias, wide)
     if not (bias is None and score is None and relative_keys is None):
         logits = ops.clip(logits, -_HIGHEST, _HIGHEST)
@@ -137,7 +138,7 @@ def attend(
             # The weights of a row without keys are not zero yet, and reach the table from here.
             dropped = gate(dropped, reached, "bhts")
         rows = relative.values(dropped, table, positions)
-        output = ops.add(output, ops.transpose(rows, (0, 2, 1, 3)))
+        output = output + ops.transpose(rows, (0, 2, 1, 3))
     # A row without keys has equal weights over masked keys. Closing it here, once, leaves exact
     # zeros in the output, the scores and every gradient.
     output = ops.cast(gate(output, reached, "bthv"), dtype)

@@ -417,7 +417,7 @@ class TransformerBlock(ExactInputs):
     def _branch(self, x, function, norm, training):
         """One residual branch, with its norm before it or after the sum."""
         y = self._dropout_layer(function(norm(x) if self.normalize_first else x), training=training)
-        return ops.add(x, y) if self.normalize_first else norm(ops.add(x, y))
+        return x + y if self.normalize_first else norm(x + y)
 
     # Shapes and masks, symbolically
 

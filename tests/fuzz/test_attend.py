@@ -214,6 +214,7 @@ def possible(problem, arguments):
 @hypothesis.example(Problem(key_dim=130, value_dim=130, dtype="bfloat16", kernel="fused"))
 @hypothesis.example(Problem(keys=0, normalization="hard", mode="graph"))
 @hypothesis.example(Problem(queries=1, kernel="one_query", mode="graph"))
+@hypothesis.example(Problem(batch=1, queries=0, keys=0, heads=(2, 1), score="additive"))
 def test_attend(problem):
     check(problem)
 
