@@ -567,7 +567,8 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
     model.run_eagerly = True
     with np.load(path.with_suffix(".npz")) as inputs:
         inputs = [inputs[name] for name in sorted(inputs)]
-    answer = model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0)
+    given = inputs if isinstance(model.input, list) else inputs[0]
+    answer = model.predict(given, verbose=0)
     np.save(path.with_suffix(".npy"), answer)
 """
 
@@ -592,13 +593,13 @@ def _reloaded(tmp_path_factory):
         model, inputs = make()
         randomize(model)
         model.run_eagerly = True  # A program for each model takes longer than all else here.
-        inputs = inputs if len(inputs) > 1 else inputs[0]
-        before = model.predict(inputs, verbose=0)
+        given = inputs if isinstance(model.input, list) else inputs[0]
+        before = model.predict(given, verbose=0)
         quantize(model, filters="query" if name == "SelfAttention" else None)
-        after = model.predict(inputs, verbose=0)
+        after = model.predict(given, verbose=0)
         path = folder / f"{number}.keras"
         model.save(path)
-        np.savez(path.with_suffix(".npz"), *(inputs if isinstance(inputs, list) else [inputs]))
+        np.savez(path.with_suffix(".npz"), *inputs)
         answers[name] = (before, after, path.with_suffix(".npy"), quantized(model))
     run = subprocess.run(
         [sys.executable, "-c", READ_ALL, str(folder)],
