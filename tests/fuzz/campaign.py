@@ -9,7 +9,7 @@ import keras
 BACKEND = keras.backend.backend()
 # Of each slow test.
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "150"))
-# Others each day; in .ci/run, by the content of the change.
+# Others each day; in .ci/run, by the content of the package.
 SEED = int(os.environ.get("FUZZ_SEED", int(time.time()) // 86400 * 1000))
 COMMON = {
     "deadline": None,
