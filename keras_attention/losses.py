@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import masks, saving, shapes
-from keras_attention.kernels import primitives
+from keras_attention.backend import backend
 
 ops = keras.ops
 
@@ -157,7 +157,7 @@ def _token_losses(logits, targets, smoothing):
 
         return forward, backward
 
-    return primitives.custom(make, [logits], targets)[0]
+    return backend.custom_vjp(make, [logits], targets)[0]
 
 
 def _go_together(y_true, y_pred):

@@ -6,22 +6,21 @@ the calling layer has just made.
 
 import keras
 import numpy as np
-from keras.src import backend
 
-from keras_attention import shapes
+from keras_attention import keras_private, shapes
 
 ops = keras.ops
 
 
 def implicit(tensor):
     """The Keras mask that `tensor` carries, or None."""
-    return backend.get_keras_mask(tensor)
+    return keras_private.get_keras_mask(tensor)
 
 
 def carry(tensor, mask):
     """Lets a freshly made `tensor` carry `mask`, and returns it."""
     if mask is not None:
-        backend.set_keras_mask(tensor, mask)
+        keras_private.set_keras_mask(tensor, mask)
     return tensor
 
 

@@ -59,9 +59,9 @@ class Normalization(saving.Configurable):
         """Weights of the same shape as `scores`."""
         raise TypeError(f"{type(self).__name__} must implement `normalize(self, scores, mask)`.")
 
-    def as_kernel_argument(self, training=False, seed=None):
-        """What `kernels.attend` takes: a function, or None for the softmax of its own."""
-        return self.normalize
+    def into_spec(self, spec, training=False, seed=None):
+        """The `AttentionSpec` with this normalization."""
+        return spec.replace(normalization=self.normalize)
 
 
 @saving.register
@@ -75,8 +75,8 @@ class Softmax(Normalization):
     array([0.57, 0.35, 0.08], dtype=float32)
     """
 
-    def as_kernel_argument(self, training=False, seed=None):
-        return None
+    def into_spec(self, spec, training=False, seed=None):
+        return spec.replace(normalization=None)
 
     def normalize(self, scores, mask):
         return ops.softmax(scores, axis=-1)
@@ -146,41 +146,29 @@ class Hard(Normalization):
     def normalize(self, scores, mask):
         return _one_hot(scores)
 
-    def as_kernel_argument(self, training=False, seed=None):
-        return Choice(self, seed if training else None)
+    def into_spec(self, spec, training=False, seed=None):
+        seed = seed if training else None
+        return spec.replace(normalization=lambda scores, mask: self._choose(scores, mask, seed))
 
-
-class Choice:
-    """One pass of `Hard`: a function for the kernel, which remembers what was chosen.
-
-    After the call `log_probability` is that of the chosen keys, (B, H, T), with its gradient.
-    """
-
-    def __init__(self, hard, seed):
-        self._hard = hard
-        self._seed = seed
-        self.log_probability = None
-
-    def __call__(self, scores, mask):
-        drawn = scores if self._seed is None else scores + self._gumbel(scores)
+    def _choose(self, scores, mask, seed):
+        """The choice; for "reinforce" beside its log-probability, (B, H, T), with its gradient."""
+        drawn = scores if seed is None else scores + _gumbel(scores, seed)
         chosen = ops.stop_gradient(_one_hot(drawn))
-        if self._hard.gradient == "reinforce":
+        if self.gradient == "reinforce":
             likely = ops.log_softmax(scores, axis=-1)
-            chosen_likely = ops.where(chosen > 0, likely, ops.zeros_like(likely))
-            if mask is not None:
-                chosen_likely = ops.where(mask, chosen_likely, ops.zeros_like(likely))
-            self.log_probability = ops.sum(chosen_likely, axis=-1)
+            of_chosen = chosen > 0 if mask is None else ops.logical_and(chosen > 0, mask)
+            return chosen, ops.sum(ops.where(of_chosen, likely, ops.zeros_like(likely)), axis=-1)
+        if seed is None:
             return chosen
-        if self._seed is None:
-            return chosen
-        soft = ops.softmax(drawn / self._hard.temperature, axis=-1)
+        soft = ops.softmax(drawn / self.temperature, axis=-1)
         return chosen + (soft - ops.stop_gradient(soft))
 
-    def _gumbel(self, scores):
-        uniform = keras.random.uniform(
-            ops.shape(scores), minval=1e-20, maxval=1.0, dtype=scores.dtype, seed=self._seed
-        )
-        return -ops.log(-ops.log(uniform))
+
+def _gumbel(scores, seed):
+    uniform = keras.random.uniform(
+        ops.shape(scores), minval=1e-20, maxval=1.0, dtype=scores.dtype, seed=seed
+    )
+    return -ops.log(-ops.log(uniform))
 
 
 def _one_hot(scores):

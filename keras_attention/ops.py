@@ -1,12 +1,14 @@
 """Functional API: attention of arrays, with no weights and no layer."""
 
 import inspect
+import types
 
 import keras
 
 from keras_attention import inputs, kernels, masks, normalizations, patterns, scores, shapes
+from keras_attention.spec import AttentionSpec, Positions
 
-__all__ = ["attend", "explain"]
+__all__ = ["attend", "explain", "mask", "merge"]
 
 
 def attend(
@@ -28,6 +30,7 @@ def attend(
     query_positions=None,
     key_positions=None,
     segment_ids=None,
+    return_lse=False,
 ):
     r"""Attention of `query` over `key` and `value`, heads already made.
 
@@ -58,6 +61,9 @@ def attend(
         key_positions: integer positions, (S,) or (B, S), where they do not count from 0.
         segment_ids: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
             the same number.
+        return_lse: whether to return the log-sum-exp too, (B, H, T), last: the logarithm of what
+            each softmax divides by, in float32 (float64 among float64). `merge` puts attentions
+            over different keys together by it. −1.5e38 for a query with no key.
 
     Returns:
         (B, T, H, V) in the dtype of `value`. A query with no key to attend to has zeros, in output,
@@ -74,28 +80,14 @@ def attend(
     >>> ops.attend(query, key, key, pattern="causal", offset=4).shape
     (1, 2, 4, 8)
     """
-    arguments = _arguments(
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        pattern,
-        score,
-        normalization,
-        offset,
-        dropout,
-        seed,
-        return_attention_scores,
-        kernel,
-        logit_soft_cap,
-        sink,
-        query_positions,
-        key_positions,
-        segment_ids,
-    )
-    attended = kernels.attend(**arguments)
-    return (attended.output, attended.scores) if return_attention_scores else attended.output
+    given = types.SimpleNamespace(**locals())
+    result = kernels.run(*_problem(given), kernel=kernel)
+    returned = [result.output]
+    if return_attention_scores:
+        returned.append(result.weights)
+    if return_lse:
+        returned.append(result.lse)
+    return tuple(returned) if len(returned) > 1 else result.output
 
 
 def explain(query, key, value, **arguments):
@@ -107,72 +99,156 @@ def explain(query, key, value, **arguments):
     >>> ops.explain(x, x, x, return_attention_scores=True)
     'reference: `return_attention_scores` needs all scores'
     """
-    given = inspect.signature(attend).bind(query, key, value, **arguments)
-    given.apply_defaults()
-    name, reason = kernels.explain(**_arguments(**given.arguments))
+    given = _given(query, key, value, arguments)
+    name, reason = kernels.explain(*_problem(given), kernel=given.kernel)
     return f"{name}: {reason}"
 
 
-def _arguments(
-    query,
-    key,
-    value,
-    mask,
-    bias,
-    pattern,
-    score,
-    normalization,
-    offset,
-    dropout,
-    seed,
-    return_attention_scores,
-    kernel,
-    logit_soft_cap,
-    sink,
-    query_positions,
-    key_positions,
-    segment_ids,
-):
-    """The arguments of `kernels.attend`, checked."""
-    query, key, value = map(keras.ops.convert_to_tensor, (query, key, value))
+def mask(query, key, value, **arguments):
+    """The mask that `attend` would apply with these arguments, from all that makes it.
+
+    Masks, pattern and segments together: a boolean array that broadcasts to (B, H, T, S), or None
+    where every query attends to every key. It is for problems small enough to look at.
+
+    >>> import keras
+    >>> from keras_attention import ops
+    >>> x = keras.random.normal((1, 3, 2, 8))
+    >>> keras.ops.convert_to_numpy(ops.mask(x, x, x, pattern="causal"))[0, 0].astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [1, 1, 1]])
+    """
+    spec, *_ = _problem(_given(query, key, value, arguments))
+    return kernels.semantics.mask(spec)
+
+
+def merge(results):
+    """One attention from several over different keys, exactly: `[(output, lse), …]`.
+
+    Each is what `attend(…, return_lse=True)` gave for the same queries and a part of the keys. With
+    `lse' = ln Σ exp(lse)` the whole is `Σ output · exp(lse − lse')`. For keys that come in pieces,
+    as a long prefix that many share does, or a ring of devices. A `sink` belongs to one part only.
+
+    Args:
+        results: pairs of output (B, T, H, V) and lse (B, H, T).
+
+    Returns:
+        `(output, lse)` of all keys; the output in the dtype of the first.
+
+    >>> import keras
+    >>> from keras_attention import ops
+    >>> query, key = keras.random.normal((1, 2, 4, 8)), keras.random.normal((1, 6, 4, 8))
+    >>> parts = [
+    ...     ops.attend(query, piece, piece, return_lse=True)
+    ...     for piece in (key[:, :2], key[:, 2:])
+    ... ]
+    >>> output, lse = ops.merge(parts)
+    >>> bool(keras.ops.max(keras.ops.abs(output - ops.attend(query, key, key))) < 1e-5)
+    True
+    """
+    results = list(results)
+    if not results or any(
+        not isinstance(part, (list, tuple)) or len(part) != 2 for part in results
+    ):
+        raise ValueError(
+            "`results` must be pairs of output (B, T, H, V) and lse (B, H, T), of at least one "
+            f"attention. Received: {results!r}"
+        )
+    results = [tuple(map(keras.ops.convert_to_tensor, part)) for part in results]
+    for output, lse in results:
+        shapes.check_rank("output", output, 4, "(B, T, H, V)")
+        shapes.check_rank("lse", lse, 3, "(B, H, T)")
+        for axis, what in enumerate(("Batch sizes", "Numbers of heads", "Lengths")):
+            sizes = {"first": results[0][1].shape[axis], "lse": lse.shape[axis]}
+            shapes.check_same(f"{what} of all results", **sizes)
+            sizes = {"lse": lse.shape[axis], "output": output.shape[(0, 2, 1)[axis]]}
+            shapes.check_same(f"{what} of an output and its lse", **sizes)
+    dtype = results[0][0].dtype
+    wide = results[0][1].dtype
+    output, lse = kernels.merge.merge([(keras.ops.cast(o, wide), lse) for o, lse in results])
+    return keras.ops.cast(output, dtype), lse
+
+
+def _given(query, key, value, arguments):
+    """All arguments of `attend`, by name."""
+    bound = inspect.signature(attend).bind(query, key, value, **arguments)
+    bound.apply_defaults()
+    return types.SimpleNamespace(**bound.arguments)
+
+
+def _problem(given):
+    """What a kernel is given, (spec, query, key, value), of the arguments of `attend`."""
+    query, key, value = map(keras.ops.convert_to_tensor, (given.query, given.key, given.value))
     dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)), float)
     query, key, value = inputs.floats((query, key, value), dtype)
     shapes.check_heads(query, key, value)
-    shapes.check_rate("dropout", dropout)
-    mask = masks.boolean("mask", mask)
+    shapes.check_rate("dropout", given.dropout)
+    mask = masks.boolean("mask", given.mask)
     if mask is not None:
         mask = inputs.four_axes("mask", mask)
         query, key, value = _without_padding(query, key, value, mask)
-    if bias is not None:
-        bias = keras.ops.convert_to_tensor(bias)
-        inputs.check_bias("bias", bias, "mask")
-        if len(bias.shape) > 4 or (len(bias.shape) == 3 and bias.shape[0] != 1):
-            raise ValueError(
-                "`bias` must be (T, S), or have four axes that broadcast to (B, H, T, S): pass "
-                "`bias[None]` of one for each head, and `bias[:, None]` of one for each row. "
-                f"Received: bias.shape={tuple(bias.shape)}"
-            )
-    pattern, score = patterns.get(pattern), scores.get(score)
-    normalization = normalizations.get(normalization)
-    if logit_soft_cap is not None:
-        shapes.check_number("logit_soft_cap", logit_soft_cap, above=0)
-    if sink is not None:
-        sink = keras.ops.convert_to_tensor(sink)
-        if not isinstance(normalization, normalizations.Softmax):
-            raise ValueError(
-                "A sink takes part in a softmax: `sink` needs normalization='softmax'. "
-                f"Received: normalization={normalization!r}"
-            )
-        if tuple(sink.shape) != (query.shape[2],):
-            raise ValueError(
-                "`sink` must be one number for each head of `query`, (H,). Received: "
-                f"sink.shape={tuple(sink.shape)}, query.shape={tuple(query.shape)}"
-            )
-    if query_positions is not None and not (isinstance(offset, int) and offset == 0):
+    spec = AttentionSpec(
+        logit_soft_cap=given.logit_soft_cap,
+        biases=_bias(given.bias),
+        masks=() if mask is None else (mask,),
+        pattern=patterns.get(given.pattern),
+        segment_ids=inputs.pair("segment_ids", given.segment_ids, query, key),
+        positions=_positions(given, query, key),
+        dropout=given.dropout,
+        seed=given.seed,
+        return_weights=given.return_attention_scores,
+        return_lse=given.return_lse,
+    )
+    if given.logit_soft_cap is not None:
+        shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
+    normalization = normalizations.get(given.normalization)
+    spec = normalization.into_spec(spec)
+    if given.sink is not None:
+        spec = spec.replace(sink=_sink(given.sink, normalization, query))
+    if given.return_lse and spec.normalization is not None:
         raise ValueError(
-            "`offset` and `query_positions` both say where queries stand: pass one of them. "
-            f"Received: offset={offset!r} beside `query_positions`"
+            "`return_lse` is the logarithm of what a softmax divides by: it needs "
+            f"normalization='softmax'. Received: normalization={normalization!r}"
         )
+    spec, query, key = _score(given.score, query, key).into_spec(spec, query, key)
+    return spec, query, key, value
+
+
+def _bias(bias):
+    """`bias` with four axes, in a tuple; none where it is None."""
+    if bias is None:
+        return ()
+    bias = keras.ops.convert_to_tensor(bias)
+    inputs.check_bias("bias", bias, "mask")
+    if len(bias.shape) > 4 or (len(bias.shape) == 3 and bias.shape[0] != 1):
+        raise ValueError(
+            "`bias` must be (T, S), or have four axes that broadcast to (B, H, T, S): pass "
+            "`bias[None]` of one for each head, and `bias[:, None]` of one for each row. "
+            f"Received: bias.shape={tuple(bias.shape)}"
+        )
+    for _ in range(4 - len(bias.shape)):
+        bias = bias[None]
+    return (bias,)
+
+
+def _sink(sink, normalization, query):
+    sink = keras.ops.convert_to_tensor(sink)
+    if not isinstance(normalization, normalizations.Softmax):
+        raise ValueError(
+            "A sink takes part in a softmax: `sink` needs normalization='softmax'. "
+            f"Received: normalization={normalization!r}"
+        )
+    if tuple(sink.shape) != (query.shape[2],):
+        raise ValueError(
+            "`sink` must be one number for each head of `query`, (H,). Received: "
+            f"sink.shape={tuple(sink.shape)}, query.shape={tuple(query.shape)}"
+        )
+    return sink
+
+
+def _score(score, query, key):
+    """The score, built."""
+    score = scores.get(score)
     if not score.built:
         # A copy, so that an error leaves the caller's score as it was.
         probe = type(score).from_config(score.get_config())
@@ -183,26 +259,22 @@ def _arguments(
                 f"Received: score={score!r}"
             )
         score.build(tuple(query.shape), tuple(key.shape))
-    offset = _offset(offset, query)
-    query_positions = inputs.integers("query_positions", "query", query_positions, query)
-    key_positions = inputs.integers("key_positions", "key", key_positions, key)
-    return dict(
-        **score.as_kernel_arguments(query, key),
-        value=value,
-        mask=mask,
-        bias=bias,
-        pattern=pattern,
-        segments=inputs.pair("segment_ids", segment_ids, query, key),
-        query_positions=query_positions,
-        key_positions=key_positions,
-        offset=offset,
-        soft_cap=logit_soft_cap,
-        sink=sink,
-        normalization=normalization.as_kernel_argument(),
-        dropout=dropout,
-        seed=seed,
-        return_scores=return_attention_scores,
-        kernel=kernel,
+    return score
+
+
+def _positions(given, query, key):
+    offset = given.offset
+    if given.query_positions is not None and not (isinstance(offset, int) and offset == 0):
+        raise ValueError(
+            "`offset` and `query_positions` both say where queries stand: pass one of them. "
+            f"Received: offset={offset!r} beside `query_positions`"
+        )
+    return Positions.of(
+        keras.ops.shape(query)[1],
+        keras.ops.shape(key)[1],
+        inputs.integers("query_positions", "query", given.query_positions, query),
+        inputs.integers("key_positions", "key", given.key_positions, key),
+        _offset(offset, query),
     )
 
 

@@ -8,9 +8,8 @@ changed variables come out with the results.
 """
 
 import keras
-from keras.src import backend
 
-from keras_attention import masks
+from keras_attention import keras_private, masks
 
 ops = keras.ops
 
@@ -32,7 +31,7 @@ def _pure(layer, wrap, call, args, kwargs):
     variables = list({id(variable): variable for variable in layer.variables}.values())
     # As they are stored: Keras casts them when they are read inside. Copies, since what is computed
     # again must read the state of a seed that has moved on by then.
-    with backend.AutocastScope(None):
+    with keras_private.uncast_variables():
         values = [ops.copy(ops.convert_to_tensor(variable.value)) for variable in variables]
     # One tensor in several roles stays one. Others than of floats have no gradient, and TensorFlow
     # takes none of booleans.

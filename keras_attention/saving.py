@@ -8,9 +8,8 @@ loads without writing one either.
 import inspect
 
 import keras
-from keras.src.backend.common import global_state
 
-from keras_attention import rematerialization, shapes
+from keras_attention import keras_private, rematerialization, shapes
 
 PACKAGE = "keras_attention"
 
@@ -72,16 +71,11 @@ def serialize(value):
     if inspect.isfunction(value) or inspect.isbuiltin(value):
         return keras.activations.serialize(value)
     config = keras.saving.serialize_keras_object(value)
-    if isinstance(value, keras.layers.Layer) and _saving_a_model():
+    if isinstance(value, keras.layers.Layer) and keras_private.saving_a_model():
         # One table of positions for all layers is one again after loading. Keras marks what it
         # meets for the second time, and looks for the first, which has been copied by then.
         config["shared_object_id"] = id(value)
     return config
-
-
-def _saving_a_model():
-    """Whether Keras keeps track of objects that a model holds more than once."""
-    return global_state.get_global_attribute("shared_objects/id_to_config_map") is not None
 
 
 def deserialize(value):

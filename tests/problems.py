@@ -1,7 +1,7 @@
 """Problems for kernels, and how the answers of two kernels are compared, for the tests.
 
 A problem is a pair of dictionaries: arrays to differentiate by, and all other arguments of
-`kernels.attend`.
+`attend`.
 """
 
 import contextlib
@@ -13,7 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from keras_attention import kernels, patterns, positions
-from keras_attention.kernels import blockwise, primitives
+from keras_attention.kernels import blockwise, sizes, tiling
+from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.gradients import gradients
 
 B, T, S, H, G, K, V = 2, 31, 47, 4, 2, 8, 6
@@ -70,8 +71,63 @@ def answers(kernel, arrays, rest, dtype="float32", differentiate=gradients):
     return dict(zip(names, found, strict=True))
 
 
+def given(
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    query_positions=None,
+    key_positions=None,
+    offset=0,
+    **rest,
+):
+    """What kernels are given, (spec, query, key, value).
+
+    `mask` and `bias` are one or a list, of arrays that broadcast to (B, H, T, S), and of
+    `PositionBias`es. `rest` is what else an `AttentionSpec` is made of.
+    """
+
+    def listed(parts):
+        parts = parts if isinstance(parts, (list, tuple)) else [parts]
+        return [part for part in parts if part is not None]
+
+    def four_axes(array):
+        array = keras.ops.convert_to_tensor(array)
+        for _ in range(4 - len(array.shape)):
+            array = array[None]
+        return array
+
+    biases = [part for part in listed(bias) if not isinstance(part, PositionBias)]
+    spec = AttentionSpec(
+        masks=tuple(four_axes(part) for part in listed(mask)),
+        biases=tuple(four_axes(part) for part in biases),
+        position_biases=tuple(part for part in listed(bias) if isinstance(part, PositionBias)),
+        positions=Positions.of(
+            keras.ops.shape(query)[1],
+            keras.ops.shape(key)[1],
+            query_positions,
+            key_positions,
+            offset,
+        ),
+        **rest,
+    )
+    return spec, query, key, value
+
+
+def attend(query, key, value, kernel="auto", **rest):
+    """The `AttentionResult` of a problem."""
+    return kernels.run(*given(query, key, value, **rest), kernel=kernel)
+
+
+def explain(query, key, value, kernel="auto", **rest):
+    """The kernel that a problem would be computed by, and why."""
+    return kernels.explain(*given(query, key, value, **rest), kernel=kernel)
+
+
 def attended(kernel, arrays, rest):
-    """`kernels.attend`, of which every bias may be given by name."""
+    """As `attend`, of which every bias may be given by name."""
     arrays = {name: keras.ops.convert_to_tensor(array) for name, array in arrays.items()}
     rest = dict(rest)
     biases = [arrays.pop(name) for name in ("bias", "more_bias") if name in arrays]
@@ -79,7 +135,7 @@ def attended(kernel, arrays, rest):
     if between is not None:
         table = (arrays.pop("table"),) if "table" in arrays else between.arrays
         biases.append(dataclasses.replace(between, arrays=table))
-    return kernels.attend(**arrays, **rest, bias=biases, kernel=kernel)
+    return attend(**arrays, **rest, bias=biases, kernel=kernel)
 
 
 def compare(kernel, arrays, rest, dtype="float32", differentiate=gradients, expected=None):
@@ -94,12 +150,12 @@ def compare(kernel, arrays, rest, dtype="float32", differentiate=gradients, expe
 
 def blocks_of(rows, columns, elements=2**17):
     """A context in which blocks have at most so many queries, keys, and scores of all heads."""
-    plan = blockwise.plan
+    plan = tiling.plan
 
     def smaller(batch, heads, groups, queries, keys, _, **options):
         found = plan(batch, heads, groups, queries, keys, elements, **options)
-        query_blocks, few_queries = primitives.blocks(queries, rows)
-        key_blocks, few_keys = primitives.blocks(keys, columns)
+        query_blocks, few_queries = sizes.blocks(queries, rows)
+        key_blocks, few_keys = sizes.blocks(keys, columns)
         return dataclasses.replace(
             found,
             queries=few_queries,
@@ -111,7 +167,7 @@ def blocks_of(rows, columns, elements=2**17):
     @contextlib.contextmanager
     def context():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blockwise, "plan", smaller)
+            patch.setattr(tiling, "plan", smaller)
             yield
 
     return context()
@@ -136,13 +192,8 @@ class Thirds(patterns.Pattern):
         return keras.ops.not_equal(keras.ops.mod(i + 2 * j, 3), 0)
 
 
-def thirds(query, key):
-    """A pattern that is nothing but a function."""
-    return keras.ops.not_equal(keras.ops.mod(query[..., :, None] + key[..., None, :], 3), 0)
-
-
 def relative_bias(heads=H):
-    """A `Between` with a table, (buckets, H)."""
+    """A `PositionBias` with a table, (buckets, H)."""
     position = positions.RelativeBias(8, 20)
     position.build((B, T, heads, K), (B, S, heads, K))
     return position.bias_between(heads)

@@ -6,12 +6,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, kernels, ops, positions
+from keras_attention import Attention, MultiHeadAttention, ops, positions
 from keras_attention.positions import ALiBi
 from tests import definition
 from tests.compiled import compiled
 from tests.definition import slopes
 from tests.gradients import gradients
+from tests.problems import attend
 
 B, T, S, K = 2, 5, 7, 4
 
@@ -131,7 +132,7 @@ def test_gradients_are_those_of_the_definition():
     position = ALiBi()
 
     def found(query, key):
-        attended = kernels.attend(query, key, key, bias=position.bias_between(2))
+        attended = attend(query, key, key, bias=position.bias_between(2))
         return keras.ops.sum(keras.ops.sin(attended.output))
 
     def expected(query, key):

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 import keras_attention
 from keras_attention import kernels, ops, patterns, positions
-from keras_attention.kernels import banded, parts, primitives
+from keras_attention.backend import backend
+from keras_attention.kernels import banded, merge
+from keras_attention.spec import PositionBias
 from tests.gradients import weight_gradients
 from tests.problems import (
     BACKEND,
     FEW,
     PATTERNS,
     answers,
+    attend,
     attended,
     blocks_of,
     by_default,
@@ -43,8 +46,8 @@ EXAMPLES = {"tensorflow": 4, "jax": 2, "torch": 10}[BACKEND]
 def make_short(patch):
     """Lets short sequences take the ways of long ones."""
     patch.setattr(banded, "SMALLEST", 5)
-    long = parts._long
-    patch.setattr(parts, "_long", lambda task, length: long(task, min(length, 20)))
+    long = merge._long
+    patch.setattr(merge, "_long", lambda *given: long(*given[:-1], min(given[-1], 20)))
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ CASES = {
     "causal window of one group": lambda: ({}, {"pattern": SlidingWindow(4, 0)}, {"groups": 1}),
     "few queries": lambda: (
         {},
-        {"pattern": SlidingWindow(2, 9), "offset": 13, "segments": segments(B, 43, T)},
+        {"pattern": SlidingWindow(2, 9), "offset": 13, "segment_ids": segments(B, 43, T)},
         {"queries": 43},
     ),
     "few keys": lambda: (
@@ -111,7 +114,7 @@ CASES = {
     ),
     "biases of heads": lambda: (
         {"bias": random(B, H, 1, 1), "more_bias": random(1, H, T, 1)},
-        {"pattern": SlidingWindow(6, 1), "soft_cap": 2.0, "mask": some(B, H, 1, 1)},
+        {"pattern": SlidingWindow(6, 1), "logit_soft_cap": 2.0, "mask": some(B, H, 1, 1)},
         {},
     ),
     "block": lambda: ({}, {"pattern": Block(7), "between": alibi()}, {}),
@@ -130,7 +133,7 @@ CASES = {
         {},
         {
             "pattern": SlidingWindow(4, 2),
-            "between": kernels.Between(
+            "between": PositionBias(
                 lambda i, j: 0.1 * keras.ops.cast(keras.ops.mod(i * j, 7), "float32")
             ),
         },
@@ -139,12 +142,16 @@ CASES = {
     "dilated": lambda: ({}, {"pattern": Dilated(3), "between": alibi()}, {}),
     "dilated causal": lambda: (
         {"table": random(8, H), "bias": random(1, 1, 1, T), "sink": random(H)},
-        {"pattern": Dilated(4) & Causal(), "between": relative_bias(), "segments": segments()},
+        {"pattern": Dilated(4) & Causal(), "between": relative_bias(), "segment_ids": segments()},
         {},
     ),
     "dilated window": lambda: (
         {},
-        {"pattern": Dilated(3) & SlidingWindow(6, 3), "mask": fold_masks(), "segments": segments()},
+        {
+            "pattern": Dilated(3) & SlidingWindow(6, 3),
+            "mask": fold_masks(),
+            "segment_ids": segments(),
+        },
         {},
     ),
     "strided": lambda: ({"bias": random(B, 1, 1, T)}, {"pattern": Strided(5)}, {}),
@@ -257,7 +264,7 @@ def check(queries, keys, pattern, offset, more):
     if "alibi" in more:
         rest["between"] = alibi()
     if "segments" in more:
-        rest["segments"] = segments(B, queries, keys)
+        rest["segment_ids"] = segments(B, queries, keys)
     with pytest.MonkeyPatch.context() as patch:
         make_short(patch)
         compare("auto", arrays, rest)
@@ -349,7 +356,7 @@ def test_queries_that_no_part_has_a_key_for(short):
 def test_queries_without_keys_are_known_and_have_zeros(short):
     arrays, rest = banded_problem("few keys")
     reached = [
-        keras.ops.convert_to_numpy(attended(kernel, arrays, rest).reached)
+        keras.ops.convert_to_numpy(attended(kernel, arrays, rest).has_keys)
         for kernel in ("banded", "reference")
     ]
     empty = ~np.broadcast_to(reached[1], (B, H, T))
@@ -459,7 +466,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("given, expected", CHOICES)
 def test_the_choice(monkeypatch, given, expected):
-    monkeypatch.setattr(primitives, "FUSED_READS", None)
+    monkeypatch.setattr(backend, "FUSED_READS", None)
     given = dict(given)
     if "query_positions" in given:
         given["query_positions"] = given["query_positions"].astype("int32")
@@ -470,7 +477,7 @@ def test_the_choice(monkeypatch, given, expected):
 def test_the_choice_for_embeddings_of_distances():
     def explain(length):
         query = keras.ops.zeros((1, length, 2, 4))
-        return kernels.explain(query, query, query, relative_keys=keras.ops.zeros((1, 9, 4)))
+        return explain(query, query, query, relative_keys=keras.ops.zeros((1, 9, 4)))
 
     assert explain(1100)[0] == "banded" and explain(900)[0] == "blockwise"
 
@@ -481,7 +488,7 @@ def test_the_choice_for_embeddings_of_distances():
 )
 def test_what_is_not_for_it_is_refused(given, why):
     with pytest.raises(ValueError, match=f"'banded' cannot do this: .*{why}"):
-        kernels.attend(
+        attend(
             **{n: keras.ops.convert_to_tensor(x) for n, x in inputs(1, 20, 20).items()},
             **given,
             kernel="banded",
@@ -504,9 +511,10 @@ LAYERS = {
 def test_a_layer_gives_what_it_gives_with_scores(short, monkeypatch, name):
     pattern, position, kernel = LAYERS[name]
     ran = []
-    for each, run in list(kernels._KERNELS.items()):
-        monkeypatch.setitem(
-            kernels._KERNELS, each, lambda task, n=each, run=run: ran.append(n) or run(task)
+    for kernel_ in kernels.KERNELS:
+        name, run = kernel_.name, kernel_.module.run
+        monkeypatch.setattr(
+            kernel_.module, "run", lambda *given, n=name, run=run: ran.append(n) or run(*given)
         )
     layer = keras_attention.MultiHeadAttention(
         4, 4, pattern=pattern, position=position, num_key_value_heads=2, use_sink=True

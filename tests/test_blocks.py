@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import keras_attention
-from keras_attention import kernels, patterns
-from keras_attention.kernels import banded, blockwise, parts, primitives, relative
+from keras_attention import patterns
+from keras_attention.backend import backend
+from keras_attention.kernels import banded, merge, relative, tiling
+from keras_attention.spec import PositionBias
+from tests import problems
 from tests.gradients import gradients
+from tests.problems import explain
 
 B, T, S, H, K, V = 2, 23, 31, 4, 8, 6
 
@@ -27,8 +31,7 @@ def some(*shape, share=0.5):
     return np.random.default_rng(9).random(shape) < share
 
 
-def distance(i, j):
-    return -0.1 * keras.ops.cast(keras.ops.abs(i - j), "float32")
+distance = PositionBias(lambda i, j: -0.1 * keras.ops.cast(keras.ops.abs(i - j), "float32"))
 
 
 EMPTY = some(B, H, T, S, share=0.1)
@@ -40,15 +43,21 @@ CASES = {
     "causal": (2, {}, {"pattern": patterns.Causal(), "offset": 5}),
     "padding": (1, {}, {"mask": some(B, 1, 1, S)}),
     "rows without keys": (4, {"bias": random(1, H, T, S)}, {"mask": [EMPTY, some(1, 1, T, 1)]}),
-    "capped, with a sink": (2, {"bias": random(H, 1, S), "sink": random(H)}, {"soft_cap": 2.0}),
+    "capped, with a sink": (
+        2,
+        {"bias": random(H, 1, S), "sink": random(H)},
+        {"logit_soft_cap": 2.0},
+    ),
     "shaw": (4, SHAW, {"pattern": patterns.SlidingWindow(9, 4), "offset": 3}),
-    "segments": (2, {}, {"segments": SEGMENTS, "bias": distance}),
+    "segments": (2, {}, {"segment_ids": SEGMENTS, "bias": distance}),
 }
 
 
 def check(kernel, groups, learned, given, lengths=(T, S), size=V):
     queries, keys = lengths
-    given = {name: tuple(map(tensor, x)) if name == "segments" else x for name, x in given.items()}
+    given = {
+        name: tuple(map(tensor, x)) if name == "segment_ids" else x for name, x in given.items()
+    }
     arrays = [
         random(B, queries, H, K, seed=1),
         random(B, keys, groups, K, seed=2),
@@ -60,7 +69,7 @@ def check(kernel, groups, learned, given, lengths=(T, S), size=V):
     def answers(name):
         def attend(query, key, value, *others):
             named = dict(zip(learned, others, strict=True))
-            return kernels.attend(query, key, value, kernel=name, **named, **given).output
+            return problems.attend(query, key, value, kernel=name, **named, **given).output
 
         output = keras.ops.convert_to_numpy(attend(*map(tensor, arrays)))
         return [output, *gradients(lambda *x: keras.ops.sum(attend(*x) * weights), arrays)]
@@ -72,7 +81,7 @@ def check(kernel, groups, learned, given, lengths=(T, S), size=V):
 
 @pytest.mark.parametrize("name", CASES)
 def test_many_blocks_are_the_reference(monkeypatch, name):
-    whole = blockwise.plan
+    whole = tiling.plan
 
     def several(*args, **kwargs):
         """Blocks of one sequence, few queries and few keys, which divide no length."""
@@ -81,7 +90,7 @@ def test_many_blocks_are_the_reference(monkeypatch, name):
             made, batch=1, batches=B, queries=7, query_blocks=4, keys=9, key_blocks=4
         )
 
-    monkeypatch.setattr(blockwise, "plan", several)
+    monkeypatch.setattr(tiling, "plan", several)
     check("blockwise", *CASES[name])
 
 
@@ -114,10 +123,14 @@ ONE = {
         {"pattern": patterns.SlidingWindow(9, 0), "offset": np.array([11, 20], "int32")},
     ),
     "rows without keys": (2, {"bias": random(1, H, 1, S)}, {"mask": EMPTY[:, :, :1]}),
-    "capped, with a sink": (2, {"bias": random(H, 1, S), "sink": random(H)}, {"soft_cap": 2.0}),
+    "capped, with a sink": (
+        2,
+        {"bias": random(H, 1, S), "sink": random(H)},
+        {"logit_soft_cap": 2.0},
+    ),
     "shaw": (4, SHAW, {"pattern": patterns.SlidingWindow(9, 4), "offset": 3}),
     "shaw, anywhere": (4, SHAW, {"offset": np.array([3, 30], "int32")}),
-    "segments": (2, {}, {"segments": (SEGMENTS[0][:, :1], SEGMENTS[1]), "bias": distance}),
+    "segments": (2, {}, {"segment_ids": (SEGMENTS[0][:, :1], SEGMENTS[1]), "bias": distance}),
 }
 
 
@@ -125,7 +138,7 @@ ONE = {
 def test_one_query_is_the_reference(name):
     groups, learned, given = ONE[name]
     given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
-    check("one_query", groups, learned, given, (1, S))
+    check("single_query", groups, learned, given, (1, S))
 
 
 @pytest.mark.parametrize("groups", [1, 4])
@@ -135,8 +148,8 @@ def test_one_query_and_huge_numbers(groups):
     query[0, :, 1], key[1, 3] = 3e38, -3e38
     value[0, :, -1] = 3e38
     found, expected = (
-        keras.ops.convert_to_numpy(kernels.attend(query, key, value, kernel=name).output)
-        for name in ("one_query", "reference")
+        keras.ops.convert_to_numpy(problems.attend(query, key, value, kernel=name).output)
+        for name in ("single_query", "reference")
     )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
     assert np.isfinite(found).all()
@@ -145,11 +158,11 @@ def test_one_query_and_huge_numbers(groups):
 def test_one_query_is_chosen_for_it_alone():
     # Of unequal sizes, which no backend has a kernel for.
     arrays = random(B, 1, H, K), random(B, S, 2, K), random(B, S, 2, V)
-    assert kernels.explain(*arrays)[0] == "one_query"
-    assert kernels.explain(*arrays, dropout=0.1)[0] == "blockwise"
-    assert kernels.explain(arrays[1], *arrays[1:])[0] == "blockwise"
+    assert explain(*arrays)[0] == "single_query"
+    assert explain(*arrays, dropout=0.1)[0] == "blockwise"
+    assert explain(arrays[1], *arrays[1:])[0] == "blockwise"
     with pytest.raises(ValueError, match="there is more than one query"):
-        kernels.explain(arrays[1], *arrays[1:], kernel="one_query")
+        explain(arrays[1], *arrays[1:], kernel="single_query")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others know every length")
@@ -159,7 +172,7 @@ def test_one_query_of_an_unknown_number_of_queries():
     @tf.function(input_signature=[tf.TensorSpec((B, None, H, K))], autograph=False)
     def attended(query):
         keys, values = random(B, S, 2, K), random(B, S, 2, V)
-        return keras_attention.ops.attend(query, keys, values, kernel="one_query")
+        return keras_attention.ops.attend(query, keys, values, kernel="single_query")
 
     with pytest.raises(ValueError, match="number of queries is not known where the graph"):
         attended(random(B, 1, H, K))
@@ -173,7 +186,7 @@ def test_embeddings_of_near_distances_alone(monkeypatch, rows):
     into = relative._into_band
     monkeypatch.setattr(relative, "_into_band", lambda *x: used.append(1) or into(*x))
     monkeypatch.setattr(banded, "SMALLEST", 5)
-    monkeypatch.setattr(parts, "_long", lambda *_: True)
+    monkeypatch.setattr(merge, "_long", lambda *_: True)
     mask = {"mask": PADDING, "pattern": patterns.Causal()}
     for given in ({}, mask):
         check("banded", 4, learned, given, (50, 50))
@@ -193,12 +206,12 @@ FUSED = {
         {"pattern": patterns.Causal(), "key_positions": np.arange(S, dtype="int32")[::-1].copy()},
     ),
     "rows without keys": (4, {"mask": [EMPTY, some(1, 1, T, 1)]}),
-    "segments": (2, {"segments": SEGMENTS, "pattern": ~patterns.Causal()}),
+    "segments": (2, {"segment_ids": SEGMENTS, "pattern": ~patterns.Causal()}),
 }
 
 
-by_masks = pytest.mark.skipif(primitives.FUSED_READS != "masks", reason="not of this backend")
-by_lengths = pytest.mark.skipif(primitives.FUSED_READS != "lengths", reason="not of this backend")
+by_masks = pytest.mark.skipif(backend.FUSED_READS != "masks", reason="not of this backend")
+by_lengths = pytest.mark.skipif(backend.FUSED_READS != "lengths", reason="not of this backend")
 
 
 @by_masks
@@ -233,7 +246,7 @@ def check_huge_numbers(kernel, dtype, mask):
     found, expected = (
         keras.ops.convert_to_numpy(keras.ops.cast(attended.output, readable)).astype("float64")
         for attended in (
-            kernels.attend(*arrays, mask=tensor(mask), kernel=name)
+            problems.attend(*arrays, mask=tensor(mask), kernel=name)
             for name in (kernel, "reference")
         )
     )
@@ -250,7 +263,7 @@ def test_fused_with_infinite_keys_that_are_masked():
 
     def answers(kernel):
         def attend(*arrays):
-            return kernels.attend(*arrays, kernel=kernel, **mask).output
+            return problems.attend(*arrays, kernel=kernel, **mask).output
 
         output = keras.ops.convert_to_numpy(attend(*map(tensor, (query, key, value))))
         return output, gradients(lambda *x: attend(*x) * weights, [query, key, value])[0]
@@ -263,11 +276,11 @@ def test_fused_with_infinite_keys_that_are_masked():
 @pytest.fixture
 def on_processor_cores(monkeypatch):
     """JAX's own attention of whole scores in place of cuDNN's, which needs a GPU."""
-    monkeypatch.setattr(primitives, "FUSED", {"platform": "cpu", "implementation": "xla"})
-    monkeypatch.setattr(primitives, "fused_refuses", lambda *_: None)
+    monkeypatch.setattr(backend, "FUSED", {"platform": "cpu", "implementation": "xla"})
+    monkeypatch.setattr(backend, "why_not_fused", lambda *_: None)
     taken = []
-    attend = primitives.fused
-    monkeypatch.setattr(primitives, "fused", lambda *x: taken.append(x) or attend(*x))
+    attend = backend.fused_attention
+    monkeypatch.setattr(backend, "fused_attention", lambda *x: taken.append(x) or attend(*x))
     return taken
 
 
@@ -304,15 +317,15 @@ def test_lengths_are_read_where_padding_comes_last(on_processor_cores):
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
     for mask, fused in ((lengths(9, S), True), (~lengths(9, 3), False), (some(B, 1, 1, S), False)):
         on_processor_cores.clear()
-        kernels.attend(*map(tensor, arrays), mask=tensor(mask), kernel="fused")
+        problems.attend(*map(tensor, arrays), mask=tensor(mask), kernel="fused")
         assert bool(on_processor_cores) == fused
     on_processor_cores.clear()
-    kernels.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
+    problems.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
     assert np.array_equal(on_processor_cores[0][3], [1, 4])
     # An array that lies elsewhere than where the kernel is.
     on_processor_cores.clear()
-    primitives.FUSED["platform"] = "cuda"
-    kernels.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
+    backend.FUSED["platform"] = "cuda"
+    problems.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
     assert not on_processor_cores
 
 
@@ -326,16 +339,16 @@ def test_fused_by_lengths_in_other_dtypes_and_with_huge_numbers(dtype, on_proces
 def test_fused_by_lengths_is_chosen_where_it_can_be(monkeypatch, on_processor_cores):
     def chosen(*sizes, **given):
         arrays = random(B, sizes[0], H, K), random(B, sizes[1], 2, K), random(B, sizes[1], 2, K)
-        return kernels.explain(*arrays, **given)
+        return explain(*arrays, **given)
 
     causal = patterns.Causal()
     assert chosen(T, S)[0] == chosen(S, S, pattern=causal)[0] == "fused"
     assert chosen(T, S, mask=lengths(9, S))[0] == "fused"
-    assert chosen(1, S)[0] == "one_query"
+    assert chosen(1, S)[0] == "single_query"
     for given, why in (
         ({"pattern": causal, "offset": 3}, "no pattern but the causal one"),
         ({"pattern": ~causal}, "no pattern but the causal one"),
-        ({"segments": (SEGMENTS[1], SEGMENTS[1])}, "no segments"),
+        ({"segment_ids": (SEGMENTS[1], SEGMENTS[1])}, "no segments"),
         ({"mask": some(B, 1, S, S)}, "masks of keys only"),
         ({"mask": some(B, H, 1, S)}, "masks of keys only"),
         ({"dropout": 0.1}, "drops weights"),
@@ -367,7 +380,7 @@ def test_models_train_through_lengths(monkeypatch, on_processor_cores):
 
     found = trained()
     assert on_processor_cores
-    monkeypatch.setattr(primitives, "FUSED_READS", None)
+    monkeypatch.setattr(backend, "FUSED_READS", None)
     for one, other in zip(found, trained(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -391,7 +404,7 @@ def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(
         (("bfloat16", 12), "multiple of 8"),
         (("float16", 16, 31), "length"),
     ):
-        name, reason = kernels.explain(*arrays(*given))
+        name, reason = explain(*arrays(*given))
         assert name == "blockwise"
         assert re.search(f"not 'fused': JAX refuses: .*{why}", reason), reason
 
@@ -405,9 +418,9 @@ def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(
     ):
 
         def total(*arrays, given=given):
-            name, why = kernels.explain(*arrays, **given)
+            name, why = explain(*arrays, **given)
             assert name == "fused", why
-            return kernels.attend(*arrays, **given).output.astype("float32").sum()
+            return problems.attend(*arrays, **given).output.astype("float32").sum()
 
         program = jax.jit(jax.grad(total, (0, 1, 2)))
         for platform in ("cuda", "cpu"):
@@ -416,31 +429,31 @@ def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(
             assert all((f"@{name}(" in text) == (platform == "cuda") for name in calls)
 
 
-@pytest.mark.skipif(primitives.FUSED_READS is None, reason="not of this backend")
+@pytest.mark.skipif(backend.FUSED_READS is None, reason="not of this backend")
 def test_keras_can_disable_it(monkeypatch):
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
     monkeypatch.setattr(keras.config, "is_flash_attention_enabled", lambda: False)
-    name, reason = kernels.explain(*arrays)
+    name, reason = explain(*arrays)
     assert name == "blockwise" and reason.endswith("not 'fused': flash attention is disabled")
 
 
 def test_fused_is_chosen_where_the_backend_has_it():
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
-    expected = "fused" if primitives.FUSED_READS == "masks" else "blockwise"
-    assert kernels.explain(*arrays)[0] == expected
-    assert kernels.explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
+    expected = "fused" if backend.FUSED_READS == "masks" else "blockwise"
+    assert explain(*arrays)[0] == expected
+    assert explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
     for given in (
         {"dropout": 0.1},
         {"bias": distance},
         {"bias": random(1, 1, T, S)},
-        {"soft_cap": 2.0},
+        {"logit_soft_cap": 2.0},
         {"sink": random(H)},
         {"relative_values": SHAW["relative_values"][..., :1]},
         {"relative_keys": SHAW["relative_keys"]},
     ):
-        assert kernels.explain(*arrays, **given)[0] == "blockwise"
-    assert kernels.explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
+        assert explain(*arrays, **given)[0] == "blockwise"
+    assert explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
     long = np.zeros((1, 2**13, 1, 1), "float32")
-    assert kernels.explain(long, long, long, pattern=patterns.Causal())[0] == expected
+    assert explain(long, long, long, pattern=patterns.Causal())[0] == expected
     several = {"pattern": patterns.Causal(), "mask": np.ones((1, 1, 1, 2**13), "bool")}
-    assert kernels.explain(long, long, long, **several)[0] == "blockwise"
+    assert explain(long, long, long, **several)[0] == "blockwise"

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_attention
-from keras_attention import kernels, ops, patterns, positions
-from keras_attention.kernels import blockwise
+from keras_attention import ops, patterns, positions
+from keras_attention.kernels import blockwise, tiling
+from keras_attention.spec import PositionBias
 from tests.gradients import gradients
 from tests.problems import (
     BACKEND,
@@ -26,6 +27,7 @@ from tests.problems import (
     V,
     answers,
     at_once,
+    attend,
     attended,
     blocks_of,
     by_xla,
@@ -39,7 +41,6 @@ from tests.problems import (
     relative_bias,
     slow,
     some,
-    thirds,
 )
 
 # JAX compiles each case anew.
@@ -85,7 +86,7 @@ CASES = {
     "sink of all keys": lambda: ({"sink": random(H) + 2}, {}, {}),
     "biases": lambda: (
         {"bias": random(H, 1, S), "more_bias": random(B, 1, T, 1)},
-        {"soft_cap": 2.0, "pattern": WINDOW, "offset": 4},
+        {"logit_soft_cap": 2.0, "pattern": WINDOW, "offset": 4},
         {},
     ),
     "bias of one number": lambda: ({"bias": random(1, 1, 1, 1), "sink": random(H)}, {}, {}),
@@ -110,10 +111,10 @@ CASES = {
     "block": lambda: ({}, {"pattern": patterns.Block(9), "offset": 5}, {}),
     "not": lambda: ({}, {"pattern": ~WINDOW & ~patterns.Dilated(2)}, {}),
     "own pattern": lambda: ({}, {"pattern": Thirds() & patterns.Causal()}, {}),
-    "function": lambda: ({}, {"pattern": thirds, "mask": RIGHT}, {}),
+    "of a user": lambda: ({}, {"pattern": Thirds(), "mask": RIGHT}, {}),
     "segments": lambda: (
         {},
-        {"segments": (integers(0, 3, B, T), integers(0, 3, B, S)), "pattern": patterns.Causal()},
+        {"segment_ids": (integers(0, 3, B, T), integers(0, 3, B, S)), "pattern": patterns.Causal()},
         {},
     ),
     "positions": lambda: (
@@ -146,7 +147,7 @@ CASES = {
     ),
     "relative bias of rows": lambda: (
         {"table": random(8, H), "bias": random(1, 1, T, S)},
-        {"between": relative_bias(), "offset": integers(0, 20, B), "soft_cap": 3.0},
+        {"between": relative_bias(), "offset": integers(0, 20, B), "logit_soft_cap": 3.0},
         {},
     ),
     "shaw": lambda: (
@@ -161,7 +162,7 @@ CASES = {
     ),
     "shaw of keys": lambda: (
         {"relative_keys": random(H, 5, K), "bias": random(B, 1, 1, S)},
-        {"soft_cap": 4.0, "offset": -4},
+        {"logit_soft_cap": 4.0, "offset": -4},
         {},
     ),
     "shaw of values": lambda: ({"relative_values": random(1, 9, V)}, {"mask": LEFT}, {}),
@@ -221,10 +222,10 @@ def test_every_problem_in_all_blocks_is_that_of_the_reference(name):
 
 def test_the_problems_are_cut_as_they_are_meant_to_be():
     plans = []
-    plan = blockwise.plan
+    plan = tiling.plan
     for name, blocks in BLOCKS.items():
         with blocks(), pytest.MonkeyPatch.context() as patch:
-            cut = blockwise.plan if blockwise.plan is not plan else plan
+            cut = tiling.plan if tiling.plan is not plan else plan
             patch.setattr(
                 blockwise, "plan", lambda *x, cut=cut, **y: plans.append(cut(*x, **y)) or plans[-1]
             )
@@ -267,7 +268,7 @@ def test_every_dtype_is_that_of_the_reference(name, dtype):
     with BLOCKS["keys"]():
         compare("blockwise", arrays, rest, dtype, expected=expected)
         tensors = [keras.ops.cast(arrays[n], dtype) for n in ("query", "key", "value")]
-        output = kernels.attend(*tensors, kernel="blockwise").output
+        output = attend(*tensors, kernel="blockwise").output
     assert keras.backend.standardize_dtype(output.dtype) == dtype
 
 
@@ -281,8 +282,8 @@ def test_narrow_gradients_of_many_blocks_are_added_up_in_float32(kind):
     def function(query, key, value, table):
         bias = table[None, None, None]
         if kind == "table":
-            bias = kernels.Between(lambda i, j, t: keras.ops.take(t, j, axis=0)[None], (table,))
-        return kernels.attend(query, key, value, bias=bias, kernel="blockwise").output
+            bias = PositionBias(lambda i, j, t: keras.ops.take(t, j, axis=0)[None], (table,))
+        return attend(query, key, value, bias=bias, kernel="blockwise").output
 
     def gradient(dtype):
         return gradients(function, [keras.ops.cast(x, dtype) for x in arrays.values()])[-1]
@@ -309,13 +310,13 @@ def test_xla_gives_the_same(name, blocks):
 )
 def test_queries_without_keys_are_known_and_have_zeros(name):
     arrays, rest = problem(name)
-    expected = attended("reference", arrays, rest).reached
+    expected = attended("reference", arrays, rest).has_keys
     shape = arrays["query"].shape
     empty = ~np.broadcast_to(keras.ops.convert_to_numpy(expected), (B, H, shape[1]))
     assert empty.any() == (name != "many keys")
     with BLOCKS["keys"]():
         found = attended("blockwise", arrays, rest)
-        reached = keras.ops.convert_to_numpy(found.reached)
+        reached = keras.ops.convert_to_numpy(found.has_keys)
         np.testing.assert_array_equal(~np.broadcast_to(reached, empty.shape), empty)
         output = keras.ops.convert_to_numpy(found.output)
         np.testing.assert_array_equal(output[empty.transpose(0, 2, 1)], 0.0)
@@ -342,7 +343,7 @@ def problems(draw, longest):
         whole = zip((batch, heads, queries, keys), (draw(SIDES) for _ in range(4)), strict=True)
         return [size if there else 1 for size, there in whole]
 
-    rest = {"soft_cap": draw(st.sampled_from([None, 2.0]))}
+    rest = {"logit_soft_cap": draw(st.sampled_from([None, 2.0]))}
     rest["mask"] = [
         some(*pairs(), rate=draw(st.sampled_from([0.0, 0.3, 0.8])), seed=n)
         for n in range(draw(st.integers(0, 2)))
@@ -404,7 +405,7 @@ def test_lengths_of_zero(queries, keys, groups):
         for name, array in found.items():
             assert array.shape == arrays.get(name, array).shape
             np.testing.assert_array_equal(array, 0.0)
-    reached = attended("auto", arrays, {"pattern": WINDOW}).reached
+    reached = attended("auto", arrays, {"pattern": WINDOW}).has_keys
     assert not keras.ops.convert_to_numpy(reached).any()
 
 
@@ -607,7 +608,7 @@ MEMORY = {
         {"relative_keys": random(1, 7, 4), "relative_values": random(1, 7, 4)},
         {},
     ),
-    "bias": lambda: ({"bias": random(1, 2, 1, LONG)}, {"soft_cap": 2.0, "sink": random(2)}),
+    "bias": lambda: ({"bias": random(1, 2, 1, LONG)}, {"logit_soft_cap": 2.0, "sink": random(2)}),
     "relative bias": lambda: (
         {"table": random(8, 2)},
         {"between": relative_bias(2)},
@@ -657,7 +658,7 @@ def test_sizes_whose_product_is_beyond_32_bits():
 
     @tf.function(input_signature=sizes)
     def sequences(batch, queries, keys):
-        return blockwise.plan(batch, 4, 4, queries, keys, 2**21).batch
+        return tiling.plan(batch, 4, 4, queries, keys, 2**21).batch
 
     # 32 · 4 · 4200² is more than 2³¹.
     assert int(sequences(32, 4200, 4200)) == 1

@@ -8,9 +8,11 @@ import pytest
 
 import keras_attention
 from keras_attention import kernels, ops, patterns, scores
+from keras_attention.spec import PositionBias
 from tests import definition
 from tests.compiled import compiled
 from tests.gradients import gradients
+from tests.problems import attend
 
 B, T, S, H, K, V = 2, 3, 5, 2, 4, 6
 POSITIONS = np.arange(T)[:, None], np.arange(S)[None]
@@ -205,18 +207,18 @@ def test_the_kernel_counts_positions_from_zero_and_calls_a_bias_with_them():
     def slope(i, j):
         return -0.7 * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
-    attended = kernels.attend(query, key, value, bias=slope, pattern=patterns.Causal())
+    attended = attend(query, key, value, bias=PositionBias(slope), pattern=patterns.Causal())
     expected, _ = definition.attend(
         *arrays(), score="dot", bias=-0.7 * abs(POSITIONS[0] - POSITIONS[1]), mask=CAUSAL
     )
     np.testing.assert_allclose(numpy(attended.output), expected, **ROUNDING["float32"])
-    assert attended.scores is None
-    assert numpy(attended.reached, "bool").all()
+    assert attended.weights is None
+    assert numpy(attended.has_keys, "bool").all()
 
 
 def test_positions_of_keys_are_the_kernels_to_be_given():
     shifted = np.array([[3, 4, 5, 6, 7], [0, 1, 2, 3, 4]], "int32")
-    attended = kernels.attend(
+    attended = attend(
         *tensors(*arrays()),
         pattern=patterns.Causal(),
         query_positions=keras.ops.convert_to_tensor(np.array([3, 4, 5], "int32")),
@@ -555,10 +557,10 @@ def unknown_cases():
         "causal": {"pattern": patterns.Causal()},
         "window": {"pattern": patterns.SlidingWindow(1, 0)},
         "strided": {"pattern": patterns.Strided(2)},
-        "function": {"bias": alibi},
-        "table": {"bias": kernels.Between(looked_up, (table,), by_distance=True)},
+        "function": {"bias": PositionBias(alibi)},
+        "table": {"bias": PositionBias(looked_up, (table,), by_distance=True)},
         "shaw": {"relative_keys": shaw[0], "relative_values": shaw[1]},
-        "dropout": {"dropout": 0.0, "soft_cap": 2.0},
+        "dropout": {"dropout": 0.0, "logit_soft_cap": 2.0},
     }
 
 
@@ -571,7 +573,7 @@ def test_unknown_lengths_and_batch(name, jit):
     given = unknown_cases()[name]
 
     def total(query, key, value, mask):
-        output = kernels.attend(query, key, value, mask=mask, **given).output
+        output = attend(query, key, value, mask=mask, **given).output
         return keras.ops.sum(keras.ops.sin(output)), output
 
     def step(*inputs):
@@ -601,7 +603,7 @@ def test_unknown_lengths_and_batch(name, jit):
 GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
 
 
-@pytest.mark.parametrize("kernel", kernels.KERNELS)
+@pytest.mark.parametrize("kernel", kernels.NAMES)
 @pytest.mark.parametrize("role", ["query", "key"])
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize(

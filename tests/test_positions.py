@@ -10,7 +10,6 @@ from keras_attention import (
     Attention,
     MultiHeadAttention,
     SelfAttention,
-    kernels,
     patterns,
     positions,
     scores,
@@ -157,7 +156,7 @@ def test_rows_may_have_positions_of_their_own(make):
     )
 
     def attend(at, rows):
-        return kernels.attend(
+        return attend(
             *(keras.ops.convert_to_tensor(x[rows]) for x in (query, key, key)),
             bias=position.bias_between(H),
             pattern=patterns.Causal(),

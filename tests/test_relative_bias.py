@@ -6,12 +6,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, kernels, ops, positions
+from keras_attention import Attention, MultiHeadAttention, ops, positions
 from keras_attention.positions import RelativeBias
 from tests import definition
 from tests.compiled import compiled
 from tests.definition import bucket
 from tests.gradients import gradients, weight_gradients
+from tests.problems import attend
 
 B, T, S, H, K = 2, 5, 7, 3, 4
 
@@ -172,7 +173,7 @@ def test_gradients_are_those_of_the_definition(rows):
     def found(query, key):
         given = (at[None], key_at[None]) if rows else (at, key_at)
         given = [keras.ops.convert_to_tensor(x, dtype="int32") for x in given]
-        attended = kernels.attend(
+        attended = attend(
             query,
             key,
             key,

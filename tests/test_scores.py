@@ -14,6 +14,7 @@ from keras_attention import (
     ops,
     scores,
 )
+from keras_attention.spec import AttentionSpec, Positions
 from tests import definition
 from tests.gradients import weight_gradients
 
@@ -194,6 +195,9 @@ def test_heads_that_share_keys_share_the_weights_of_keys(case):
     np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-5)
 
 
+SPEC = AttentionSpec(positions=Positions.of(T, S))
+
+
 @pytest.mark.parametrize("case", ONE_EACH)
 def test_a_learned_score_prepares_keys_once_for_all_queries(case):
     score, _, key = learned(case)
@@ -201,7 +205,7 @@ def test_a_learned_score_prepares_keys_once_for_all_queries(case):
     prepared = score.prepare_key(keras.ops.convert_to_tensor(key))
     query = keras.ops.convert_to_tensor(QUERY)
     outputs = [
-        kernels.attend(**score.as_kernel_arguments(query, *given), value=value).output
+        kernels.run(*score.into_spec(SPEC, query, *given), value).output
         for given in ((keras.ops.convert_to_tensor(key),), (prepared, True))
     ]
     np.testing.assert_allclose(*map(numpy, outputs), rtol=1e-5, atol=1e-6)

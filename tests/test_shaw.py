@@ -9,12 +9,12 @@ from keras_attention import (
     MultiHeadAttention,
     RelativePositionAttention,
     SelfAttention,
-    kernels,
     patterns,
     positions,
 )
-from keras_attention.kernels import places, relative
-from tests import definition
+from keras_attention.kernels import relative
+from keras_attention.spec import Positions
+from tests import definition, problems
 from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K, V, D = 2, 4, 6, 2, 4, 5, 8
@@ -93,15 +93,15 @@ def attend(query, key, value, of_keys, of_values=None, **given):
     """Output and weights of the kernel."""
 
     def call(*arrays):
-        attended = kernels.attend(
+        attended = problems.attend(
             *arrays[:3],
             scale=query.shape[-1] ** -0.5,
             relative_keys=arrays[3],
             relative_values=None if of_values is None else arrays[4],
-            return_scores=True,
+            return_weights=True,
             **given,
         )
-        return attended.output, attended.scores
+        return attended.output, attended.weights
 
     return run(call, query, key, value, of_keys, *([] if of_values is None else [of_values]))
 
@@ -206,7 +206,7 @@ def test_shifting_diagonals_is_looking_up_pairs(queries, keys, k, offset):
 
     def both(query, weights, of_keys, of_values):
         at = offset + keras.ops.arange(queries, dtype="int32")
-        ways = places.place(queries, keys, offset=offset), places.place(queries, keys, at)
+        ways = Positions.of(queries, keys, offset=offset), Positions.of(queries, keys, at)
         assert [way.consecutive for way in ways] == [True, False]
         return [
             answer
@@ -229,7 +229,7 @@ def test_only_distances_count():
 
     def answers(*arrays):
         def attend(**given):
-            return kernels.attend(
+            return problems.attend(
                 *arrays[:3], relative_keys=arrays[3], relative_values=arrays[4], **given
             ).output
 
@@ -256,7 +256,7 @@ def test_dropout_drops_a_value_and_its_distance_together():
 
     def both(query, key, of_keys, *values):
         return [
-            kernels.attend(
+            problems.attend(
                 query, key, value, relative_keys=of_keys, relative_values=of_values,
                 dropout=0.5, seed=3,
             ).output
@@ -284,11 +284,11 @@ def test_gradients_are_those_of_the_equations(kind, per_head):
     cotangents = [keras.ops.convert_to_tensor(x) for x in (of_output, of_weights)]
 
     def ours(query, key, value, of_keys, of_values):
-        found = kernels.attend(
+        found = problems.attend(
             query, key, value, scale=K**-0.5, relative_keys=of_keys, relative_values=of_values,
-            mask=keras.ops.convert_to_tensor(mask), return_scores=True, **as_tensors(given),
+            mask=keras.ops.convert_to_tensor(mask), return_weights=True, **as_tensors(given),
         )  # fmt: skip
-        return [found.output * cotangents[0], found.scores * cotangents[1]]
+        return [found.output * cotangents[0], found.weights * cotangents[1]]
 
     def theirs(*arrays):
         output, weights = defined(*arrays, i=i, j=j, mask=mask)
@@ -313,7 +313,7 @@ def test_tables_learn_nothing_from_queries_without_keys(dtype, kind):
     arrays = [keras.ops.cast(x, dtype) for x in heads()]
 
     def total(query, key, value, of_keys, of_values):
-        found = kernels.attend(
+        found = problems.attend(
             query,
             key,
             value,
@@ -332,7 +332,7 @@ def test_distances_that_do_not_occur_get_no_gradient():
     arrays = *heads(), *tables(9)
 
     def total(*arrays):
-        found = kernels.attend(*arrays[:3], relative_keys=arrays[3], relative_values=arrays[4])
+        found = problems.attend(*arrays[:3], relative_keys=arrays[3], relative_values=arrays[4])
         return keras.ops.square(found.output)
 
     for gradient in gradients(total, arrays)[3:]:
@@ -461,11 +461,11 @@ def test_huge_numbers_stay_finite_in_half_precision():
     embeddings = [1e30 * x.astype("float32") for x in tables(2)]
 
     def answers(*arrays):
-        found = kernels.attend(
+        found = problems.attend(
             *arrays[:3], relative_keys=arrays[3], relative_values=1e-30 * arrays[4],
-            mask=keras.ops.convert_to_tensor(allowed()), return_scores=True,
+            mask=keras.ops.convert_to_tensor(allowed()), return_weights=True,
         )  # fmt: skip
-        return [keras.ops.cast(answer, "float32") for answer in (found.output, found.scores)]
+        return [keras.ops.cast(answer, "float32") for answer in (found.output, found.weights)]
 
     output, weights = run(answers, *arrays, *embeddings)
     assert np.isfinite(output).all()
@@ -578,7 +578,7 @@ def test_no_array_has_features_for_every_pair(given):
     of_keys, of_values = random(1, 9, features, seed=1), random(1, 9, features, seed=2)
 
     def total(x, of_keys, of_values):
-        found = kernels.attend(
+        found = problems.attend(
             x, x, x, relative_keys=of_keys, relative_values=of_values, **as_tensors(given)
         )
         return keras.ops.sum(keras.ops.square(found.output))

@@ -5,9 +5,9 @@ import math
 import keras
 
 from keras_attention import shapes
+from keras_attention.backend import backend
 from keras_attention.generation.one_by_one import generate
 from keras_attention.generation.steps import Steps
-from keras_attention.kernels import primitives
 
 ops = keras.ops
 
@@ -95,7 +95,7 @@ def sample(
     _check_share("top_p", top_p)
     _check_share("min_p", min_p)
     # All that the loop needs at once: inside of it, nothing can be drawn.
-    numbers = primitives.uniform((max_tokens, 2, steps.rows), seed)
+    numbers = backend.uniform((max_tokens, 2, steps.rows), seed)
 
     def choose(t, logits, history, lengths):
         if repetition_penalty != 1:

@@ -9,6 +9,8 @@ gradient takes the same loop again rather than keep what it saw.
 
 import keras
 
+from keras_attention.backend import backend
+
 ops = keras.ops
 
 # At most so many pairs times units are held at once, for each head of each sequence.
@@ -63,10 +65,10 @@ def _chunked(query, key, v):
     def gradient(*arguments, upstream=None):
         # PyTorch passes what the function was given, and this by name.
         upstream = arguments[0] if upstream is None else upstream
-        return _map(lambda units: _gradients(*units, upstream), (query, key, v))
+        return backend.map_over(lambda units: _gradients(*units, upstream), (query, key, v))
 
     first = ops.expand_dims(query[0, :, :, 0], -1) + ops.expand_dims(key[0, :, :, 0], -2)
-    scores = _sum(lambda units: _scores(*units), ops.zeros_like(first), (query, key, v))
+    scores = backend.sum_over(lambda units: _scores(*units), ops.zeros_like(first), (query, key, v))
     return scores, gradient
 
 
@@ -81,37 +83,3 @@ def _gradients(query, key, v, upstream):
         ops.multiply(ops.sum(slope, axis=3), v[:, :, None]),
         ops.sum(weighted, axis=(0, 3, 4)),
     )
-
-
-if keras.config.backend() == "tensorflow":
-    import tensorflow as tf
-
-    # A graph runs ten steps of a loop at once where it can, and would hold ten chunks.
-    def _sum(function, start, arrays):
-        return tf.foldl(
-            lambda total, chunk: total + function(chunk), arrays, start, parallel_iterations=1
-        )
-
-    def _map(function, arrays):
-        return tf.map_fn(function, arrays, parallel_iterations=1)
-
-else:
-
-    def _sum(function, start, arrays):
-        return ops.scan(lambda total, chunk: (total + function(chunk), ()), start, arrays)[0]
-
-    def _map(function, arrays):
-        return ops.map(function, arrays)
-
-
-if keras.config.backend() == "torch":
-    import torch
-
-    # Small results that stay, made between large ones that go, would leave PyTorch's memory in
-    # pieces too small for the next chunk. So room for them is taken first.
-    def _map(function, arrays):
-        results = [torch.empty_like(array) for array in arrays]
-        for place, chunk in enumerate(zip(*arrays, strict=True)):
-            for result, found in zip(results, function(chunk), strict=True):
-                result[place] = found
-        return tuple(results)

@@ -3,35 +3,60 @@
 A window of left + right + 1 keys: blocks of queries become a batch of their own, each with the keys
 that it can reach, cut from the sequence by a few shifted views. A pattern that only joins positions
 a rate apart is as many sequences, each `rate` times shorter. What is left is dense attention of a
-larger batch of shorter sequences, which `blockwise` does.
+larger batch of shorter sequences, which `blockwise` computes.
 """
 
 import dataclasses
-import sys
 
 import keras
 
-from keras_attention.kernels import blockwise, places, primitives
+from keras_attention import shapes
+from keras_attention.backend import backend
+from keras_attention.kernels import blockwise, merge
+from keras_attention.spec import Positions
 
 ops = keras.ops
-_this = sys.modules[__name__]
 
 # Fewer queries than this in a block make poor matrix products.
 SMALLEST = 128
 
 
-def why_not(task):
-    """Why a task is not for this kernel, or None."""
-    span = task.pattern.span() if hasattr(task.pattern, "span") else None
+def why_not(spec, query, key, value):
+    """Why no part of a problem is for this kernel, or None."""
+    needs_all = blockwise.why_not(spec, query, key, value)
+    if needs_all:
+        return needs_all
+    if query.shape[1] == 1:
+        return "there is one query"
+    reasons = [_why_not(*part) for part in merge.split(spec, query, key, value)]
+    return None if None in reasons else reasons[0]
+
+
+def run(spec, query, key, value):
+    """The `AttentionResult`, of the parts that the pattern is made of."""
+    # Here, not in each part: the sum of their gradients is to be rounded once.
+    wide = shapes.accumulation_dtype(query, key, value)
+    dtype = keras.backend.standardize_dtype(value.dtype)
+    query, key, value = (ops.cast(x, wide) for x in (query, key, value))
+    found = [
+        (blockwise.attend if _why_not(*part) else _attend)(*part)
+        for part in merge.split(spec, query, key, value)
+    ]
+    return blockwise.finish(spec, *merge.merge(found), dtype)
+
+
+def _why_not(spec, query, key, value):
+    """Why a part is not for this kernel, or None."""
+    span = spec.pattern.span() if spec.pattern is not None else None
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
         return "the pattern has no window and no rate"
-    positions = task.positions
+    positions = spec.positions
     if not positions.consecutive or not isinstance(positions.offset, int):
         return "positions are not consecutive from a known offset"
-    lengths = task.query.shape[1], task.key.shape[1]
+    lengths = query.shape[1], key.shape[1]
     if None in lengths:
         return "a length is not known"
-    for array in (*task.masks, *task.biases):
+    for array in (*spec.masks, *spec.biases):
         if array.shape[2] != 1 and array.shape[3] != 1:
             return "a mask or bias holds all pairs"
     if span.rate > 1:
@@ -39,7 +64,7 @@ def why_not(task):
             return "the pattern has a rate, and queries and keys are not one sequence"
         if not span.by_distance:
             return "the pattern has a rate, and asks for more than the distance"
-        if task.relative_keys is not None or task.relative_values is not None:
+        if spec.relative_keys is not None or spec.relative_values is not None:
             return "the pattern has a rate, and embeddings of distances count them one by one"
         if lengths[0] < 4 * span.rate:
             return "the sequence is hardly longer than the rate"
@@ -50,12 +75,12 @@ def why_not(task):
     return None
 
 
-def attend(task):
+def _attend(spec, query, key, value):
     """As `blockwise.attend`."""
-    span = task.pattern.span()
+    span = spec.pattern.span()
     if span.rate > 1:
-        return _apart(task, span.rate)
-    return _windows(task, span)
+        return _apart(spec, query, key, value, span.rate)
+    return _windows(spec, query, key, value, span)
 
 
 # Rates
@@ -76,12 +101,16 @@ class _Stretched:
         left, right = (x if x is None else x // self.rate for x in (span.left, span.right))
         return dataclasses.replace(span, left=left, right=right, rate=1)
 
+    def parts(self):
+        """Itself: what was to be split has been."""
+        return [self]
 
-def _apart(task, rate):
+
+def _apart(spec, query, key, value, rate):
     """Positions a rate apart as sequences of their own."""
-    length = task.query.shape[1]
+    length = query.shape[1]
     size = -(-length // rate)
-    batch = ops.shape(task.query)[0]
+    batch = ops.shape(query)[0]
 
     def fold(array, axis=1):
         """(B, T, …) as (B · rate, T / rate, …)."""
@@ -92,45 +121,43 @@ def _apart(task, rate):
         shape[axis] = size
         return ops.reshape(split, (shape[0] * rate, *shape[1:]))
 
-    def stretched(between):
+    def stretched(bias):
         return dataclasses.replace(
-            between,
-            function=lambda i, j, *arrays: between.function(i * rate, j * rate, *arrays),
+            bias, function=lambda i, j, *arrays: bias.function(i * rate, j * rate, *arrays)
         )
 
     pairs = _Pairs(batch, rate, fold, fold)
-    masks = [pairs(mask) for mask in task.masks]
+    masks = [pairs(mask) for mask in spec.masks]
     if length % rate:
         masks.append(pairs(_there(length)))
-    folded = task.but(
-        query=fold(task.query),
-        key=fold(task.key),
-        value=fold(task.value),
+    folded = spec.replace(
         masks=tuple(masks),
-        biases=tuple(map(pairs, task.biases)),
-        between=tuple(map(stretched, task.between)),
-        segments=task.segments and tuple(fold(_each(part, batch)) for part in task.segments),
-        pattern=_Stretched(task.pattern, rate),
-        positions=places.place(size, size),
+        biases=tuple(map(pairs, spec.biases)),
+        position_biases=tuple(map(stretched, spec.position_biases)),
+        segment_ids=spec.segment_ids
+        and tuple(fold(_each(part, batch)) for part in spec.segment_ids),
+        pattern=_Stretched(spec.pattern, rate),
+        positions=Positions.of(size, size),
     )
-    output, normalizer = (blockwise if why_not(folded) else _this).attend(folded)
-    heads, features = task.query.shape[2], task.value.shape[3]
+    folded = folded, fold(query), fold(key), fold(value)
+    output, lse = (blockwise.attend if _why_not(*folded) else _attend)(*folded)
+    heads, features = query.shape[2], value.shape[3]
     output = ops.reshape(output, (batch, rate, size, heads, features))
     output = ops.reshape(
         ops.transpose(output, (0, 2, 1, 3, 4)), (batch, size * rate, heads, features)
     )
-    normalizer = ops.reshape(normalizer, (batch, rate, heads, size))
-    normalizer = ops.reshape(ops.transpose(normalizer, (0, 2, 3, 1)), (batch, heads, size * rate))
-    return _cut(output, 1, 0, length), _cut(normalizer, 2, 0, length)
+    lse = ops.reshape(lse, (batch, rate, heads, size))
+    lse = ops.reshape(ops.transpose(lse, (0, 2, 3, 1)), (batch, heads, size * rate))
+    return _cut(output, 1, 0, length), _cut(lse, 2, 0, length)
 
 
 # Windows
 
 
-def _windows(task, span):
+def _windows(spec, query, key, value, span):
     """Blocks of queries as a batch."""
-    queries, keys = task.query.shape[1], task.key.shape[1]
-    offset = task.positions.offset
+    queries, keys = query.shape[1], key.shape[1]
+    offset = spec.positions.offset
     # As many as the window has: fewer would read keys more often, more would see fewer of them.
     size = max(SMALLEST, span.left + span.right)
     count = -(-queries // size)
@@ -148,35 +175,34 @@ def _windows(task, span):
         whole = _fit(array, axis, first, (count + views - 1) * size)
         return _batch(_views(whole, axis, count, views, reach), axis, count, reach)
 
-    batch = ops.shape(task.query)[0]
+    batch = ops.shape(query)[0]
     pairs = _Pairs(batch, count, of_queries, of_keys)
-    positions = places.place(size, reach, offset=span.left)
-    if not (span.by_distance and all(between.by_distance for between in task.between)):
+    positions = Positions.of(size, reach, offset=span.left)
+    if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
         # The same distances, at positions of each block's own.
         starts = ops.arange(count, dtype="int32")[:, None] * size
-        query = starts + (offset + ops.arange(size, dtype="int32"))
-        key = starts + (first + ops.arange(reach, dtype="int32"))
-        query, key = (ops.tile(x, (batch, 1)) for x in (query, key))
-        positions = dataclasses.replace(positions, query=query, key=key)
-    folded = task.but(
-        query=of_queries(task.query),
-        key=of_keys(task.key),
-        value=of_keys(task.value),
-        masks=(*map(pairs, task.masks), pairs(_there(keys))),
-        biases=tuple(map(pairs, task.biases)),
-        segments=task.segments
+        own = (
+            starts + (offset + ops.arange(size, dtype="int32")),
+            starts + (first + ops.arange(reach, dtype="int32")),
+        )
+        of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
+        positions = dataclasses.replace(positions, query=of_query, key=of_key)
+    folded = spec.replace(
+        masks=(*map(pairs, spec.masks), pairs(_there(keys))),
+        biases=tuple(map(pairs, spec.biases)),
+        segment_ids=spec.segment_ids
         and (
-            of_queries(_each(task.segments[0], batch)),
-            of_keys(_each(task.segments[1], batch)),
+            of_queries(_each(spec.segment_ids[0], batch)),
+            of_keys(_each(spec.segment_ids[1], batch)),
         ),
         positions=positions,
     )
-    output, normalizer = blockwise.attend(folded)
-    heads, features = task.query.shape[2], task.value.shape[3]
+    output, lse = blockwise.attend(folded, of_queries(query), of_keys(key), of_keys(value))
+    heads, features = query.shape[2], value.shape[3]
     output = ops.reshape(output, (batch, count * size, heads, features))
-    normalizer = ops.reshape(normalizer, (batch, count, heads, size))
-    normalizer = ops.reshape(ops.transpose(normalizer, (0, 2, 1, 3)), (batch, heads, count * size))
-    return _cut(output, 1, 0, queries), _cut(normalizer, 2, 0, queries)
+    lse = ops.reshape(lse, (batch, count, heads, size))
+    lse = ops.reshape(ops.transpose(lse, (0, 2, 1, 3)), (batch, heads, count * size))
+    return _cut(output, 1, 0, queries), _cut(lse, 2, 0, queries)
 
 
 # What both share
@@ -235,7 +261,7 @@ def _views(array, axis, count, views, reach):
     if "float" not in keras.backend.standardize_dtype(array.dtype):
         return forward(array)[0][0]
     # TensorFlow's own gradient of a slice is slow.
-    return primitives.custom(lambda held: (forward, backward), [array])[0]
+    return backend.custom_vjp(lambda held: (forward, backward), [array])[0]
 
 
 def _cut(array, axis, start, length):

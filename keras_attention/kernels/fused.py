@@ -17,8 +17,9 @@ import math
 
 import keras
 
-from keras_attention.kernels import blockwise, primitives
-from keras_attention.kernels.reference import Attended, finite, gate
+from keras_attention.backend import backend
+from keras_attention.kernels import blockwise, semantics
+from keras_attention.spec import AttentionResult
 
 ops = keras.ops
 
@@ -28,151 +29,145 @@ ELEMENTS = 2**24
 LARGEST_HALF = 65504.0
 
 
-def why_not(task):
-    """Why the backend cannot do this, or None."""
-    if primitives.FUSED_READS is None:
+def why_not(spec, query, key, value):
+    """Why the backend cannot compute a problem, or None."""
+    if backend.FUSED_READS is None:
         return "no fused kernel of this backend is used"
+    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
-        (task.dropout, "it drops weights by numbers of its own"),
-        (task.biases or task.between, "it has no gradient of a bias"),
-        (task.relative_keys is not None, "it has no embeddings of distances"),
-        (task.relative_values is not None, "it has no embeddings of distances"),
-        (task.soft_cap is not None, "it has no soft cap"),
-        (task.sink is not None, "it has no sink"),
-        (task.key.shape[3] != task.value.shape[3], "keys and values have unequal sizes"),
-        (_dtypes(task) > 1, "the dtypes differ"),
+        (spec.return_lse, "it does not return the log-sum-exp"),
+        (spec.dropout, "it drops weights by numbers of its own"),
+        (spec.biases or spec.position_biases, "it has no gradient of a bias"),
+        (spec.relative_keys is not None, "it has no embeddings of distances"),
+        (spec.relative_values is not None, "it has no embeddings of distances"),
+        (spec.logit_soft_cap is not None, "it has no soft cap"),
+        (spec.sink is not None, "it has no sink"),
+        (key.shape[3] != value.shape[3], "keys and values have unequal sizes"),
+        (len(dtypes) > 1, "the dtypes differ"),
     ):
         if given:
             return why
-    _, others = _by_row(task)
-    return _no_lengths(others) if primitives.FUSED_READS == "lengths" else _no_mask(others)
+    _, rest = _by_query(spec, key)
+    refuses = _why_not_by_lengths if backend.FUSED_READS == "lengths" else _why_not_by_mask
+    return blockwise.why_not(spec, query, key, value) or refuses(rest, query, key, value)
 
 
-def attend(task):
-    """`Attended`, by the backend."""
-    rows, others = _by_row(task)
-    by = _by_lengths if primitives.FUSED_READS == "lengths" else _by_mask
-    output, reached = by(others)
-    for row in rows:
-        reached = row[..., 0] if reached is None else ops.logical_and(reached, row[..., 0])
-    return Attended(gate(output, reached, "bthv"), None, reached)
+def run(spec, query, key, value):
+    """The `AttentionResult`, by the backend."""
+    of_queries, rest = _by_query(spec, key)
+    by = _by_lengths if backend.FUSED_READS == "lengths" else _by_mask
+    output, has_keys = by(rest, *_finite(query, key, value))
+    for mask in of_queries:
+        mask = mask[..., 0]
+        has_keys = mask if has_keys is None else ops.logical_and(has_keys, mask)
+    return AttentionResult(semantics.where_keys(output, has_keys, "bthv"), has_keys=has_keys)
 
 
-def _by_row(task):
-    """Masks of whole queries, which count afterwards, and the task without them."""
-    rows = [mask for mask in task.masks if mask.shape[3] == 1 and task.key.shape[1] != 1]
-    others = [mask for mask in task.masks if not any(mask is row for row in rows)]
-    return rows, task.but(masks=tuple(others))
+def _by_query(spec, key):
+    """Masks of whole queries, which count afterwards, and the spec without them."""
+    own = [mask for mask in spec.masks if mask.shape[3] == 1 and key.shape[1] != 1]
+    rest = [mask for mask in spec.masks if not any(mask is other for other in own)]
+    return own, spec.replace(masks=tuple(rest))
 
 
-def _causal(task):
+def _causal(spec):
     """Whether the pattern is j ≤ i, counted from 0."""
-    span = task.pattern.span() if hasattr(task.pattern, "span") else None
-    bounds = span and (span.left, span.right, span.rate)
-    if bounds != (None, 0, 1) or not getattr(span, "exact", False):
+    if spec.pattern is None:
         return False
-    offset = task.positions.offset
-    return task.positions.consecutive and isinstance(offset, int) and offset == 0
+    span, offset = spec.pattern.span(), spec.positions.offset
+    if (span.left, span.right, span.rate) != (None, 0, 1) or not span.exact:
+        return False
+    return spec.positions.consecutive and isinstance(offset, int) and offset == 0
 
 
-def _arrays(task):
-    """Query, key and value, such that scores are finite."""
-    query, key, value = map(ops.convert_to_tensor, (task.query, task.key, task.value))
+def _finite(query, key, value):
+    """The three, such that scores are finite."""
+    query, key, value = map(ops.convert_to_tensor, (query, key, value))
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # Only infinity is too large.
-        query, key = (ops.clip(array, -LARGEST_HALF, LARGEST_HALF) for array in (query, key))
+        query, key = (ops.clip(x, -LARGEST_HALF, LARGEST_HALF) for x in (query, key))
     else:
-        query, key = finite(query), finite(key)
+        query, key = semantics.finite(query), semantics.finite(key)
     return query, key, value
-
-
-def _dtypes(task):
-    arrays = task.query, task.key, task.value
-    return len({keras.backend.standardize_dtype(array.dtype) for array in arrays})
 
 
 # By a mask, if it is not causal alone.
 
 
-def _no_mask(task):
-    return "its mask of all pairs would be large" if _mask_elements(task) > ELEMENTS else None
+def _why_not_by_mask(spec, query, key, value):
+    if _causal_alone(spec):
+        return None
+    shapes = [mask.shape for mask in spec.masks]
+    batch, queries, _, _ = query.shape
+    if spec.pattern is not None:
+        shapes.append((1 if spec.positions.shared else batch, 1, queries, key.shape[1]))
+    if spec.segment_ids is not None:
+        shapes.append((batch, 1, queries, key.shape[1]))
+    if not shapes:
+        return None
+    elements = math.prod(max(sizes) for sizes in zip(*shapes, strict=True))
+    return "its mask of all pairs would be large" if elements > ELEMENTS else None
 
 
-def _mask_elements(task):
-    """The size of the mask that the backend would be given."""
-    if _causal_alone(task):
-        return 0
-    shapes = [mask.shape for mask in task.masks]
-    batch, queries, _, _ = task.query.shape
-    keys, positions = task.key.shape[1], task.positions
-    if task.pattern is not None:
-        together = len(positions.query.shape) == 1 and len(positions.key.shape) == 1
-        shapes.append((1 if together else batch, 1, queries, keys))
-    if task.segments is not None:
-        shapes.append((batch, 1, queries, keys))
-    return math.prod(max(sizes) for sizes in zip(*shapes, strict=True)) if shapes else 0
+def _causal_alone(spec):
+    return _causal(spec) and not spec.masks and spec.segment_ids is None
 
 
-def _causal_alone(task):
-    return _causal(task) and not task.masks and task.segments is None
-
-
-def _by_mask(task):
+def _by_mask(spec, query, key, value):
     """The output, and which queries have keys, (B, H, T), or None if all do."""
-    causal = _causal_alone(task)
-    mask = None if causal else task.whole_mask()
-    reached = None
+    causal = _causal_alone(spec)
+    mask = None if causal else semantics.mask(spec)
+    has_keys = None
     if mask is not None:
-        reached = ops.any(mask, axis=-1)
-        mask = ops.logical_or(mask, ops.logical_not(reached)[..., None])
-    return primitives.fused(*_arrays(task), mask, causal, task.scale), reached
+        has_keys = ops.any(mask, axis=-1)
+        mask = ops.logical_or(mask, ops.logical_not(has_keys)[..., None])
+    return backend.fused_attention(query, key, value, mask, causal, spec.scale), has_keys
 
 
 # By the number of keys in each row.
 
 
-def _no_lengths(task):
-    queries, keys = task.query.shape[1], task.key.shape[1]
+def _why_not_by_lengths(spec, query, key, value):
+    queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
     for given, why in (
         (queries == 1, "there is one query"),
-        (task.segments is not None, "it has no segments"),
-        (task.pattern is not None and not _causal(task), "it has no pattern but the causal one"),
-        (task.pattern is not None and queries != keys, "it is causal among equal lengths only"),
-        (any(mask.shape[1:] != (1, 1, keys) for mask in task.masks), "it has masks of keys only"),
+        (spec.segment_ids is not None, "it has no segments"),
+        (causal and not _causal(spec), "it has no pattern but the causal one"),
+        (causal and queries != keys, "it is causal among equal lengths only"),
+        (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
     ):
         if given:
             return why
-    return primitives.fused_refuses(task.query, task.key, task.value, task.pattern is not None)
+    return backend.why_not_fused(query, key, value, causal)
 
 
-def _by_lengths(task):
+def _by_lengths(spec, query, key, value):
     """As `_by_mask`."""
-    arrays, causal = _arrays(task), task.pattern is not None
+    causal = spec.pattern is not None
 
-    def by_blocks(query, key, value, *_):
-        # The masks are in the task.
-        output, _ = blockwise.attend(task.but(query=query, key=key, value=value))
-        return ops.cast(output, value.dtype)
+    def by_tiles(query, key, value, *_):
+        # The masks are in the spec.
+        return ops.cast(blockwise.attend(spec, query, key, value)[0], value.dtype)
 
     def by_backend(query, key, value, lengths=None):
-        return primitives.fused(query, key, value, lengths, causal, task.scale)
+        return backend.fused_attention(query, key, value, lengths, causal, spec.scale)
 
-    if not task.masks:
-        return primitives.where_fused(by_backend, by_blocks, arrays), None
+    if not spec.masks:
+        return backend.where_fused(by_backend, by_tiles, (query, key, value)), None
 
-    batch, keys = arrays[1].shape[:2]
-    there = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in task.masks])
+    batch, keys = key.shape[:2]
+    there = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
     there = ops.cast(ops.broadcast_to(there, (batch, keys)), "int32")
     lengths = ops.sum(there, axis=-1)
     last = ops.all(ops.equal(there, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))
 
     def by_either(query, key, value, lengths, last):
         given = query, key, value
-        return primitives.cond(
-            last, lambda: by_backend(*given, ops.maximum(lengths, 1)), lambda: by_blocks(*given)
+        return backend.cond(
+            last, lambda: by_backend(*given, ops.maximum(lengths, 1)), lambda: by_tiles(*given)
         )
 
-    output = primitives.where_fused(by_either, by_blocks, (*arrays, lengths, last))
+    output = backend.where_fused(by_either, by_tiles, (query, key, value, lengths, last))
     seen = ops.cumsum(there, axis=-1) > 0 if causal else lengths[:, None] > 0
     return output, seen[:, None]

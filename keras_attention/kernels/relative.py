@@ -9,7 +9,7 @@ looked up one pair at a time, in (2k + 1) products a query.
 
 import keras
 
-from keras_attention.kernels import primitives
+from keras_attention.backend import backend
 
 ops = keras.ops
 
@@ -52,7 +52,7 @@ def values(weights, table, positions, near=False):
         rows = _rows(table, queries, keys, positions.offset)
         return _outer(_to_distances(weights), rows)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
-    return _outer(_sums(weights, buckets, table.shape[1]), table)
+    return _outer(backend.bucket_sums(weights, buckets, table.shape[1]), table)
 
 
 def _nothing(*lengths):
@@ -76,7 +76,7 @@ def _into_band(by_distance, start, keys):
     # One column too many makes each row start one place later than the one before.
     widths = [(0, 0)] * 3 + [(start, keys + 1 - start - distances)]
     flat = ops.reshape(ops.pad(by_distance, widths), (batch, heads, queries * (keys + 1)))
-    flat = primitives.piece(flat, 2, 0, queries * keys)
+    flat = backend.dynamic_slice(flat, 2, 0, queries * keys)
     return ops.reshape(flat, (batch, heads, queries, keys))
 
 
@@ -87,7 +87,7 @@ def _out_of_band(by_key, start, distances):
         ops.reshape(by_key, (batch, heads, queries * keys)), [(0, 0), (0, 0), (0, queries)]
     )
     shifted = ops.reshape(flat, (batch, heads, queries, keys + 1))
-    return primitives.piece(shifted, 3, start, distances)
+    return backend.dynamic_slice(shifted, 3, start, distances)
 
 
 def _inner(query, rows):
@@ -103,10 +103,10 @@ def _outer(weights, rows):
 def _matrices(array, rows):
     """(B, H, T, N) of (B, H, T, M) and (H or 1, M, N)."""
     if rows.shape[0] != 1:
-        return primitives.product(array, rows)
+        return backend.matmul(array, rows)
     # As one matrix: TensorFlow would take a product for each sequence and head.
     shape = ops.shape(array)
-    found = primitives.product(ops.reshape(array, (-1, shape[-1])), rows[0])
+    found = backend.matmul(ops.reshape(array, (-1, shape[-1])), rows[0])
     return ops.reshape(found, (*shape[:-1], ops.shape(rows)[-1]))
 
 
@@ -121,29 +121,6 @@ def _buckets(table, positions):
     distance = ops.expand_dims(positions.key, -2) - ops.expand_dims(positions.query, -1)
     distance = distance[:, None] if len(distance.shape) == 3 else distance[None, None]
     return _clip(distance, table)
-
-
-if keras.config.backend() == "torch":
-
-    def _sums(weights, buckets, size):
-        """The sum of the weights in each bucket: (B, H, T, size) of (B, H, T, S)."""
-        # Keras's segment_sum would sum in float32 whatever the dtype.
-        sums = weights.new_zeros((*weights.shape[:3], size))
-        return sums.scatter_add(-1, buckets.long(), weights)
-
-else:
-
-    def _sums(weights, buckets, size):
-        """The sum of the weights in each bucket: (B, H, T, size) of (B, H, T, S)."""
-        batch, heads, queries, _ = ops.shape(weights)
-        rows = batch * heads * queries
-        first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
-        summed = ops.segment_sum(
-            ops.reshape(weights, (-1,)),
-            ops.reshape(buckets + size * first, (-1,)),
-            num_segments=rows * size,
-        )
-        return ops.reshape(summed, (batch, heads, queries, size))
 
 
 def _rows(table, queries, keys, offset):
@@ -172,8 +149,8 @@ def _to_pairs(by_distance, keys):
     # One more column makes each row of the flat array start one place later than the one before.
     padded = ops.concatenate([by_distance, ops.zeros_like(by_distance[..., :1])], axis=-1)
     flat = ops.reshape(padded, (batch, heads, queries * (distances + 1)))
-    flat = primitives.piece(flat, 2, queries - 1, queries * distances)
-    return primitives.piece(ops.reshape(flat, (batch, heads, queries, distances)), 3, 0, keys)
+    flat = backend.dynamic_slice(flat, 2, queries - 1, queries * distances)
+    return backend.dynamic_slice(ops.reshape(flat, (batch, heads, queries, distances)), 3, 0, keys)
 
 
 def _to_distances(by_key):
@@ -187,4 +164,4 @@ def _to_distances(by_key):
     before = ops.zeros((batch, heads, queries - 1), by_key.dtype)
     flat = ops.concatenate([before, flat, ops.zeros((batch, heads, 1), by_key.dtype)], axis=-1)
     shifted = ops.reshape(flat, (batch, heads, queries, distances + 1))
-    return primitives.piece(shifted, 3, 0, distances)
+    return backend.dynamic_slice(shifted, 3, 0, distances)

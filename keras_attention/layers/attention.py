@@ -1,10 +1,10 @@
 """`Attention`: the whole pipeline, with every slot open. The other layers are presets of it."""
 
 import keras
-from keras.src import backend
 
 from keras_attention import (
     inputs,
+    keras_private,
     kernels,
     masks,
     normalizations,
@@ -19,6 +19,7 @@ from keras_attention.layers import cache as caches
 from keras_attention.layers import projections
 from keras_attention.layers.decoding import Decoding
 from keras_attention.layers.exact_inputs import ExactInputs
+from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
@@ -380,12 +381,12 @@ class Attention(Decoding, ExactInputs):
             training=training,
         )
         if self.scores_regularizer is not None:
-            weights = ops.cast(attended.scores, shapes.accumulation_dtype(attended.scores))
+            weights = ops.cast(attended.weights, shapes.accumulation_dtype(attended.weights))
             self.add_loss(self.scores_regularizer(weights, attended.mask))
         output = masks.carry(self._combine(attended, query), query_mask)
         scores = None
         if return_attention_scores:
-            scores = self._unfold_scores(attended.scores, query, value)
+            scores = self._unfold_scores(attended.weights, query, value)
         return self._returned(output, scores, attended.log_probability, cache)
 
     def _returned(self, output, scores, log_probability, cache=None):
@@ -503,43 +504,34 @@ class Attention(Decoding, ExactInputs):
         """From heads to heads, by the kernel: all slots of the pipeline but the projections."""
         # Slots read their weights as they are stored, also where Keras would cast them on reading
         # because this layer computes in bfloat16 or float16.
-        with backend.AutocastScope(None):
-            projected, position = query, {}
-            if self.position is not None:
-                query_positions, key_positions = positions
-                if query_positions is None:
-                    query_positions = ops.arange(ops.shape(query)[1], dtype="int32")
-                if key_positions is None:
-                    key_positions = ops.arange(ops.shape(key)[1], dtype="int32")
-                if not encoded:
-                    query, key = self.position.encode(query, key, query_positions, key_positions)
-                position = self.position.as_kernel_arguments(self.num_heads)
-            seed = self._choice_seed if self.normalization.random else None
-            normalization = self.normalization.as_kernel_argument(training, seed)
-            arguments = {
-                **self.score.as_kernel_arguments(query, key, key_is_prepared),
-                "value": value,
-                "mask": mask,
-                "pattern": pattern,
-                "segments": segments,
-                "query_positions": positions[0],
-                "key_positions": positions[1],
-                "soft_cap": self.logit_soft_cap,
-                "sink": self.sink if self.use_sink else None,
-                "normalization": normalization,
+        with keras_private.uncast_variables():
+            spec = AttentionSpec(
+                logit_soft_cap=self.logit_soft_cap,
+                biases=() if bias is None else (bias,),
+                masks=tuple(mask),
+                pattern=pattern,
+                segment_ids=segments,
+                positions=Positions.of(ops.shape(query)[1], ops.shape(key)[1], *positions),
+                sink=ops.convert_to_tensor(self.sink) if self.use_sink else None,
                 # The rate first: JAX may have traced `training`.
-                "dropout": self.dropout if self.dropout and training else 0.0,
-                "seed": self._dropout_layer.seed_generator if self.dropout else None,
-                "return_scores": return_scores,
-                **position,
-                "bias": [bias, position.get("bias")],
-            }
-            attended = kernels.attend(**self._kernel_arguments(arguments, projected, key_mask))
-        return attended._replace(log_probability=getattr(normalization, "log_probability", None))
+                dropout=self.dropout if self.dropout and training else 0.0,
+                seed=self._dropout_layer.seed_generator if self.dropout else None,
+                return_weights=return_scores,
+            )
+            spec = self._specified(spec, query, value, key_mask)
+            seed = self._choice_seed if self.normalization.random else None
+            spec = self.normalization.into_spec(spec, training, seed)
+            if self.position is not None:
+                spec = self.position.into_spec(spec, self.num_heads)
+                if not encoded:
+                    at = spec.positions
+                    query, key = self.position.encode(query, key, at.query, at.key)
+            spec, query, key = self.score.into_spec(spec, query, key, key_is_prepared)
+            return kernels.run(spec, query, key, value)
 
-    def _kernel_arguments(self, arguments, query, key_mask):
-        """The last word of a preset on what the kernel is given; `query` is as it was projected."""
-        return arguments
+    def _specified(self, spec, query, value, key_mask):
+        """The last word of a preset on the `AttentionSpec`; `query` is as it was projected."""
+        return spec
 
     def _whole_pattern(self, use_causal_mask):
         """The pattern slot and what the call adds to it."""

@@ -8,11 +8,9 @@ then closes over the prepared memory, which is neither copied, masked nor return
 """
 
 import keras
-from keras.src import backend
-from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 
-from keras_attention import masks, saving, shapes
-from keras_attention.kernels import primitives
+from keras_attention import keras_private, masks, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.layers.attention import Attention
 from keras_attention.positions import Position
 from keras_attention.scores import Score
@@ -23,7 +21,7 @@ MODES = ("bahdanau", "luong")
 
 
 @saving.register
-class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
+class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     r"""A recurrent cell, for `keras.layers.RNN`, that attends to a memory at each step.
 
     "bahdanau" attends before the step, with the state that it starts from (Bahdanau et al. 2015,
@@ -337,7 +335,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
         key = self.attention._project_key(memory)
         if self._keys_can_be_prepared():
-            with backend.AutocastScope(None):
+            with keras_private.uncast_variables():
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
         return _Memory(key, self.attention._project_value(memory), mask)
@@ -368,7 +366,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
         if self.attention.dropout:
             # One draw for all steps: a step cannot draw, since JAX traces it only once.
-            noise = primitives.dropout(
+            noise = backend.dropout(
                 ops.ones_like(prepared.value[..., :1]),
                 self.attention.dropout,
                 self.attention._dropout_layer.seed_generator,
@@ -381,13 +379,13 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
 
     def reset_dropout_mask(self):
         for leaf in _leaves(self.cell):
-            if isinstance(leaf, DropoutRNNCell):
+            if isinstance(leaf, keras_private.DropoutRNNCell):
                 leaf.reset_dropout_mask()
 
     def reset_recurrent_dropout_mask(self):
         self._scratch.memory = None
         for leaf in _leaves(self.cell):
-            if isinstance(leaf, DropoutRNNCell):
+            if isinstance(leaf, keras_private.DropoutRNNCell):
                 leaf.reset_recurrent_dropout_mask()
 
     # One step
@@ -445,7 +443,7 @@ class AttentionCell(saving.ConfigurableLayer, DropoutRNNCell):
             key_is_prepared=self._keys_can_be_prepared(),
         )
         context = attention._combine(attended, query[:, None])[:, 0]
-        return ops.cast(context, self.compute_dtype), attended.scores
+        return ops.cast(context, self.compute_dtype), attended.weights
 
     def _project_query(self, query):
         """The heads (B, 1, H, K) of queries (B, Q)."""
@@ -555,7 +553,7 @@ def _prepare_dropout(cell, inputs, states):
             size = getattr(part, "output_size", None)
             size = keras.tree.flatten(part.state_size)[0] if size is None else size
             inputs = ops.zeros((ops.shape(inputs)[0], size), inputs.dtype)
-    elif isinstance(cell, DropoutRNNCell):
+    elif isinstance(cell, keras_private.DropoutRNNCell):
         cell.get_dropout_mask(inputs)
         cell.get_recurrent_dropout_mask(keras.tree.flatten(states)[0])
 

@@ -1,9 +1,8 @@
 """What attention layers do with a cache: make one, append to it, attend to what it holds."""
 
 import keras
-from keras.src import backend
 
-from keras_attention import inputs, masks, scores, shapes
+from keras_attention import inputs, keras_private, masks, scores, shapes
 from keras_attention.layers import cache as caches
 
 ops = keras.ops
@@ -191,7 +190,7 @@ class Decoding:
         encoded = self.position is not None and self.position.encodes_alone
         if encoded:
             # Turned once. Turning all keys again would cost each step more than attention does.
-            with backend.AutocastScope(None):
+            with keras_private.uncast_variables():
                 query_heads, key = self.position.encode(query_heads, key, places, places)
         appended = caches.append(cache, key, value, mask)
         found = [] if mask is None else [ops.expand_dims(mask, (1, 3))]
@@ -226,5 +225,5 @@ class Decoding:
         output = self._combine(attended, query)
         if lost is not None:
             output = caches.spoil(output, lost)
-        scores = attended.scores if return_attention_scores else None
+        scores = attended.weights if return_attention_scores else None
         return self._returned(masks.carry(output, mask), scores, attended.log_probability, appended)

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import rematerialization
-from keras_attention.kernels import primitives
+from keras_attention.backend import backend
 
 
 class Dropout(keras.layers.Dropout):
@@ -11,7 +11,7 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs, training=False):
         if self.rate and training:
-            return primitives.dropout(inputs, self.rate, self.seed_generator)
+            return backend.dropout(inputs, self.rate, self.seed_generator)
         return inputs
 
     def rematerialized_call(self, layer_call, *args, **kwargs):

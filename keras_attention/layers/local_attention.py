@@ -145,18 +145,18 @@ class LocalAttention(Attention):
             return "mode='predictive' asks for the number of keys"
         return super()._why_no_decoding()
 
-    def _kernel_arguments(self, arguments, query, key_mask):
+    def _specified(self, spec, query, value, key_mask):
         if self.mode == "monotonic":
-            return arguments
-        if arguments["segments"] is not None:
+            return spec
+        if spec.segment_ids is not None:
             raise ValueError(
                 "A predicted center lies anywhere in a row, so mode='predictive' takes no "
                 "`segment_ids`: give each text a row of its own. Received: `segment_ids`"
             )
-        distance = self._distance(query, arguments["value"], key_mask)
+        distance = self._distance(query, value, key_mask)
         near = ops.less_equal(ops.abs(distance), float(self.window))
         closeness = ops.exp(-2.0 * ops.square(distance / self.window))
-        return {**arguments, "mask": [*arguments["mask"], near], "gain": closeness}
+        return spec.replace(masks=(*spec.masks, near), gain=closeness)
 
     def _distance(self, query, value, key_mask):
         """How far behind the center each key is: (B, H, T, S) of query heads (B, T, H, K)."""

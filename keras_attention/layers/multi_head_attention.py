@@ -246,9 +246,9 @@ class MultiHeadAttention(Attention):
             output = projections.from_heads(heads, self._output_dense, size)
         else:
             output = self._output_dense(heads)
-        if attended.reached is None or not self.use_bias:
+        if attended.has_keys is None or not self.use_bias:
             return output
-        return self._without_bias_where_unreached(output, attended.reached, query)
+        return self._without_bias_where_unreached(output, attended.has_keys, query)
 
     def _without_bias_where_unreached(self, output, reached, query):
         """A query that no head found a key for has output 0, not the output's bias."""

@@ -1,11 +1,10 @@
 """The base of all positions, and what several of them check."""
 
 import keras
-from keras.src.backend import AutocastScope
 
-from keras_attention import saving
-from keras_attention.kernels import Between
+from keras_attention import keras_private, saving
 from keras_attention.scores import full_precision
+from keras_attention.spec import PositionBias
 
 ops = keras.ops
 
@@ -63,9 +62,10 @@ class Position(saving.ConfigurableLayer):
         """
         raise TypeError(f"{type(self).__name__} has no bias.")
 
-    def as_kernel_arguments(self, num_heads):
-        """What this position adds to the arguments of `kernels.attend`."""
-        return {"bias": self.bias_between(num_heads)}
+    def into_spec(self, spec, num_heads):
+        """The `AttentionSpec` with what this position adds to it, but for what `encode` does."""
+        bias = self.bias_between(num_heads)
+        return spec if bias is None else spec.replace(position_biases=(bias,))
 
     def check_score(self, score):
         """Raises where `score` is built in and not among `scores`; your own is taken on trust."""
@@ -78,16 +78,16 @@ class Position(saving.ConfigurableLayer):
             )
 
     def bias_between(self, num_heads):
-        """`bias` as kernels ask for it, or None."""
+        """`bias` as a `PositionBias`, or None."""
         if not self.has_bias:
             return None
         variables = self.variables
 
-        def between(i, j, *values):
+        def function(i, j, *values):
             # The kernel's own values, whose gradient it takes, as they are stored.
             mapping = list(zip(variables, values, strict=True))
-            with keras.StatelessScope(state_mapping=mapping), AutocastScope(None):
+            with keras.StatelessScope(state_mapping=mapping), keras_private.uncast_variables():
                 return self.bias(i, j, num_heads)
 
         values = tuple(ops.convert_to_tensor(variable) for variable in variables)
-        return Between(between, values, self.by_distance)
+        return PositionBias(function, values, self.by_distance)

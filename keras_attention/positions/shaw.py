@@ -103,7 +103,9 @@ class Shaw(Position):
         self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
         return query, key
 
-    def as_kernel_arguments(self, num_heads):
+    def into_spec(self, spec, num_heads):
         if self.per_head:
             self._check("num_heads", self._num_heads, num_heads)
-        return {"relative_keys": self._of_keys, "relative_values": self._of_values}
+        tables = self._of_keys, self._of_values
+        keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
+        return spec.replace(relative_keys=keys, relative_values=values)

@@ -28,7 +28,7 @@ _WAYS = (
     "prepare",
     "prepare_query",
     "prepare_key",
-    "as_kernel_arguments",
+    "into_spec",
 )
 
 
@@ -95,14 +95,15 @@ class Score(saving.ConfigurableLayer):
         """Scores (B, H, T, S) of what `prepare` made: inner products, unless overridden."""
         return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
 
-    def as_kernel_arguments(self, query, key, key_is_prepared=False):
-        """`query`, `key`, `score` and `scale` as `kernels.attend` takes them."""
+    def into_spec(self, spec, query, key, key_is_prepared=False):
+        """The `AttentionSpec` with this score, and query and key as the kernel compares them."""
         cls = type(self)
         if cls.call is not Score.call:
-            return {"query": query, "key": key, "score": self}
-        arguments = {"scale": self.factor(query.shape[-1])}
-        if cls.compare is not Score.compare:
-            arguments = {"score": self.compare}
+            return spec.replace(score=self), query, key
+        if cls.compare is Score.compare:
+            spec = spec.replace(scale=self.factor(query.shape[-1]))
+        else:
+            spec = spec.replace(score=self.compare)
         wide = shapes.accumulation_dtype(query, key)
         if key_is_prepared:
             query = self.prepare_query(ops.cast(query, wide))
@@ -113,7 +114,7 @@ class Score(saving.ConfigurableLayer):
                 f"{cls.__name__} must return what it makes of query and key. Received: None, from "
                 f"`{'prepare_query' if query is None else 'prepare_key'}` or `prepare`"
             )
-        return {"query": query, "key": key, **arguments}
+        return spec, query, key
 
     @property
     def prepares(self):
@@ -158,7 +159,7 @@ class Learned(Score):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self._sizes = None
 
-    def as_kernel_arguments(self, query, key, key_is_prepared=False):
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
             self._sizes = self._sizes or sizes
@@ -167,7 +168,7 @@ class Learned(Score):
                     f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "
                     f"(heads, features) {self._sizes}. Received: {sizes}"
                 )
-        return super().as_kernel_arguments(query, key, key_is_prepared)
+        return super().into_spec(spec, query, key, key_is_prepared)
 
     def add_kernel(self, name, shape):
         """A weight that multiplies, (heads, ...)."""

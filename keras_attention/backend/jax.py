@@ -1,0 +1,226 @@
+"""JAX. Sizes are always known; a function that is traced reads arrays only from its arguments."""
+
+import functools
+
+import jax
+import keras
+from jax import lax
+from jax import numpy as jnp
+from jax.extend.core import get_opaque_trace_state
+
+from keras_attention import keras_private
+
+ops = keras.ops
+
+FUSED_READS = "lengths"
+# cuDNN's kernel. Tests put others here, which every processor has.
+FUSED = {"platform": "cuda", "implementation": "cudnn"}
+
+
+def shape(array):
+    return array.shape
+
+
+def on_accelerator(array):
+    return jax.default_backend() != "cpu"
+
+
+def fori_loop(start, stop, body, carry):
+    return lax.fori_loop(start, stop, body, carry)
+
+
+def cond(condition, true_fn, false_fn):
+    # What is known is not worth compiling two branches for.
+    if isinstance(condition, jax.core.Tracer):
+        return lax.cond(condition, true_fn, false_fn)
+    return true_fn() if condition else false_fn()
+
+
+def sum_over(function, start, arrays):
+    return lax.scan(lambda total, part: (total + function(part), None), start, arrays)[0]
+
+
+def map_over(function, arrays):
+    return lax.map(function, arrays)
+
+
+def make_buffer(count, shape, dtype, zeros=True):
+    return jnp.zeros((count, *shape), dtype)
+
+
+def read_buffer(buffer, index):
+    return lax.dynamic_index_in_dim(buffer, index, keepdims=False)
+
+
+def write_buffer(buffer, index, array):
+    return lax.dynamic_update_index_in_dim(buffer, array, index, 0)
+
+
+def stack_buffer(buffer):
+    return buffer
+
+
+def dynamic_slice(array, axis, start, size):
+    if array.shape[axis] == size:
+        return array
+    return lax.dynamic_slice_in_dim(array, start, size, axis)
+
+
+def matmul(first, second, transpose_first=False, transpose_second=False):
+    first = jnp.swapaxes(first, -1, -2) if transpose_first else first
+    second = jnp.swapaxes(second, -1, -2) if transpose_second else second
+    wide = "float64" if first.dtype == "float64" else "float32"
+    return jnp.matmul(first, second, preferred_element_type=wide)
+
+
+def clip(array, limit):
+    return jnp.clip(array, -limit, limit)
+
+
+def bucket_sums(weights, buckets, count):
+    batch, heads, queries, _ = weights.shape
+    rows = batch * heads * queries
+    first = jnp.arange(rows, dtype="int32").reshape(batch, heads, queries, 1)
+    summed = jax.ops.segment_sum(
+        weights.reshape(-1), (buckets + count * first).reshape(-1), num_segments=rows * count
+    )
+    return summed.reshape(batch, heads, queries, count)
+
+
+def custom_vjp(make, arrays, constants=()):
+    def first(arrays, constants):
+        outputs, saved = make(constants)[0](*arrays)
+        return outputs, (arrays, constants, outputs, saved)
+
+    def second(kept, upstream):
+        arrays, constants, outputs, saved = kept
+        found = make(constants)[1](arrays, outputs, saved, upstream)
+        return tuple(found), jax.tree.map(lambda _: None, constants)
+
+    function = jax.custom_vjp(lambda arrays, constants: first(arrays, constants)[0])
+    function.defvjp(first, second)
+    return function(tuple(arrays), constants)
+
+
+def vjp(function, arrays):
+    return jax.vjp(function, *arrays)
+
+
+def uniform(shape, seed):
+    return keras.random.uniform(shape, dtype="float32", seed=seed)
+
+
+def dropout_key(seed):
+    return jnp.asarray(keras_private.draw_seed(seed), "uint32")
+
+
+def dropout_mask(key, index, shape, rate):
+    key = jax.random.fold_in(jax.random.wrap_key_data(key), index)
+    bits = jax.random.bits(key, shape, "uint16")
+    return bits >= round(rate * 2**16)
+
+
+def dropout(array, rate, seed):
+    return keras.random.dropout(array, rate, seed=seed)
+
+
+def fused_attention(query, key, value, mask, causal, scale):
+    return jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        scale=scale,
+        is_causal=causal,
+        key_value_seq_lengths=mask,
+        implementation=FUSED["implementation"],
+    )
+
+
+def why_not_fused(query, key, value, causal):
+    if jax.default_backend() == "cpu":
+        return "cuDNN's kernel needs a GPU"
+    alike = [
+        jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
+        for x in (query, key, value)
+    ]
+    return _refusal(causal, *alike)
+
+
+@functools.cache
+def _refusal(causal, *arrays):
+    # JAX checks sizes, dtypes and the GPU while tracing, more strictly with a gradient.
+    lengths = jax.ShapeDtypeStruct(arrays[0].shape[:1], "int32")
+
+    def trained(lengths, *arrays):
+        return jax.vjp(lambda *x: fused_attention(*x, lengths, causal, 1.0), *arrays)[0]
+
+    try:
+        jax.eval_shape(trained, lengths, *arrays)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        return f"JAX refuses: {error}".rstrip(".")
+    return None
+
+
+def where_fused(function, otherwise, arrays):
+    if not any(isinstance(array, jax.core.Tracer) for array in arrays):
+        # No program, and the device is known: one of two would be compiled at each call.
+        (device, *_) = arrays[0].devices()
+        platform = "cuda" if device.platform == "gpu" else device.platform
+        return (function if platform == FUSED["platform"] else otherwise)(*arrays)
+    on_it = {FUSED["platform"]: function}
+    return lax.platform_dependent(*arrays, **on_it, default=otherwise)
+
+
+class compile:
+    # Variables go in as arguments and come out as results, since JAX knows no others.
+
+    def __init__(self, function, layer):
+        self.function = function
+        self.variables = list(layer.variables)
+        self.program = jax.jit(self._pure)
+
+    def __call__(self, *arrays):
+        known, values = -1, ()
+        # Tracing may find more. JAX keeps what it traced, so none of this is done twice.
+        while known < len(self.variables):
+            known, values = len(self.variables), [x.value for x in self.variables]
+            self.program.trace(values, arrays)
+        outputs, changed = self.program(values, arrays)
+        for index, value in changed.items():
+            self.variables[index].assign(value)
+        return outputs
+
+    def _pure(self, values, arrays):
+        with _Scope(zip(self.variables, values, strict=True)) as scope:
+            outputs = self.function(*arrays)
+        # They would be constants of this program, which is then not used.
+        self.variables += scope.unlisted.values()
+        changed = {
+            index: scope.get_current_value(variable)
+            for index, variable in enumerate(self.variables)
+            if id(variable) in scope.changed
+        }
+        return outputs, changed
+
+
+class _Scope(keras.StatelessScope):
+    """Notes which variables are changed, and which are used that it was given no value of."""
+
+    def __init__(self, state_mapping):
+        super().__init__(state_mapping)
+        self.changed, self.unlisted = set(), {}
+
+    def get_current_value(self, variable):
+        value = super().get_current_value(variable)
+        if value is None:
+            self.unlisted[id(variable)] = variable
+        return value
+
+    def add_update(self, update):
+        self.get_current_value(update[0])
+        self.changed.add(id(update[0]))
+        super().add_update(update)
+
+
+def trace_id():
+    return get_opaque_trace_state(convention="keras_attention")

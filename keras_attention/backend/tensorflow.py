@@ -1,0 +1,183 @@
+"""TensorFlow. Graphs may not know sizes, and take control flow and hand-written gradients apart."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention import keras_private
+
+ops = keras.ops
+
+FUSED_READS = None
+
+# By default, numbers are others under XLA, and on processor cores take up to 100 times as long.
+_GENERATOR = "philox"
+
+
+def shape(array):
+    return ops.shape(array)
+
+
+def on_accelerator(array):
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def fori_loop(start, stop, body, carry):
+    def step(i, carry):
+        return i + 1, tf.nest.map_structure(_like, body(i, carry), carry)
+
+    # One step at a time: a graph would else run several at once, and hold a block of each.
+    return tf.while_loop(
+        lambda i, _: i < stop,
+        step,
+        (tf.convert_to_tensor(start, "int32"), carry),
+        parallel_iterations=1,
+    )[1]
+
+
+def _like(new, old):
+    return new if isinstance(new, tf.TensorArray) else tf.ensure_shape(new, old.shape)
+
+
+def cond(condition, true_fn, false_fn):
+    return tf.cond(condition, true_fn, false_fn)
+
+
+def sum_over(function, start, arrays):
+    # A graph runs ten steps of a loop at once where it can, and would hold ten slices.
+    return tf.foldl(
+        lambda total, part: total + function(part), arrays, start, parallel_iterations=1
+    )
+
+
+def map_over(function, arrays):
+    return tf.map_fn(function, arrays, parallel_iterations=1)
+
+
+def make_buffer(count, shape, dtype, zeros=True):
+    static = tf.TensorShape([size if isinstance(size, int) else None for size in shape])
+    buffer = tf.TensorArray(dtype, count, clear_after_read=False, element_shape=static)
+    return buffer.unstack(tf.zeros((count, *shape), dtype)) if zeros else buffer
+
+
+def read_buffer(buffer, index):
+    return buffer.read(index)
+
+
+def write_buffer(buffer, index, array):
+    return buffer.write(index, array)
+
+
+def stack_buffer(buffer):
+    return buffer.stack()
+
+
+def dynamic_slice(array, axis, start, size):
+    if isinstance(size, int) and array.shape[axis] == size:
+        return array
+    begin, sizes = [0] * len(array.shape), list(ops.shape(array))
+    begin[axis], sizes[axis] = start, size
+    found = tf.slice(array, begin, sizes)
+    found.set_shape([size if isinstance(size, int) else None for size in sizes])
+    return found
+
+
+def matmul(first, second, transpose_first=False, transpose_second=False):
+    return tf.matmul(first, second, transpose_a=transpose_first, transpose_b=transpose_second)
+
+
+def clip(array, limit):
+    # The gradient of TensorFlow's own takes five passes over the array.
+    @tf.custom_gradient
+    def function(array):
+        return ops.clip(array, -limit, limit), lambda upstream: upstream
+
+    return function(array)
+
+
+def bucket_sums(weights, buckets, count):
+    batch, heads, queries, _ = ops.shape(weights)
+    rows = batch * heads * queries
+    first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
+    summed = ops.segment_sum(
+        ops.reshape(weights, (-1,)),
+        ops.reshape(buckets + count * first, (-1,)),
+        num_segments=rows * count,
+    )
+    return ops.reshape(summed, (batch, heads, queries, count))
+
+
+def custom_vjp(make, arrays, constants=()):
+    forward, backward = make(constants)
+
+    @tf.custom_gradient
+    def function(*arrays):
+        outputs, saved = forward(*arrays)
+
+        def gradient(*upstream):
+            # Graphs forget the shape of an output's gradient.
+            shaped = (_like(x, output) for x, output in zip(upstream, outputs, strict=True))
+            return backward(arrays, outputs, saved, tuple(shaped))
+
+        return outputs, gradient
+
+    # Variables would be captured by the function; tensors are passed.
+    return function(*map(tf.convert_to_tensor, arrays))
+
+
+def vjp(function, arrays):
+    # Constants of the tape's own: what an outer one watches is not its concern.
+    arrays = [tf.identity(array) for array in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(arrays)
+        found = function(*arrays)
+    return found, lambda upstream: tape.gradient(
+        found, arrays, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+
+
+def uniform(shape, seed):
+    seed = tf.cast(tf.math.floormod(keras_private.draw_seed(seed), tf.int32.max - 1), "int32")
+    return tf.random.stateless_uniform(shape, seed, alg=_GENERATOR)
+
+
+def dropout_key(seed):
+    # Scrambled: the next seed of a generator is this one plus 1, as the next block's key is.
+    seed = tf.cast(keras_private.draw_seed(seed), "int32")
+    return tf.random.stateless_uniform((2,), seed, None, None, "int32", alg=_GENERATOR)
+
+
+def dropout_mask(key, index, shape, rate):
+    count, *rest = shape[-1], *shape[:-1]
+    half = (count + 1) // 2
+    # Sixteen bits for each: half the random numbers, and a rate right to 8e-6.
+    words = tf.random.stateless_uniform(
+        (*rest, half), key + tf.stack([0, index]), None, None, "uint32", alg=_GENERATOR
+    )
+    bits = tf.reshape(tf.bitcast(words, "uint16"), (*rest, 2 * half))[..., :count]
+    return bits >= tf.constant(round(rate * 2**16), "uint16")
+
+
+def dropout(array, rate, seed):
+    kept = dropout_mask(dropout_key(seed), 0, ops.shape(array), rate)
+    return tf.where(kept, array, tf.zeros_like(array)) * (1 / (1 - rate))
+
+
+def fused_attention(query, key, value, mask, causal, scale):
+    raise NotImplementedError("TensorFlow has no fused attention for this")
+
+
+def why_not_fused(query, key, value, causal):
+    return "no fused kernel of this backend is used"
+
+
+def where_fused(function, otherwise, arrays):
+    return otherwise(*arrays)
+
+
+def compile(function, layer):
+    # What other backends cannot read from a function's source is not read here either.
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def trace_id():
+    return tf.compat.v1.get_default_graph()

@@ -1,0 +1,174 @@
+"""PyTorch. Everything runs at once and all sizes are known; memory is freed as it is let go."""
+
+import keras
+import torch
+
+from keras_attention import keras_private
+
+ops = keras.ops
+
+FUSED_READS = "masks"
+
+
+def shape(array):
+    return tuple(array.shape)
+
+
+def on_accelerator(array):
+    return array.device.type != "cpu"
+
+
+def fori_loop(start, stop, body, carry):
+    for i in range(start, stop):
+        carry = body(i, carry)
+    return carry
+
+
+def cond(condition, true_fn, false_fn):
+    return true_fn() if condition else false_fn()
+
+
+def sum_over(function, start, arrays):
+    for part in zip(*arrays, strict=True):
+        start = start + function(part)
+    return start
+
+
+def map_over(function, arrays):
+    # Small results that stay, made between large ones that go, would leave PyTorch's memory in
+    # pieces too small for the next slice. So room for them is taken first.
+    results = [torch.empty_like(array) for array in arrays]
+    for index, part in enumerate(zip(*arrays, strict=True)):
+        for result, found in zip(results, function(part), strict=True):
+            result[index] = found
+    return tuple(results)
+
+
+def make_buffer(count, shape, dtype, zeros=True):
+    make = torch.zeros if zeros else torch.empty
+    return make((count, *shape), dtype=getattr(torch, dtype), device=keras_private.torch_device())
+
+
+def read_buffer(buffer, index):
+    return buffer[index]
+
+
+def write_buffer(buffer, index, array):
+    buffer[index] = array
+    return buffer
+
+
+def stack_buffer(buffer):
+    return buffer
+
+
+def dynamic_slice(array, axis, start, size):
+    return array.narrow(axis, start, size)
+
+
+def matmul(first, second, transpose_first=False, transpose_second=False):
+    return torch.matmul(
+        first.mT if transpose_first else first, second.mT if transpose_second else second
+    )
+
+
+def clip(array, limit):
+    return torch.clip(array, -limit, limit)
+
+
+def bucket_sums(weights, buckets, count):
+    # Keras's segment_sum would sum in float32 whatever the dtype.
+    sums = weights.new_zeros((*weights.shape[:3], count))
+    return sums.scatter_add(-1, buckets.long(), weights)
+
+
+class _Custom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, forward, backward, *arrays):
+        outputs, saved = forward(*arrays)
+        ctx.backward_of_it, ctx.counts = backward, (len(arrays), len(outputs))
+        # By PyTorch's own list: an output kept in a closure would keep itself alive.
+        ctx.save_for_backward(*arrays, *outputs, *saved)
+        return outputs
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *upstream):
+        inputs, outputs = ctx.counts
+        kept = ctx.saved_tensors
+        arrays, rest = kept[:inputs], kept[inputs:]
+        found = ctx.backward_of_it(arrays, rest[:outputs], rest[outputs:], upstream)
+        return (None, None, *found)
+
+
+def custom_vjp(make, arrays, constants=()):
+    return _Custom.apply(*make(constants), *arrays)
+
+
+def vjp(function, arrays):
+    with torch.enable_grad():
+        arrays = [array.detach().requires_grad_() for array in arrays]
+        found = function(*arrays)
+
+    def pull(upstream):
+        if not found.requires_grad:
+            return [torch.zeros_like(array) for array in arrays]
+        return torch.autograd.grad(found, arrays, upstream, materialize_grads=True)
+
+    return found.detach(), pull
+
+
+def uniform(shape, seed):
+    return keras.random.uniform(shape, dtype="float32", seed=seed)
+
+
+def dropout_key(seed):
+    first, second = keras_private.draw_seed(seed).tolist()
+    return _mixed(_mixed(first) ^ second)
+
+
+def _mixed(number):
+    """A number of 64 bits that depends on all bits of another (splitmix64, Steele 2014)."""
+    number = (number + 0x9E3779B97F4A7C15) % 2**64
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB % 2**64
+    return number ^ (number >> 31)
+
+
+def dropout_mask(key, index, shape, rate):
+    device = keras_private.torch_device()
+    # PyTorch's generator on processor cores heeds 32 bits of a seed.
+    generator = torch.Generator(device).manual_seed(_mixed(key ^ int(index)) % 2**32)
+    bits = torch.randint(2**16, shape, generator=generator, device=device, dtype=torch.int32)
+    return bits >= round(rate * 2**16)
+
+
+def dropout(array, rate, seed):
+    return keras.random.dropout(array, rate, seed=seed)
+
+
+def fused_attention(query, key, value, mask, causal, scale):
+    found = torch.nn.functional.scaled_dot_product_attention(
+        *(array.transpose(1, 2) for array in (query, key, value)),
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=query.shape[2] != key.shape[2],
+    )
+    return found.transpose(1, 2)
+
+
+def why_not_fused(query, key, value, causal):
+    return None
+
+
+def where_fused(function, otherwise, arrays):
+    return function(*arrays)
+
+
+def compile(function, layer):
+    return torch.no_grad()(function)
+
+
+def trace_id():
+    return None

@@ -1,0 +1,136 @@
+"""One attention as several over keys that have none in common, and back.
+
+Each has its own output o and lse = ln Σ exp(score). Together they are Σ o · exp(lse − lse'), with
+lse' = ln Σ exp(lse): what one attention over all keys would have been. So a pattern that is a union
+of a window and a stride is the two of them, and embeddings of clipped distances are looked at near
+the diagonal only: beyond it they are one vector for all keys.
+"""
+
+import dataclasses
+
+import keras
+
+ops = keras.ops
+
+
+def merge(found):
+    """One output (B, T, H, V) and lse (B, H, T) of a list of such pairs over different keys."""
+    if len(found) == 1:
+        return found[0]
+    largest = found[0][1]
+    for _, lse in found[1:]:
+        # Keras's `maximum` of float64 is of float32 on PyTorch, and less than what it compares.
+        largest = ops.where(largest < lse, lse, largest)
+    largest = ops.stop_gradient(largest)
+    shares = [ops.exp(lse - largest) for _, lse in found]
+    total = sum(shares[1:], shares[0])
+    output = sum(
+        output * ops.transpose(share / total, (0, 2, 1))[..., None]
+        for (output, _), share in zip(found, shares, strict=True)
+    )
+    return output, largest + ops.log(total)
+
+
+def split(spec, query, key, value):
+    """The problems, (spec, query, key, value), that one is made of; itself where it is one."""
+    whole = spec, query, key, value
+    if spec.relative_keys is not None or spec.relative_values is not None:
+        return _by_distance(*whole)
+    parts = spec.pattern.parts() if spec.pattern is not None else [None]
+    if len(parts) == 1 or not _long(*whole, 4 * max(part.span().rate for part in parts)):
+        return [whole]
+    return [
+        (spec.replace(pattern=part, seed=_seed(spec, n)), query, key, value)
+        for n, part in enumerate(parts)
+    ]
+
+
+def _long(spec, query, key, value, length):
+    """Whether both sequences have consecutive, known positions, and at least so many."""
+    lengths = query.shape[1], key.shape[1]
+    known = isinstance(spec.positions.offset, int) and spec.positions.consecutive
+    return known and None not in lengths and min(lengths) >= length
+
+
+def _seed(spec, part):
+    """A seed for each part: one number would drop the same weights in all."""
+    return spec.seed + part if isinstance(spec.seed, int) else spec.seed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Within:
+    """A pattern, or None, within bounds of the distance j − i, of which one may be None."""
+
+    pattern: object
+    lowest: int | None
+    highest: int | None
+
+    def __call__(self, query, key):
+        distance = key[..., None, :] - query[..., :, None]
+        allowed = None
+        if self.lowest is not None:
+            allowed = distance >= self.lowest
+        if self.highest is not None:
+            below = distance <= self.highest
+            allowed = below if allowed is None else ops.logical_and(allowed, below)
+        return (
+            allowed if self.pattern is None else ops.logical_and(allowed, self.pattern(query, key))
+        )
+
+    def span(self):
+        """The bounds as far as those of the pattern."""
+        left = None if self.lowest is None else -self.lowest
+        if self.pattern is None:
+            return _Bounds(left, self.highest, 1, True)
+        span = self.pattern.span()
+        left, right = (
+            min((x for x in pair if x is not None), default=None)
+            for pair in ((left, span.left), (self.highest, span.right))
+        )
+        return _Bounds(left, right, span.rate, span.by_distance)
+
+    def parts(self):
+        """Itself: what was to be split has been."""
+        return [self]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bounds:
+    left: int | None
+    right: int | None
+    rate: int
+    by_distance: bool
+
+
+def _by_distance(spec, query, key, value):
+    """Near keys, by their embeddings, and those far before and far after, by one embedding each."""
+    whole = spec, query, key, value
+    tables = [t for t in (spec.relative_keys, spec.relative_values) if t is not None]
+    far = tables[0].shape[1] // 2
+    each = all(table.shape[0] in (1, key.shape[2]) for table in tables)
+    if not each or not _long(*whole, max(1024, 8 * far)):
+        return [whole]
+    span = spec.pattern.span() if spec.pattern is not None else None
+    near = _Within(spec.pattern, 1 - far, far - 1)
+    near = spec.replace(pattern=near, relative_near=True, seed=_seed(spec, 0))
+    found = [(near, query, key, value)]
+    if span is None or span.left is None or span.left >= far:
+        found.append(_far(*whole, _Within(spec.pattern, None, -far), 0, 1))
+    if span is None or span.right is None or span.right >= far:
+        found.append(_far(*whole, _Within(spec.pattern, far, None), 2 * far, 2))
+    return found
+
+
+def _far(spec, query, key, value, pattern, row, part):
+    """A problem whose keys all have the embeddings of one distance, that of a row of the tables."""
+
+    def shifted(array, table):
+        if table is None:
+            return array
+        return array + ops.cast(table[:, row], array.dtype)[None, None]
+
+    key, value = shifted(key, spec.relative_keys), shifted(value, spec.relative_values)
+    spec = spec.replace(
+        relative_keys=None, relative_values=None, pattern=pattern, seed=_seed(spec, part)
+    )
+    return spec, query, key, value

@@ -1,0 +1,125 @@
+"""What happens between a product and a weight, once, for all kernels.
+
+    scores = clip(cap(products + relative) + biases), and MASKED where a mask, the pattern or the
+    segments keep a query from a key
+
+Every function takes an `AttentionSpec`: that of the whole problem, or of a tile of it, whose arrays
+and positions are cut to the tile. So a kernel that computes tiles has the semantics of one that
+computes all at once.
+"""
+
+import functools
+
+import keras
+
+from keras_attention.backend import backend
+from keras_attention.kernels import relative
+
+ops = keras.ops
+
+# Queries and keys are kept within ±LARGEST, so that products and their sums stay inside float32,
+# and scores to which anything was added within ±HIGHEST, so that differences do. A masked score is
+# MASKED, so far below them that its weight is exp(−huge) = 0 exactly. A query whose largest score
+# is below HAS_KEYS saw no key.
+LARGEST = 1e17
+HIGHEST = 1e38
+MASKED = -1.5e38
+HAS_KEYS = -1.25e38
+
+
+def finite(array):
+    """`array` within what products and their sums can be taken of."""
+    return backend.clip(array, LARGEST)
+
+
+def two_features(array):
+    """Zeros beside a single feature, which change no product."""
+    # XLA takes a product of one feature for a multiplication, and does it twice, for a softmax and
+    # for its largest score, with another rounding: of huge scores none may be the largest then.
+    if array.shape[-1] != 1:
+        return array
+    return ops.pad(array, [(0, 0)] * (len(array.shape) - 1) + [(0, 1)])
+
+
+def adjusts(spec):
+    """Whether anything but masks is done to products."""
+    return bool(
+        spec.biases
+        or spec.position_biases
+        or spec.relative_keys is not None
+        or spec.logit_soft_cap is not None
+    )
+
+
+def adjust(spec, logits, query):
+    """Scores (B, H, T, S) of products, with all that is added to them.
+
+    `query` is (B, H, T, K), scaled, as it entered the products.
+    """
+    dtype = logits.dtype
+    # By the operator: on TensorFlow, Keras's `add` takes an array with one axis longer than 1 for a
+    # bias of the features, and fails where another has length 0.
+    if spec.relative_keys is not None:
+        table = finite(two_features(ops.cast(spec.relative_keys, dtype)))
+        keys = backend.shape(logits)[3]
+        logits = logits + relative.scores(query, table, keys, spec.positions, spec.relative_near)
+    if spec.logit_soft_cap is not None:
+        logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
+    for bias in (*spec.biases, *(of_positions(bias, spec) for bias in spec.position_biases)):
+        logits = logits + ops.cast(bias, dtype)
+    return ops.clip(logits, -HIGHEST, HIGHEST)
+
+
+def of_positions(bias, spec):
+    """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S)."""
+    positions = spec.positions
+    # Arithmetic, which has no arrays, costs less than few distances and many copies.
+    if bias.arrays and bias.by_distance and positions.consecutive and positions.shared:
+        return relative.by_distance(
+            lambda i, j: bias.function(i, j, *bias.arrays), positions.query, positions.key
+        )
+    return bias(positions.query, positions.key)
+
+
+def relative_values(spec, weights):
+    """What embeddings of distances add to the output: (B, H, T, V) of weights (B, H, T, S)."""
+    table = ops.cast(spec.relative_values, weights.dtype)
+    return relative.values(weights, table, spec.positions, spec.relative_near)
+
+
+def mask_parts(spec):
+    """What keeps queries from keys, by name: arrays that broadcast to (B, H, T, S)."""
+    parts = {f"mask {n}": mask for n, mask in enumerate(spec.masks)}
+    if spec.pattern is not None:
+        allowed = spec.pattern(spec.positions.query, spec.positions.key)
+        # (T, S) or (B, T, S), over which the heads go.
+        allowed = ops.expand_dims(allowed, -3)
+        parts["pattern"] = allowed if len(allowed.shape) == 4 else allowed[None]
+    if spec.segment_ids is not None:
+        queries, keys = spec.segment_ids
+        parts["segments"] = ops.equal(
+            ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2))
+        )
+    return parts
+
+
+def mask(spec):
+    """All that keeps queries from keys as one array, which broadcasts to (B, H, T, S), or None."""
+    parts = mask_parts(spec).values()
+    return functools.reduce(ops.logical_and, parts) if parts else None
+
+
+def masked(logits, allowed):
+    """Scores with MASKED where `allowed`, a mask or None, is False."""
+    if allowed is None:
+        return logits
+    return ops.where(allowed, logits, ops.cast(MASKED, logits.dtype))
+
+
+def where_keys(array, has_keys, axes):
+    """`array`, with zeros for queries without keys; `axes` is "bthv" or "bhts"."""
+    if has_keys is None:
+        return array
+    if axes == "bthv":
+        has_keys = ops.transpose(has_keys, (0, 2, 1))
+    return ops.where(ops.expand_dims(has_keys, -1), array, ops.zeros_like(array))

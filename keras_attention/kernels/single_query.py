@@ -1,0 +1,88 @@
+"""Attention of a single query, as in decoding: one pass over the keys, one over the values.
+
+Each key head multiplies the queries of its group, a matrix (S, K) by a few vectors. Keys and values
+are transposed for that, heads before positions. Those of a cache lie so already, and a compiled
+program leaves out transposing them there and back: it reads them once, and copies nothing.
+"""
+
+import keras
+
+from keras_attention import shapes
+from keras_attention.backend import backend
+from keras_attention.kernels import blockwise, semantics
+from keras_attention.kernels.semantics import HAS_KEYS, MASKED
+
+ops = keras.ops
+
+# Scores below this come from keys that need no clipping.
+_CALM = 1e15
+
+
+def why_not(spec, query, key, value):
+    """Why this is not for a problem, or None."""
+    queries = query.shape[1]
+    if queries is None:
+        return "the number of queries is not known where the graph is built"
+    if queries != 1:
+        return "there is more than one query"
+    if spec.dropout:
+        return "it has no dropout"
+    return blockwise.why_not(spec, query, key, value)
+
+
+def run(spec, query, key, value):
+    """The `AttentionResult` of query (B, 1, H, K)."""
+    wide = shapes.accumulation_dtype(query, key, value)
+    batch, _, heads, _ = backend.shape(query)
+    groups, size = value.shape[2:]
+    rows = semantics.finite(ops.cast(query, wide) * spec.scale)
+    rows = ops.reshape(rows, (batch, heads, 1, query.shape[3]))
+    weights, lse = _softmax(_scores(spec, rows, key), spec.restricted)
+
+    grouped = ops.reshape(weights, (batch, groups, heads // groups, -1))
+    output = backend.matmul(grouped, ops.cast(_transposed(value), wide))
+    output = ops.reshape(output, (batch, heads, 1, size))
+    if spec.relative_values is not None:
+        output = output + semantics.relative_values(spec, weights)
+    output = ops.transpose(output, (0, 2, 1, 3))
+    return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
+
+
+def _transposed(array):
+    """A key or value (B, S, G, K) as (B, G, S, K)."""
+    return ops.transpose(array, (0, 2, 1, 3))
+
+
+def _scores(spec, rows, key):
+    """The scores (B, H, 1, S) of queries (B, H, 1, K), masked."""
+    batch, heads, _, _ = backend.shape(rows)
+    groups = key.shape[2]
+    key = semantics.two_features(ops.cast(_transposed(key), rows.dtype))
+    rows = semantics.two_features(rows)
+    grouped = ops.reshape(rows, (batch, groups, heads // groups, rows.shape[3]))
+    columns = ops.transpose(grouped, (0, 1, 3, 2))
+
+    def products(key):
+        # Keys by queries, not queries by keys: the other way round takes up to five times as long.
+        found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
+        return ops.reshape(found, (batch, heads, 1, -1))
+
+    scores = products(key)
+    # Clipping would be one more pass over all keys, for the sake of huge ones.
+    calm = ops.all(ops.abs(scores) < _CALM)
+    scores = backend.cond(calm, lambda: scores, lambda: products(semantics.finite(key)))
+    if semantics.adjusts(spec):
+        scores = semantics.adjust(spec, scores, rows)
+    return semantics.masked(scores, semantics.mask(spec))
+
+
+def _softmax(scores, restricted):
+    """The weights (B, H, 1, S), and the log-sum-exp (B, H, 1)."""
+    largest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    weights = ops.exp(scores - largest)
+    total = ops.sum(weights, axis=-1, keepdims=True)
+    weights, lse = weights / total, largest + ops.log(total)
+    if restricted:
+        weights = ops.where(largest > HAS_KEYS, weights, 0.0)
+        lse = ops.where(largest > HAS_KEYS, lse, MASKED)
+    return weights, lse[..., 0]

@@ -1,0 +1,183 @@
+"""One attention as a value: what is computed of query, key and value, and what comes out.
+
+Layers and `ops.attend` make an `AttentionSpec`, every kernel reads it, and gives an
+`AttentionResult`. `shapes` has the legend of the axis letters.
+"""
+
+import dataclasses
+
+import keras
+
+ops = keras.ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """Positions of queries and keys, as arrays and as what is known of them.
+
+    `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` says that
+    queries stand at `offset`, `offset` + 1, …, the same in each row, and keys at 0, 1, ….
+    """
+
+    query: object
+    key: object
+    consecutive: bool
+    offset: object = 0
+
+    @classmethod
+    def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
+        """Positions of so many queries and keys; None counts from `offset`, and from 0.
+
+        `offset` is a number or an integer array without axes, or (B,) for one of each row.
+        """
+        rank = len(getattr(offset, "shape", ()))
+        consecutive = query_positions is None and key_positions is None and rank == 0
+        if query_positions is None:
+            start = offset[:, None] if rank else offset
+            query_positions = start + ops.arange(queries, dtype="int32")
+        if key_positions is None:
+            key_positions = ops.arange(keys, dtype="int32")
+        return cls(query_positions, key_positions, consecutive, offset)
+
+    @property
+    def pairs(self):
+        """The two over all pairs: (T, 1) and (1, S), or (B, 1, T, 1) and (B, 1, 1, S)."""
+        i, j = ops.expand_dims(self.query, -1), ops.expand_dims(self.key, -2)
+        if len(i.shape) == 3 or len(j.shape) == 3:
+            i, j = (x[:, None] if len(x.shape) == 3 else x for x in (i, j))
+        return i, j
+
+    @property
+    def shared(self):
+        """Whether all rows have the same."""
+        return len(self.query.shape) == 1 and len(self.key.shape) == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionBias:
+    """A bias that is a function of two positions.
+
+    Args:
+        function: of two integer arrays that broadcast against each other, and of `arrays`.
+            Positions (T, 1) and (1, S) give an array that broadcasts to (H, T, S), positions
+            (B, 1, T, 1) and (B, 1, 1, S) one that broadcasts to (B, H, T, S).
+        arrays: what gradients are wanted of, such as a table of embeddings.
+        by_distance: whether the positions matter by their distance j − i alone.
+    """
+
+    function: object
+    arrays: tuple = ()
+    by_distance: bool = False
+
+    def __call__(self, query, key):
+        """The bias of all pairs of positions (T,) or (B, T), and (S,) or (B, S)."""
+        return self.function(*Positions(query, key, consecutive=False).pairs, *self.arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSpec:
+    """What an attention is, but for its query, key and value.
+
+        scores  = clip(cap(query · key · scale + relative) + biases)
+        weights = normalize(scores over the keys that masks, pattern and segments allow)
+        output  = dropout(weights · gain) · (value + relative)
+
+    Args:
+        scale: what inner products are multiplied by.
+        score: None for the inner product, or a function of query and key, both with H heads,
+            giving (B, H, T, S).
+        relative_keys, relative_values: None, or embeddings of distances clipped at k that join the
+            keys in the scores, (H or 1, 2k + 1, K), and the values in the output,
+            (H or 1, 2k + 1, V). See `kernels.relative`.
+        relative_near: whether the pattern leaves only keys at distances below that k.
+        logit_soft_cap: None, or c to replace scores by c · tanh(scores / c), before the biases.
+        biases: arrays to add, with four axes that broadcast to (B, H, T, S).
+        position_biases: `PositionBias`es to add.
+        masks: boolean arrays, True = attend, with four axes that broadcast to (B, H, T, S).
+        pattern: None, or a function of two position arrays giving a boolean array that broadcasts
+            to (B, T, S): a `patterns.Pattern`.
+        segment_ids: None, or integers (B, T) and (B, S): a query sees only keys of its number.
+        positions: the `Positions`.
+        sink: None, or (H,), the score of one more key of each head, whose value is zero.
+        normalization: None for softmax, or a function of scores (masked ones hugely negative) and
+            mask giving weights over the last axis; or those and the log-probability of a choice.
+        gain: None, or what the weights are multiplied by; broadcasts to (B, H, T, S).
+        dropout: the rate at which weights are dropped, 0 at inference.
+        seed: what dropout draws from.
+        return_weights, return_lse: what is wanted beside the output.
+    """
+
+    scale: float = 1.0
+    score: object = None
+    relative_keys: object = None
+    relative_values: object = None
+    relative_near: bool = False
+    logit_soft_cap: float | None = None
+    biases: tuple = ()
+    position_biases: tuple = ()
+    masks: tuple = ()
+    pattern: object = None
+    segment_ids: tuple | None = None
+    positions: Positions | None = None
+    sink: object = None
+    normalization: object = None
+    gain: object = None
+    dropout: float = 0.0
+    seed: object = None
+    return_weights: bool = False
+    return_lse: bool = False
+
+    def replace(self, **changes):
+        """The same but for `changes`."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def restricted(self):
+        """Whether anything keeps a query from a key."""
+        return bool(self.masks) or self.pattern is not None or self.segment_ids is not None
+
+    @property
+    def arrays(self):
+        """What has a gradient, by name; `with_arrays` takes such a dictionary back."""
+        found = {
+            "relative_keys": self.relative_keys,
+            "relative_values": self.relative_values,
+            "biases": self.biases,
+            "position_biases": tuple(tuple(bias.arrays) for bias in self.position_biases),
+        }
+        return {name: arrays for name, arrays in found.items() if arrays is not None}
+
+    def with_arrays(self, arrays):
+        """The same with other arrays, as `arrays` names them."""
+        biases = tuple(
+            dataclasses.replace(bias, arrays=tuple(own))
+            for bias, own in zip(self.position_biases, arrays["position_biases"], strict=True)
+        )
+        return self.replace(**{**arrays, "position_biases": biases})
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionResult:
+    """What a kernel returns.
+
+    Args:
+        output: (B, T, H, V).
+        lse: (B, H, T), the logarithm of the sum of the exponentials of all scores of a query, the
+            sink's too; −1.5e38 for queries without keys. None where it was not asked for.
+        weights: (B, H, T, S), before dropout, or None where they were not asked for.
+        has_keys: boolean, broadcasts to (B, H, T): whether a query has a key to attend to; None
+            means that all have.
+        mask: the whole mask, from padding, pattern and segments, where weights are returned.
+        log_probability: that of the keys chosen by hard attention, (B, H, T), where a layer asked.
+    """
+
+    output: object
+    lse: object = None
+    weights: object = None
+    has_keys: object = None
+    mask: object = None
+    log_probability: object = None
+
+    def replace(self, **changes):
+        """The same but for `changes`."""
+        return dataclasses.replace(self, **changes)
