@@ -26,6 +26,7 @@ from tests.problems import (
     by_xla,
     check_dropout,
     compare,
+    explain,
     inputs,
     integers,
     largest_in_training,
@@ -107,10 +108,10 @@ CASES = {
         {"pattern": SlidingWindow(2, 3), "mask": np.zeros((B, 1, 1, 1), bool)},
         {},
     ),
-    "one query of many keys": lambda: (
+    "few queries of many keys": lambda: (
         {"bias": random(B, H, 1, 90)},
         {"pattern": SlidingWindow(20, 0), "offset": 80, "mask": some(B, 1, 1, 90)},
-        {"queries": 1, "keys": 90},
+        {"queries": 2, "keys": 90},
     ),
     "biases of heads": lambda: (
         {"bias": random(B, H, 1, 1), "more_bias": random(1, H, T, 1)},
@@ -180,7 +181,7 @@ def banded_problem(name):
 # Those of the rest differ from one of these, or of test_blocks.py, in little.
 QUICK = (
     "causal window", "window of itself", "few queries", "nothing allowed", "few keys", "many keys",
-    "one query of many keys", "beyond the keys", "biases of heads", "dilated causal",
+    "few queries of many keys", "beyond the keys", "biases of heads", "dilated causal",
     "block with a table", "relative bias", "strided causal", "not by distance", "dilated window",
     "shaw prefix",
 )  # fmt: skip
@@ -475,11 +476,11 @@ def test_the_choice(monkeypatch, given, expected):
 
 
 def test_the_choice_for_embeddings_of_distances():
-    def explain(length):
+    def chosen(length):
         query = keras.ops.zeros((1, length, 2, 4))
         return explain(query, query, query, relative_keys=keras.ops.zeros((1, 9, 4)))
 
-    assert explain(1100)[0] == "banded" and explain(900)[0] == "blockwise"
+    assert chosen(1100)[0] == "banded" and chosen(900)[0] == "blockwise"
 
 
 @pytest.mark.parametrize(

@@ -537,6 +537,12 @@ ROWS = {
         ValueError,
         r"`kernel` must be one of \('auto', .*Received: kernel='quantum'",
     ),
+    "the log-sum-exp of what is no softmax": (
+        lambda: ops.attend(*heads(), normalization="sigmoid", return_lse=True),
+        ValueError,
+        "`return_lse` is the logarithm.*Received: normalization=Sigmoid",
+    ),
+    "nothing to merge": (lambda: ops.merge([]), ValueError, r"`results` must be pairs.*: \[\]"),
     "a kernel that cannot": (
         lambda: ops.attend(*heads(), kernel="banded"),
         ValueError,

@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import normalizations, patterns
+from keras_attention.spec import AttentionSpec
 from tests import definition
 from tests.gradients import added_losses, gradients, weight_gradients
 
@@ -85,21 +86,22 @@ def test_choices_are_reproducible_from_the_seed():
     assert (first != other).any() and (first[0] != first[1]).any()
 
 
-def test_straight_through_gives_the_gradient_of_gumbel_softmax():
+def chooses(hard):
+    """What the kernel is given to choose by, in training."""
+    return hard.into_spec(AttentionSpec(), training=True, seed=object()).normalization
+
+
+def test_straight_through_gives_the_gradient_of_gumbel_softmax(monkeypatch):
     """With the noise known, the gradient is that of the softmax it was added to."""
     temperature, noise = 0.7, random(1, 1, T, S, seed=5)
-
-    class Known(normalizations.Choice):
-        def _gumbel(self, scores):
-            return keras.ops.cast(noise, scores.dtype)
-
+    monkeypatch.setattr(
+        normalizations, "_gumbel", lambda scores, seed: keras.ops.cast(noise, scores.dtype)
+    )
     upstream = random(1, 1, T, S, seed=6)
     scores = random(1, 1, T, S, seed=7)
     hard = normalizations.Hard(temperature=temperature)
     found = gradients(
-        lambda x: keras.ops.sum(
-            Known(hard, object())(x, None) * keras.ops.convert_to_tensor(upstream)
-        ),
+        lambda x: keras.ops.sum(chooses(hard)(x, None) * keras.ops.convert_to_tensor(upstream)),
         [scores],
     )[0]
 
@@ -141,7 +143,7 @@ def test_reinforce_returns_the_log_probability_of_its_choice():
     )
 
 
-def test_the_mean_of_reinforce_is_the_gradient_of_the_mean_reward():
+def test_the_mean_of_reinforce_is_the_gradient_of_the_mean_reward(monkeypatch):
     """Over all choices, weighed by their probability, the estimator is exact."""
     scores, rewards = random(1, 1, 1, 4, seed=3), random(4, seed=4)
 
@@ -151,15 +153,14 @@ def test_the_mean_of_reinforce_is_the_gradient_of_the_mean_reward():
     expected = definition.gradients(expected_reward, [scores])[0]
     total = np.zeros_like(scores)
     for choice, probability in enumerate(softmax(scores)[0, 0, 0]):
+        noise = np.where(np.arange(4) == choice, 1e3, 0.0)
+        monkeypatch.setattr(
+            normalizations, "_gumbel", lambda scores, _, n=noise: keras.ops.cast(n, scores.dtype)
+        )
 
-        class Known(normalizations.Choice):
-            def _gumbel(self, scores, choice=choice):
-                return keras.ops.cast(np.where(np.arange(4) == choice, 1e3, 0.0), scores.dtype)
-
-        def objective(x, known=Known, reward=rewards[choice]):
-            drawn = known(normalizations.Hard("reinforce"), object())
-            drawn(x, None)
-            return keras.ops.sum(reward * drawn.log_probability)
+        def objective(x, reward=rewards[choice]):
+            _, log_probability = chooses(normalizations.Hard("reinforce"))(x, None)
+            return keras.ops.sum(reward * log_probability)
 
         total += probability * gradients(objective, [scores])[0]
     np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-5)

@@ -14,7 +14,7 @@ from keras_attention import (
     positions,
     scores,
 )
-from tests import definition
+from tests import definition, problems
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
 
@@ -156,7 +156,7 @@ def test_rows_may_have_positions_of_their_own(make):
     )
 
     def attend(at, rows):
-        return attend(
+        return problems.attend(
             *(keras.ops.convert_to_tensor(x[rows]) for x in (query, key, key)),
             bias=position.bias_between(H),
             pattern=patterns.Causal(),

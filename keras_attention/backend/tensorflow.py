@@ -162,8 +162,11 @@ def dropout(array, rate, seed):
     return tf.where(kept, array, tf.zeros_like(array)) * (1 / (1 - rate))
 
 
+# Nobody calls the next three, since FUSED_READS is None.
+
+
 def fused_attention(query, key, value, mask, causal, scale):
-    raise NotImplementedError("TensorFlow has no fused attention for this")
+    return None
 
 
 def why_not_fused(query, key, value, causal):

@@ -150,11 +150,11 @@ def _by_lengths(spec, query, key, value):
         # The masks are in the spec.
         return ops.cast(blockwise.attend(spec, query, key, value)[0], value.dtype)
 
-    def by_backend(query, key, value, lengths=None):
+    def by_fused(query, key, value, lengths=None):
         return backend.fused_attention(query, key, value, lengths, causal, spec.scale)
 
     if not spec.masks:
-        return backend.where_fused(by_backend, by_tiles, (query, key, value)), None
+        return backend.where_fused(by_fused, by_tiles, (query, key, value)), None
 
     batch, keys = key.shape[:2]
     there = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
@@ -165,7 +165,7 @@ def _by_lengths(spec, query, key, value):
     def by_either(query, key, value, lengths, last):
         given = query, key, value
         return backend.cond(
-            last, lambda: by_backend(*given, ops.maximum(lengths, 1)), lambda: by_tiles(*given)
+            last, lambda: by_fused(*given, ops.maximum(lengths, 1)), lambda: by_tiles(*given)
         )
 
     output = backend.where_fused(by_either, by_tiles, (query, key, value, lengths, last))

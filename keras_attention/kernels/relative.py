@@ -10,6 +10,7 @@ looked up one pair at a time, in (2k + 1) products a query.
 import keras
 
 from keras_attention.backend import backend
+from keras_attention.kernels import sizes
 
 ops = keras.ops
 
@@ -129,18 +130,22 @@ def _rows(table, queries, keys, offset):
     return ops.take(table, _clip(distance, table), axis=1)
 
 
-def by_distance(function, query, key):
+def by_distance(function, queries, keys, offset):
     """A function of the distance only, for each pair of consecutive positions.
 
     `function` takes positions (1, 1) and (1, N) and gives (H, 1, N), or what broadcasts to it.
-    `query` is (T,) and `key` (S,); gives (1, H, T, S), having asked about T + S − 1 distances.
+    Queries stand at `offset`, `offset` + 1, …, and keys at 0, 1, …. Gives (1, H, T, S), having
+    asked about T + S − 1 distances.
     """
-    queries, keys = ops.shape(query)[0], ops.shape(key)[0]
-    first = key[0] - query[0] - (queries - 1)
-    distance = ops.arange(queries + keys - 1, dtype="int32") + first
-    row = function(ops.zeros((1, 1), "int32"), distance[None])
-    row = ops.reshape(row, (1, -1, 1, queries + keys - 1))
-    return _to_pairs(ops.repeat(row, queries, axis=2), keys)
+    # Lengths that a graph does not know may turn out to be 0.
+    rows, columns = sizes.most(1, queries), sizes.most(1, keys)
+    distance = ops.arange(rows + columns - 1, dtype="int32") - (rows - 1) - offset
+    found = function(ops.zeros((1, 1), "int32"), distance[None])
+    found = ops.reshape(found, (1, -1, 1, rows + columns - 1))
+    found = _to_pairs(ops.repeat(found, rows, axis=2), columns)
+    if sizes.known(queries, keys) and 0 not in (queries, keys):
+        return found
+    return found[:, :, :queries, :keys]
 
 
 def _to_pairs(by_distance, keys):

@@ -75,8 +75,9 @@ def of_positions(bias, spec):
     positions = spec.positions
     # Arithmetic, which has no arrays, costs less than few distances and many copies.
     if bias.arrays and bias.by_distance and positions.consecutive and positions.shared:
+        queries, keys = (backend.shape(x)[0] for x in (positions.query, positions.key))
         return relative.by_distance(
-            lambda i, j: bias.function(i, j, *bias.arrays), positions.query, positions.key
+            lambda i, j: bias.function(i, j, *bias.arrays), queries, keys, positions.offset
         )
     return bias(positions.query, positions.key)
 
