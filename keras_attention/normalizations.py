@@ -54,6 +54,8 @@ class Normalization(saving.Configurable):
 
     # Whether training draws random numbers: the layer then keeps a seed for it.
     random = False
+    # Whether it has the log-probability of a choice, without which it has no gradient.
+    has_log_probability = False
 
     def normalize(self, scores, mask):
         """Weights of the same shape as `scores`."""
@@ -142,6 +144,11 @@ class Hard(Normalization):
     def __init__(self, gradient="straight_through", temperature=1.0):
         self.gradient = shapes.check_choice("gradient", gradient, GRADIENTS)
         self.temperature = shapes.check_number("temperature", temperature, above=0)
+
+    @property
+    def has_log_probability(self):
+        """Whether the gradient is "reinforce"."""
+        return self.gradient == "reinforce"
 
     def normalize(self, scores, mask):
         return _one_hot(scores)

@@ -1,5 +1,8 @@
 """`Attention`: the whole pipeline, with every slot open. The other layers are presets of it."""
 
+import inspect
+import types
+
 import keras
 
 from keras_attention import (
@@ -15,10 +18,10 @@ from keras_attention import (
     scores,
     shapes,
 )
-from keras_attention.layers import cache as caches
-from keras_attention.layers import projections
+from keras_attention.layers import kv_cache
 from keras_attention.layers.decoding import Decoding
 from keras_attention.layers.exact_inputs import ExactInputs
+from keras_attention.layers.heads import ROLES, DenseHeads, Heads
 from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
@@ -187,20 +190,23 @@ class Attention(Decoding, ExactInputs):
         )
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
+        self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         self._check_slots()
+
+    # What presets declare, and give when they are made
+
+    # A pattern beside that in its slot.
+    preset_pattern = None
+    # A `PredictedCenter`.
+    center = None
+    # Whether it may return the log-probability of what hard attention chose.
+    returns_log_probability = False
+    # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
+    # those after it.
+    one_sequence = False
 
     def _check_slots(self):
         """Refuses slots that make no sense together."""
-        self._check_position_and_sink()
-        if getattr(self.normalization, "gradient", None) == "reinforce":
-            raise ValueError(
-                "Hard(gradient='reinforce') has no gradient of its own, and needs a layer that "
-                "returns the log-probability of its choice: use "
-                "`HardAttention(gradient='reinforce')`. Received it as `normalization` of "
-                f"{type(self).__name__}"
-            )
-
-    def _check_position_and_sink(self):
         if self.position is not None:
             self.position.check_score(self.score)
         if self.use_sink and not isinstance(self.normalization, normalizations.Softmax):
@@ -208,28 +214,32 @@ class Attention(Decoding, ExactInputs):
                 "A sink takes part in a softmax: `use_sink=True` needs normalization='softmax'. "
                 f"Received: normalization={self.normalization!r}"
             )
+        if self.normalization.has_log_probability and not self.returns_log_probability:
+            raise ValueError(
+                "Hard(gradient='reinforce') has no gradient of its own, and needs a layer that "
+                "returns the log-probability of its choice: use "
+                "`HardAttention(gradient='reinforce')`. Received it as `normalization` of "
+                f"{type(self).__name__}"
+            )
+
+    def whole_pattern(self, causal=False):
+        """The pattern slot and all that counts together with it, or None."""
+        return patterns.every(
+            self.pattern, self.preset_pattern, patterns.Causal() if causal else None
+        )
 
     # Building
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, value_shape, key_shape = inputs.three_shapes(
-            query_shape, value_shape, key_shape
-        )
-        self._check_shapes(query_shape, value_shape, key_shape)
-        self._features = {
-            "query": query_shape[-1],
-            "value": value_shape[-1],
-            "key": key_shape[-1],
-        }
-        self._build_projections(query_shape, value_shape, key_shape)
-        query_heads = self._heads_shape(query_shape, self.num_heads, self.key_dim)
-        key_heads = self._heads_shape(key_shape, self._key_value_heads, self.key_dim)
+        query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
+        self.heads.build(query_shape, value_shape, key_shape)
+        query_heads = self.heads.shape("query", query_shape)
+        key_heads = self.heads.shape("key", key_shape)
         if self.qk_norm:
             self._query_norm = self._norm("query_norm", query_heads)
             self._key_norm = self._norm("key_norm", key_heads)
         if self.position is not None:
-            value_heads = self._heads_shape(value_shape, self._key_value_heads, self.value_dim)
-            self.position.expect_values(value_heads)
+            self.position.expect_values(self.heads.shape("value", value_shape))
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
@@ -243,36 +253,20 @@ class Attention(Decoding, ExactInputs):
             # One generator for both: two of one seed would drop by the numbers that chose.
             shared = self._dropout_layer.seed_generator if self.dropout else None
             self._choice_seed = shared or keras.random.SeedGenerator(self.seed)
+        if self.center is not None:
+            self.center.build(self, query_heads)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        named = {"query": query_shape, "value": value_shape, "key": key_shape}
-        for name, shape in named.items():
-            if len(shape) != 3:
-                raise ValueError(
-                    f"`{name}` must have 3 axes, (batch, positions, features). "
-                    f"Received: {name}.shape={tuple(shape)}"
-                )
-        shapes.check_lengths(value_shape, key_shape)
-
-    def _build_projections(self, query_shape, value_shape, key_shape):
-        if self.key_dim is None:
-            return
-        self._query_dense = self._projection("query", query_shape, self.key_dim)
-        self._key_dense = self._projection("key", key_shape, self.key_dim)
-        self._value_dense = self._projection("value", value_shape, self.value_dim)
-
-    def _projection(self, name, shape, size):
-        heads = self.num_heads if name == "query" else self._key_value_heads
-        shapes.check_memory(name, (shape[-1], heads, size))
-        dense = keras.layers.Dense(
-            heads * size, use_bias=self.use_bias, name=name, **self._sublayer_arguments()
-        )
-        dense.build(shape)
-        return dense
-
-    @property
-    def _key_value_heads(self):
-        return self.num_key_value_heads or self.num_heads
+    def _shapes(self, query_shape, value_shape, key_shape):
+        """The shapes of query, value and key, checked."""
+        given = inputs.three_shapes(query_shape, value_shape, key_shape)
+        self.heads.check_shapes(*given)
+        query_shape, value_shape, key_shape = given
+        if self.one_sequence and not query_shape[1:] == value_shape[1:] == key_shape[1:]:
+            raise ValueError(
+                f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
+                f"value.shape={value_shape}, key.shape={key_shape}"
+            )
+        return given
 
     def _norm(self, name, shape):
         if self.qk_norm == "rms":
@@ -283,23 +277,6 @@ class Attention(Decoding, ExactInputs):
         norm.supports_masking = True
         norm.build(shape)
         return norm
-
-    def _sublayer_arguments(self):
-        """What every projection is made with."""
-        return {
-            "kernel_initializer": saving.clone_initializer(self.kernel_initializer),
-            "bias_initializer": saving.clone_initializer(self.bias_initializer),
-            "kernel_regularizer": self.kernel_regularizer,
-            "bias_regularizer": self.bias_regularizer,
-            "activity_regularizer": self._activity_regularizer,
-            "kernel_constraint": self.kernel_constraint,
-            "bias_constraint": self.bias_constraint,
-            "dtype": self.dtype_policy,
-        }
-
-    def _heads_shape(self, shape, heads, size):
-        size = shape[-1] if size is None else size
-        return (shape[0], shape[1], heads, size)
 
     @property
     def query_dense(self):
@@ -336,21 +313,10 @@ class Attention(Decoding, ExactInputs):
         cache=None,
         mask=False,  # Keras would fill in None, and add what computes it to the graph of a model.
     ):
+        given = types.SimpleNamespace(**{k: x for k, x in locals().items() if k != "self"})
         query_mask = inputs.query_mask(query_mask, mask, query, value)
         if cache is not None:
-            self._check_cached(
-                query,
-                cache,
-                return_attention_scores,
-                value=value,
-                key=key,
-                value_mask=value_mask,
-                key_mask=key_mask,
-                attention_mask=attention_mask,
-                attention_bias=attention_bias,
-                positions=positions,
-                segment_ids=segment_ids,
-            )
+            self.check_cached(**vars(given))
         (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
             (query, value, key), (query_mask, value_mask, key_mask)
         )
@@ -359,166 +325,106 @@ class Attention(Decoding, ExactInputs):
             inputs.floats((query, value, key), self.compute_dtype),
             (query_mask, key_mask, key_mask),
         )
-        if cache is None:
-            heads = self._project(query, value, key)
-        elif caches.is_memory(cache):
-            key_mask = cache["mask"]
-            value, key = caches.read(cache, self.compute_dtype)
-            heads = self._project_query(query), value, key
-        else:
-            return self._append(query, query_mask, cache, return_attention_scores, training)
+        if cache is not None:
+            return self._call_cached(query, query_mask, given)
+        query_heads, key_heads, value_heads = self.split_all(query, key, value)
         attention_mask = masks.boolean("attention_mask", attention_mask)
-        mask = self._mask(query, value, query_mask, key_mask, attention_mask)
-        attended = self._attend(
-            *heads,
-            mask=mask,
+        result = self.attend(
+            query_heads,
+            value_heads,
+            key_heads,
+            masks=self.heads.mask(query, value, query_mask, key_mask, attention_mask),
             key_mask=key_mask,
-            pattern=self._whole_pattern(use_causal_mask),
-            bias=self._bias(attention_bias, query, value),
-            positions=self._pair("positions", positions, query, value),
-            segments=self._pair("segment_ids", segment_ids, query, value),
-            return_scores=return_attention_scores or self.scores_regularizer is not None,
+            pattern=self.whole_pattern(use_causal_mask),
+            biases=self.heads.bias(attention_bias, query, value),
+            positions=self.heads.pair("positions", positions, query, value),
+            segment_ids=self.heads.pair("segment_ids", segment_ids, query, value),
+            return_weights=return_attention_scores,
             training=training,
         )
-        if self.scores_regularizer is not None:
-            weights = ops.cast(attended.weights, shapes.accumulation_dtype(attended.weights))
-            self.add_loss(self.scores_regularizer(weights, attended.mask))
-        output = masks.carry(self._combine(attended, query), query_mask)
+        self._regularize(result)
+        output = masks.carry(self.heads.join(result, query), query_mask)
         scores = None
         if return_attention_scores:
-            scores = self._unfold_scores(attended.weights, query, value)
-        return self._returned(output, scores, attended.log_probability, cache)
+            scores = self.heads.scores(result.weights, query, value)
+        return self._returned(output, scores, result.log_probability, None)
 
-    def _returned(self, output, scores, log_probability, cache=None):
-        """What `call` returns; `scores` and `cache` are None unless they are part of it."""
-        returned = [part for part in (output, scores, cache) if part is not None]
-        return tuple(returned) if len(returned) > 1 else output
+    def _regularize(self, result):
+        """Adds the loss of the weights."""
+        if self.scores_regularizer is not None:
+            weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
+            self.add_loss(self.scores_regularizer(weights, result.mask))
 
-    def _project(self, query, value, key):
-        """The heads: query (B, T, H, K), value (B, S, G, V) and key (B, S, G, K)."""
-        given = {"query": query, "value": value, "key": key}
-        self._check_features(**given)
-        if not self._project_together(query, value, key):
-            heads = {role: self._heads(x, role) for role, x in given.items()}
-        else:
-            heads = {}
-            for role, x in given.items():
-                if role not in heads:
-                    roles = [other for other, y in given.items() if y is x]
-                    heads |= zip(roles, self._heads_together(x, roles), strict=True)
-        if self.qk_norm:
-            heads["query"] = self._query_norm(heads["query"])
-            heads["key"] = self._key_norm(heads["key"])
-        return heads["query"], heads["value"], heads["key"]
+    def _returned(self, output, scores, log_probability, cache):
+        """The output, and the scores, log-probability and cache that are part of it, in order."""
+        if not self.normalization.has_log_probability:
+            log_probability = None
+        returned = (output, scores, log_probability, cache)
+        returned = tuple(part for part in returned if part is not None)
+        return returned if len(returned) > 1 else output
 
-    def _project_together(self, query, value, key):
-        """Whether projections of one sequence are to be one product."""
-        if self.key_dim is None or (query is not key and key is not value):
-            return False
-        # Laying the weights of all side by side is not worth it for a single token.
-        denses = (self._query_dense, self._key_dense, self._value_dense)
-        return key.shape[1] != 1 and projections.plain(self, *denses)
+    def split(self, x, role):
+        """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""
+        return self.normed(self.heads.split(x, role), role)
 
-    def _heads_together(self, x, roles):
-        sizes = {
-            "query": (self.num_heads, self.key_dim),
-            "key": (self._key_value_heads, self.key_dim),
-            "value": (self._key_value_heads, self.value_dim),
-        }
-        denses = [getattr(self, f"_{role}_dense") for role in roles]
-        return projections.to_heads(x, denses, [sizes[role] for role in roles])
+    def split_all(self, query, key, value):
+        """As `split`, of the three."""
+        heads = self.heads.split_all(query, key, value)
+        return [self.normed(x, role) for x, role in zip(heads, ROLES, strict=True)]
 
-    def _check_features(self, **given):
-        """Raises where the layer was built for another number of features."""
-        for name, x in given.items():
-            if self.key_dim is not None and x.shape[-1] not in (None, self._features[name]):
-                raise ValueError(
-                    f"`{name}` must have {self._features[name]} features, as when the layer was "
-                    f"built. Received: {name}.shape={tuple(x.shape)} (the order of inputs is "
-                    "query, value, key)"
-                )
+    def normed(self, heads, role):
+        """Heads of the query, the key or the value, normalized where they are to be."""
+        if not self.qk_norm or role == "value":
+            return heads
+        return self._query_norm(heads) if role == "query" else self._key_norm(heads)
 
-    def _project_query(self, query):
-        self._check_features(query=query)
-        heads = self._heads(query, "query")
-        return self._query_norm(heads) if self.qk_norm else heads
-
-    def _project_key(self, key):
-        heads = self._heads(key, "key")
-        return self._key_norm(heads) if self.qk_norm else heads
-
-    def _project_value(self, value):
-        return self._heads(value, "value")
-
-    def _heads(self, x, role):
-        """The heads of the query, the key or the value, before any norm."""
-        if self.key_dim is None:
-            return ops.expand_dims(x, 2)
-        return self._split(getattr(self, f"_{role}_dense")(x), role)
-
-    def _split(self, projected, role):
-        batch, length = ops.shape(projected)[:2]
-        heads = self.num_heads if role == "query" else self._key_value_heads
-        return ops.reshape(projected, (batch, length, heads, projected.shape[-1] // heads))
-
-    def _pair(self, name, given, query, value):
-        return inputs.pair(name, given, query, value)
-
-    def _bias(self, bias, query, value):
-        """`attention_bias` with four axes."""
-        if bias is None:
-            return None
-        bias = ops.convert_to_tensor(bias)
-        inputs.check_bias("attention_bias", bias)
-        return inputs.four_axes("attention_bias", bias)
-
-    def _mask(self, query, value, query_mask, key_mask, attention_mask):
-        """Masks that broadcast to (B, H, T, S). Apart, for together they would be (B, 1, T, S)."""
-        found = []
-        if query_mask is not None:
-            found.append(ops.expand_dims(query_mask, (1, 3)))
-        if key_mask is not None:
-            found.append(ops.expand_dims(key_mask, (1, 2)))
-        if attention_mask is not None:
-            inputs.check_not_padding(attention_mask, query)
-            found.append(inputs.four_axes("attention_mask", attention_mask))
-        return found
-
-    def _attend(
+    def attend(
         self,
         query,
         value,
         key,
         *,
-        mask=(),
+        masks=(),
         key_mask=None,
         pattern=None,
-        bias=None,
+        biases=(),
         positions=(None, None),
-        segments=None,
-        return_scores=False,
+        segment_ids=None,
+        return_weights=False,
         training=None,
         key_is_prepared=False,
         encoded=False,
     ):
-        """From heads to heads, by the kernel: all slots of the pipeline but the projections."""
+        """The `AttentionResult` of heads: all slots of the pipeline but the projections.
+
+        Args:
+            query, value, key: (B, T, H, K), (B, S, G, V) and (B, S, G, K).
+            masks, pattern, biases, segment_ids: as of an `AttentionSpec`.
+            key_mask: the padding of the keys, (B, S), which is among the masks.
+            positions: integer positions of query and key, None counting from 0.
+            return_weights: whether the result has weights.
+            training: whether weights are dropped.
+            key_is_prepared: whether the key is what the score's `prepare_key` made.
+            encoded: whether query and key are what the position's `encode` made.
+        """
         # Slots read their weights as they are stored, also where Keras would cast them on reading
         # because this layer computes in bfloat16 or float16.
         with keras_private.uncast_variables():
             spec = AttentionSpec(
                 logit_soft_cap=self.logit_soft_cap,
-                biases=() if bias is None else (bias,),
-                masks=tuple(mask),
+                biases=biases,
+                masks=masks,
                 pattern=pattern,
-                segment_ids=segments,
+                segment_ids=segment_ids,
                 positions=Positions.of(ops.shape(query)[1], ops.shape(key)[1], *positions),
                 sink=ops.convert_to_tensor(self.sink) if self.use_sink else None,
                 # The rate first: JAX may have traced `training`.
                 dropout=self.dropout if self.dropout and training else 0.0,
                 seed=self._dropout_layer.seed_generator if self.dropout else None,
-                return_weights=return_scores,
+                return_weights=return_weights or self.scores_regularizer is not None,
             )
-            spec = self._specified(spec, query, value, key_mask)
+            if self.center is not None:
+                spec = self.center.into_spec(spec, query, value, key_mask)
             seed = self._choice_seed if self.normalization.random else None
             spec = self.normalization.into_spec(spec, training, seed)
             if self.position is not None:
@@ -529,99 +435,47 @@ class Attention(Decoding, ExactInputs):
             spec, query, key = self.score.into_spec(spec, query, key, key_is_prepared)
             return kernels.run(spec, query, key, value)
 
-    def _specified(self, spec, query, value, key_mask):
-        """The last word of a preset on the `AttentionSpec`; `query` is as it was projected."""
-        return spec
-
-    def _whole_pattern(self, use_causal_mask):
-        """The pattern slot and what the call adds to it."""
-        return patterns.every(self.pattern, patterns.Causal() if use_causal_mask else None)
-
-    def _combine(self, attended, query):
-        """The layer's output: heads (B, T, H, V) side by side."""
-        heads = attended.output
-        batch, length = ops.shape(heads)[:2]
-        return ops.reshape(heads, (batch, length, self.num_heads * heads.shape[-1]))
-
-    def _unfold_scores(self, scores, query, value):
-        return scores
-
     # Shapes and masks, symbolically
 
     def compute_mask(self, inputs, previous_mask=None):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, value_shape, key_shape = inputs.three_shapes(
-            query_shape, value_shape, key_shape
-        )
-        self._check_shapes(query_shape, value_shape, key_shape)
-        size = value_shape[-1] if self.key_dim is None else self.num_heads * self.value_dim
-        return (*query_shape[:-1], size)
+        query_shape, value_shape, _ = self._shapes(query_shape, value_shape, key_shape)
+        return self.heads.output_shape(query_shape, value_shape)
 
-    def _scores_shape(self, query_shape, value_shape):
-        return (query_shape[0], self.num_heads, query_shape[1], value_shape[1])
-
-    def compute_output_spec(
-        self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        attention_bias=None,
-        positions=None,
-        segment_ids=None,
-        cache=None,
-        mask=False,
-    ):
-        inputs.check_one_sequence(mask, query, value)
-        for name, given in (
-            ("query_mask", query_mask),
-            ("value_mask", value_mask),
-            ("key_mask", key_mask),
-            ("attention_mask", attention_mask),
-            ("mask", None if mask is False else mask),
-        ):
-            if not isinstance(given, (list, tuple)):
-                masks.boolean(name, given)
+    def compute_output_spec(self, *args, **kwargs):
+        bound = inspect.signature(self.call).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = types.SimpleNamespace(**bound.arguments)
+        inputs.check_one_sequence(given.mask, given.query, given.value)
+        for name in ("query_mask", "value_mask", "key_mask", "attention_mask", "mask"):
+            mask = getattr(given, name)
+            if mask is not False and not isinstance(mask, (list, tuple)):
+                masks.boolean(name, mask)
+        cache = given.cache
         if cache is not None:
-            self._check_cached(
-                query,
-                cache,
-                return_attention_scores,
-                value=value,
-                key=key,
-                value_mask=value_mask,
-                key_mask=key_mask,
-                attention_mask=attention_mask,
-                attention_bias=attention_bias,
-                positions=positions,
-                segment_ids=segment_ids,
-            )
-        (query, value, key), _ = inputs.three_inputs((query, value, key), (None, None, None))
+            self.check_cached(**vars(given))
+        (query, value, key), _ = inputs.three_inputs(
+            (given.query, given.value, given.key), (None, None, None)
+        )
         if cache is not None:
             held = cache["value"]
             batch, _, length, size = held.shape
             value = key = keras.KerasTensor((batch, length, size), held.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
-        self._pair("positions", positions, query, value)
-        self._pair("segment_ids", segment_ids, query, value)
-        if attention_bias is not None and len(query.shape) == 3:
-            inputs.check_pairs("attention_bias", attention_bias)
-            inputs.check_bias("attention_bias", attention_bias)
+        self.heads.pair("positions", given.positions, query, value)
+        self.heads.pair("segment_ids", given.segment_ids, query, value)
+        if given.attention_bias is not None and len(query.shape) == 3:
+            inputs.check_pairs("attention_bias", given.attention_bias)
+            inputs.check_bias("attention_bias", given.attention_bias)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = None
-        if return_attention_scores:
-            shape = self._scores_shape(query.shape, value.shape)
+        if given.return_attention_scores:
+            shape = self.heads.scores_shape(query.shape, value.shape)
             scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
         shape = (query.shape[0], self.num_heads, query.shape[1])
         chosen = keras.KerasTensor(shape, dtype="float32")
         return self._returned(
-            output, scores, chosen, None if cache is None else caches.specs(cache)
+            output, scores, chosen, None if cache is None else kv_cache.specs(cache)
         )

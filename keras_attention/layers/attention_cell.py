@@ -12,6 +12,7 @@ import keras
 from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.heads import DenseHeads
 from keras_attention.positions import Position
 from keras_attention.scores import Score
 
@@ -333,12 +334,12 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _prepare(self, memory, mask):
         """Keys and values of the memory, as every step needs them."""
         memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
-        key = self.attention._project_key(memory)
+        key = self.attention.split(memory, "key")
         if self._keys_can_be_prepared():
             with keras_private.uncast_variables():
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
-        return _Memory(key, self.attention._project_value(memory), mask)
+        return _Memory(key, self.attention.split(memory, "value"), mask)
 
     def _keys_can_be_prepared(self):
         """Whether what the score makes of a key depends on nothing that a step changes."""
@@ -430,31 +431,30 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         """c_t (B, C), and the weights (B, H, 1, S) or None."""
         attention = self.attention
         query = ops.cast(query, attention.compute_dtype)
-        attended = attention._attend(
+        result = attention.attend(
             self._project_query(query),
             memory.dropped if memory.dropped is not None and training else memory.value,
             memory.key,
-            mask=() if memory.mask is None else [ops.expand_dims(memory.mask, (1, 2))],
+            masks=() if memory.mask is None else (ops.expand_dims(memory.mask, (1, 2)),),
             key_mask=memory.mask,
-            pattern=attention._whole_pattern(False),
+            pattern=attention.whole_pattern(),
             positions=(time, None),
-            return_scores=self.return_attention_scores,
+            return_weights=self.return_attention_scores,
             training=False,
             key_is_prepared=self._keys_can_be_prepared(),
         )
-        context = attention._combine(attended, query[:, None])[:, 0]
-        return ops.cast(context, self.compute_dtype), attended.weights
+        context = attention.heads.join(result, query[:, None])[:, 0]
+        return ops.cast(context, self.compute_dtype), result.weights
 
     def _project_query(self, query):
         """The heads (B, 1, H, K) of queries (B, Q)."""
         attention = self.attention
-        dense = getattr(attention, "_query_dense", None)
-        if not isinstance(dense, keras.layers.Dense):
-            return attention._project_query(query[:, None])
+        if type(attention.heads) is not DenseHeads:
+            return attention.split(query[:, None], "query")
         # `Dense` is given two axes, since XLA cannot compile TensorFlow's gradient of the product
         # of three axes by two inside a loop.
-        heads = attention._split(dense(query)[:, None], "query")
-        return attention._query_norm(heads) if attention.qk_norm else heads
+        projected = attention.heads.dense("query")(query)[:, None]
+        return attention.normed(attention.heads.apart(projected, "query"), "query")
 
     def _output(self, context, hidden):
         if self.mode == "bahdanau" and self.attention_dim is None and not self.output_context:

@@ -85,6 +85,13 @@ class Axes:
         inverse = [self._order.index(axis) for axis in range(rank - 2)]
         return ops.transpose(heads, (*inverse, rank - 2, rank - 1))
 
+    def unfold_rows(self, rows, like):
+        """Values of positions, (B · free or 1, T or 1), to (B, …)."""
+        shape = ops.shape(like)
+        rows = ops.broadcast_to(rows, ops.shape(self.fold(like[..., None]))[:2])
+        rows = self.unfold(rows[..., None, None], like)[..., 0, 0]
+        return ops.reshape(rows, shape[:-1])
+
     def unfold_scores(self, scores, query, value):
         """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
         query_shape, value_shape = ops.shape(query), ops.shape(value)

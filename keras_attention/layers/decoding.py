@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_attention import inputs, keras_private, masks, scores, shapes
-from keras_attention.layers import cache as caches
+from keras_attention import inputs, keras_private, masks, shapes
+from keras_attention.layers import kv_cache
 
 ops = keras.ops
 
@@ -45,15 +45,15 @@ class Decoding:
         >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
         True
         """
-        self._check_decodes()
+        self._check_cache(self._why_no_tokens())
         if isinstance(batch_size, (bool, int, float)):
             shapes.check_count("batch_size", batch_size)
         shapes.check_count("length", length)
         window = self._window()
-        return caches.make(
+        return kv_cache.make(
             batch_size,
             length if window is None else min(length, window),
-            self._key_value_heads,
+            self.heads.key_value_heads,
             self.key_dim,
             self.value_dim,
             dtype or self.compute_dtype,
@@ -93,7 +93,7 @@ class Decoding:
                 "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
                 f"it in the `call` of a layer or a model of your own. Received: value={value!r}"
             )
-        self._check_caches()
+        self._check_cache(self.heads.why_no_cache)
         value, key = self._converted(value), self._converted(key)
         (_, value, key), (_, value_mask, key_mask) = inputs.three_inputs(
             (value, value, key), (None, None, key_mask)
@@ -102,7 +102,7 @@ class Decoding:
         value, key = inputs.without_padding((value, key), (mask, mask))
         mask = ops.ones((1, 1), "bool") if mask is None else mask
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
-        return caches.memory(self._project_key(key), self._project_value(value), mask)
+        return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
 
     def cache_memory(self, value, key=None, key_mask=None):
         """The name of `cache_context` in 0.1.0."""
@@ -117,41 +117,38 @@ class Decoding:
 
     def _window(self):
         """How many tokens, itself included, a query can see of the past; None for all."""
-        left = self._whole_pattern(True).span().left
+        left = self.whole_pattern(causal=True).span().left
         return None if left is None else left + 1
 
-    def _why_no_cache(self):
-        """Why keys and values cannot be kept, or None."""
-        return None
-
-    def _why_no_decoding(self):
+    def _why_no_tokens(self):
         """Why the layer cannot be computed a token at a time, or None."""
-        if self.key_dim is None:
-            return "it has no projections, `key_dim`, whose outputs could be kept"
-        if isinstance(self.score, scores.Location):
-            return "the score Location asks for the number of keys"
-        return self._why_no_cache()
+        if self.one_sequence:
+            pattern = self.whole_pattern()
+            right = None if pattern is None else pattern.span().right
+            if right is None or right > 0:
+                return "a token would see tokens after it; pass causal=True"
+        if self.center is not None:
+            return self.center.why_no_tokens
+        if self.score.asks_for_length:
+            return f"the score {type(self.score).__name__} asks for the number of keys"
+        return self.heads.why_no_decoding
 
-    def _check_caches(self):
-        self._check_reason(self._why_no_cache())
-
-    def _check_decodes(self):
-        self._check_reason(self._why_no_decoding())
-
-    def _check_reason(self, reason):
+    def _check_cache(self, reason):
+        """Raises where there is a reason against a cache."""
         if reason is not None:
             raise ValueError(f"This {type(self).__name__} cannot have a cache: {reason}")
 
-    def _check_cached(self, query, cache, return_attention_scores, **given):
+    def check_cached(self, query, cache, return_attention_scores=False, **given):
         """Raises unless a call with a cache has all that it needs, and nothing that it has not."""
         if isinstance(query, (list, tuple)):
             query, given["value"] = query[0], query[1:]
-        caches.check(cache, query.shape[0], self._key_value_heads, self.key_dim, self.value_dim)
+        heads = self.heads.key_value_heads
+        kv_cache.check(cache, query.shape[0], heads, self.key_dim, self.value_dim)
         refused = ["value", "key", "value_mask", "key_mask"]
-        if caches.is_memory(cache):
-            self._check_caches()
+        if kv_cache.is_context(cache):
+            self._check_cache(self.heads.why_no_cache)
         else:
-            self._check_decodes()
+            self._check_cache(self._why_no_tokens())
             refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
         refused = [name for name in refused if given.get(name) is not None]
         if refused:
@@ -159,71 +156,58 @@ class Decoding:
                 f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "
                 f"keys, values, their masks and positions. Received also: {', '.join(refused)}"
             )
-        if return_attention_scores and self._is_ring(cache):
+        layout = kv_cache.layout(cache, self._window())
+        if return_attention_scores and layout.forgets:
             raise ValueError(
                 "Scores are unsupported with a sliding-window cache, which is shorter than the "
                 "sequence. Received: return_attention_scores=True, with a cache of "
-                f"{caches.length(cache)} tokens for a window of {self._window()}"
+                f"{kv_cache.length(cache)} tokens for a window of {self._window()}"
             )
 
-    def _is_ring(self, cache):
-        """Whether a cache may lose tokens, since the pattern does not let anyone see them again."""
-        window, length = self._window(), cache["key"].shape[2]
-        if caches.is_memory(cache) or window is None:
-            return False
-        # Of slots that a graph does not know, any number may be: a ring is right for all.
-        return length is None or length >= window
-
-    def _append(self, query, mask, cache, return_attention_scores, training):
-        """What `call` returns with a cache that the tokens of `query` are appended to."""
-        count, length = ops.shape(query)[1], caches.length(cache)
-        if mask is not None:
-            mask = ops.broadcast_to(mask, ops.shape(query)[:2])
-        ring = self._is_ring(cache)
-        lost, end = None, caches.end(cache["index"], count, mask)
-        if not ring:
-            lost = caches.overflow(end, length)
-        elif cache["key"].shape[2] is None:
-            lost = ops.logical_and(end > length, length < self._window())
-        places = caches.positions(cache["index"], count, mask)
-        query_heads, value, key = self._project(query, query, query)
-        encoded = self.position is not None and self.position.encodes_alone
-        if encoded:
-            # Turned once. Turning all keys again would cost each step more than attention does.
-            with keras_private.uncast_variables():
-                query_heads, key = self.position.encode(query_heads, key, places, places)
-        appended = caches.append(cache, key, value, mask)
-        found = [] if mask is None else [ops.expand_dims(mask, (1, 3))]
-        if ring and query.shape[1] != 1:
-            # The first of several tokens sees some that the last of them overwrite.
-            old_value, old_key = caches.read(cache, self.compute_dtype)
-            value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
-            key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
-            held = caches.held(cache["index"], length)
-            key_places = ops.concatenate([held, places], axis=1)
-            real = ops.ones_like(places, dtype="bool") if mask is None else mask
-            found.append(ops.expand_dims(ops.concatenate([held >= 0, real], axis=1), (1, 2)))
+    def _call_cached(self, query, mask, given):
+        """What `call` returns with a cache."""
+        cache, layout = given.cache, kv_cache.layout(given.cache, self._window())
+        key, value, encoded = None, None, False
+        if layout.appends:
+            if mask is not None:
+                mask = ops.broadcast_to(mask, ops.shape(query)[:2])
+            at = kv_cache.positions(cache["index"], ops.shape(query)[1], mask)
+            heads, key, value = self.split_all(query, query, query)
+            encoded = self.position is not None and self.position.encodes_alone
+            if encoded:
+                # Once. To encode all keys again would cost each step more than attention does.
+                with keras_private.uncast_variables():
+                    heads, key = self.position.encode(heads, key, at, at)
         else:
-            value, key = caches.read(appended, self.compute_dtype)
-            if ring or (self.position is not None and not encoded):
-                key_places = caches.held(appended["index"], length)
-                found.append(ops.expand_dims(key_places >= 0, (1, 2)))
-            else:
-                # Slots that hold nothing yet are after every query.
-                key_places = ops.arange(length, dtype="int32")
-        attended = self._attend(
-            query_heads,
-            value,
-            key,
-            mask=found,
-            pattern=self._whole_pattern(True),
-            positions=(places, key_places),
-            return_scores=return_attention_scores,
-            training=training,
+            heads = self.split(query, "query")
+        update = layout.update(cache, key, value, mask, self.compute_dtype)
+        if layout.appends:
+            positions = at, update.positions
+        else:
+            positions = self.heads.pair("positions", given.positions, query, update.value)
+        attention_mask = masks.boolean("attention_mask", given.attention_mask)
+        result = self.attend(
+            heads,
+            update.value,
+            update.key,
+            masks=self.heads.mask(query, update.value, mask, update.mask, attention_mask),
+            key_mask=update.mask,
+            pattern=self.whole_pattern(layout.appends or given.use_causal_mask),
+            biases=self.heads.bias(given.attention_bias, query, update.value),
+            positions=positions,
+            segment_ids=self.heads.pair("segment_ids", given.segment_ids, query, update.value),
+            return_weights=given.return_attention_scores,
+            training=given.training,
             encoded=encoded,
         )
-        output = self._combine(attended, query)
-        if lost is not None:
-            output = caches.spoil(output, lost)
-        scores = attended.weights if return_attention_scores else None
-        return self._returned(masks.carry(output, mask), scores, attended.log_probability, appended)
+        if not layout.appends:
+            self._regularize(result)
+        output = self.heads.join(result, query)
+        if update.lost is not None:
+            output = kv_cache.spoil(output, update.lost)
+        return self._returned(
+            masks.carry(output, mask),
+            result.weights if given.return_attention_scores else None,
+            result.log_probability,
+            update.cache,
+        )

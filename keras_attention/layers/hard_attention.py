@@ -45,6 +45,8 @@ class HardAttention(Attention):
 
     _fixed_arguments = ("normalization", "use_sink")
 
+    returns_log_probability = True
+
     def __init__(
         self,
         num_heads=1,
@@ -99,12 +101,3 @@ class HardAttention(Attention):
         )
         self.gradient = self.normalization.gradient
         self.temperature = self.normalization.temperature
-
-    def _check_slots(self):
-        self._check_position_and_sink()
-
-    def _returned(self, output, scores, log_probability, cache=None):
-        if self.gradient == "straight_through":
-            return super()._returned(output, scores, log_probability, cache)
-        returned = (output, scores, log_probability, cache)
-        return tuple(part for part in returned if part is not None)

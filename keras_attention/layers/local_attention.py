@@ -112,63 +112,67 @@ class LocalAttention(Attention):
         self.mode = shapes.check_choice("mode", mode, MODES)
         self.units = shapes.check_count("units", units, optional=True)
         self.centre_initializer = keras.initializers.get(centre_initializer)
-
-    def build(self, query_shape, value_shape=None, key_shape=None):
-        super().build(query_shape, value_shape, key_shape)
         if self.mode == "monotonic":
-            return
-        size = self.key_dim
-        if size is None:
-            first = query_shape[0]
-            size = first[-1] if isinstance(first, (list, tuple)) else query_shape[-1]
-        units = self.units or size
-        self.centre_kernel = self._weight("centre_kernel", (self.num_heads, size, units))
-        self.centre_vector = self._weight("centre_vector", (self.num_heads, units, 1))
+            self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
+        else:
+            self.center = PredictedCenter(self)
+
+
+class PredictedCenter:
+    """The position of Luong et al.'s local-p: a center for each query, and a Gaussian around it.
+
+    The weights are attributes of the layer, where saved files look for them.
+
+    Args:
+        layer: the `LocalAttention`.
+    """
+
+    why_no_tokens = "mode='predictive' asks for the number of keys"
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def build(self, layer, query_shape):
+        """Makes the weights of the center of queries (B, T, H, K)."""
+        heads, size = query_shape[2:]
+        units = layer.units or size
+        layer.centre_kernel = self._weight("centre_kernel", (heads, size, units))
+        layer.centre_vector = self._weight("centre_vector", (heads, units, 1))
 
     def _weight(self, name, shape):
         # The center is found in float32, as scores are: half precision cannot count to 4096.
-        return self.add_weight(
+        return self.layer.add_weight(
             name=name,
             shape=shape,
-            initializer=saving.clone_initializer(self.centre_initializer),
+            initializer=saving.clone_initializer(self.layer.centre_initializer),
             autocast=False,
         )
 
-    def _whole_pattern(self, use_causal_mask):
-        window = None
-        if self.mode == "monotonic":
-            window = patterns.SlidingWindow(self.window, self.window)
-        return patterns.every(super()._whole_pattern(use_causal_mask), window)
-
-    def _why_no_decoding(self):
-        if self.mode == "predictive":
-            return "mode='predictive' asks for the number of keys"
-        return super()._why_no_decoding()
-
-    def _specified(self, spec, query, value, key_mask):
-        if self.mode == "monotonic":
-            return spec
+    def into_spec(self, spec, query, value, key_mask):
+        """The `AttentionSpec` with the window and the Gaussian around the centers."""
         if spec.segment_ids is not None:
             raise ValueError(
                 "A predicted center lies anywhere in a row, so mode='predictive' takes no "
                 "`segment_ids`: give each text a row of its own. Received: `segment_ids`"
             )
+        window = self.layer.window
         distance = self._distance(query, value, key_mask)
-        near = ops.less_equal(ops.abs(distance), float(self.window))
-        closeness = ops.exp(-2.0 * ops.square(distance / self.window))
-        return spec.replace(masks=(*spec.masks, near), gain=closeness)
+        near = ops.less_equal(ops.abs(distance), float(window))
+        gain = ops.exp(-2.0 * ops.square(distance / window))
+        return spec.replace(masks=(*spec.masks, near), gain=gain)
 
     def _distance(self, query, value, key_mask):
         """How far behind the center each key is: (B, H, T, S) of query heads (B, T, H, K)."""
         wide = shapes.accumulation_dtype(query)
-        kernel, vector = (ops.cast(w, wide) for w in (self.centre_kernel, self.centre_vector))
+        weights = self.layer.centre_kernel, self.layer.centre_vector
+        kernel, vector = (ops.cast(weight, wide) for weight in weights)
         hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", ops.cast(query, wide), kernel))
         share = ops.sigmoid(ops.einsum("bhtu,huo->bhto", hidden, vector))
         if key_mask is None:
             length = ops.shape(value)[1]
-            places = ops.cast(ops.arange(length), wide)[None, None, None]
-            return places - share * ops.cast(length, wide)
+            positions = ops.cast(ops.arange(length), wide)[None, None, None]
+            return positions - share * ops.cast(length, wide)
         real = ops.cast(key_mask, wide)
-        # The place of a key among the real ones. Padding shares a place, and is masked anyway.
-        places = (ops.cumsum(real, axis=-1) - 1.0)[:, None, None]
-        return places - share * ops.sum(real, axis=-1)[:, None, None, None]
+        # The position among the real keys. Padding shares one, and is masked anyway.
+        positions = (ops.cumsum(real, axis=-1) - 1.0)[:, None, None]
+        return positions - share * ops.sum(real, axis=-1)[:, None, None, None]

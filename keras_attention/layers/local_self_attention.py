@@ -99,10 +99,9 @@ class LocalSelfAttention(SelfAttention):
         )
         self.neighbors = shapes.check_count("neighbors", neighbors)
         self.rate = shapes.check_count("rate", rate)
-
-    def _own_pattern(self):
         reach = self.neighbors * self.rate
-        return patterns.SlidingWindow(reach, reach) & patterns.Dilated(self.rate)
+        near = patterns.SlidingWindow(reach, reach) & patterns.Dilated(self.rate)
+        self.preset_pattern = patterns.every(self.preset_pattern, near)
 
 
 @saving.register
@@ -196,9 +195,7 @@ class AtrousSelfAttention(SelfAttention):
             **kwargs,
         )
         self.rate = shapes.check_count("rate", rate)
-
-    def _own_pattern(self):
-        return patterns.Dilated(self.rate)
+        self.preset_pattern = patterns.every(self.preset_pattern, patterns.Dilated(self.rate))
 
 
 @saving.register
@@ -293,6 +290,4 @@ class SparseSelfAttention(SelfAttention):
             **kwargs,
         )
         self.rate = shapes.check_count("rate", rate)
-
-    def _own_pattern(self):
-        return patterns.Strided(self.rate)
+        self.preset_pattern = patterns.every(self.preset_pattern, patterns.Strided(self.rate))

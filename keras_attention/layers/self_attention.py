@@ -37,6 +37,8 @@ class SelfAttention(Attention):
     (2, 5, 128)
     """
 
+    one_sequence = True
+
     def __init__(
         self,
         num_heads=1,
@@ -91,27 +93,4 @@ class SelfAttention(Attention):
             **kwargs,
         )
         self.causal = shapes.check_flag("causal", causal)
-
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        super()._check_shapes(query_shape, value_shape, key_shape)
-        if not query_shape[1:] == value_shape[1:] == key_shape[1:]:
-            raise ValueError(
-                "SelfAttention takes one sequence. Received: "
-                f"query.shape={query_shape}, value.shape={value_shape}, key.shape={key_shape}"
-            )
-
-    def _whole_pattern(self, use_causal_mask):
-        return patterns.every(
-            super()._whole_pattern(use_causal_mask or self.causal), self._own_pattern()
-        )
-
-    def _why_no_decoding(self):
-        pattern = self._whole_pattern(False)
-        right = None if pattern is None else pattern.span().right
-        if right is None or right > 0:
-            return "a token would see tokens after it; pass causal=True"
-        return super()._why_no_decoding()
-
-    def _own_pattern(self):
-        """The pattern that a preset is named for, beside the one in its slot."""
-        return None
+        self.preset_pattern = patterns.Causal() if self.causal else None

@@ -13,7 +13,7 @@ from keras_attention import (
     shapes,
 )
 from keras_attention import positions as position_slots
-from keras_attention.layers import cache as caches
+from keras_attention.layers import kv_cache
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.feed_forward import FeedForward
@@ -295,7 +295,7 @@ class TransformerBlock(ExactInputs):
             )
 
     def _check_causal(self):
-        pattern = self.attention._whole_pattern(self.causal)
+        pattern = self.attention.whole_pattern(self.causal)
         right = None if pattern is None else pattern.span().right
         if right is None or right > 0:
             raise ValueError(
@@ -305,12 +305,12 @@ class TransformerBlock(ExactInputs):
 
     def _check_cached(self, x, cache, return_attention_scores):
         self._check_causal()
-        if isinstance(cache, dict) and caches.is_memory(cache):
+        if isinstance(cache, dict) and kv_cache.is_context(cache):
             raise ValueError(
                 "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
                 "gave, which is passed as `context`"
             )
-        self.attention._check_cached(x, cache, return_attention_scores)
+        self.attention.check_cached(x, cache, return_attention_scores=return_attention_scores)
 
     def _check_context(self, context, context_mask=None):
         if self.cross_attention == (context is None):
@@ -319,7 +319,7 @@ class TransformerBlock(ExactInputs):
                 f"Received: cross_attention={self.cross_attention}, and "
                 + ("no `context`" if context is None else "a `context`")
             )
-        if isinstance(context, dict) and not caches.is_memory(context):
+        if isinstance(context, dict) and not kv_cache.is_context(context):
             raise ValueError(
                 "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
                 f"{sorted(context)}"
@@ -452,7 +452,7 @@ class TransformerBlock(ExactInputs):
         keys, scores = x.shape[1], {}
         if cache is not None:
             self._check_cached(x, cache, return_attention_scores)
-            keys, cache = cache["key"].shape[2], caches.specs(cache)
+            keys, cache = cache["key"].shape[2], kv_cache.specs(cache)
         if return_attention_scores:
             scores["attention"] = self._scores(x, keys)
             if self.cross_attention:

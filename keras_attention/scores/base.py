@@ -56,6 +56,8 @@ class Score(saving.ConfigurableLayer):
 
     # Whether query and key may have different numbers of features.
     unequal_sizes = False
+    # Whether the scores of a key depend on how many keys there are.
+    asks_for_length = False
 
     def __init__(self, **kwargs):
         if all(getattr(type(self), name) is getattr(Score, name) for name in _WAYS):

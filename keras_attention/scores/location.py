@@ -31,6 +31,8 @@ class Location(Learned):
     (2, 5, 6)
     """
 
+    asks_for_length = True
+
     def __init__(
         self,
         max_length,

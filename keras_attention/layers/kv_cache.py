@@ -12,6 +12,8 @@ Heads come before slots, unlike everywhere else: so all that a head has to read 
 lies in one piece, and the matrix products of a step take it as it is.
 """
 
+import typing
+
 import keras
 
 from keras_attention import shapes
@@ -19,7 +21,7 @@ from keras_attention import shapes
 ops = keras.ops
 
 _TOKENS = {"key": "float", "value": "float", "index": "int32"}
-_MEMORY = {"key": "float", "value": "float", "mask": "bool"}
+_CONTEXT = {"key": "float", "value": "float", "mask": "bool"}
 
 
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
@@ -37,7 +39,7 @@ def make(batch_size, length, heads, key_dim, value_dim, dtype):
 def check(cache, batch, heads, key_dim, value_dim):
     """Raises unless `cache` is of one of the two kinds, for these sizes; None is any size."""
     given = set(cache) if isinstance(cache, dict) else None
-    kinds = [kind for kind in (_TOKENS, _MEMORY) if given == set(kind)]
+    kinds = [kind for kind in (_TOKENS, _CONTEXT) if given == set(kind)]
     if not kinds:
         received = type(cache).__name__ if given is None else sorted(given)
         raise ValueError(
@@ -67,8 +69,8 @@ def check(cache, batch, heads, key_dim, value_dim):
             raise TypeError(f"`cache[{name!r}]` must be of a dtype {kind}. Received: {dtype}")
 
 
-def is_memory(cache):
-    """Whether a cache that was checked is the memory of cross-attention."""
+def is_context(cache):
+    """Whether a cache that was checked is what `cache_context` made."""
     return "mask" in cache
 
 
@@ -77,8 +79,8 @@ def length(cache):
     return ops.shape(cache["key"])[2]
 
 
-def memory(key, value, mask):
-    """The memory of keys (B, S, G, K) and values (B, S, G, V)."""
+def context(key, value, mask):
+    """The cache of cross-attention, of keys (B, S, G, K) and values (B, S, G, V)."""
     return {"key": _turned(key), "value": _turned(value), "mask": mask}
 
 
@@ -114,6 +116,96 @@ def held(index, length):
     """The positions of what the slots hold, (B, C); negative where that is nothing."""
     last = index[:, None] - 1
     return last - ops.mod(last - ops.arange(length, dtype="int32"), length)
+
+
+class Update(typing.NamedTuple):
+    """What a cache gives to a call, and what it is after it.
+
+    `cache` is the next one. `key` (B, S, G, K) and `value` (B, S, G, V) are what the call attends
+    to, `positions` their positions, (S,) or (B, S), None counting from 0, and `mask` (B, S) which
+    of them there are, None meaning all that a causal query may see. `lost` (B,) says which rows
+    have tokens that no slot holds, or is None.
+    """
+
+    cache: dict
+    key: object
+    value: object
+    positions: object = None
+    mask: object = None
+    lost: object = None
+
+
+class Context:
+    """The keys and values of cross-attention, which never change."""
+
+    # Whether tokens are appended, and whether some are forgotten again.
+    appends = forgets = False
+
+    def update(self, cache, key, value, mask, dtype):
+        """An `Update` without new keys and values."""
+        value, key = read(cache, dtype)
+        return Update(cache, key, value, mask=cache["mask"])
+
+
+class Full:
+    """All tokens so far: that at position p is in slot p."""
+
+    appends, forgets = True, False
+
+    def update(self, cache, key, value, mask, dtype):
+        """An `Update` by new keys (B, T, G, K) and values, of which `mask` (B, T) are real."""
+        lost = overflow(end(cache["index"], ops.shape(key)[1], mask), length(cache))
+        cache = append(cache, key, value, mask)
+        value, key = read(cache, dtype)
+        # Slots that hold nothing yet are after every query.
+        return Update(cache, key, value, ops.arange(length(cache), dtype="int32"), lost=lost)
+
+
+class Ring:
+    """The last C tokens: that at position p is in slot p mod C.
+
+    Args:
+        window: how many tokens a query sees, itself included.
+    """
+
+    appends = forgets = True
+
+    def __init__(self, window):
+        self.window = window
+
+    def update(self, cache, key, value, mask, dtype):
+        """As `Full.update`."""
+        slots, count, lost = length(cache), ops.shape(key)[1], None
+        if cache["key"].shape[2] is None:
+            # A number of slots that the graph does not know may be too few for a ring.
+            after = end(cache["index"], count, mask)
+            lost = ops.logical_and(after > slots, slots < self.window)
+        after = append(cache, key, value, mask)
+        if key.shape[1] == 1:
+            value, key = read(after, dtype)
+            at = held(after["index"], slots)
+            return Update(after, key, value, at, at >= 0, lost)
+        # The first of several tokens sees some that the last of them overwrite.
+        old_value, old_key = read(cache, dtype)
+        at, new = held(cache["index"], slots), positions(cache["index"], count, mask)
+        real = ops.ones_like(new, dtype="bool") if mask is None else mask
+        return Update(
+            after,
+            ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1),
+            ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1),
+            ops.concatenate([at, new], axis=1),
+            ops.concatenate([at >= 0, real], axis=1),
+            lost,
+        )
+
+
+def layout(cache, window):
+    """What a cache that was checked is laid out as; `window` is how many tokens a query sees."""
+    if is_context(cache):
+        return Context()
+    slots = cache["key"].shape[2]
+    # Of slots that a graph does not know, any number may be: a ring is right for all.
+    return Full() if window is None or (slots is not None and slots < window) else Ring(window)
 
 
 def append(cache, key, value, mask=None):
