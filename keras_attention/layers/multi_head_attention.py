@@ -1,6 +1,6 @@
 """`MultiHeadAttention`: attention in several heads, with an output projection."""
 
-from keras_attention import saving, shapes
+from keras_attention import patterns, saving, shapes
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.heads import EinsumHeads
 
@@ -126,7 +126,9 @@ class MultiHeadAttention(Attention):
         self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
         self.use_gate = shapes.check_flag("use_gate", use_gate)
-
+        if self.sliding_window is not None:
+            reach = self.sliding_window - 1
+            self.preset_pattern = patterns.SlidingWindow(reach, reach)
         self.heads = EinsumHeads(self)
 
     @property
