@@ -16,6 +16,7 @@ from keras_attention import (
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.attention_pooling import AttentionPooling
+from keras_attention.layers.attention_rnn import AttentionRNN
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.feed_forward_attention import FeedForwardAttention
@@ -44,6 +45,7 @@ __all__ = [
     "Attention",
     "AttentionCell",
     "AttentionPooling",
+    "AttentionRNN",
     "ClassToken",
     "FeedForward",
     "FeedForwardAttention",

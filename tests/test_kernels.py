@@ -603,7 +603,7 @@ def test_unknown_lengths_and_batch(name, jit):
 GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
 
 
-@pytest.mark.parametrize("kernel", kernels.NAMES)
+@pytest.mark.parametrize("kernel", kernels.names())
 @pytest.mark.parametrize("role", ["query", "key"])
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def pipeline():
     parts.append(text(433, 26, "slots: a string, an object, or a custom object"))
     bracket = "M158 204v12h556v-12"
     parts.append(f"<path d='{bracket}' fill='none' stroke='{LINE}' stroke-width='2'/>")
-    parts.append(text(436, 238, "one kernel: reference, fused, one_query, blockwise or banded"))
+    parts.append(text(436, 238, "one kernel: reference, fused, single_query, blockwise or banded"))
     return svg(878, 250, "project, score and position, mask, normalize, combine, project", *parts)
 
 
@@ -82,11 +82,11 @@ def layers():
         (("layers", "Attention and its presets"), ("ops", "the same, of arrays")),
         (("scores", ""), ("normalizations", ""), ("patterns", ""), ("positions", ""),
          ("regularizers", ""), ("losses, schedules", "")),
-        (("kernels", "arrays in, arrays out; the only place that asks for the backend"),
-         ("inputs", "")),
-        (("masks", ""), ("shapes", ""), ("saving", "")),
+        (("kernels", "a spec and heads in, a result out; no weights"), ("inputs", "")),
+        (("backend", "what keras.ops lacks, a file each"), ("spec", ""), ("saving", "")),
+        (("masks", ""), ("shapes", ""), ("keras_private", "")),
     ]  # fmt: skip
-    colors = [STEP, STEP, SLOT, STEP, STEP]
+    colors = [STEP, STEP, SLOT, STEP, STEP, STEP]
     parts, total, gap = [], 854, 10
     for number, (row, color) in enumerate(zip(rows, colors, strict=True)):
         y = 12 + 78 * number
@@ -98,7 +98,9 @@ def layers():
             x += width + gap
         if number:
             parts.append(arrow((439, y - 27), (439, y - 3)))
-    return svg(878, 388, "generation, layers, slots, kernels, shapes: imports go down", *parts)
+    return svg(
+        878, 466, "generation, layers, slots, kernels, backend, masks: imports go down", *parts
+    )
 
 
 def main():

@@ -2,7 +2,8 @@
 
 `KERNELS` is the list, in the order in which they are tried. Each is a module with `why_not(spec,
 query, key, value)`, why it cannot compute a problem or None, and `run(spec, query, key, value)`.
-`reference` is the definition, and can compute all. A kernel more is a file, and a line in the list.
+`reference` is the definition, and can compute all. One more kernel is a file, and a line in the
+list.
 """
 
 import typing
@@ -18,7 +19,7 @@ from keras_attention.kernels import (
     single_query,
 )
 
-__all__ = ["KERNELS", "NAMES", "choose", "explain", "merge", "run", "semantics"]
+__all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "names", "run", "semantics"]
 
 
 class Kernel(typing.NamedTuple):
@@ -38,7 +39,11 @@ KERNELS = [
 ]
 # Names of earlier versions.
 ALIASES = {"one_query": "single_query"}
-NAMES = ("auto", *(kernel.name for kernel in KERNELS))
+
+
+def names():
+    """What a kernel may be asked for by."""
+    return ("auto", *(kernel.name for kernel in KERNELS))
 
 
 def run(spec, query, key, value, kernel="auto"):
@@ -65,8 +70,8 @@ def choose(spec, query, key, value, kernel="auto"):
         for array in arrays:
             shapes.check_pairs(name, array, query, key)
     kernel = ALIASES.get(kernel, kernel)
-    if kernel not in NAMES:
-        raise ValueError(f"`kernel` must be one of {NAMES}. Received: kernel={kernel!r}")
+    if kernel not in names():
+        raise ValueError(f"`kernel` must be one of {names()}. Received: kernel={kernel!r}")
     reasons = {}
     for candidate in KERNELS:
         if kernel not in ("auto", candidate.name):

@@ -1,10 +1,12 @@
 """`AttentionCell`: a recurrent cell that attends to a memory at each step.
 
 Keras's `RNN` hands a cell its input and its states, and nothing else. So the memory comes as the
-beginning of the initial state, and leaves it before the loop: `RNN.call` lets every
-`DropoutRNNCell` prepare its dropout masks outside the loop, and shows it the states. There the cell
-takes the memory out, projects its keys and values once, and leaves the states that change. The loop
-then closes over the prepared memory, which is neither copied, masked nor returned with the states.
+beginning of the initial state, and leaves it before the loop: `open` takes it out, projects its
+keys and values once, and leaves the states that change. The loop then closes over the prepared
+memory, which is neither copied, masked nor returned with the states, until `close`.
+
+`AttentionRNN` calls the two around its loop. `keras.layers.RNN` itself has no public hook there,
+but lets every `DropoutRNNCell` prepare its masks outside the loop, and shows it the states.
 """
 
 import keras
@@ -132,7 +134,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
 
         `RNN` copies it when it is made. So the first is None where it depends on the memory.
         """
-        output = None if self.return_attention_scores else self._output_features(_UNKNOWN)
+        output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
         return [[output, *keras.tree.flatten(self.cell.state_size), 1]]
 
     @property
@@ -140,9 +142,18 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         """Features of the output, with the alignments; those of the last memory, if it matters."""
         return self._whole_size(self._scratch.memory_shape or _UNKNOWN)
 
+    def expect_memory(self, shape):
+        """Receives the shape (B, S, D) of the memory, which weights are made for."""
+        self._scratch.memory_shape = tuple(shape)
+
+    def loop_sizes(self, memory_shape):
+        """Features of each state of the loop: the output, the cell's own, the number of steps."""
+        sizes = keras.tree.flatten(self.cell.state_size)
+        return [self._whole_size(memory_shape), *sizes, 1]
+
     def _whole_size(self, shape):
         """Features of the output for a memory of this shape, with the alignments."""
-        size = self._output_features(shape)
+        size = self.output_features(shape)
         if self.return_attention_scores and size is not None:
             size = None if shape[1] is None else size + self.attention.num_heads * shape[1]
         if size is None:
@@ -153,8 +164,8 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             )
         return size
 
-    def _output_features(self, memory_shape):
-        """Features of the output without alignments; None while they depend on the memory."""
+    def output_features(self, memory_shape):
+        """Features of the output without alignments; None where they depend on the memory."""
         if self.attention_dim is not None:
             return self.attention_dim
         if self.mode == "bahdanau" and not self.output_context:
@@ -200,7 +211,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         if self.mode == "bahdanau":
             fed = context
         elif self.input_feeding:
-            fed = self._output_features(shape)
+            fed = self.output_features(shape)
         self._scratch.fed_size = fed
         self._scratch.input_size = input_shape[-1] + fed
         if isinstance(self.cell, keras.layers.Layer) and not self.cell.built:
@@ -301,7 +312,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             )
         for state in states:
             shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
-        self._scratch.memory_shape = tuple(memory.shape)
+        self.expect_memory(memory.shape)
         return memory, states, mask
 
     def _loop_states(self, states, memory):
@@ -318,7 +329,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             output, *states, time = states
             if self.return_attention_scores and output.shape[-1] != size:
                 # The alignments behind the output are those of a memory of another length.
-                features = self._output_features(shape)
+                features = self.output_features(shape)
                 output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
             shapes.check_same("Features of the first state", cell=size, states=output.shape[-1])
             return [output, *states, ops.cast(ops.round(time), "int32")]
@@ -348,22 +359,19 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         alone = type(score).prepare is Score.prepare and type(score).call is Score.call
         return alone and not turned
 
-    # What `RNN` calls outside the loop: before it, and after it
+    # Around the loop
 
-    def get_dropout_mask(self, step_input):
-        self._scratch.batch = step_input.shape[0]
+    def open(self, states):
+        """The states of the loop, of a list that `initial_state` made; the memory leaves it.
 
-    def get_recurrent_dropout_mask(self, states):
-        """Takes the memory out of `states`, in place, and prepares all that the loop closes over.
-
-        `RNN` calls this with the list that `initial_state` made, before its loop.
+        All that the loop closes over is prepared here: keys, values, and what dropout keeps.
         """
+        if self.is_open():
+            return states
         found = isinstance(states, list) and len(states) >= 2
         if not found or len(getattr(states[0], "shape", ())) != 3:
             raise ValueError(_NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
-        shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
-        batch = ops.shape(memory)[0]
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
         if self.attention.dropout:
             # One draw for all steps: a step cannot draw, since JAX traces it only once.
@@ -374,20 +382,39 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             )
             prepared.dropped = prepared.value * noise
         self._scratch.memory = prepared
-        states[:] = self._loop_states(rest, memory)
-        inputs = ops.zeros((batch, self._scratch.input_size), self.compute_dtype)
+        states = self._loop_states(rest, memory)
+        inputs = ops.zeros((ops.shape(memory)[0], self._scratch.input_size), self.compute_dtype)
         _prepare_dropout(self.cell, inputs, self._packed(states[1:-1]))
+        return states
 
-    def reset_dropout_mask(self):
-        for leaf in _leaves(self.cell):
-            if isinstance(leaf, keras_private.DropoutRNNCell):
-                leaf.reset_dropout_mask()
+    def is_open(self):
+        """Whether a memory is prepared for a loop."""
+        return self._scratch.memory is not None
 
-    def reset_recurrent_dropout_mask(self):
+    def close(self):
+        """Lets go of what `open` prepared."""
         self._scratch.memory = None
         for leaf in _leaves(self.cell):
             if isinstance(leaf, keras_private.DropoutRNNCell):
+                leaf.reset_dropout_mask()
                 leaf.reset_recurrent_dropout_mask()
+
+    # What `RNN` calls before its loop, and after it
+
+    def get_dropout_mask(self, step_input):
+        self._scratch.batch = step_input.shape[0]
+
+    def get_recurrent_dropout_mask(self, states):
+        memory = states[0] if isinstance(states, list) and states else None
+        if len(getattr(memory, "shape", ())) == 3:
+            shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
+        states[:] = self.open(states)
+
+    def reset_dropout_mask(self):
+        self.close()
+
+    def reset_recurrent_dropout_mask(self):
+        self.close()
 
     # One step
 
@@ -481,7 +508,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
                 f"Received: return_attention_scores={self.return_attention_scores}"
             )
         shapes.check_same("Features of outputs", cell=self.output_size, outputs=outputs.shape[-1])
-        features = self._output_features(self._scratch.memory_shape)
+        features = self.output_features(self._scratch.memory_shape)
         heads = self.attention.num_heads
         length = (self.output_size - features) // heads
         starts = range(features, self.output_size, length)

@@ -142,21 +142,21 @@ class Decoding:
         """Raises unless a call with a cache has all that it needs, and nothing that it has not."""
         if isinstance(query, (list, tuple)):
             query, given["value"] = query[0], query[1:]
+        layout = kv_cache.layout(cache, self._window())
         heads = self.heads.key_value_heads
-        kv_cache.check(cache, query.shape[0], heads, self.key_dim, self.value_dim)
+        kv_cache.check(cache, layout, query.shape[0], heads, self.key_dim, self.value_dim)
         refused = ["value", "key", "value_mask", "key_mask"]
-        if kv_cache.is_context(cache):
-            self._check_cache(self.heads.why_no_cache)
-        else:
+        if layout.appends:
             self._check_cache(self._why_no_tokens())
             refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
+        else:
+            self._check_cache(self.heads.why_no_cache)
         refused = [name for name in refused if given.get(name) is not None]
         if refused:
             raise ValueError(
                 f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "
                 f"keys, values, their masks and positions. Received also: {', '.join(refused)}"
             )
-        layout = kv_cache.layout(cache, self._window())
         if return_attention_scores and layout.forgets:
             raise ValueError(
                 "Scores are unsupported with a sliding-window cache, which is shorter than the "

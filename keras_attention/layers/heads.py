@@ -67,7 +67,8 @@ class Heads:
 
     def output_shape(self, query_shape, value_shape):
         """The shape of the layer's output."""
-        return (*query_shape[:-1], self.count("query") * self.size("value", value_shape))
+        size = self.size("value", value_shape)
+        return (*query_shape[:-1], None if size is None else self.count("query") * size)
 
     def scores_shape(self, query_shape, value_shape):
         """The shape of the weights that the layer returns."""

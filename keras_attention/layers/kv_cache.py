@@ -8,6 +8,9 @@ sequence that is slot p. Where it is shorter the cache is a ring, which keeps th
 The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
 
+A `Layout` is what a layer sees of either. Another one, with quantized keys for instance, is a class
+in `LAYOUTS` and a function that makes its dictionary.
+
 Heads come before slots, unlike everywhere else: so all that a head has to read for one more token
 lies in one piece, and the matrix products of a step take it as it is.
 """
@@ -19,9 +22,6 @@ import keras
 from keras_attention import shapes
 
 ops = keras.ops
-
-_TOKENS = {"key": "float", "value": "float", "index": "int32"}
-_CONTEXT = {"key": "float", "value": "float", "mask": "bool"}
 
 
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
@@ -36,32 +36,33 @@ def make(batch_size, length, heads, key_dim, value_dim, dtype):
     }
 
 
-def check(cache, batch, heads, key_dim, value_dim):
-    """Raises unless `cache` is of one of the two kinds, for these sizes; None is any size."""
-    given = set(cache) if isinstance(cache, dict) else None
-    kinds = [kind for kind in (_TOKENS, _CONTEXT) if given == set(kind)]
-    if not kinds:
-        received = type(cache).__name__ if given is None else sorted(given)
-        raise ValueError(
-            "`cache` must be what `make_cache` or a call gave, a dict of 'key', 'value' and "
-            "'index', or what `cache_context` gave, of 'key', 'value' and 'mask'. "
-            f"Received: {received}"
-        )
-    length, *_ = (*tuple(cache["key"].shape)[2:3], None)
-    expected = {
-        "key": (batch, heads, length, key_dim),
-        "value": (batch, heads, length, value_dim),
-        "index": (batch,),
-        "mask": (batch, length),
-    }
-    for name, kind in kinds[0].items():
-        found = tuple(cache[name].shape)
-        if len(found) != len(expected[name]) or any(
-            None not in pair and pair[0] != pair[1]
-            for pair in zip(found, expected[name], strict=True)
+def layout(cache, window):
+    """The `Layout` of a cache; `window` is how many tokens a query sees, itself included, or None.
+
+    Raises ValueError where `cache` is none of them.
+    """
+    names = set(cache) if isinstance(cache, dict) else None
+    for kind in LAYOUTS:
+        if names == set(kind.arrays) and kind.fits(cache, window):
+            return kind(window)
+    received = type(cache).__name__ if names is None else sorted(names)
+    raise ValueError(
+        "`cache` must be what `make_cache` or a call gave, a dict of 'key', 'value' and "
+        "'index', or what `cache_context` gave, of 'key', 'value' and 'mask'. "
+        f"Received: {received}"
+    )
+
+
+def check(cache, layout, batch, heads, key_dim, value_dim):
+    """Raises unless the arrays of a cache have these sizes, None being any, and their dtypes."""
+    shapes = layout.shapes(batch, _slots(cache), heads, key_dim, value_dim)
+    for name, kind in layout.arrays.items():
+        found, expected = tuple(cache[name].shape), shapes[name]
+        if len(found) != len(expected) or any(
+            None not in pair and pair[0] != pair[1] for pair in zip(found, expected, strict=True)
         ):
             raise ValueError(
-                f"`cache[{name!r}]` must be of shape {expected[name]}, None being any size. "
+                f"`cache[{name!r}]` must be of shape {expected}, None being any size. "
                 f"Received: {found}"
             )
         dtype = keras.backend.standardize_dtype(cache[name].dtype)
@@ -69,9 +70,14 @@ def check(cache, batch, heads, key_dim, value_dim):
             raise TypeError(f"`cache[{name!r}]` must be of a dtype {kind}. Received: {dtype}")
 
 
+def _slots(cache):
+    """The number of slots as far as it is known, or None."""
+    return (*tuple(cache["key"].shape)[2:3], None)[0]
+
+
 def is_context(cache):
-    """Whether a cache that was checked is what `cache_context` made."""
-    return "mask" in cache
+    """Whether a cache is what `cache_context` made."""
+    return set(cache) == set(Context.arrays)
 
 
 def length(cache):
@@ -135,48 +141,81 @@ class Update(typing.NamedTuple):
     lost: object = None
 
 
-class Context:
-    """The keys and values of cross-attention, which never change."""
+class Layout:
+    """How the arrays of a cache hold keys and values, and what a call makes of them.
 
+    Args:
+        window: how many tokens a query sees, itself included; None for all before it.
+    """
+
+    # The arrays of the dictionary, and what their dtypes have in their names.
+    arrays: typing.ClassVar = {}
     # Whether tokens are appended, and whether some are forgotten again.
     appends = forgets = False
 
+    def __init__(self, window=None):
+        self.window = window
+
+    @classmethod
+    def fits(cls, cache, window):
+        """Whether a cache with these arrays is laid out so."""
+        return True
+
+    def shapes(self, batch, slots, heads, key_dim, value_dim):
+        """The shape of each array, by name."""
+        return {
+            "key": (batch, heads, slots, key_dim),
+            "value": (batch, heads, slots, value_dim),
+            "index": (batch,),
+            "mask": (batch, slots),
+        }
+
     def update(self, cache, key, value, mask, dtype):
-        """An `Update` without new keys and values."""
+        """The `Update` by new keys (B, T, G, K) and values, of which `mask` (B, T) are real.
+
+        Keys and values to attend to are of `dtype`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override `update`")
+
+
+class Context(Layout):
+    """The keys and values of cross-attention, which never change."""
+
+    arrays: typing.ClassVar = {"key": "float", "value": "float", "mask": "bool"}
+
+    def update(self, cache, key, value, mask, dtype):
         value, key = read(cache, dtype)
         return Update(cache, key, value, mask=cache["mask"])
 
 
-class Full:
+class Full(Layout):
     """All tokens so far: that at position p is in slot p."""
 
-    appends, forgets = True, False
+    arrays: typing.ClassVar = {"key": "float", "value": "float", "index": "int32"}
+    appends = True
 
     def update(self, cache, key, value, mask, dtype):
-        """An `Update` by new keys (B, T, G, K) and values, of which `mask` (B, T) are real."""
         lost = overflow(end(cache["index"], ops.shape(key)[1], mask), length(cache))
         cache = append(cache, key, value, mask)
         value, key = read(cache, dtype)
-        # Slots that hold nothing yet are after every query.
-        return Update(cache, key, value, ops.arange(length(cache), dtype="int32"), lost=lost)
+        at = held(cache["index"], length(cache))
+        return Update(cache, key, value, at, at >= 0, lost)
 
 
-class Ring:
-    """The last C tokens: that at position p is in slot p mod C.
+class Ring(Full):
+    """The last C tokens: that at position p is in slot p mod C."""
 
-    Args:
-        window: how many tokens a query sees, itself included.
-    """
+    forgets = True
 
-    appends = forgets = True
-
-    def __init__(self, window):
-        self.window = window
+    @classmethod
+    def fits(cls, cache, window):
+        slots = _slots(cache)
+        # Of slots that a graph does not know, any number may be: a ring is right for all.
+        return window is not None and (slots is None or slots >= window)
 
     def update(self, cache, key, value, mask, dtype):
-        """As `Full.update`."""
         slots, count, lost = length(cache), ops.shape(key)[1], None
-        if cache["key"].shape[2] is None:
+        if _slots(cache) is None:
             # A number of slots that the graph does not know may be too few for a ring.
             after = end(cache["index"], count, mask)
             lost = ops.logical_and(after > slots, slots < self.window)
@@ -199,13 +238,8 @@ class Ring:
         )
 
 
-def layout(cache, window):
-    """What a cache that was checked is laid out as; `window` is how many tokens a query sees."""
-    if is_context(cache):
-        return Context()
-    slots = cache["key"].shape[2]
-    # Of slots that a graph does not know, any number may be: a ring is right for all.
-    return Full() if window is None or (slots is not None and slots < window) else Ring(window)
+# In the order in which they are tried.
+LAYOUTS = [Context, Ring, Full]
 
 
 def append(cache, key, value, mask=None):

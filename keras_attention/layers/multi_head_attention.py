@@ -122,6 +122,7 @@ class MultiHeadAttention(Attention):
         )
         # A public `output_shape` would be what a model's summary prints, the batch axis missing.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
+        self.output_sizes = self._output_shape
         self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)
         self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
@@ -130,11 +131,6 @@ class MultiHeadAttention(Attention):
             reach = self.sliding_window - 1
             self.preset_pattern = patterns.SlidingWindow(reach, reach)
         self.heads = EinsumHeads(self)
-
-    @property
-    def output_sizes(self):
-        """`output_shape`, or None for the query's features."""
-        return self._output_shape
 
     @property
     def output_dense(self):

@@ -1,0 +1,133 @@
+"""`AttentionRNN`: a recurrent layer that takes the memory it attends to in its call."""
+
+import keras
+
+from keras_attention import masks, saving, shapes
+from keras_attention.layers.attention_cell import AttentionCell
+
+
+@saving.register
+class AttentionRNN(keras.layers.RNN):
+    r"""`keras.layers.RNN` of an `AttentionCell`, which takes the memory in its call.
+
+    It computes what `keras.layers.RNN(cell)` does with `cell.initial_state(memory)`: the keys and
+    values of the memory are projected once, before the first step. Masks that the sequence and the
+    memory carry are read.
+
+    Args:
+        cell: an `AttentionCell`.
+        return_sequences: whether the outputs of all steps are returned, or that of the last.
+        return_state: whether the states after the last step are returned too.
+        go_backwards, unroll, zero_output_for_mask: as in `keras.layers.RNN`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        sequences: (B, T, D), what the cell reads.
+        memory: (B, S, D'), what it attends to, such as the outputs of an encoder.
+        initial_state: of the wrapped cell, as its own `RNN` takes them; or all that an earlier call
+            returned with `return_state=True`, to go on from there. None for the cell's own.
+        mask: boolean (B, T), True = a real token; that of `sequences` counts too. A masked step
+            keeps output and states, and is no position.
+        memory_mask: boolean (B, S); that of `memory` counts too.
+        training: whether dropout is applied.
+
+    Returns:
+        (B, T, features), or (B, features) of the last step, carrying the mask of the sequence.
+        Where the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or
+        (B, H, S), of which a masked step repeats those before it; with `return_state=True`, then a
+        list of the states.
+
+    Raises:
+        ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is asked for, or batch sizes
+            differ.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import AttentionCell, AttentionRNN
+    >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))
+    >>> cell = AttentionCell(keras.layers.GRUCell(16), "dot", mode="luong", attention_dim=12)
+    >>> AttentionRNN(cell, return_sequences=True)(x, memory, initial_state=memory[:, -1]).shape
+    (2, 5, 12)
+    """
+
+    def __init__(
+        self,
+        cell,
+        return_sequences=False,
+        return_state=False,
+        go_backwards=False,
+        unroll=False,
+        zero_output_for_mask=False,
+        **kwargs,
+    ):
+        if not isinstance(cell, AttentionCell):
+            raise TypeError(
+                "`cell` must be an AttentionCell. "
+                f"Received: cell={cell!r} (of type {type(cell).__name__})"
+            )
+        if kwargs.pop("stateful", False):
+            raise ValueError(
+                "An AttentionRNN keeps no states between calls: pass those that a call with "
+                "`return_state=True` returned as `initial_state`. Received: stateful=True"
+            )
+        super().__init__(
+            cell,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            unroll=unroll,
+            zero_output_for_mask=zero_output_for_mask,
+            **kwargs,
+        )
+
+    def build(self, sequences_shape, memory_shape, initial_state_shape=None):
+        self.cell.expect_memory(memory_shape)
+        super().build(sequences_shape)
+
+    def call(
+        self,
+        sequences,
+        memory,
+        initial_state=None,
+        mask=None,
+        memory_mask=None,
+        training=False,
+    ):
+        shapes.check_same("Batch sizes", sequences=sequences.shape[0], memory=memory.shape[0])
+        mask = masks.both(
+            masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
+        )
+        start = self.cell.initial_state(memory, initial_state, memory_mask)
+        returned = super().call(sequences, initial_state=start, mask=mask, training=training)
+        output, *states = returned if self.return_state else (returned,)
+        scores = []
+        if self.cell.return_attention_scores:
+            output, scores = self.cell.split(output)
+            scores = [scores]
+        if self.return_sequences:
+            output = masks.carry(output, mask)
+        found = (output, *scores, *states)
+        return found if len(found) > 1 else output
+
+    def inner_loop(self, sequences, initial_state, mask, training=False):
+        try:
+            states = [self.cell.open(initial_state[0])]
+            return super().inner_loop(sequences, states, mask, training)
+        finally:
+            self.cell.close()
+
+    def compute_mask(self, sequences, previous_mask=None):
+        return previous_mask if self.return_sequences else None
+
+    def compute_output_shape(self, sequences_shape, memory_shape, initial_state_shape=None):
+        batch, steps = sequences_shape[:2]
+        steps = (steps,) if self.return_sequences else ()
+        output = (batch, *steps, self.cell.output_features(memory_shape))
+        scores, states = [], []
+        if self.cell.return_attention_scores:
+            scores = [(batch, self.cell.attention.num_heads, *steps, memory_shape[1])]
+        if self.return_state:
+            states = [[(batch, size) for size in self.cell.loop_sizes(memory_shape)]]
+        found = (output, *scores, *states)
+        return found if len(found) > 1 else output

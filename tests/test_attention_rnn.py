@@ -1,0 +1,247 @@
+"""`AttentionRNN`: what `keras.layers.RNN` of an `AttentionCell` computes, by public means."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import Attention, AttentionCell, AttentionRNN, patterns
+from tests.gradients import weight_gradients
+
+layers, ops = keras.layers, keras.ops
+
+# Batch, steps, memory positions, features of the input, the memory and the states, all different.
+B, T, S, D, M, H = 3, 4, 6, 5, 7, 8
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+X, MEMORY, STATE = random(B, T, D), random(B, S, M, seed=1), 0.5 * random(B, H, seed=2)
+MASK = np.arange(T) < np.array([[4], [3], [1]])
+MEMORY_MASK = np.arange(S) < np.array([[6], [4], [1]])
+
+
+def stack():
+    return layers.StackedRNNCells([layers.LSTMCell(H), layers.GRUCell(H)])
+
+
+CELLS = {
+    "bahdanau": lambda: AttentionCell(layers.GRUCell(H), "additive", output_context=True),
+    "luong": lambda: AttentionCell(layers.GRUCell(H), "general", mode="luong", attention_dim=9),
+    "luong, not fed": lambda: AttentionCell(
+        layers.GRUCell(H), "general", mode="luong", input_feeding=False
+    ),
+    "heads, a window, a stack": lambda: AttentionCell(
+        stack(), Attention(2, 3, pattern=patterns.SlidingWindow(2, 2)), attention_dim=9
+    ),
+    "scores": lambda: AttentionCell(
+        layers.GRUCell(H), Attention(2, 3), mode="luong", return_attention_scores=True
+    ),
+}
+every_cell = pytest.mark.parametrize("name", CELLS)
+
+
+def made(name, **kwargs):
+    """An `AttentionRNN` with weights that no zero hides."""
+    layer = AttentionRNN(CELLS[name](), **{"return_sequences": True, **kwargs})
+    layer.build(X.shape, MEMORY.shape)
+    for number, weight in enumerate(layer.trainable_weights):
+        weight.assign(random(*weight.shape, seed=number) / np.sqrt(weight.shape[0]))
+    return layer
+
+
+def by_rnn(layer, x=X, memory=MEMORY, states=None, **kwargs):
+    """The outputs and alignments of Keras's `RNN` around the cell of a layer."""
+    rnn = layers.RNN(layer.cell, return_sequences=layer.return_sequences)
+    start = layer.cell.initial_state(memory, states, mask=MEMORY_MASK)
+    outputs = rnn(x, initial_state=start, mask=ops.convert_to_tensor(MASK), **kwargs)
+    return layer.cell.split(outputs) if layer.cell.return_attention_scores else (outputs,)
+
+
+def each(returned):
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+@every_cell
+@pytest.mark.parametrize("sequences", [True, False])
+def test_it_is_the_rnn_of_its_cell(name, sequences):
+    layer = made(name, return_sequences=sequences)
+    found = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
+    expected = by_rnn(layer)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6, atol=1e-6)
+
+
+def test_it_starts_from_states():
+    layer = made("luong")
+    found = layer(X, MEMORY, initial_state=STATE, mask=MASK, memory_mask=MEMORY_MASK)
+    (expected,) = by_rnn(layer, states=[STATE])
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-6, atol=1e-6)
+    assert np.abs(numpy(found - layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))).max() > 0.01
+
+
+@every_cell
+def test_keras_s_private_hook_is_not_needed(name, monkeypatch):
+    layer = made(name)
+    with_hook = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
+    for hook in ("_maybe_config_dropout_masks", "_maybe_reset_dropout_masks"):
+        monkeypatch.setattr(layers.RNN, hook, lambda *_: None)
+    without = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
+    for one, other in zip(with_hook, without, strict=True):
+        np.testing.assert_array_equal(numpy(one), numpy(other))
+
+
+def test_dropout_without_the_hook_is_one_draw_for_a_sequence(monkeypatch):
+    for hook in ("_maybe_config_dropout_masks", "_maybe_reset_dropout_masks"):
+        monkeypatch.setattr(layers.RNN, hook, lambda *_: None)
+    cell = AttentionCell(
+        layers.GRUCell(H, dropout=0.5), Attention(dropout=0.5), output_context=True
+    )
+    # Without positions, and each step alike: what differs between steps is drawn for each.
+    memory = np.ones((B, S, H), "float32")
+    layer = AttentionRNN(cell, return_sequences=True)
+    found = numpy(layer(np.zeros((B, T, D), "float32"), memory, training=True))[..., :H]
+    assert np.abs(found - found[:, :1]).max() < 1e-6
+    assert len(np.unique(found.round(4))) > 1
+    again = numpy(layer(np.zeros((B, T, D), "float32"), memory, training=True))[..., :H]
+    assert np.abs(found - again).max() > 0.1
+
+
+@every_cell
+def test_gradients_are_those_of_the_rnn(name):
+    layer = made(name)
+
+    def of(function):
+        return weight_gradients(layer, lambda: ops.sum(ops.square(each(function())[0])))[0]
+
+    found = of(lambda: layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
+    for one, other in zip(found, of(lambda: by_rnn(layer)), strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-4, atol=1e-5)
+
+
+def test_masks_that_inputs_carry():
+    layer = made("luong")
+    words = np.where(MASK, np.arange(1, T + 1), 0), np.where(MEMORY_MASK, np.arange(1, S + 1), 0)
+    x, memory = (
+        layers.Embedding(10, size, mask_zero=True, embeddings_initializer="normal")(
+            ops.convert_to_tensor(ids)
+        )
+        for ids, size in zip(words, (D, M), strict=True)
+    )
+    found = layer(x, memory)
+    expected = layer(numpy(x), numpy(memory), mask=MASK, memory_mask=MEMORY_MASK)
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(numpy(found._keras_mask), MASK)
+    last = made("luong", return_sequences=False)(x, memory)
+    assert getattr(last, "_keras_mask", None) is None
+
+
+@every_cell
+def test_it_goes_on_from_its_states(name):
+    layer = made(name, return_state=True)
+    whole, *_, end = layer(X, MEMORY)
+    first, *_, states = layer(X[:, :2], MEMORY)
+    second, *_, after = layer(X[:, 2:], MEMORY, initial_state=states)
+    parts = np.concatenate([numpy(first), numpy(second)], axis=1)
+    np.testing.assert_allclose(parts, numpy(whole), rtol=1e-6, atol=1e-6)
+    for one, other in zip(end, after, strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6, atol=1e-6)
+
+
+@every_cell
+@pytest.mark.parametrize("sequences", [True, False])
+def test_symbols_have_the_shapes_of_arrays(name, sequences):
+    layer = made(name, return_sequences=sequences, return_state=True)
+    found = keras.tree.flatten(layer(X, MEMORY))
+    symbols = keras.tree.flatten(layer(keras.Input((None, D)), keras.Input((S, M))))
+    assert len(found) == len(symbols)
+    for array, symbol in zip(found, symbols, strict=True):
+        shape = tuple(symbol.shape)
+        assert len(shape) == len(array.shape) and shape[0] is None
+        assert all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+
+
+@every_cell
+def test_a_saved_model_gives_the_same(name, tmp_path):
+    length = S if name == "scores" else None
+    source, before = keras.Input((length,), dtype="int32"), keras.Input((None,), dtype="int32")
+    memory = layers.Embedding(10, M, mask_zero=True)(source)
+    x = layers.Embedding(10, D, mask_zero=True)(before)
+    model = keras.Model(
+        [source, before],
+        each(AttentionRNN(CELLS[name](), return_sequences=True, name="decoder")(x, memory)),
+    )
+    ids = np.random.default_rng(0).integers(1, 10, (B, S)), np.array([[1, 2, 3, 0]] * B)
+    expected = model.predict(ids, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for one, other in zip(loaded.predict(ids, verbose=0), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+    config = model.get_layer("decoder").get_config()
+    again = AttentionRNN.from_config(copy.deepcopy(config)).get_config()
+    assert again.pop("cell")["config"] == config.pop("cell")["config"]
+    assert again == config
+
+
+def test_steps_are_counted_beyond_what_bfloat16_can_count():
+    steps = 300
+    layer = AttentionRNN(
+        AttentionCell(
+            layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
+            Attention(pattern=patterns.SlidingWindow(0, 0), dtype="bfloat16"),
+            output_context=True,
+            dtype="bfloat16",
+        ),
+        return_sequences=True,
+        dtype="bfloat16",
+    )
+    memory = np.random.default_rng(0).integers(0, 2, (1, steps, 8)).astype("float32")
+    output = numpy(ops.cast(layer(np.zeros((1, steps, 2), "float32"), memory), "float32"))
+    np.testing.assert_array_equal(output[..., :8], memory)
+
+
+def test_an_error_in_a_step_leaves_no_memory_behind():
+    class Failing(layers.GRUCell):
+        failing = True
+
+        def call(self, inputs, states, training=False):
+            if self.failing:
+                raise RuntimeError("a step failed")
+            return super().call(inputs, states, training=training)
+
+    inner = Failing(H)
+    layer = AttentionRNN(AttentionCell(inner, "general"))
+    with pytest.raises(RuntimeError, match="a step failed"):
+        layer(X, MEMORY)
+    assert not layer.cell.is_open()
+    inner.failing = False
+    assert layer(X, MEMORY[:, :2]).shape == (B, H)
+
+
+@pytest.mark.parametrize("jit", [False, "auto"])
+def test_it_trains_in_a_model(jit):
+    source, x = keras.Input((None, M)), keras.Input((None, D))
+    cell = AttentionCell(layers.GRUCell(H), "additive", mode="luong", attention_dim=4)
+    model = keras.Model([source, x], AttentionRNN(cell, return_sequences=True)(x, source))
+    model.compile("adam", "mse", jit_compile=jit)
+    target = random(B, T, 4, seed=5)
+    first = model.evaluate([MEMORY, X], target, verbose=0)
+    model.fit([MEMORY, X], target, epochs=20, verbose=0)
+    assert model.evaluate([MEMORY, X], target, verbose=0) < first
+
+
+def test_what_it_refuses():
+    with pytest.raises(TypeError, match="`cell` must be an AttentionCell"):
+        AttentionRNN(layers.GRUCell(4))
+    with pytest.raises(ValueError, match=r"keeps no states between calls.*stateful=True"):
+        AttentionRNN(CELLS["luong"](), stateful=True)
+    with pytest.raises(ValueError, match="Batch sizes"):
+        made("luong")(X, MEMORY[:2])
