@@ -7,7 +7,7 @@ from keras_attention.layers.attention_cell import AttentionCell
 
 
 @saving.register
-class AttentionRNN(keras.layers.RNN):
+class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     r"""`keras.layers.RNN` of an `AttentionCell`, which takes the memory in its call.
 
     It computes what `keras.layers.RNN(cell)` does with `cell.initial_state(memory)`: the keys and
@@ -61,6 +61,7 @@ class AttentionRNN(keras.layers.RNN):
         zero_output_for_mask=False,
         **kwargs,
     ):
+        cell = saving.deserialize(cell)
         if not isinstance(cell, AttentionCell):
             raise TypeError(
                 "`cell` must be an AttentionCell. "
@@ -80,6 +81,11 @@ class AttentionRNN(keras.layers.RNN):
             zero_output_for_mask=zero_output_for_mask,
             **kwargs,
         )
+
+    @classmethod
+    def from_config(cls, config):
+        # `RNN` reads the cell itself, and takes it out of the dictionary.
+        return super(saving.ConfigurableLayer, cls).from_config(dict(config))
 
     def build(self, sequences_shape, memory_shape, initial_state_shape=None):
         self.cell.expect_memory(memory_shape)

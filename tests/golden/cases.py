@@ -477,6 +477,33 @@ of_cell(
 )
 
 
+def of_rnn(name, cell, **arguments):
+    def model():
+        x, memory = symbols(8, 6)
+        if cell.get("return_attention_scores"):
+            memory = keras.Input((S, 6))
+        if arguments.get("unroll"):
+            x = keras.Input((T, 8))
+        attends = ka.AttentionCell(keras.layers.GRUCell(8), "general", **cell)
+        rnn = ka.AttentionRNN(attends, **arguments)
+        seen = keras.layers.Masking()(memory)
+        return keras.Model([x, memory], keras.tree.flatten(rnn(keras.layers.Masking()(x), seen)))
+
+    CASES[name] = Case(model, vectors(8, 6), since="0.2.0")
+
+
+of_rnn("rnn", {"mode": "luong", "attention_dim": 6})
+of_rnn(
+    "rnn-options",
+    {"output_context": True, "return_attention_scores": True},
+    return_sequences=True,
+    return_state=True,
+    go_backwards=True,
+    unroll=True,
+    zero_output_for_mask=True,
+)
+
+
 # Calls with more than sequences
 
 
