@@ -42,6 +42,13 @@ def constructor_arguments(cls, stop=object):
     return [name for name in names if name not in fixed]
 
 
+def forwarded(arguments, *own):
+    """What a constructor passes on to its base: its `locals()`, but for its `own` arguments."""
+    arguments = dict(arguments)
+    left_out = ("self", "__class__", "kwargs", *own)
+    return {n: x for n, x in arguments.items() if n not in left_out} | arguments["kwargs"]
+
+
 def check_free(cls, arguments):
     """Raises where `arguments` name one that the preset `cls` fixes."""
     for name in getattr(cls, "_fixed_arguments", ()):

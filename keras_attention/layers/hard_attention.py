@@ -76,28 +76,8 @@ class HardAttention(Attention):
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
             normalization=normalizations.Hard(gradient, temperature),
-            score=score,
-            pattern=pattern,
-            position=position,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
+            **saving.forwarded(locals(), "gradient", "temperature"),
         )
         self.gradient = self.normalization.gradient
         self.temperature = self.normalization.temperature

@@ -83,31 +83,8 @@ class LocalAttention(Attention):
         scores_regularizer=None,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            score=score,
-            normalization=normalization,
-            pattern=pattern,
-            position=position,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            use_sink=use_sink,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
-        )
+        own = ("window", "mode", "units", "centre_initializer")
+        super().__init__(**saving.forwarded(locals(), "own", *own))
         self.window = shapes.check_count("window", window)
         self.mode = shapes.check_choice("mode", mode, MODES)
         self.units = shapes.check_count("units", units, optional=True)

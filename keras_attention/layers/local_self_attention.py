@@ -71,32 +71,7 @@ class LocalSelfAttention(SelfAttention):
         scores_regularizer=None,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            causal,
-            score=score,
-            normalization=normalization,
-            pattern=pattern,
-            position=position,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            use_sink=use_sink,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
-        )
+        super().__init__(**saving.forwarded(locals(), "neighbors", "rate"))
         self.neighbors = shapes.check_count("neighbors", neighbors)
         self.rate = shapes.check_count("rate", rate)
         reach = self.neighbors * self.rate
@@ -168,32 +143,7 @@ class AtrousSelfAttention(SelfAttention):
         scores_regularizer=None,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            causal,
-            score=score,
-            normalization=normalization,
-            pattern=pattern,
-            position=position,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            use_sink=use_sink,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
-        )
+        super().__init__(**saving.forwarded(locals(), "rate"))
         self.rate = shapes.check_count("rate", rate)
         self.preset_pattern = patterns.every(self.preset_pattern, patterns.Dilated(self.rate))
 
@@ -263,31 +213,6 @@ class SparseSelfAttention(SelfAttention):
         scores_regularizer=None,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            causal,
-            score=score,
-            normalization=normalization,
-            pattern=pattern,
-            position=position,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            use_sink=use_sink,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
-        )
+        super().__init__(**saving.forwarded(locals(), "rate"))
         self.rate = shapes.check_count("rate", rate)
         self.preset_pattern = patterns.every(self.preset_pattern, patterns.Strided(self.rate))

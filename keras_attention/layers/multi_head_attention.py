@@ -95,31 +95,8 @@ class MultiHeadAttention(Attention):
         **kwargs,
     ):
         shapes.check_count("key_dim", key_dim)
-        super().__init__(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            score=score,
-            normalization=normalization,
-            pattern=pattern,
-            position=position,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            use_sink=use_sink,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
-        )
+        own = ("output_shape", "attention_axes", "sliding_window", "flash_attention", "use_gate")
+        super().__init__(**saving.forwarded(locals(), "own", *own))
         # A public `output_shape` would be what a model's summary prints, the batch axis missing.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
         self.output_sizes = self._output_shape

@@ -76,40 +76,15 @@ class RelativePositionAttention(Attention):
         **kwargs,
     ):
         saving.check_free(type(self), kwargs)
-        position = positions.Shaw(
-            max_distance,
-            use_values=use_values,
-            per_head=per_head,
-            embeddings_initializer=embeddings_initializer,
-            embeddings_regularizer=embeddings_regularizer,
-            embeddings_constraint=embeddings_constraint,
-            name="shaw",
-        )
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            position=position,
-            score=score,
-            normalization=normalization,
-            pattern=pattern,
-            dropout=dropout,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            logit_soft_cap=logit_soft_cap,
-            use_sink=use_sink,
-            scores_regularizer=scores_regularizer,
-            **kwargs,
-        )
+        of_shaw = {
+            "use_values": use_values,
+            "per_head": per_head,
+            "embeddings_initializer": embeddings_initializer,
+            "embeddings_regularizer": embeddings_regularizer,
+            "embeddings_constraint": embeddings_constraint,
+        }
+        position = positions.Shaw(max_distance, name="shaw", **of_shaw)
+        super().__init__(**saving.forwarded(locals(), "of_shaw", "max_distance", *of_shaw))
         self.max_distance = position.max_distance
         self.use_values = position.use_values
         self.per_head = position.per_head
