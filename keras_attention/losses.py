@@ -1,9 +1,12 @@
 """Losses for training models of sequences."""
 
+from __future__ import annotations
+
 import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
+from keras_attention.hints import Tensor
 
 ops = keras.ops
 
@@ -67,17 +70,19 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     def __init__(
         self,
-        label_smoothing=0.1,
-        ignore=0,
-        reduction="sum_over_batch_size",
-        name="smoothed_crossentropy",
+        label_smoothing: float = 0.1,
+        ignore: int | None = 0,
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "smoothed_crossentropy",
     ):
         # Keras casts targets and logits to the loss's dtype: float32 holds all tokens below 2²⁴.
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = shapes.check_rate("label_smoothing", label_smoothing)
         self.ignore = shapes.check_integer("ignore", ignore)
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         if sample_weight is not None:
             sample_weight = _for_each_token(
                 ops.convert_to_tensor(y_true), ops.convert_to_tensor(sample_weight)
@@ -91,7 +96,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         reduced = self.reduction not in (None, "none")
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if len(y_pred.shape) != len(y_true.shape) + 1 or not _go_together(y_true, y_pred):
             raise ValueError(
                 "`y_pred` must be logits with the axes of the integer targets `y_true` and one "

@@ -1,5 +1,7 @@
 """`check_masks`: which layer of a model drops a mask on its way to a layer that would use it."""
 
+from __future__ import annotations
+
 import inspect
 import warnings
 from typing import NamedTuple
@@ -22,12 +24,12 @@ class LostMask(NamedTuple):
     """A layer or operation that drops a mask, and who would have used it."""
 
     layer: str
-    mask_of: tuple
-    reaches: tuple
+    mask_of: tuple[str, ...]
+    reaches: tuple[str, ...]
     message: str
 
 
-def check_masks(model, length=64):
+def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
     """Finds the layers of a model that drop a mask which a later layer would have used.
 
     `Embedding(mask_zero=True)`, `Masking` and others make a mask of padding. Each layer hands the

@@ -17,10 +17,16 @@ broadcasting to (B, H, T, S); the kernel sets the weights of masked keys to exac
 (2, 5, 8)
 """
 
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Config, Seed, Tensor
 from keras_attention.kernels.sparsemax import sparsemax
+from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -33,7 +39,8 @@ __all__ = [
     "get",
 ]
 
-GRADIENTS = ("straight_through", "reinforce")
+Gradient = Literal["straight_through", "reinforce"]
+GRADIENTS = get_args(Gradient)
 
 
 class Normalization(saving.Configurable):
@@ -57,11 +64,13 @@ class Normalization(saving.Configurable):
     # Whether it has the log-probability of a choice, without which it has no gradient.
     has_log_probability = False
 
-    def normalize(self, scores, mask):
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Weights of the same shape as `scores`."""
         raise TypeError(f"{type(self).__name__} must implement `normalize(self, scores, mask)`.")
 
-    def into_spec(self, spec, training=False, seed=None):
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
         """The `AttentionSpec` with this normalization."""
         return spec.replace(normalization=self.normalize)
 
@@ -77,10 +86,12 @@ class Softmax(Normalization):
     array([0.57, 0.35, 0.08], dtype=float32)
     """
 
-    def into_spec(self, spec, training=False, seed=None):
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
         return spec.replace(normalization=None)
 
-    def normalize(self, scores, mask):
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return ops.softmax(scores, axis=-1)
 
 
@@ -95,7 +106,7 @@ class Sigmoid(Normalization):
     array([0.88, 0.82, 0.5 ], dtype=float32)
     """
 
-    def normalize(self, scores, mask):
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return ops.sigmoid(scores)
 
 
@@ -113,7 +124,7 @@ class Sparsemax(Normalization):
     array([0.75, 0.25, 0.  ], dtype=float32)
     """
 
-    def normalize(self, scores, mask):
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return sparsemax(scores, mask)
 
 
@@ -141,19 +152,21 @@ class Hard(Normalization):
 
     random = True
 
-    def __init__(self, gradient="straight_through", temperature=1.0):
+    def __init__(self, gradient: Gradient = "straight_through", temperature: float = 1.0):
         self.gradient = shapes.check_choice("gradient", gradient, GRADIENTS)
         self.temperature = shapes.check_number("temperature", temperature, above=0)
 
     @property
-    def has_log_probability(self):
+    def has_log_probability(self) -> bool:
         """Whether the gradient is "reinforce"."""
         return self.gradient == "reinforce"
 
-    def normalize(self, scores, mask):
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return _one_hot(scores)
 
-    def into_spec(self, spec, training=False, seed=None):
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
         seed = seed if training else None
         return spec.replace(normalization=lambda scores, mask: self._choose(scores, mask, seed))
 
@@ -195,7 +208,11 @@ def _one_hot(scores):
 BUILTIN = {"softmax": Softmax, "sigmoid": Sigmoid, "sparsemax": Sparsemax, "hard": Hard}
 
 
-def get(normalization):
+# What the slot may be given: an object, its saved config, or a name.
+NormalizationLike: TypeAlias = Normalization | Config | str
+
+
+def get(normalization: NormalizationLike) -> Normalization:
     """The normalization that the argument names: an object, its saved config, or a string.
 
     >>> from keras_attention import normalizations

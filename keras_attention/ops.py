@@ -1,37 +1,42 @@
 """Functional API: attention of arrays, with no weights and no layer."""
 
+from __future__ import annotations
+
 import inspect
 import types
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 
 from keras_attention import inputs, kernels, masks, normalizations, patterns, scores, shapes
+from keras_attention.hints import Seed, Tensor, Tensors
 from keras_attention.spec import AttentionSpec, Positions
 
 __all__ = ["attend", "explain", "mask", "merge"]
 
 
 def attend(
-    query,
-    key,
-    value,
-    mask=None,
-    bias=None,
-    pattern=None,
-    score="scaled_dot",
-    normalization="softmax",
-    offset=0,
-    dropout=0.0,
-    seed=None,
-    return_attention_scores=False,
-    kernel="auto",
-    logit_soft_cap=None,
-    sink=None,
-    query_positions=None,
-    key_positions=None,
-    segment_ids=None,
-    return_lse=False,
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    pattern: patterns.PatternLike | None = None,
+    score: scores.ScoreLike = "scaled_dot",
+    normalization: normalizations.NormalizationLike = "softmax",
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    seed: Seed = None,
+    return_attention_scores: bool = False,
+    kernel: str = "auto",
+    logit_soft_cap: float | None = None,
+    sink: Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    segment_ids: Sequence[Tensor] | None = None,
+    return_lse: bool = False,
+) -> Tensors:
     r"""Attention of `query` over `key` and `value`, heads already made.
 
     `softmax(score(query, key) + bias) · value`, over the keys that `mask` and `pattern` allow.
@@ -90,7 +95,7 @@ def attend(
     return tuple(returned) if len(returned) > 1 else result.output
 
 
-def explain(query, key, value, **arguments):
+def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
     """Which kernel `attend` would run with these arguments, and why: one sentence.
 
     >>> import keras
@@ -104,7 +109,7 @@ def explain(query, key, value, **arguments):
     return f"{name}: {reason}"
 
 
-def mask(query, key, value, **arguments):
+def mask(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor | None:
     """The mask that `attend` would apply with these arguments, from all that makes it.
 
     Masks, pattern and segments together: a boolean array that broadcasts to (B, H, T, S), or None
@@ -122,7 +127,7 @@ def mask(query, key, value, **arguments):
     return kernels.semantics.mask(spec)
 
 
-def merge(results):
+def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
     """One attention from several over different keys, exactly: `[(output, lse), …]`.
 
     Each is what `attend(…, return_lse=True)` gave for the same queries and a part of the keys. With

@@ -17,14 +17,19 @@ A custom pattern is a subclass with one method:
 (True, False)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 import re
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Config, Tensor
 
 ops = keras.ops
 
@@ -82,25 +87,25 @@ class Pattern(saving.Configurable):
     (Before(distance=2) & Causal())
     """
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         """Boolean array: may the query at position `i` attend to the key at position `j`?"""
         raise TypeError(f"{type(self).__name__} must implement `attends(self, i, j)`.")
 
-    def span(self):
+    def span(self) -> Span:
         """How far queries see at most, a `Span`: a promise that kernels save work by.
 
         Unbounded, unless a subclass knows better.
         """
         return Span()
 
-    def parts(self):
+    def parts(self) -> list[Pattern]:
         """Patterns that attend to no pair twice, and together to those of this one.
 
         Each may be bounded where their union is not.
         """
         return [self]
 
-    def __call__(self, query_positions, key_positions):
+    def __call__(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Asks about every pair: (..., T) and (..., S) positions give a (..., T, S) boolean array.
 
         Two plain numbers, or any two arrays without a last axis, are one pair.
@@ -118,13 +123,13 @@ class Pattern(saving.Configurable):
             allowed = ops.logical_and(allowed, ops.logical_or(ops.equal(i, i), ops.equal(j, j)))
         return allowed
 
-    def __and__(self, other):
+    def __and__(self, other: Pattern) -> And:
         return And([self, other]) if isinstance(other, Pattern) else NotImplemented
 
-    def __or__(self, other):
+    def __or__(self, other: Pattern) -> Or:
         return Or([self, other]) if isinstance(other, Pattern) else NotImplemented
 
-    def __invert__(self):
+    def __invert__(self) -> Not:
         return Not(self)
 
     def __bool__(self):
@@ -148,10 +153,10 @@ class Causal(Pattern):
            [1, 1, 1, 1]])
     """
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.less_equal(j, i)
 
-    def span(self):
+    def span(self) -> Span:
         return Span(None, 0, by_distance=True, exact=True)
 
 
@@ -174,16 +179,16 @@ class SlidingWindow(Pattern):
            [0, 0, 1, 1]])
     """
 
-    def __init__(self, left, right):
+    def __init__(self, left: int, right: int):
         self.left = shapes.check_count("left", left, 0)
         self.right = shapes.check_count("right", right, 0)
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.logical_and(
             ops.greater_equal(j, i - self.left), ops.less_equal(j, i + self.right)
         )
 
-    def span(self):
+    def span(self) -> Span:
         return Span(self.left, self.right, by_distance=True)
 
 
@@ -200,13 +205,13 @@ class Dilated(Pattern):
            [0, 1, 0, 1]])
     """
 
-    def __init__(self, rate):
+    def __init__(self, rate: int):
         self.rate = shapes.check_count("rate", rate)
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.equal(ops.mod(i - j, self.rate), 0)
 
-    def span(self):
+    def span(self) -> Span:
         return Span(rate=self.rate, by_distance=True)
 
 
@@ -222,19 +227,19 @@ class Strided(Pattern):
     [0, 3, 6, 7, 8, 9]
     """
 
-    def __init__(self, rate):
+    def __init__(self, rate: int):
         self.rate = shapes.check_count("rate", rate)
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         distance = i - j
         return ops.logical_or(
             ops.equal(ops.mod(distance, self.rate), 0), ops.less(ops.abs(distance), self.rate)
         )
 
-    def span(self):
+    def span(self) -> Span:
         return Span(by_distance=True)
 
-    def parts(self):
+    def parts(self) -> list[Pattern]:
         near = SlidingWindow(self.rate - 1, self.rate - 1)
         return [near, Dilated(self.rate) & ~near]
 
@@ -253,10 +258,10 @@ class Prefix(Pattern):
            [1, 1, 1, 1]])
     """
 
-    def __init__(self, length):
+    def __init__(self, length: int):
         self.length = shapes.check_count("length", length)
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.less(j, self.length + 0 * i)
 
 
@@ -273,13 +278,13 @@ class Block(Pattern):
            [0, 0, 1, 1]])
     """
 
-    def __init__(self, size):
+    def __init__(self, size: int):
         self.size = shapes.check_count("size", size)
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.equal(ops.floor_divide(i, self.size), ops.floor_divide(j, self.size))
 
-    def span(self):
+    def span(self) -> Span:
         return Span(self.size - 1, self.size - 1)
 
 
@@ -321,7 +326,7 @@ class _Combination(Pattern):
 
     symbol = None
 
-    def __init__(self, patterns):
+    def __init__(self, patterns: Sequence[Pattern]):
         if not isinstance(patterns, (list, tuple)):
             raise TypeError(
                 f"`patterns` of {type(self).__name__} must be a list of patterns. "
@@ -359,10 +364,10 @@ class And(_Combination):
 
     symbol = "&"
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return functools.reduce(ops.logical_and, [_asked(part, i, j) for part in self.patterns])
 
-    def span(self):
+    def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
         return Span(
             _bound(min, [span.left for span in spans if span.left is not None]),
@@ -371,7 +376,7 @@ class And(_Combination):
             all(span.by_distance for span in spans),
         )
 
-    def parts(self):
+    def parts(self) -> list[Pattern]:
         found = [[]]
         for pattern in self.patterns:
             parts = pattern.parts()
@@ -393,10 +398,10 @@ class Or(_Combination):
 
     symbol = "|"
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return functools.reduce(ops.logical_or, [_asked(part, i, j) for part in self.patterns])
 
-    def span(self):
+    def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
         lefts, rights = [span.left for span in spans], [span.right for span in spans]
         return Span(
@@ -416,17 +421,17 @@ class Not(Pattern):
     [6, 7, 8, 9]
     """
 
-    def __init__(self, pattern):
+    def __init__(self, pattern: Pattern):
         if not isinstance(pattern, Pattern):
             raise TypeError(f"Expected a pattern. Received: {pattern!r}")
         self.pattern = pattern
         self.depth = _depth([pattern])
         saving.check_depth("Not", self.depth)
 
-    def attends(self, i, j):
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.logical_not(_asked(self.pattern, i, j))
 
-    def span(self):
+    def span(self) -> Span:
         return Span(by_distance=self.pattern.span().by_distance)
 
     def __repr__(self):
@@ -437,7 +442,7 @@ def _bound(choose, bounds):
     return choose(bounds) if bounds else None
 
 
-def every(*patterns):
+def every(*patterns: Pattern | None) -> Pattern | None:
     """All of the patterns that are not None, under `&`; None where there are none."""
     patterns = [pattern for pattern in patterns if pattern is not None]
     if len(patterns) < 2:
@@ -448,7 +453,11 @@ def every(*patterns):
 BUILTIN = {"causal": Causal}
 
 
-def get(pattern):
+# What the slot may be given: an object, its saved config, or a name.
+PatternLike: TypeAlias = Pattern | Config | str
+
+
+def get(pattern: PatternLike | None) -> Pattern | None:
     """The pattern that `pattern` names: a pattern, its saved config, "causal" or None.
 
     >>> from keras_attention import patterns

@@ -16,9 +16,14 @@ layer would return them but in float32, and the boolean mask (or None), both bro
 ((2, 5, 8), 1)
 """
 
+from __future__ import annotations
+
+from typing import TypeAlias
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Config, Tensor
 
 ops = keras.ops
 
@@ -43,7 +48,7 @@ class Regularizer(saving.Configurable):
     True
     """
 
-    def __call__(self, weights, mask):
+    def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         """The loss, a number. Rows without keys have weights of zero."""
         raise TypeError(f"{type(self).__name__} must implement `__call__(self, weights, mask)`.")
 
@@ -67,11 +72,11 @@ class DoublyStochastic(Regularizer):
     2.0
     """
 
-    def __init__(self, factor=1.0, target=1.0):
+    def __init__(self, factor: float = 1.0, target: float | None = 1.0):
         self.factor = shapes.check_number("factor", factor, above=0)
         self.target = shapes.check_number("target", target, above=0, optional=True)
 
-    def __call__(self, weights, mask):
+    def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         received = ops.sum(weights, axis=-2)
         seen, queries = ops.ones_like(received), ops.ones_like(ops.sum(weights, axis=-1))
         if mask is not None:
@@ -105,10 +110,10 @@ class Entropy(Regularizer):
     0.3466
     """
 
-    def __init__(self, factor=1.0):
+    def __init__(self, factor: float = 1.0):
         self.factor = shapes.check_number("factor", factor)
 
-    def __call__(self, weights, mask):
+    def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         positive = weights > 0
         logs = ops.log(ops.where(positive, weights, ops.ones_like(weights)))
         entropy = -ops.sum(weights * logs, axis=-1)
@@ -127,7 +132,11 @@ def _mean(array, counted):
 BUILTIN = {"doubly_stochastic": DoublyStochastic, "entropy": Entropy}
 
 
-def get(regularizer):
+# What the slot may be given: an object, its saved config, or a name.
+RegularizerLike: TypeAlias = Regularizer | Config | str
+
+
+def get(regularizer: RegularizerLike | None) -> Regularizer | None:
     """The regularizer that the argument names: an object, its saved config, a string or None.
 
     >>> from keras_attention import regularizers

@@ -1,8 +1,11 @@
 """Schedules of the learning rate."""
 
+from __future__ import annotations
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
 
 ops = keras.ops
 
@@ -44,12 +47,12 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     >>> optimizer = keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9)
     """
 
-    def __init__(self, dim, warmup_steps, scale=1.0):
+    def __init__(self, dim: int, warmup_steps: int, scale: float = 1.0):
         self.dim = shapes.check_count("dim", dim)
         self.warmup_steps = shapes.check_count("warmup_steps", warmup_steps)
         self.scale = shapes.check_number("scale", scale, above=0)
 
-    def __call__(self, step):
+    def __call__(self, step: int | Tensor) -> Tensor:
         step = ops.maximum(ops.cast(step, "float32"), 1.0)
         factor = self.scale * self.dim**-0.5
         return factor * ops.minimum(ops.rsqrt(step), step * self.warmup_steps**-1.5)

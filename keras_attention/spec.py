@@ -5,8 +5,12 @@ Layers and `ops.attend` make an `AttentionSpec`, every kernel reads it, and give
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import keras
+
+from keras_attention.hints import Seed, Tensor
 
 ops = keras.ops
 
@@ -19,10 +23,10 @@ class Positions:
     queries stand at `offset`, `offset` + 1, …, the same in each row, and keys at 0, 1, ….
     """
 
-    query: object
-    key: object
+    query: Tensor
+    key: Tensor
     consecutive: bool
-    offset: object = 0
+    offset: int | Tensor = 0
 
     @classmethod
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
@@ -65,8 +69,8 @@ class PositionBias:
         by_distance: whether the positions matter by their distance j − i alone.
     """
 
-    function: object
-    arrays: tuple = ()
+    function: Callable[..., Tensor]
+    arrays: tuple[Tensor, ...] = ()
     by_distance: bool = False
 
     def __call__(self, query, key):
@@ -108,22 +112,22 @@ class AttentionSpec:
     """
 
     scale: float = 1.0
-    score: object = None
-    relative_keys: object = None
-    relative_values: object = None
+    score: Callable[[Tensor, Tensor], Tensor] | None = None
+    relative_keys: Tensor | None = None
+    relative_values: Tensor | None = None
     relative_near: bool = False
     logit_soft_cap: float | None = None
-    biases: tuple = ()
-    position_biases: tuple = ()
-    masks: tuple = ()
-    pattern: object = None
-    segment_ids: tuple | None = None
+    biases: tuple[Tensor, ...] = ()
+    position_biases: tuple[PositionBias, ...] = ()
+    masks: tuple[Tensor, ...] = ()
+    pattern: Any = None
+    segment_ids: tuple[Tensor, Tensor] | None = None
     positions: Positions | None = None
-    sink: object = None
-    normalization: object = None
-    gain: object = None
+    sink: Tensor | None = None
+    normalization: Callable[[Tensor, Tensor | None], Any] | None = None
+    gain: Tensor | None = None
     dropout: float = 0.0
-    seed: object = None
+    seed: Seed = None
     return_weights: bool = False
     return_lse: bool = False
 
@@ -171,12 +175,12 @@ class AttentionResult:
         log_probability: that of the keys chosen by hard attention, (B, H, T), where a layer asked.
     """
 
-    output: object
-    lse: object = None
-    weights: object = None
-    has_keys: object = None
-    mask: object = None
-    log_probability: object = None
+    output: Tensor
+    lse: Tensor | None = None
+    weights: Tensor | None = None
+    has_keys: Tensor | None = None
+    mask: Tensor | None = None
+    log_probability: Tensor | None = None
 
     def replace(self, **changes):
         """The same but for `changes`."""

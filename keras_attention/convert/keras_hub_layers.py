@@ -1,5 +1,7 @@
 """`from_keras_hub`: the Transformer blocks and the positions of KerasHub (once KerasNLP)."""
 
+from __future__ import annotations
+
 import keras
 
 from keras_attention.convert import reading
@@ -11,7 +13,7 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.positions import Rotary
 
 
-def from_keras_hub(layer):
+def from_keras_hub(layer: keras.Layer) -> keras.Layer:
     r"""A layer of this package that computes what a layer of `keras_hub.layers` does.
 
     | `keras_hub.layers.` | becomes |

@@ -1,5 +1,7 @@
 """`from_keras`: the attention layers of Keras."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 
@@ -9,7 +11,7 @@ from keras_attention.layers.attention import Attention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
 
-def from_keras(layer):
+def from_keras(layer: keras.Layer) -> Attention:
     r"""A layer of this package that computes what an attention layer of Keras does.
 
     | `keras.layers.` | becomes |

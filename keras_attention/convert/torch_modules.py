@@ -1,7 +1,11 @@
 """`from_torch`: the attention modules of `torch.nn`, with any backend of Keras."""
 
-import sys
+from __future__ import annotations
 
+import sys
+from typing import Any
+
+import keras
 import numpy as np
 
 from keras_attention.convert import reading
@@ -12,7 +16,7 @@ from keras_attention.layers.transformer_block import TransformerBlock
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
-def from_torch(module, causal=False):
+def from_torch(module: Any, causal: bool = False) -> keras.Layer:
     r"""A layer of this package that computes what a module of `torch.nn` does.
 
     | `torch.nn.` | becomes |

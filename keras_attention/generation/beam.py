@@ -1,30 +1,34 @@
 """`beam_search`: the likeliest of many hypotheses that are kept side by side."""
 
+from __future__ import annotations
+
 import typing
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
 from keras_attention import shapes
 from keras_attention.generation.results import Generated
-from keras_attention.generation.steps import NONE, Steps, check_found, normalized
+from keras_attention.generation.steps import NONE, Step, Steps, check_found, normalized
+from keras_attention.hints import Tensor, Tensors
 
 ops = keras.ops
 
 
 def beam_search(
-    step,
-    tokens,
-    cache,
-    memory=None,
+    step: Step,
+    tokens: Tensor,
+    cache: Tensors,
+    memory: Tensors | None = None,
     *,
-    num_beams,
-    max_tokens,
-    length_penalty=0.6,
-    num_return=1,
-    stop_tokens=(),
-    pad_token=0,
-):
+    num_beams: int,
+    max_tokens: int,
+    length_penalty: float = 0.6,
+    num_return: int | None = 1,
+    stop_tokens: Sequence[int] = (),
+    pad_token: int = 0,
+) -> Generated:
     r"""The hypotheses of the best score that a beam search finds, best first.
 
     The score of a hypothesis y of |y| tokens, its stop token among them, is (Wu et al. 2016,

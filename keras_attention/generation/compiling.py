@@ -1,11 +1,18 @@
 """`compiled`: one compiled program of a function that generates."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
 import keras
 
 from keras_attention.kernels.compiled import compiled_function
 
+Result = TypeVar("Result")
 
-def compiled(function, layer):
+
+def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..., Result]:
     """A function of arrays as one compiled program for each of their shapes and dtypes.
 
     XLA on TensorFlow, `jax.jit` on JAX; on PyTorch the function as it is, without gradients. The

@@ -1,14 +1,29 @@
 """`greedy`: the most likely token, step by step."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import keras
 
 from keras_attention.generation.one_by_one import generate
-from keras_attention.generation.steps import Steps
+from keras_attention.generation.results import Generated
+from keras_attention.generation.steps import Step, Steps
+from keras_attention.hints import Tensor, Tensors
 
 ops = keras.ops
 
 
-def greedy(step, tokens, cache, memory=None, *, max_tokens, stop_tokens=(), pad_token=0):
+def greedy(
+    step: Step,
+    tokens: Tensor,
+    cache: Tensors,
+    memory: Tensors | None = None,
+    *,
+    max_tokens: int,
+    stop_tokens: Sequence[int] = (),
+    pad_token: int = 0,
+) -> Generated:
     r"""The most likely token in each step, y_t = argmax_y p(y | y_<t); of equals, the first.
 
     One loop, which ends when every row has written a stop token; sizes are fixed, so that the whole

@@ -1,9 +1,11 @@
 """What every way of generating returns."""
 
-import typing
+from typing import NamedTuple
+
+from keras_attention.hints import Tensor
 
 
-class Generated(typing.NamedTuple):
+class Generated(NamedTuple):
     """Generated tokens and how likely the model finds them.
 
     With `beam_search(num_return=N)` each has a second axis (B, N, …) for the N hypotheses of a row,
@@ -30,7 +32,7 @@ class Generated(typing.NamedTuple):
            [1, 1]], dtype=int32)
     """
 
-    tokens: typing.Any
-    lengths: typing.Any
-    log_probabilities: typing.Any
-    scores: typing.Any
+    tokens: Tensor
+    lengths: Tensor
+    log_probabilities: Tensor
+    scores: Tensor

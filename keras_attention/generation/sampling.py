@@ -1,13 +1,18 @@
 """`sample`: tokens drawn from the model's distribution, sharpened and cut in several ways."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 
 import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.generation.one_by_one import generate
-from keras_attention.generation.steps import Steps
+from keras_attention.generation.results import Generated
+from keras_attention.generation.steps import Step, Steps
+from keras_attention.hints import Seed, Tensor, Tensors
 
 ops = keras.ops
 
@@ -16,21 +21,21 @@ LOWEST = -104.0
 
 
 def sample(
-    step,
-    tokens,
-    cache,
-    memory=None,
+    step: Step,
+    tokens: Tensor,
+    cache: Tensors,
+    memory: Tensors | None = None,
     *,
-    max_tokens,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-    min_p=None,
-    repetition_penalty=1.0,
-    seed=None,
-    stop_tokens=(),
-    pad_token=0,
-):
+    max_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    seed: Seed = None,
+    stop_tokens: Sequence[int] = (),
+    pad_token: int = 0,
+) -> Generated:
     r"""Tokens drawn from softmax(logits / temperature), of which unlikely ones may be cut.
 
     In this order, with what is cut at −inf and the rest brought to a sum of 1 again:

@@ -1,11 +1,18 @@
 """A model's step as the loops of generation take it, and the checks that all of them share."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import keras
 
 from keras_attention import shapes
+from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels.compiled import raise_where
 
 ops = keras.ops
+
+# What users give: `logits, cache = step(tokens, cache)`, with `memory` third where there is one.
+Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
 
 # The log-probability of what cannot come.
 NONE = -float("inf")

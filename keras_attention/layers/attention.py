@@ -1,7 +1,10 @@
 """`Attention`: the whole pipeline, with every slot open. The other layers are presets of it."""
 
+from __future__ import annotations
+
 import inspect
 import types
+from typing import Any, Literal, get_args
 
 import keras
 
@@ -18,6 +21,7 @@ from keras_attention import (
     scores,
     shapes,
 )
+from keras_attention.hints import Cache, Constraint, Initializer, Regularizer, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.decoding import Decoding
 from keras_attention.layers.exact_inputs import ExactInputs
@@ -26,7 +30,8 @@ from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
-QK_NORMS = (False, "rms", "layer")
+QkNorm = Literal[False, "rms", "layer"]
+QK_NORMS = get_args(QkNorm)
 
 
 @saving.register
@@ -121,29 +126,29 @@ class Attention(Decoding, ExactInputs):
 
     def __init__(
         self,
-        num_heads=1,
-        key_dim=None,
-        value_dim=None,
-        score="scaled_dot",
-        normalization="softmax",
-        pattern=None,
-        position=None,
-        dropout=0.0,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        use_sink=False,
-        scores_regularizer=None,
-        **kwargs,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        position: positions.PositionLike | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        **kwargs: Any,
     ):
         num_heads = shapes.check_count("num_heads", num_heads)
         key_dim = shapes.check_count("key_dim", key_dim, optional=True)
@@ -279,17 +284,17 @@ class Attention(Decoding, ExactInputs):
         return norm
 
     @property
-    def query_dense(self):
+    def query_dense(self) -> keras.Layer:
         """The layer that projects the query, for LoRA, quantization and reading weights."""
         return self._query_dense
 
     @property
-    def key_dense(self):
+    def key_dense(self) -> keras.Layer:
         """The layer that projects the key."""
         return self._key_dense
 
     @property
-    def value_dense(self):
+    def value_dense(self) -> keras.Layer:
         """The layer that projects the value."""
         return self._value_dense
 
@@ -297,22 +302,23 @@ class Attention(Decoding, ExactInputs):
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        attention_bias=None,
-        positions=None,
-        segment_ids=None,
-        cache=None,
-        mask=False,  # Keras would fill in None, and add what computes it to the graph of a model.
-    ):
+        query: Tensors,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        attention_bias: Tensor | None = None,
+        positions: Tensors | None = None,
+        segment_ids: Tensors | None = None,
+        cache: Cache | None = None,
+        # Keras would fill in None, and add what computes it to the graph of a model.
+        mask: Tensors | bool | None = False,
+    ) -> Tensors:
         given = types.SimpleNamespace(**{k: x for k, x in locals().items() if k != "self"})
         query_mask = inputs.query_mask(query_mask, mask, query, value)
         if cache is not None:

@@ -9,18 +9,24 @@ memory, which is neither copied, masked nor returned with the states, until `clo
 but lets every `DropoutRNNCell` prepare its masks outside the loop, and shows it the states.
 """
 
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
 import keras
 
 from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.backend import backend
+from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.heads import DenseHeads
 from keras_attention.positions import Position
-from keras_attention.scores import Score
+from keras_attention.scores import Score, ScoreLike
 
 ops = keras.ops
 
-MODES = ("bahdanau", "luong")
+Mode = Literal["bahdanau", "luong"]
+MODES = get_args(Mode)
 
 
 @saving.register
@@ -84,15 +90,15 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
 
     def __init__(
         self,
-        cell,
-        attention,
-        mode="bahdanau",
-        attention_dim=None,
-        attention_activation="tanh",
-        input_feeding=True,
-        output_context=False,
-        return_attention_scores=False,
-        **kwargs,
+        cell: Any,
+        attention: Attention | ScoreLike,
+        mode: Mode = "bahdanau",
+        attention_dim: int | None = None,
+        attention_activation: Activation = "tanh",
+        input_feeding: bool = True,
+        output_context: bool = False,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
     ):
         shapes.check_choice("mode", mode, MODES)
         attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
@@ -129,7 +135,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     # Sizes
 
     @property
-    def state_size(self):
+    def state_size(self) -> list[list[int | None]]:
         """One list: the previous output, the states of the wrapped cell, the number of steps.
 
         `RNN` copies it when it is made. So the first is None where it depends on the memory.
@@ -138,7 +144,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         return [[output, *keras.tree.flatten(self.cell.state_size), 1]]
 
     @property
-    def output_size(self):
+    def output_size(self) -> int:
         """Features of the output, with the alignments; those of the last memory, if it matters."""
         return self._whole_size(self._scratch.memory_shape or _UNKNOWN)
 
@@ -240,7 +246,9 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
 
     # From a memory to states
 
-    def initial_state(self, memory, states=None, mask=None):
+    def initial_state(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
         """What `keras.layers.RNN(cell)` takes as `initial_state`.
 
         Args:
@@ -259,7 +267,9 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             mask = ops.ones_like(memory[:, :, 0])
         return [[memory, ops.cast(mask, memory.dtype), *states]]
 
-    def start(self, memory, states=None, mask=None):
+    def start(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
         """States to call the cell with by hand: `output, states = cell(x_t, states)`.
 
         They hold the memory, prepared, and have the batch as the first axis of every tensor.
@@ -418,7 +428,9 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
 
     # One step
 
-    def call(self, inputs, states, training=False):
+    def call(
+        self, inputs: Tensor, states: Tensors, training: bool = False
+    ) -> tuple[Tensor, Tensors]:
         loop = states[0] if len(states) == 1 and keras.tree.is_nested(states[0]) else ()
         count = self._state_count + 2
         memory = _Memory(*loop[count:]) if len(loop) > count else self._scratch.memory
@@ -496,7 +508,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             return list(states)
         return keras.tree.pack_sequence_as(list(size), list(states))
 
-    def split(self, outputs):
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs and alignments of what `RNN` returned, with `return_attention_scores=True`.
 
         (B, T, features) and (B, H, T, S); without `return_sequences`, (B, features) and (B, H, S).

@@ -1,8 +1,13 @@
 """`AttentionPooling`: a learned query sums a sequence to one vector."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import masks, normalizations, saving, scores, shapes
+from keras_attention.hints import Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -49,16 +54,16 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_queries=None,
-        num_heads=1,
-        key_dim=None,
-        value_dim=None,
-        score="scaled_dot",
-        normalization="softmax",
-        dropout=0.0,
-        query_initializer="glorot_uniform",
-        seed=None,
-        **kwargs,
+        num_queries: int | None = None,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        dropout: float = 0.0,
+        query_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -104,7 +109,13 @@ class AttentionPooling(saving.ConfigurableLayer):
             )
         return (x_shape[0], self.num_queries or 1, x_shape[-1])
 
-    def call(self, x, mask=None, return_attention_scores=False, training=None):
+    def call(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensors:
         mask = masks.boolean("mask", mask)
         output, weights = self._attention(
             self._query(x), x, value_mask=mask, return_attention_scores=True, training=training

@@ -1,8 +1,13 @@
 """`AttentionRNN`: a recurrent layer that takes the memory it attends to in its call."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import masks, saving, shapes
+from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers.attention_cell import AttentionCell
 
 
@@ -53,13 +58,13 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
 
     def __init__(
         self,
-        cell,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        unroll=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        cell: AttentionCell,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        unroll: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: Any,
     ):
         cell = saving.deserialize(cell)
         if not isinstance(cell, AttentionCell):
@@ -93,13 +98,13 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
 
     def call(
         self,
-        sequences,
-        memory,
-        initial_state=None,
-        mask=None,
-        memory_mask=None,
-        training=False,
-    ):
+        sequences: Tensor,
+        memory: Tensor,
+        initial_state: Tensors | None = None,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensors:
         shapes.check_same("Batch sizes", sequences=sequences.shape[0], memory=memory.shape[0])
         mask = masks.both(
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)

@@ -1,8 +1,13 @@
 """`ClassToken`: a learned token before a sequence, to be read as its summary."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import masks, saving
+from keras_attention.hints import Initializer, Tensor
 
 ops = keras.ops
 
@@ -38,7 +43,7 @@ class ClassToken(saving.ConfigurableLayer):
     ((2, 4, 8), (2, 8))
     """
 
-    def __init__(self, initializer="glorot_uniform", **kwargs):
+    def __init__(self, initializer: Initializer = "glorot_uniform", **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.initializer = keras.initializers.get(initializer)
@@ -56,7 +61,7 @@ class ClassToken(saving.ConfigurableLayer):
                 f"Received: x.shape={tuple(x_shape)}"
             )
 
-    def call(self, x, mask=None):
+    def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         carried = masks.implicit(x)
         mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
         token = ops.cast(self.token, self.compute_dtype)

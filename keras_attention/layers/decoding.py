@@ -1,8 +1,11 @@
 """What attention layers do with a cache: make one, append to it, attend to what it holds."""
 
+from __future__ import annotations
+
 import keras
 
 from keras_attention import inputs, keras_private, masks, shapes
+from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.layers import kv_cache
 
 ops = keras.ops
@@ -11,7 +14,9 @@ ops = keras.ops
 class Decoding:
     """The part of `Attention` that decodes: it computes tokens as they come, in any pieces."""
 
-    def make_cache(self, batch_size, length, dtype=None):
+    def make_cache(
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+    ) -> Cache:
         """A cache without tokens, for `layer(x, cache=cache)`.
 
         Such a call appends the tokens of x, one or several, and lets each attend to all up to
@@ -59,7 +64,9 @@ class Decoding:
             dtype or self.compute_dtype,
         )
 
-    def cache_context(self, value, key=None, key_mask=None):
+    def cache_context(
+        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Cache:
         """The keys and values of cross-attention, projected once for all steps of a decoder.
 
         `layer(x, cache=memory)` is `(layer(x, value, key, key_mask=key_mask), memory)`.
@@ -104,7 +111,9 @@ class Decoding:
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
 
-    def cache_memory(self, value, key=None, key_mask=None):
+    def cache_memory(
+        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Cache:
         """The name of `cache_context` in 0.1.0."""
         return self.cache_context(value, key, key_mask)
 

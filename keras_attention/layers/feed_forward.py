@@ -1,8 +1,13 @@
 """`FeedForward`: the position-wise network of a transformer block."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import masks, saving, shapes
+from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers.dropout import Dropout
 
 ops = keras.ops
@@ -47,16 +52,16 @@ class FeedForward(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        intermediate_dim,
-        activation="relu",
-        gated=False,
-        dropout=0.0,
-        output_dim=None,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        seed=None,
-        **kwargs,
+        intermediate_dim: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        dropout: float = 0.0,
+        output_dim: int | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -95,7 +100,7 @@ class FeedForward(saving.ConfigurableLayer):
             dtype=self.dtype_policy,
         )
 
-    def call(self, x, training=None):
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))
         hidden = self._intermediate_dense(x)
         if self.gated:

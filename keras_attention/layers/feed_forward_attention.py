@@ -1,8 +1,13 @@
 """`FeedForwardAttention`: pooling by what each place says on its own."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
-from keras_attention import saving, scores
+from keras_attention import normalizations, saving, scores
+from keras_attention.hints import Activation, Initializer
 from keras_attention.layers.attention_pooling import AttentionPooling
 
 ops = keras.ops
@@ -45,13 +50,13 @@ class FeedForwardAttention(AttentionPooling):
 
     def __init__(
         self,
-        units=None,
-        activation="tanh",
-        normalization="softmax",
-        dropout=0.0,
-        kernel_initializer="glorot_uniform",
-        seed=None,
-        **kwargs,
+        units: int | None = None,
+        activation: Activation = "tanh",
+        normalization: normalizations.NormalizationLike = "softmax",
+        dropout: float = 0.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         score = scores.KeyOnly(units, activation, kernel_initializer=kernel_initializer)

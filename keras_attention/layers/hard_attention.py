@@ -1,7 +1,12 @@
 """`HardAttention`: each query looks at one key."""
 
-from keras_attention import normalizations, saving
-from keras_attention.layers.attention import Attention
+from __future__ import annotations
+
+from typing import Any
+
+from keras_attention import normalizations, patterns, positions, regularizers, saving, scores
+from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.layers.attention import Attention, QkNorm
 
 
 @saving.register
@@ -49,30 +54,30 @@ class HardAttention(Attention):
 
     def __init__(
         self,
-        num_heads=1,
-        key_dim=None,
-        value_dim=None,
-        gradient="straight_through",
-        temperature=1.0,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        gradient: normalizations.Gradient = "straight_through",
+        temperature: float = 1.0,
         *,
-        score="scaled_dot",
-        pattern=None,
-        position=None,
-        dropout=0.0,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        scores_regularizer=None,
-        **kwargs,
+        score: scores.ScoreLike = "scaled_dot",
+        pattern: patterns.PatternLike | None = None,
+        position: positions.PositionLike | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(

@@ -1,13 +1,27 @@
 """`LocalAttention`: attention in a window that is monotonic or predicted by the query."""
 
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
 import keras
 
-from keras_attention import patterns, saving, shapes
-from keras_attention.layers.attention import Attention
+from keras_attention import (
+    normalizations,
+    patterns,
+    positions,
+    regularizers,
+    saving,
+    scores,
+    shapes,
+)
+from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.layers.attention import Attention, QkNorm
 
 ops = keras.ops
 
-MODES = ("monotonic", "predictive")
+Mode = Literal["monotonic", "predictive"]
+MODES = get_args(Mode)
 
 
 @saving.register
@@ -54,34 +68,34 @@ class LocalAttention(Attention):
 
     def __init__(
         self,
-        window,
-        mode="monotonic",
-        num_heads=1,
-        key_dim=None,
-        value_dim=None,
-        score="general",
-        units=None,
-        centre_initializer="glorot_uniform",
+        window: int,
+        mode: Mode = "monotonic",
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        score: scores.ScoreLike = "general",
+        units: int | None = None,
+        centre_initializer: Initializer = "glorot_uniform",
         *,
-        normalization="softmax",
-        pattern=None,
-        position=None,
-        dropout=0.0,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        use_sink=False,
-        scores_regularizer=None,
-        **kwargs,
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        position: positions.PositionLike | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        **kwargs: Any,
     ):
         own = ("window", "mode", "units", "centre_initializer")
         super().__init__(**saving.forwarded(locals(), "own", *own))

@@ -1,7 +1,23 @@
 """`MultiHeadAttention`: attention in several heads, with an output projection."""
 
-from keras_attention import patterns, saving, shapes
-from keras_attention.layers.attention import Attention
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_attention import (
+    normalizations,
+    patterns,
+    positions,
+    regularizers,
+    saving,
+    scores,
+    shapes,
+)
+from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.layers.attention import Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads
 
 
@@ -64,35 +80,35 @@ class MultiHeadAttention(Attention):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        output_shape=None,
-        attention_axes=None,
-        sliding_window=None,
-        flash_attention=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        use_gate=False,
-        seed=None,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        use_gate: bool = False,
+        seed: int | None = None,
         *,
-        score="scaled_dot",
-        normalization="softmax",
-        pattern=None,
-        position=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        use_sink=False,
-        scores_regularizer=None,
-        **kwargs,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        position: positions.PositionLike | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        **kwargs: Any,
     ):
         shapes.check_count("key_dim", key_dim)
         own = ("output_shape", "attention_axes", "sliding_window", "flash_attention", "use_gate")
@@ -110,6 +126,6 @@ class MultiHeadAttention(Attention):
         self.heads = EinsumHeads(self)
 
     @property
-    def output_dense(self):
+    def output_dense(self) -> keras.Layer:
         """The layer that projects the heads to the output."""
         return self._output_dense

@@ -1,26 +1,32 @@
 """Absolute positions, added or joined to a sequence: sines and cosines, or learned vectors."""
 
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
 import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.rotary import angles
 
 ops = keras.ops
 
-MERGE_MODES = ("add", "concat", "none")
+MergeMode = Literal["add", "concat", "none"]
+MERGE_MODES = get_args(MergeMode)
 
 
 class PositionEmbedding(saving.ConfigurableLayer):
     """The base of both: finds each row's positions, and merges what `embed` gives for them."""
 
-    def __init__(self, dim=None, merge_mode="add", **kwargs):
+    def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.dim = shapes.check_count("dim", dim, optional=True)
         self.merge_mode = shapes.check_choice("merge_mode", merge_mode, MERGE_MODES)
 
-    def embed(self, positions, size):
+    def embed(self, positions: Tensor, size: int) -> Tensor:
         """Vectors (..., T, size) for integer positions (..., T)."""
         raise TypeError(f"{type(self).__name__} must implement `embed(self, positions, size)`.")
 
@@ -39,7 +45,9 @@ class PositionEmbedding(saving.ConfigurableLayer):
                 f"Received: dim={self.dim}, x.shape={tuple(x_shape)}"
             )
 
-    def call(self, x, start_index=0, positions=None):
+    def call(
+        self, x: Tensor, start_index: int | Tensor = 0, positions: Tensor | None = None
+    ) -> Tensor:
         _check_given(x, start_index, positions)
         size = self.dim or x.shape[-1]
         batch, length = ops.shape(x)[:2]
@@ -114,11 +122,17 @@ class SinCosPositionEmbedding(PositionEmbedding):
     [0.8415, 0.5403, 0.01, 0.9999]
     """
 
-    def __init__(self, dim=None, merge_mode="add", max_wavelength=10000, **kwargs):
+    def __init__(
+        self,
+        dim: int | None = None,
+        merge_mode: MergeMode = "add",
+        max_wavelength: float = 10000,
+        **kwargs: Any,
+    ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
 
-    def embed(self, positions, size):
+    def embed(self, positions: Tensor, size: int) -> Tensor:
         pairs = (size + 1) // 2
         # In float64 here, so that the frequencies are as good as can be.
         frequencies = float(self.max_wavelength) ** (-2.0 * np.arange(pairs) / size)
@@ -165,13 +179,13 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     def __init__(
         self,
-        max_length,
-        dim=None,
-        merge_mode="add",
-        embeddings_initializer="uniform",
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
-        **kwargs,
+        max_length: int,
+        dim: int | None = None,
+        merge_mode: MergeMode = "add",
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
         self.max_length = shapes.check_count("max_length", max_length)
@@ -208,7 +222,9 @@ class LearnedPositionEmbedding(PositionEmbedding):
                 f"Received positions from {first} to {last}"
             )
 
-    def call(self, x, start_index=0, positions=None):
+    def call(
+        self, x: Tensor, start_index: int | Tensor = 0, positions: Tensor | None = None
+    ) -> Tensor:
         self._check_range(x, start_index, positions)
         return super().call(x, start_index=start_index, positions=positions)
 
@@ -216,7 +232,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         self._check_range(x, start_index, positions)
         return super().compute_output_spec(x, start_index, positions)
 
-    def embed(self, positions, size):
+    def embed(self, positions: Tensor, size: int) -> Tensor:
         vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
         return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))

@@ -1,8 +1,13 @@
 """`ReinforceLoss`: what trains choices that have no gradient."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
 
 ops = keras.ops
 
@@ -51,7 +56,9 @@ class ReinforceLoss(saving.ConfigurableLayer):
     >>> model = keras.Model(x, guess)            # the same weights, for use
     """
 
-    def __init__(self, factor=1.0, momentum=0.9, entropy_factor=0.0, **kwargs):
+    def __init__(
+        self, factor: float = 1.0, momentum: float = 0.9, entropy_factor: float = 0.0, **kwargs: Any
+    ):
         # In half precision a reward would be rounded, and a large one infinite.
         super().__init__(autocast=False, **kwargs)
         self.factor = shapes.check_number("factor", factor, above=0)
@@ -63,7 +70,7 @@ class ReinforceLoss(saving.ConfigurableLayer):
             name="baseline", shape=(), initializer="zeros", trainable=False, autocast=False
         )
 
-    def call(self, log_probability, reward, training=None):
+    def call(self, log_probability: Tensor, reward: Tensor, training: bool | None = None) -> Tensor:
         self._check(log_probability.shape, reward.shape)
         wide = shapes.accumulation_dtype(log_probability, reward)
         of_choices = ops.cast(log_probability, wide)

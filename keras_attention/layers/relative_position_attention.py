@@ -1,7 +1,12 @@
 """`RelativePositionAttention`: attention with learned embeddings of distances."""
 
-from keras_attention import positions, saving
-from keras_attention.layers.attention import Attention
+from __future__ import annotations
+
+from typing import Any
+
+from keras_attention import normalizations, patterns, positions, regularizers, saving, scores
+from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.layers.attention import Attention, QkNorm
 
 
 @saving.register
@@ -45,35 +50,35 @@ class RelativePositionAttention(Attention):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        max_distance,
-        value_dim=None,
-        use_values=True,
-        per_head=False,
-        embeddings_initializer="glorot_uniform",
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
+        num_heads: int,
+        key_dim: int,
+        max_distance: int,
+        value_dim: int | None = None,
+        use_values: bool = True,
+        per_head: bool = False,
+        embeddings_initializer: Initializer = "glorot_uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
         *,
-        score="scaled_dot",
-        normalization="softmax",
-        pattern=None,
-        dropout=0.0,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        use_sink=False,
-        scores_regularizer=None,
-        **kwargs,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         of_shaw = {

@@ -1,8 +1,13 @@
 """`ScaledEmbedding`: token vectors at the scale that positions expect, and back to tokens."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import masks, saving, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 
 ops = keras.ops
 
@@ -46,13 +51,13 @@ class ScaledEmbedding(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        vocabulary_size,
-        dim,
-        mask_zero=False,
-        embeddings_initializer=None,
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
-        **kwargs,
+        vocabulary_size: int,
+        dim: int,
+        mask_zero: bool = False,
+        embeddings_initializer: Initializer | None = None,
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         dim = shapes.check_count("dim", dim)
         super().__init__(**kwargs)
@@ -84,14 +89,14 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         self._embedding.build(inputs_shape)
 
     @property
-    def embeddings(self):
+    def embeddings(self) -> Tensor:
         """The table, (vocabulary_size, dim); what it stands for where it is quantized."""
         if self._embedding.quantization_mode is not None:
             # Keras's own property gives the stored integers then, without their scales.
             return self._embedding(ops.arange(self.vocabulary_size, dtype="int32"))
         return self._embedding.embeddings
 
-    def call(self, inputs, reverse=False):
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
         if reverse:
             return masks.carry(self._logits(inputs), masks.implicit(inputs))
         vectors = self._embedding(inputs)

@@ -1,7 +1,20 @@
 """`SelfAttention`: a sequence attends to itself."""
 
-from keras_attention import patterns, saving, shapes
-from keras_attention.layers.attention import Attention
+from __future__ import annotations
+
+from typing import Any
+
+from keras_attention import (
+    normalizations,
+    patterns,
+    positions,
+    regularizers,
+    saving,
+    scores,
+    shapes,
+)
+from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.layers.attention import Attention, QkNorm
 
 
 @saving.register
@@ -41,31 +54,31 @@ class SelfAttention(Attention):
 
     def __init__(
         self,
-        num_heads=1,
-        key_dim=None,
-        value_dim=None,
-        causal=False,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        causal: bool = False,
         *,
-        score="scaled_dot",
-        normalization="softmax",
-        pattern=None,
-        position=None,
-        dropout=0.0,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        use_sink=False,
-        scores_regularizer=None,
-        **kwargs,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        position: positions.PositionLike | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**saving.forwarded(locals(), "causal"))
         self.causal = shapes.check_flag("causal", causal)

@@ -1,5 +1,9 @@
 """`TransformerBlock`: attention and a feed-forward network, each with a residual and a norm."""
 
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
 import keras
 
 from keras_attention import (
@@ -13,7 +17,9 @@ from keras_attention import (
     shapes,
 )
 from keras_attention import positions as position_slots
+from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import kv_cache
+from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.feed_forward import FeedForward
@@ -21,7 +27,8 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
 ops = keras.ops
 
-NORMS = ("layer", "rms")
+Norm = Literal["layer", "rms"]
+NORMS = get_args(Norm)
 
 
 @saving.register
@@ -106,29 +113,29 @@ class TransformerBlock(ExactInputs):
 
     def __init__(
         self,
-        intermediate_dim,
-        num_heads,
-        dropout=0.0,
-        activation="relu",
-        layer_norm_epsilon=1e-5,
-        normalize_first=False,
-        causal=False,
-        cross_attention=False,
-        gated=False,
-        score="scaled_dot",
-        normalization="softmax",
-        pattern=None,
-        position=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        seed=None,
-        num_key_value_heads=None,
-        qk_norm=False,
-        logit_soft_cap=None,
-        use_sink=False,
-        scores_regularizer=None,
-        norm="layer",
-        **kwargs,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        normalize_first: bool = False,
+        causal: bool = False,
+        cross_attention: bool = False,
+        gated: bool = False,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        position: position_slots.PositionLike | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        norm: Norm = "layer",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -246,18 +253,20 @@ class TransformerBlock(ExactInputs):
         return norm
 
     @property
-    def cross_attention_layer(self):
+    def cross_attention_layer(self) -> MultiHeadAttention:
         """The attention to the context; `cross_attention` says whether there is one."""
         return self.context_attention
 
     @property
-    def cross_attention_norm(self):
+    def cross_attention_norm(self) -> keras.Layer:
         """The norm of the cross-attention's branch."""
         return self.context_attention_norm
 
     # Decoding with a cache
 
-    def make_cache(self, batch_size, length, dtype=None):
+    def make_cache(
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+    ) -> Cache:
         """A cache without tokens, for `block(x, cache=cache)`: that of the self-attention.
 
         See `Attention.make_cache`.
@@ -269,7 +278,7 @@ class TransformerBlock(ExactInputs):
         self._check_causal()
         return self.attention.make_cache(batch_size, length, dtype)
 
-    def cache_context(self, context, context_mask=None):
+    def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
         """The keys and values of `context`, projected once for all steps of a decoder.
 
         `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
@@ -333,18 +342,18 @@ class TransformerBlock(ExactInputs):
 
     def call(
         self,
-        x,
-        context=None,
-        mask=None,
-        context_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        attention_bias=None,
-        positions=None,
-        segment_ids=None,
-        cache=None,
-    ):
+        x: Tensor,
+        context: Tensor | Cache | None = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        attention_bias: Tensor | None = None,
+        positions: Tensors | None = None,
+        segment_ids: Tensors | None = None,
+        cache: Cache | None = None,
+    ) -> Tensors:
         context_mask = self._read_context(context, context_mask)
         if cache is not None:
             self._check_cached(x, cache, return_attention_scores)

@@ -18,7 +18,12 @@ A custom position is a subclass with one of the two methods:
 (2, 5, 8)
 """
 
+from __future__ import annotations
+
+from typing import TypeAlias
+
 from keras_attention import saving
+from keras_attention.hints import Config
 from keras_attention.positions.alibi import ALiBi
 from keras_attention.positions.base import Position
 from keras_attention.positions.relative_bias import RelativeBias
@@ -30,7 +35,11 @@ __all__ = ["BUILTIN", "ALiBi", "Position", "RelativeBias", "Rotary", "Shaw", "ge
 BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias, "shaw": Shaw}
 
 
-def get(position):
+# What the slot may be given: an object, its saved config, or a name.
+PositionLike: TypeAlias = Position | Config | str
+
+
+def get(position: PositionLike | None) -> Position | None:
     """The position that `position` names: a position, its saved config, None or a name.
 
     >>> from keras_attention import positions

@@ -1,11 +1,15 @@
 """`ALiBi`: a penalty that grows with the distance, at a rate of each head's own."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position
 
 ops = keras.ops
@@ -42,17 +46,17 @@ class ALiBi(Position):
 
     by_distance = True
 
-    def __init__(self, max_bias=8.0, **kwargs):
+    def __init__(self, max_bias: float = 8.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.max_bias = shapes.check_number("max_bias", max_bias, above=0)
 
-    def slopes(self, num_heads):
+    def slopes(self, num_heads: int) -> np.ndarray:
         """The slope of each head, a NumPy array (H,) in float64."""
         power = 2 ** math.floor(math.log2(num_heads))
         slopes = 2.0 ** (-self.max_bias * np.arange(1, power + 1) / power)
         between = 2.0 ** (-self.max_bias * np.arange(1, 2 * power + 1, 2) / (2 * power))
         return np.concatenate([slopes, between[: num_heads - power]])
 
-    def bias(self, i, j, num_heads):
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         slopes = ops.cast(self.slopes(num_heads)[:, None, None], self.compute_dtype)
         return -slopes * ops.cast(ops.abs(i - j), self.compute_dtype)

@@ -1,10 +1,15 @@
 """The base of all positions, and what several of them check."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import keras_private, saving
+from keras_attention.hints import Tensor
 from keras_attention.scores import full_precision
-from keras_attention.spec import PositionBias
+from keras_attention.spec import AttentionSpec, PositionBias
 
 ops = keras.ops
 
@@ -32,7 +37,7 @@ class Position(saving.ConfigurableLayer):
     # The classes of score that this position makes sense with; None for all.
     scores = None
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         kwargs["dtype"] = kwargs.get("dtype") or full_precision()
         super().__init__(**kwargs)
 
@@ -40,21 +45,23 @@ class Position(saving.ConfigurableLayer):
         pass
 
     @property
-    def has_bias(self):
+    def has_bias(self) -> bool:
         """Whether the position has a bias."""
         return type(self).bias is not Position.bias
 
     def expect_values(self, value_shape):
         """Receives the shape of the values, (B, S, G, V), before `build`."""
 
-    def encode(self, query, key, query_positions, key_positions):
+    def encode(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Query (B, T, H, K) and key (B, S, H, K) as they enter the score.
 
         Positions are integer arrays, (T,) or (B, T), and (S,) or (B, S).
         """
         return query, key
 
-    def bias(self, i, j, num_heads):
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         """What to add to the scores of queries at positions `i` and keys at positions `j`.
 
         `i` and `j` are integer arrays that broadcast to (T, S), or to (B, 1, T, S) where rows have
@@ -62,7 +69,7 @@ class Position(saving.ConfigurableLayer):
         """
         raise TypeError(f"{type(self).__name__} has no bias.")
 
-    def into_spec(self, spec, num_heads):
+    def into_spec(self, spec: AttentionSpec, num_heads: int) -> AttentionSpec:
         """The `AttentionSpec` with what this position adds to it, but for what `encode` does."""
         bias = self.bias_between(num_heads)
         return spec if bias is None else spec.replace(position_biases=(bias,))

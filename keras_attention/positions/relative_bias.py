@@ -1,11 +1,15 @@
 """`RelativeBias`: a learned bias for each head and bucket of distances, as in T5."""
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.base import Position
 
 ops = keras.ops
@@ -58,13 +62,13 @@ class RelativeBias(Position):
 
     def __init__(
         self,
-        num_buckets=32,
-        max_distance=128,
-        bidirectional=True,
-        embeddings_initializer="uniform",
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
-        **kwargs,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         bidirectional = shapes.check_flag("bidirectional", bidirectional)
         num_buckets = shapes.check_count("num_buckets", num_buckets, 4 if bidirectional else 2)
@@ -98,11 +102,11 @@ class RelativeBias(Position):
             constraint=self.embeddings_constraint,
         )
 
-    def buckets(self):
+    def buckets(self) -> np.ndarray:
         """The bucket of each j − i from −max_distance to max_distance, a NumPy array of int32."""
         return _buckets(self.num_buckets, self.max_distance, self.bidirectional)
 
-    def bias(self, i, j, num_heads):
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         if num_heads != self.embeddings.shape[1]:
             raise ValueError(
                 "Layers sharing a RelativeBias need one number of heads. It was built for "

@@ -1,19 +1,25 @@
 """`Rotary`: pairs of features turn by an angle that grows with the position."""
 
+from __future__ import annotations
+
 import functools
 import math
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
 
 ops = keras.ops
 
-LAYOUTS = ("half_split", "interleaved")
-SCALINGS = (None, "linear", "dynamic", "yarn")
+Layout = Literal["half_split", "interleaved"]
+LAYOUTS = get_args(Layout)
+Scaling = Literal[None, "linear", "dynamic", "yarn"]
+SCALINGS = get_args(Scaling)
 
 # Positions are taken apart at this power of two: what is left of them has 12 bits.
 _APART = 4096
@@ -81,17 +87,17 @@ class Rotary(Position):
 
     def __init__(
         self,
-        max_wavelength=10000,
-        dim=None,
-        layout="half_split",
-        scaling=None,
-        factor=1.0,
-        original_max_length=None,
-        beta_fast=32.0,
-        beta_slow=1.0,
-        attention_factor=None,
-        truncate=True,
-        **kwargs,
+        max_wavelength: float = 10000,
+        dim: int | None = None,
+        layout: Layout = "half_split",
+        scaling: Scaling = None,
+        factor: float = 1.0,
+        original_max_length: int | None = None,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        attention_factor: float | None = None,
+        truncate: bool = True,
+        **kwargs: Any,
     ):
         if dim is not None:
             dim = shapes.check_count("dim", dim, 2)
@@ -125,14 +131,16 @@ class Rotary(Position):
         self.truncate = shapes.check_flag("truncate", truncate)
 
     @property
-    def encodes_alone(self):
+    def encodes_alone(self) -> bool:
         """Whether a key is turned by its own position alone: "dynamic" asks for the last one."""
         return self.scaling != "dynamic"
 
     def build(self, query_shape, key_shape):
         self._turned(query_shape[-1], key_shape[-1])
 
-    def encode(self, query, key, query_positions, key_positions):
+    def encode(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         size = self._turned(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
         at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
@@ -142,7 +150,7 @@ class Rotary(Position):
             for x, positions in zip((query, key), at, strict=True)
         )
 
-    def frequencies(self, size):
+    def frequencies(self, size: int) -> np.ndarray:
         """The θ of each pair of `size` features, a NumPy array in float64; "dynamic" begins so."""
         ramp = self.scaling == "yarn" and (
             self.original_max_length,

@@ -1,9 +1,15 @@
 """`Shaw`: learned embeddings of clipped distances, in keys and in values."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import saving, scores, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.base import Position
+from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -44,13 +50,13 @@ class Shaw(Position):
 
     def __init__(
         self,
-        max_distance,
-        use_values=True,
-        per_head=False,
-        embeddings_initializer="glorot_uniform",
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
-        **kwargs,
+        max_distance: int,
+        use_values: bool = True,
+        per_head: bool = False,
+        embeddings_initializer: Initializer = "glorot_uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.max_distance = shapes.check_count("max_distance", max_distance)
@@ -99,11 +105,13 @@ class Shaw(Position):
             constraint=self.embeddings_constraint,
         )
 
-    def encode(self, query, key, query_positions, key_positions):
+    def encode(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
         return query, key
 
-    def into_spec(self, spec, num_heads):
+    def into_spec(self, spec: AttentionSpec, num_heads: int) -> AttentionSpec:
         if self.per_head:
             self._check("num_heads", self._num_heads, num_heads)
         tables = self._of_keys, self._of_values

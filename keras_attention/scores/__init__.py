@@ -22,7 +22,12 @@ A custom score is a subclass with one method:
 (2, 5, 8)
 """
 
+from __future__ import annotations
+
+from typing import TypeAlias
+
 from keras_attention import saving
+from keras_attention.hints import Config
 from keras_attention.scores.base import Score, full_precision
 from keras_attention.scores.location import Location
 from keras_attention.scores.perceptrons import Additive, Concat, KeyOnly
@@ -57,7 +62,11 @@ BUILTIN = {
 }
 
 
-def get(score):
+# What the slot may be given: an object, its saved config, or a name.
+ScoreLike: TypeAlias = Score | Config | str
+
+
+def get(score: ScoreLike) -> Score:
     """The score that `score` names: a score, its saved config, or a string such as "cosine".
 
     >>> from keras_attention import scores

@@ -1,8 +1,14 @@
 """What every score is made of: preparing each side, then comparing."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -10,7 +16,7 @@ ops = keras.ops
 _LARGEST = 1e17
 
 
-def full_precision():
+def full_precision() -> str:
     """Scores are computed in float32 in every policy, as softmax is; float64 stays float64.
 
     >>> from keras_attention import scores
@@ -59,7 +65,7 @@ class Score(saving.ConfigurableLayer):
     # Whether the scores of a key depend on how many keys there are.
     asks_for_length = False
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         if all(getattr(type(self), name) is getattr(Score, name) for name in _WAYS):
             raise TypeError(
                 f"{type(self).__name__} must implement `call(self, query, key)`, or "
@@ -77,27 +83,29 @@ class Score(saving.ConfigurableLayer):
                 key=key_shape[-1],
             )
 
-    def factor(self, size):
+    def factor(self, size: int) -> float:
         """What inner products of `size` features are multiplied by, by the kernel, in float32."""
         return 1.0
 
-    def prepare(self, query, key):
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Query (B, T, H, K) and key (B, S, H, K), each as it enters the comparison."""
         return self.prepare_query(query), self.prepare_key(key)
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         """What `prepare` makes of the query, on its own."""
         return query
 
-    def prepare_key(self, key):
+    def prepare_key(self, key: Tensor) -> Tensor:
         """What `prepare` makes of the key, on its own: a decoder does it once for all its steps."""
         return key
 
-    def compare(self, query, key):
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (B, H, T, S) of what `prepare` made: inner products, unless overridden."""
         return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
 
-    def into_spec(self, spec, query, key, key_is_prepared=False):
+    def into_spec(
+        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
+    ) -> tuple[AttentionSpec, Tensor, Tensor]:
         """The `AttentionSpec` with this score, and query and key as the kernel compares them."""
         cls = type(self)
         if cls.call is not Score.call:
@@ -119,14 +127,14 @@ class Score(saving.ConfigurableLayer):
         return spec, query, key
 
     @property
-    def prepares(self):
+    def prepares(self) -> bool:
         """Whether `prepare` changes anything."""
         return any(
             getattr(type(self), name) is not getattr(Score, name)
             for name in ("prepare", "prepare_query", "prepare_key")
         )
 
-    def call(self, query, key):
+    def call(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (B, H, T, S) of query (B, T, H, K) and key (B, S, H, K)."""
         factor = self.factor(query.shape[-1])
         query, key = self.prepare(query, key)
@@ -150,10 +158,10 @@ class Learned(Score):
 
     def __init__(
         self,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -161,7 +169,9 @@ class Learned(Score):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self._sizes = None
 
-    def into_spec(self, spec, query, key, key_is_prepared=False):
+    def into_spec(
+        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
+    ) -> tuple[AttentionSpec, Tensor, Tensor]:
         sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
             self._sizes = self._sizes or sizes
@@ -193,15 +203,15 @@ class LearnedWithBias(Learned):
 
     def __init__(
         self,
-        use_bias=True,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
+        use_bias: bool = True,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer | None = None,
+        bias_constraint: Constraint | None = None,
         *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(
             kernel_initializer=kernel_initializer,

@@ -1,8 +1,13 @@
 """A score by where a key stands, whatever it is."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.scores.base import Learned, multiply
 
 ops = keras.ops
@@ -35,12 +40,12 @@ class Location(Learned):
 
     def __init__(
         self,
-        max_length,
+        max_length: int,
         *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(
             kernel_initializer=kernel_initializer,
@@ -54,10 +59,10 @@ class Location(Learned):
         self._check(key_shape[1])
         self.kernel = self.add_kernel("kernel", (*query_shape[2:], self.max_length))
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         return multiply("bthk,hku->bthu", query, self.kernel)
 
-    def compare(self, query, key):
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
         self._check(key.shape[1])
         # Unlike an index `:keys`, which would stop at the last column, a slice of a length that is
         # not there fails, also where the length is not known in advance.

@@ -1,8 +1,13 @@
 """Scores by a small neural network: of each pair, or of keys alone."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.hints import Activation, Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels.additive import additive
 from keras_attention.scores.base import Learned, LearnedWithBias, multiply, unit
 
@@ -40,17 +45,17 @@ class Additive(LearnedWithBias):
 
     def __init__(
         self,
-        units=None,
-        use_bias=True,
-        normalize=False,
+        units: int | None = None,
+        use_bias: bool = True,
+        normalize: bool = False,
         *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer | None = None,
+        bias_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(
             use_bias=use_bias,
@@ -77,14 +82,14 @@ class Additive(LearnedWithBias):
             start = keras.initializers.Constant(units**-0.5)
             self.length = self.add_weight(name="length", shape=(heads, 1), initializer=start)
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         query = multiply("bthk,hku->bthu", query, self.query_kernel)
         return query if self.bias is None else query + ops.cast(self.bias, query.dtype)
 
-    def prepare_key(self, key):
+    def prepare_key(self, key: Tensor) -> Tensor:
         return multiply("bsgk,gku->bsgu", key, self.key_kernel)
 
-    def compare(self, query, key):
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
         v = ops.cast(self.v, query.dtype)
         if self.length is not None:
             v = unit(v) * ops.cast(self.length, query.dtype)
@@ -117,12 +122,12 @@ class Concat(Learned):
 
     def __init__(
         self,
-        units=None,
+        units: int | None = None,
         *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(
             kernel_initializer=kernel_initializer,
@@ -140,16 +145,16 @@ class Concat(Learned):
         self.kernel = self.add_kernel("kernel", (key_shape[2], size, units))
         self.v = self.add_kernel("v", (heads, units))
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         kernel = self.kernel[:, : self._query_size]
         if self._sharing > 1:
             kernel = ops.repeat(kernel, self._sharing, axis=0)
         return multiply("bthk,hku->bthu", query, kernel)
 
-    def prepare_key(self, key):
+    def prepare_key(self, key: Tensor) -> Tensor:
         return multiply("bsgk,gku->bsgu", key, self.kernel[:, self._query_size :])
 
-    def compare(self, query, key):
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
         return additive(query, key, ops.cast(self.v, query.dtype))
 
 
@@ -182,17 +187,17 @@ class KeyOnly(LearnedWithBias):
 
     def __init__(
         self,
-        units=None,
-        activation="tanh",
-        use_bias=True,
+        units: int | None = None,
+        activation: Activation = "tanh",
+        use_bias: bool = True,
         *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer | None = None,
+        bias_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(
             use_bias=use_bias,
@@ -216,10 +221,10 @@ class KeyOnly(LearnedWithBias):
 
     # A product with the number one, which every kernel can take.
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         return ops.ones_like(query[..., :1])
 
-    def prepare_key(self, key):
+    def prepare_key(self, key: Tensor) -> Tensor:
         key = multiply("bsgk,gku->bsgu", key, self.kernel)
         if self.bias is not None:
             key = key + ops.cast(self.bias, key.dtype)

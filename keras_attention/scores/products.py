@@ -1,6 +1,11 @@
 """Scores that are inner products: of query and key as they are, scaled, or projected."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from keras_attention import saving, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.scores.base import Learned, Score, multiply, unit
 
 
@@ -16,7 +21,7 @@ class Dot(Score):
     array([[25.,  0.]], dtype=float32)
     """
 
-    def factor(self, size):
+    def factor(self, size: int) -> float:
         return 1.0
 
 
@@ -35,11 +40,11 @@ class ScaledDot(Score):
     array([[17.68,  0.  ]], dtype=float32)
     """
 
-    def __init__(self, scale=None, **kwargs):
+    def __init__(self, scale: float | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.scale = shapes.check_number("scale", scale, optional=True)
 
-    def factor(self, size):
+    def factor(self, size: int) -> float:
         return size**-0.5 if self.scale is None else self.scale
 
 
@@ -60,17 +65,17 @@ class Cosine(Score):
     array([[10.,  0.]], dtype=float32)
     """
 
-    def __init__(self, scale=1.0, **kwargs):
+    def __init__(self, scale: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.scale = shapes.check_number("scale", scale)
 
-    def factor(self, size):
+    def factor(self, size: int) -> float:
         return self.scale
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         return unit(query)
 
-    def prepare_key(self, key):
+    def prepare_key(self, key: Tensor) -> Tensor:
         return unit(key)
 
 
@@ -93,7 +98,7 @@ class General(Learned):
     def build(self, query_shape, key_shape):
         self.kernel = self.add_kernel("kernel", (query_shape[2], query_shape[-1], key_shape[-1]))
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         return multiply("bthk,hkj->bthj", query, self.kernel)
 
 
@@ -121,12 +126,12 @@ class ReducedRank(Learned):
 
     def __init__(
         self,
-        rank,
+        rank: int,
         *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        **kwargs: Any,
     ):
         super().__init__(
             kernel_initializer=kernel_initializer,
@@ -140,8 +145,8 @@ class ReducedRank(Learned):
         self.query_kernel = self.add_kernel("query_kernel", (*query_shape[2:], self.rank))
         self.key_kernel = self.add_kernel("key_kernel", (*key_shape[2:], self.rank))
 
-    def prepare_query(self, query):
+    def prepare_query(self, query: Tensor) -> Tensor:
         return multiply("bthk,hku->bthu", query, self.query_kernel)
 
-    def prepare_key(self, key):
+    def prepare_key(self, key: Tensor) -> Tensor:
         return multiply("bsgk,gku->bsgu", key, self.key_kernel)

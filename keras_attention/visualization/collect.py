@@ -1,16 +1,20 @@
 """`collect_attention`: the scores of every attention layer of a model, without rebuilding it."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect
 import itertools
 import threading
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_attention import shapes
+from keras_attention.hints import Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.visualization import words
 
@@ -19,7 +23,7 @@ ops = keras.ops
 ARGUMENT = "return_attention_scores"
 
 
-def collect_attention(model, inputs, **kwargs):
+def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dict[str, np.ndarray]:
     """Calls a model, and returns the weights of every attention layer in it.
 
     For the time of one call, at inference, each attention layer is asked for its scores and hands

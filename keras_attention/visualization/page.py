@@ -4,24 +4,34 @@
 with the weights in it.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import html
 import importlib.resources
 import json
+import os
 import pathlib
 import re
 import zlib
 
 import numpy as np
 
+from keras_attention.hints import Tensors
 from keras_attention.visualization import words
 
 # So many weights are kept in 16 bits each, more in 8.
 FINE = 1_000_000
 
 
-def attention_page(scores, query_tokens, key_tokens=None, path=None, title="Attention"):
+def attention_page(
+    scores: Tensors,
+    query_tokens: words.Tokens | None,
+    key_tokens: words.Tokens | None = None,
+    path: str | os.PathLike[str] | None = None,
+    title: str = "Attention",
+) -> str:
     """Makes a page on which readers choose a layer, a head and a word, and see what it attends to.
 
     The page is one file, needs no network, and opens in any browser of 2023 or later. It shows the

@@ -1,8 +1,16 @@
 """`plot_attention`: weights as a figure of matplotlib."""
 
-import math
+from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
+from keras_attention.hints import Tensors
 from keras_attention.visualization import words
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
 
 # Inches of a position with a word to be read, and with any that need not be.
 READABLE, SMALL = 0.17, 0.13
@@ -15,7 +23,13 @@ COLUMNS = 4
 LETTER, BETWEEN, AROUND = 0.065, 0.4, 1.4
 
 
-def plot_attention(scores, query_tokens=None, key_tokens=None, title=None, cmap="Blues"):
+def plot_attention(
+    scores: Tensors,
+    query_tokens: words.Tokens | None = None,
+    key_tokens: words.Tokens | None = None,
+    title: str | None = None,
+    cmap: str | Colormap = "Blues",
+) -> Figure:
     """Draws weights: a row for each query, a column for each key, dark where the weight is large.
 
     One head is one picture, the heads of a layer are a grid, and several layers are a row each.

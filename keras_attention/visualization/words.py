@@ -1,10 +1,13 @@
 """What the pictures are given: weights of layers and heads, and the words at both sides."""
 
 import unicodedata
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+
+# Words, None in place of those that are padding; one list, or lists by the names of layers.
+Tokens: TypeAlias = Iterable[str | None] | Mapping[str, Iterable[str | None] | None]
 
 # What a reader would not see, or would see as a change of line.
 _SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
