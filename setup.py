@@ -28,7 +28,10 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
-    package_data={"keras_attention.visualization": ["page.html", "page.css", "page.js"]},
+    package_data={
+        "keras_attention": ["py.typed"],
+        "keras_attention.visualization": ["page.html", "page.css", "page.js"],
+    },
     install_requires=["keras>=3.13", "numpy"],
     extras_require={
         "tensorflow": ["tensorflow>=2.20"],
@@ -42,6 +45,7 @@ setup(
             "pytest-xdist>=3.5",
             "hypothesis>=6",
             "ruff>=0.6",
+            "mypy>=1.18",
             "playwright>=1.40",
             "keras-nlp",
             *EXAMPLES,

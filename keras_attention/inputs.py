@@ -118,7 +118,7 @@ def without_padding(tensors, padding):
 
     One in several roles stays one, and keeps what any of them may see.
     """
-    roles = {}
+    roles: dict[int, list] = {}
     for x, mask in zip(tensors, padding, strict=True):
         roles.setdefault(id(x), []).append(mask)
     cleared = {}

@@ -159,7 +159,7 @@ class _Flow:
 
     def findings(self):
         """A `LostMask` for each drop that reached someone, in the order of the calls."""
-        merged = {}
+        merged: dict[tuple, tuple[dict, dict]] = {}
         for drop, reached in self._reached.items():
             makers, reaches = merged.setdefault((drop.layer, drop.kind, drop.verb), ({}, {}))
             makers |= dict.fromkeys(sorted(drop.mask_of))

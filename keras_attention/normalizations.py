@@ -157,7 +157,7 @@ class Hard(Normalization):
         self.temperature = shapes.check_number("temperature", temperature, above=0)
 
     @property
-    def has_log_probability(self) -> bool:
+    def has_log_probability(self) -> bool:  # type: ignore[override]
         """Whether the gradient is "reinforce"."""
         return self.gradient == "reinforce"
 

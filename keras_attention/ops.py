@@ -181,7 +181,7 @@ def _given(query, key, value, arguments):
     return types.SimpleNamespace(**bound.arguments)
 
 
-def _problem(given):
+def _problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]:
     """What a kernel is given, (spec, query, key, value), of the arguments of `attend`."""
     query, key, value = map(keras.ops.convert_to_tensor, (given.query, given.key, given.value))
     dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)), float)

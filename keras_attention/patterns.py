@@ -324,7 +324,7 @@ def _depth(parts):
 class _Combination(Pattern):
     """Two or more patterns under an operator that neither order nor repetition matters to."""
 
-    symbol = None
+    symbol = ""
 
     def __init__(self, patterns: Sequence[Pattern]):
         if not isinstance(patterns, (list, tuple)):
@@ -332,14 +332,17 @@ class _Combination(Pattern):
                 f"`patterns` of {type(self).__name__} must be a list of patterns. "
                 f"Received: {patterns!r}"
             )
-        parts = []
+        parts: list[Pattern] = []
         for pattern in patterns:
             if not isinstance(pattern, Pattern):
                 raise TypeError(f"Expected patterns. Received: {pattern!r}")
-            parts.extend(pattern.patterns if type(pattern) is type(self) else [pattern])
+            if isinstance(pattern, _Combination) and type(pattern) is type(self):
+                parts.extend(pattern.patterns)
+            else:
+                parts.append(pattern)
         if not parts:
             raise ValueError(f"{type(self).__name__} needs at least one pattern. Received: none")
-        self.patterns = parts
+        self.patterns: list[Pattern] = parts
         self.depth = _depth(parts)
         saving.check_depth(type(self).__name__, self.depth)
 
@@ -377,7 +380,7 @@ class And(_Combination):
         )
 
     def parts(self) -> list[Pattern]:
-        found = [[]]
+        found: list[list[Pattern]] = [[]]
         for pattern in self.patterns:
             parts = pattern.parts()
             if len(found) * len(parts) > _MOST_PARTS:
@@ -405,8 +408,8 @@ class Or(_Combination):
         spans = [pattern.span() for pattern in self.patterns]
         lefts, rights = [span.left for span in spans], [span.right for span in spans]
         return Span(
-            None if None in lefts else max(lefts),
-            None if None in rights else max(rights),
+            _widest(lefts),
+            _widest(rights),
             math.gcd(*(span.rate for span in spans)),
             all(span.by_distance for span in spans),
         )
@@ -442,12 +445,16 @@ def _bound(choose, bounds):
     return choose(bounds) if bounds else None
 
 
+def _widest(bounds):
+    return None if None in bounds else max(bounds)
+
+
 def every(*patterns: Pattern | None) -> Pattern | None:
     """All of the patterns that are not None, under `&`; None where there are none."""
-    patterns = [pattern for pattern in patterns if pattern is not None]
-    if len(patterns) < 2:
-        return patterns[0] if patterns else None
-    return And(patterns)
+    found = [pattern for pattern in patterns if pattern is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    return And(found)
 
 
 BUILTIN = {"causal": Causal}

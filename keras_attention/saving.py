@@ -26,7 +26,7 @@ def constructor_arguments(cls, stop=object):
     Walks up the classes of `cls` for as long as each hands its `**kwargs` on, and ends before
     `stop`, whose own arguments its own `get_config` knows.
     """
-    names = {}
+    names: dict[str, None] = {}
     for owner in cls.__mro__:
         if owner is stop or owner is object:
             break

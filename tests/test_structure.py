@@ -23,7 +23,7 @@ ORDER = [
     {"kernels", "inputs"},
     {"backend", "spec", "saving"},
     {"masks", "rematerialization", "shapes", "version"},
-    {"keras_private"},
+    {"hints", "keras_private"},
 ]
 # The edges between two parts of one line.
 BESIDE = {("positions", "scores"), ("masks", "shapes"), ("rematerialization", "masks")}

@@ -7,7 +7,18 @@ Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow
 not know a length yet.
 """
 
+from __future__ import annotations
+
 import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_attention.hints import Seed, Tensor, Tensors
+
+# An integer, or an integer scalar of TensorFlow.
+Size: typing.TypeAlias = Any
 
 
 class Backend(typing.Protocol):
@@ -15,60 +26,79 @@ class Backend(typing.Protocol):
 
     # Sizes and devices
 
-    def shape(self, array):
+    def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
 
-    def on_accelerator(self, array):
+    def on_accelerator(self, array: Tensor) -> bool:
         """Whether a program on `array` will run on an accelerator, not on processor cores."""
 
     # Control flow
 
-    def fori_loop(self, start, stop, body, carry):
+    def fori_loop(
+        self, start: Size, stop: Size, body: Callable[[Size, Any], Any], carry: Tensors
+    ) -> Tensors:
         """`carry = body(i, carry)` for each i from `start` to `stop`, one after the other."""
 
-    def cond(self, condition, true_fn, false_fn):
+    def cond(
+        self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]
+    ) -> Tensors:
         """`true_fn()` or `false_fn()`, and not the other."""
 
-    def sum_over(self, function, start, arrays):
+    def sum_over(
+        self, function: Callable[..., Tensors], start: Tensors, arrays: Sequence[Tensor]
+    ) -> Tensors:
         """`start` and `function` of each slice of `arrays` along their first axis, summed."""
 
-    def map_over(self, function, arrays):
+    def map_over(self, function: Callable[..., Tensors], arrays: Sequence[Tensor]) -> Tensors:
         """`function` of each slice of `arrays`, an array of the slice's own shape for each."""
 
     # Arrays that loops fill
 
-    def make_buffer(self, count, shape, dtype, zeros=True):
+    def make_buffer(
+        self, count: Size, shape: Sequence[Size], dtype: str, zeros: bool = True
+    ) -> Any:
         """Room for `count` arrays of one shape: zeros, or nothing yet where not `zeros`."""
 
-    def read_buffer(self, buffer, index):
+    def read_buffer(self, buffer: Any, index: Size) -> Tensor:
         """The array at an index of a buffer."""
 
-    def write_buffer(self, buffer, index, array):
+    def write_buffer(self, buffer: Any, index: Size, array: Tensor) -> Any:
         """The buffer with another array at an index; the old buffer must not be used again."""
 
-    def stack_buffer(self, buffer):
+    def stack_buffer(self, buffer: Any) -> Tensor:
         """A buffer as one array, indices first."""
 
     # Arrays
 
-    def dynamic_slice(self, array, axis, start, size):
+    def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
         """`size` elements along an axis from `start`."""
 
-    def matmul(self, first, second, transpose_first=False, transpose_second=False):
+    def matmul(
+        self,
+        first: Tensor,
+        second: Tensor,
+        transpose_first: bool = False,
+        transpose_second: bool = False,
+    ) -> Tensor:
         """The matrix product of the last two axes, with either matrix transposed.
 
         Products of half precision are summed in float32 where the backend can.
         """
 
-    def clip(self, array, limit):
+    def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` within ±`limit`, a limit that no value of use exceeds: the gradient may pass."""
 
-    def bucket_sums(self, weights, buckets, count):
+    def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
 
     # Gradients written by hand
 
-    def custom_vjp(self, make, arrays, constants=()):
+    def custom_vjp(
+        self,
+        make: Callable[..., tuple[Callable[..., Any], Callable[..., Any]]],
+        arrays: Sequence[Tensor],
+        constants: Any = (),
+    ) -> tuple[Tensor, ...]:
         """`forward(*arrays)`, with `backward` for its gradient; `make(constants)` gives the two.
 
         `constants` are what else they read, in tuples, lists and dictionaries: a function that is
@@ -77,21 +107,23 @@ class Backend(typing.Protocol):
         upstream)` returns a gradient for each of `arrays`.
         """
 
-    def vjp(self, function, arrays):
+    def vjp(
+        self, function: Callable[..., Tensors], arrays: Sequence[Tensor]
+    ) -> tuple[Tensors, Callable[..., Sequence[Tensor]]]:
         """`function(*arrays)`, and a function from its gradient to those of `arrays`."""
 
     # Random numbers
 
-    def uniform(self, shape, seed):
+    def uniform(self, shape: Sequence[Size], seed: Seed) -> Tensor:
         """Float32 numbers in [0, 1), of an integer or a `keras.random.SeedGenerator`."""
 
-    def dropout_key(self, seed):
+    def dropout_key(self, seed: Seed) -> Tensor:
         """What `dropout_mask` draws from, of an integer or a `keras.random.SeedGenerator`."""
 
-    def dropout_mask(self, key, index, shape, rate):
+    def dropout_mask(self, key: Tensor, index: Size, shape: Sequence[Size], rate: float) -> Tensor:
         """Which elements of a block dropout keeps: the same each time for a key and an index."""
 
-    def dropout(self, array, rate, seed):
+    def dropout(self, array: Tensor, rate: float, seed: Seed) -> Tensor:
         """`keras.random.dropout`, as fast under XLA as without."""
 
     # The backend's own fused attention
@@ -100,19 +132,34 @@ class Backend(typing.Protocol):
     # for the number of keys in each row.
     FUSED_READS: str | None
 
-    def fused_attention(self, query, key, value, mask, causal, scale):
+    def fused_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
+    ) -> Tensor:
         """The output (B, T, H, V); `mask` is a mask, or lengths, or None."""
 
-    def why_not_fused(self, query, key, value, causal):
+    def why_not_fused(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> str | None:
         """Why the fused kernel cannot do this here, or None."""
 
-    def where_fused(self, function, otherwise, arrays):
+    def where_fused(
+        self,
+        function: Callable[..., Tensors],
+        otherwise: Callable[..., Tensors],
+        arrays: Sequence[Tensor],
+    ) -> Tensors:
         """`function(*arrays)` in programs for its device, `otherwise(*arrays)` in all others."""
 
     # Programs
 
-    def compile(self, function, layer):
+    def compile(
+        self, function: Callable[..., Tensors], layer: keras.Layer
+    ) -> Callable[..., Tensors]:
         """`function` of arrays and of a layer's variables, compiled for each shape."""
 
-    def trace_id(self):
+    def trace_id(self) -> Any:
         """What tells one program, or a loop within it, from another while it is traced."""

@@ -147,7 +147,7 @@ def dropout_key(seed):
 
 
 def dropout_mask(key, index, shape, rate):
-    count, *rest = shape[-1], *shape[:-1]
+    *rest, count = shape
     half = (count + 1) // 2
     # Sixteen bits for each: half the random numbers, and a rate right to 8e-6.
     words = tf.random.stateless_uniform(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from keras_attention.convert import reading
@@ -158,7 +160,7 @@ def _rotary(layer):
             "frequencies that `positions.Rotary` does not have",
             "Write them as a `positions.Position` of your own.",
         )
-    scaling = {}
+    scaling: dict[str, Any] = {}
     if layer.scaling_factor != 1:
         scaling = {"scaling": kind, "factor": float(layer.scaling_factor)}
     if scaling and kind == "yarn":

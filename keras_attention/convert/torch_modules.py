@@ -131,7 +131,7 @@ def _check_parts(module, cross_attention):
     eps = check("norm1", ("LayerNorm",)).eps
     attention = check("self_attn", ("MultiheadAttention",), embed_dim=size, kdim=size, vdim=size)
     _check_attention(attention, module, "self_attn")
-    numbers = (1, 2)
+    numbers: tuple[int, ...] = (1, 2)
     if cross_attention:
         sizes = {"embed_dim": size, "num_heads": attention.num_heads}
         attention = check("multihead_attn", ("MultiheadAttention",), **sizes)
@@ -208,7 +208,7 @@ def _assign_heads(ours, weights, prefix=""):
         kernels = np.split(weights[f"{prefix}in_proj_weight"], 3)
     else:
         kernels = [weights[f"{prefix}{role}_proj_weight"] for role in "qkv"]
-    biases = [None] * 3
+    biases: list[Any] = [None] * 3
     if f"{prefix}in_proj_bias" in weights:
         biases = np.split(weights[f"{prefix}in_proj_bias"], 3)
     denses = (ours.query_dense, ours.key_dense, ours.value_dense)

@@ -85,7 +85,7 @@ def beam_search(
     """
     shapes.check_count("num_beams", num_beams)
     alone = num_return is None
-    num_return = 1 if alone else num_return
+    num_return = 1 if num_return is None else num_return
     shapes.check_count("num_return", num_return)
     if num_return > num_beams:
         raise ValueError(

@@ -201,9 +201,9 @@ class Attention(Decoding, ExactInputs):
     # What presets declare, and give when they are made
 
     # A pattern beside that in its slot.
-    preset_pattern = None
+    preset_pattern: patterns.Pattern | None = None
     # A `PredictedCenter`.
-    center = None
+    center: Any = None
     # Whether it may return the log-probability of what hard attention chose.
     returns_log_probability = False
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
@@ -416,13 +416,14 @@ class Attention(Decoding, ExactInputs):
         # Slots read their weights as they are stored, also where Keras would cast them on reading
         # because this layer computes in bfloat16 or float16.
         with keras_private.uncast_variables():
+            at = Positions.of(ops.shape(query)[1], ops.shape(key)[1], *positions)
             spec = AttentionSpec(
                 logit_soft_cap=self.logit_soft_cap,
                 biases=biases,
                 masks=masks,
                 pattern=pattern,
                 segment_ids=segment_ids,
-                positions=Positions.of(ops.shape(query)[1], ops.shape(key)[1], *positions),
+                positions=at,
                 sink=ops.convert_to_tensor(self.sink) if self.use_sink else None,
                 # The rate first: JAX may have traced `training`.
                 dropout=self.dropout if self.dropout and training else 0.0,
@@ -436,7 +437,6 @@ class Attention(Decoding, ExactInputs):
             if self.position is not None:
                 spec = self.position.into_spec(spec, self.num_heads)
                 if not encoded:
-                    at = spec.positions
                     query, key = self.position.encode(query, key, at.query, at.key)
             spec, query, key = self.score.into_spec(spec, query, key, key_is_prepared)
             return kernels.run(spec, query, key, value)

@@ -415,7 +415,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         self._scratch.batch = step_input.shape[0]
 
     def get_recurrent_dropout_mask(self, states):
-        memory = states[0] if isinstance(states, list) and states else None
+        memory: Any = states[0] if isinstance(states, list) and states else None
         if len(getattr(memory, "shape", ())) == 3:
             shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
         states[:] = self.open(states)
@@ -552,13 +552,13 @@ class _Scratch:
     """What a cell knows besides its weights; an object of its own, so that Keras tracks none."""
 
     def __init__(self):
-        self.memory_shape = None
+        self.memory_shape: Any = None
         # Features that are fed to the wrapped cell beside its input, and those of both.
         self.fed_size = None
         self.input_size = None
         # Between the two calls of `RNN` around its loop.
         self.batch = None
-        self.memory = None
+        self.memory: Any = None
 
 
 def _cell(cell):

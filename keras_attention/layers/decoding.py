@@ -11,7 +11,7 @@ from keras_attention.layers import kv_cache
 ops = keras.ops
 
 
-class Decoding:
+class Decoding(keras.layers.Layer):
     """The part of `Attention` that decodes: it computes tokens as they come, in any pieces."""
 
     def make_cache(

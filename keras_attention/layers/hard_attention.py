@@ -51,6 +51,7 @@ class HardAttention(Attention):
     _fixed_arguments = ("normalization", "use_sink")
 
     returns_log_probability = True
+    normalization: normalizations.Hard
 
     def __init__(
         self,

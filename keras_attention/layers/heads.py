@@ -8,6 +8,8 @@ A layer has one of them. The projections are attributes of the layer, where save
 their weights.
 """
 
+from typing import Any
+
 import keras
 
 from keras_attention import inputs, saving, shapes
@@ -29,8 +31,8 @@ class Heads:
     """
 
     # Whether the layer's cache can hold these heads: why not, or None.
-    why_no_cache = None
-    why_no_decoding = "it has no projections, `key_dim`, whose outputs could be kept"
+    why_no_cache: str | None = None
+    why_no_decoding: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
 
     def __init__(self, layer):
         self.layer = layer
@@ -91,7 +93,8 @@ class Heads:
     def join(self, result, query):
         """The layer's output of an `AttentionResult`."""
         heads = result.output
-        batch, length, count, size = (*ops.shape(heads)[:2], *heads.shape[2:])
+        batch, length = ops.shape(heads)[:2]
+        count, size = heads.shape[2:]
         return ops.reshape(heads, (batch, length, count * size))
 
     # What goes with pairs of positions
@@ -128,7 +131,7 @@ class Heads:
 class DenseHeads(Heads):
     """Projections by one matrix each, (D, H · K)."""
 
-    why_no_decoding = None
+    why_no_decoding: str | None = None
 
     def size(self, role, shape):
         return self.layer.value_dim if role == "value" else self.layer.key_dim
@@ -194,7 +197,7 @@ class DenseHeads(Heads):
         given = dict(zip(ROLES, (query, key, value), strict=True))
         if not self._together(**given):
             return super().split_all(query, key, value)
-        heads = {}
+        heads: dict[str, Any] = {}
         for role, x in given.items():
             self.check_features(role, x)
             if role not in heads:

@@ -149,7 +149,7 @@ class Layout:
     """
 
     # The arrays of the dictionary, and what their dtypes have in their names.
-    arrays: typing.ClassVar = {}
+    arrays: typing.ClassVar[dict[str, str]] = {}
     # Whether tokens are appended, and whether some are forgotten again.
     appends = forgets = False
 

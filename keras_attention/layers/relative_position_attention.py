@@ -81,7 +81,7 @@ class RelativePositionAttention(Attention):
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
-        of_shaw = {
+        of_shaw: dict[str, Any] = {
             "use_values": use_values,
             "per_head": per_head,
             "embeddings_initializer": embeddings_initializer,

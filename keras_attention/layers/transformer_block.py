@@ -367,7 +367,7 @@ class TransformerBlock(ExactInputs):
         def keep(name, output, *rest):
             """The output and the cache that `rest` ends with; scores before it are kept."""
             if return_attention_scores:
-                scores[name], *rest = rest
+                scores[name], rest = rest[0], rest[1:]
             return output, (rest[0] if rest else None)
 
         def attend(x):

@@ -35,7 +35,7 @@ class Position(saving.ConfigurableLayer):
     # Whether `encode` gives a key as its own position alone has it, so that a cache may keep it.
     encodes_alone = False
     # The classes of score that this position makes sense with; None for all.
-    scores = None
+    scores: tuple[type, ...] | None = None
 
     def __init__(self, **kwargs: Any):
         kwargs["dtype"] = kwargs.get("dtype") or full_precision()

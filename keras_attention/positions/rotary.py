@@ -131,7 +131,7 @@ class Rotary(Position):
         self.truncate = shapes.check_flag("truncate", truncate)
 
     @property
-    def encodes_alone(self) -> bool:
+    def encodes_alone(self) -> bool:  # type: ignore[override]
         """Whether a key is turned by its own position alone: "dynamic" asks for the last one."""
         return self.scaling != "dynamic"
 
@@ -144,7 +144,7 @@ class Rotary(Position):
         size = self._turned(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
         at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
-        stretch = self._stretch(*at, size) if self.scaling == "dynamic" else None
+        stretch = self._stretch(at[0], at[1], size) if self.scaling == "dynamic" else None
         return tuple(
             self._turn(ops.cast(x, wide), self._angles(positions, size, stretch))
             for x, positions in zip((query, key), at, strict=True)

@@ -167,7 +167,7 @@ class Learned(Score):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self._sizes = None
+        self._sizes: tuple | None = None
 
     def into_spec(
         self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False

@@ -175,7 +175,8 @@ def _asked(layer, add):
 
 def _attention_layers(model):
     """The attention layers of a model that are not made of others, by their names."""
-    named, attends = {}, {}
+    named: dict[str, keras.Layer] = {}
+    attends: dict[int, bool] = {}
 
     def visit(layer, path):
         """Whether `layer` is, or has, an attention layer."""

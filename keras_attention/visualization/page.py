@@ -72,7 +72,8 @@ def attention_page(
     """
     layers = words.read(scores, query_tokens, key_tokens)
     kind = "<u2" if sum(layer.weights.size for layer in layers) <= FINE else "u1"
-    texts, described, weights = [], [], []
+    texts: list[list[str]] = []
+    described, weights = [], []
     for number, layer in enumerate(layers):
         heads, queries, keys = layer.weights.shape
         described.append(

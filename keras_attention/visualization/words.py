@@ -71,8 +71,8 @@ def read(scores, query_tokens=None, key_tokens=None):
             kept = weights.sum(axis=-1, dtype="float64")
             others = 1 - np.divide(kept, total, out=np.ones_like(total), where=total > 0)
             others = np.clip(others, 0, 1)
-        shown = (_shown(words) for words in (queries, keys))
-        layers.append(Layer(visible(name) if name else "", weights, *shown, others, pools))
+        label = visible(name) if name else ""
+        layers.append(Layer(label, weights, _shown(queries), _shown(keys), others, pools))
     return layers
 
 
