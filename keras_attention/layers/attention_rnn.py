@@ -72,15 +72,21 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
                 "An AttentionRNN keeps no states between calls: pass those that a call with "
                 "`return_state=True` returned as `initial_state`. Received: stateful=True"
             )
-        super().__init__(
-            cell,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            unroll=unroll,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        flags = {
+            "return_sequences": return_sequences,
+            "return_state": return_state,
+            "go_backwards": go_backwards,
+            "unroll": unroll,
+            "zero_output_for_mask": zero_output_for_mask,
+        }
+        flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
+        super().__init__(cell, **flags, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        # An argument of `RNN` that is refused here.
+        del config["stateful"]
+        return config
 
     @classmethod
     def from_config(cls, config):

@@ -175,7 +175,7 @@ class Layout:
 
         Keys and values to attend to are of `dtype`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must override `update`")
+        raise TypeError(f"{type(self).__name__} must implement `update`.")
 
 
 class Context(Layout):
