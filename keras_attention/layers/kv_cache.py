@@ -114,7 +114,7 @@ def positions(index, length, mask=None):
 
 
 def end(index, length, mask=None):
-    """The index when new tokens, (B, T), have been written."""
+    """The index after writing new tokens, (B, T)."""
     return index + (length if mask is None else ops.sum(ops.cast(mask, "int32"), axis=1))
 
 
