@@ -364,12 +364,14 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def open(self, states):
         """The states of the loop, from the list of `initial_state` without the memory.
 
+        States from which it has been taken already are returned as they are.
+
         Prepares all that the loop closes over: keys, values, and dropout masks.
         """
-        if self.is_open():
-            return states
         found = isinstance(states, list) and len(states) >= 2
         if not found or len(getattr(states[0], "shape", ())) != 3:
+            if self.is_open():
+                return states
             raise ValueError(_NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
@@ -405,6 +407,8 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         self._scratch.batch = step_input.shape[0]
 
     def get_recurrent_dropout_mask(self, states):
+        # What a loop that failed has left behind.
+        self._scratch.memory = None
         memory = states[0] if isinstance(states, list) and states else None
         if len(getattr(memory, "shape", ())) == 3:
             shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
