@@ -1,4 +1,4 @@
-"""Attention for Keras 3: every mechanism one pipeline of slots, on TensorFlow, JAX and PyTorch."""
+"""Attention for Keras 3: one pipeline of slots for every mechanism, on TensorFlow, JAX, PyTorch."""
 
 from keras_attention import (
     convert,

@@ -1,4 +1,4 @@
-"""Reading the arguments of a call: query, value and key in any form, and what goes with pairs."""
+"""Reading the arguments of a call: query, value and key in any form, and arrays of pairs."""
 
 import keras
 
@@ -8,7 +8,7 @@ ops = keras.ops
 
 
 def three_shapes(query_shape, value_shape=None, key_shape=None):
-    """Shapes of query, value and key from any way of giving the three."""
+    """Shapes of query, value and key from any form of the three."""
     if query_shape and isinstance(query_shape[0], (list, tuple)):
         query_shape, value_shape, key_shape = _unpack("query_shape", query_shape)
     value_shape = query_shape if value_shape is None else value_shape
@@ -17,7 +17,7 @@ def three_shapes(query_shape, value_shape=None, key_shape=None):
 
 
 def check_one_sequence(mask, query, value):
-    """Raises unless `mask` can only mean one thing: the padding of all that was given."""
+    """Raises unless `mask` is unambiguous: the padding of all inputs."""
     if mask is None or mask is False:
         return
     listed = isinstance(query, (list, tuple))
@@ -38,7 +38,7 @@ def check_one_sequence(mask, query, value):
 
 
 def query_mask(query_mask, mask, query, value):
-    """`query_mask` together with `mask`, as Keras names the mask of whatever a layer is given."""
+    """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs."""
     check_one_sequence(mask, query, value)
     if mask is None or mask is False:
         return query_mask
@@ -47,15 +47,15 @@ def query_mask(query_mask, mask, query, value):
             return [masks.both(mask[0], query_mask), *mask[1:]]
         return mask
     if mask is masks.implicit(query):
-        # Keras passes what the tensor carries, which is read off it anyway.
+        # Keras passes the carried mask, which is read from the tensor anyway.
         return query_mask
     return masks.both(masks.boolean("query_mask", query_mask), masks.boolean("mask", mask))
 
 
 def three_inputs(inputs, explicit):
-    """Query, value and key from any way of giving the three, and their masks.
+    """Query, value and key from any form of the three, and their masks.
 
-    A mask is what the tensor carries and what was passed for it, together.
+    A mask combines the one that the tensor carries and the one passed for it.
     """
     query, value, key = inputs
     query_mask, value_mask, key_mask = explicit
@@ -75,7 +75,7 @@ def three_inputs(inputs, explicit):
                 )
             )
     if value is None:
-        # One tensor in both roles: what masks it as a query masks it as a value.
+        # One tensor in both roles: its query mask is also its value mask.
         value, value_mask = query, masks.both(query_mask, value_mask)
     tensors = {"query": query, "value": value, "key": value if key is None else key}
     passed = {"query": query_mask, "value": value_mask, "key": key_mask}
@@ -83,7 +83,7 @@ def three_inputs(inputs, explicit):
     for name, tensor in tensors.items():
         mask = masks.boolean(f"{name}_mask", passed[name])
         carried = masks.implicit(tensor)
-        # Keras itself passes what the tensor carries; looking at it twice would cost an operation.
+        # Keras itself passes the carried mask; applying it twice would cost an operation.
         if carried is not None and carried is not passed[name]:
             mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
         if mask is not None:
@@ -101,9 +101,9 @@ def three_inputs(inputs, explicit):
 
 
 def floats(tensors, dtype):
-    """The tensors, with those of integers or booleans in `dtype`; one in several roles stays one.
+    """The tensors, integers and booleans cast to `dtype`; one in several roles stays one.
 
-    The output of attention has the dtype of the values, and integers would lose what is summed.
+    The output of attention has the dtype of the values, and integers would truncate the sums.
     """
     cast = {
         id(x): ops.cast(x, dtype)
@@ -116,7 +116,7 @@ def floats(tensors, dtype):
 def without_padding(tensors, padding):
     """The tensors with zeros for their padding, by a mask (B, T) or None for each.
 
-    One in several roles stays one, and keeps what any of them may see.
+    One in several roles stays one, and keeps elements that are visible in any role.
     """
     roles: dict[int, list] = {}
     for x, mask in zip(tensors, padding, strict=True):
@@ -142,7 +142,7 @@ def _unpack(name, listed):
 
 
 def check_pairs(name, array):
-    """Raises unless an array for pairs has 2 to 4 axes."""
+    """Raises unless an array of pairs has 2 to 4 axes."""
     if not 2 <= len(array.shape) <= 4:
         raise ValueError(
             f"`{name}` must be (T, S), (B, T, S) or (B, H, T, S). "
@@ -151,7 +151,7 @@ def check_pairs(name, array):
 
 
 def check_bias(name, array, mask="attention_mask"):
-    """Raises where a bias is a mask: added, True would be a 1. `mask` is the argument for one."""
+    """Raises if a bias is a mask: added, True would be a 1. `mask` is the argument for one."""
     if keras.backend.standardize_dtype(array.dtype) == "bool":
         raise TypeError(
             f"`{name}` must be numbers to add to the scores. Received: dtype bool. "
@@ -160,7 +160,7 @@ def check_bias(name, array, mask="attention_mask"):
 
 
 def four_axes(name, array):
-    """An array for pairs, (T, S), (B, T, S) or (B, H, T, S), with all four axes."""
+    """An array of pairs, (T, S), (B, T, S) or (B, H, T, S), with all four axes."""
     check_pairs(name, array)
     rank = len(array.shape)
     if rank == 2:
@@ -169,7 +169,7 @@ def four_axes(name, array):
 
 
 def check_not_padding(attention_mask, query):
-    """Raises where an `attention_mask` of two axes cannot be (T, S), as one of padding cannot."""
+    """Raises if an `attention_mask` of two axes cannot be (T, S), such as a padding mask."""
     shape, queries = tuple(attention_mask.shape), query.shape[1]
     if len(shape) == 2 and queries is not None and shape[0] not in (None, 1, queries):
         raise ValueError(
@@ -182,8 +182,7 @@ def check_not_padding(attention_mask, query):
 def pair(name, given, query, value):
     """Integers of query and key positions, from one array for self-attention or a pair.
 
-    Either may be None. Returns two int32 tensors, or None where nothing was given and the name
-    stands for both.
+    Either position may be None. Returns two int32 tensors, or None without `segment_ids`.
     """
     if given is None:
         return (None, None) if name == "positions" else None
@@ -226,7 +225,7 @@ def integers(name, role, array, like):
     if rank == 2 and array.shape[0] != 1:
         check = {role: like.shape[0], name: array.shape[0]}
         shapes.check_same(f"Batch sizes of `{role}` and its {name}", **check)
-    # Segments are compared only, and may be numbers that int32 does not hold.
+    # Segments are only compared, and may be numbers outside int32.
     if name == "segment_ids" or isinstance(array, keras.KerasTensor):
         return array
     return ops.cast(array, "int32")

@@ -1,6 +1,6 @@
-"""Every use of what Keras keeps to itself, with the reason and the public way that was tried.
+"""Every use of Keras's private API, with the reason and the public alternative.
 
-tests/test_keras_private.py fails with the name of what Keras has moved.
+tests/test_keras_private.py fails with the name that Keras has moved.
 """
 
 import keras
@@ -19,21 +19,20 @@ __all__ = [
     "uncast_variables",
 ]
 
-# The two numbers that a seed or a `keras.random.SeedGenerator` gives a random function. Keras's own
-# functions call it. `SeedGenerator.next` is public, but an integer seed has no such method, and
-# Keras's `convert`ed integers draw from numbers of their own.
+# The two numbers that a random function gets from a seed or a `keras.random.SeedGenerator`. Keras's
+# own functions call it. `SeedGenerator.next` is public, but an integer seed has no such method, and
+# integers `convert`ed by Keras give other numbers.
 draw_seed = draw_seed
 
-# The base of Keras's recurrent cells with dropout. `keras.layers.RNN` asks cells of this class, and
-# of no other, to prepare what its loop closes over; there is no public hook before the loop.
+# The base of Keras's recurrent cells with dropout. `keras.layers.RNN` lets only cells of this class
+# prepare tensors that its loop closes over; there is no public hook before the loop.
 DropoutRNNCell = DropoutRNNCell
 
 
 def get_keras_mask(tensor):
     """The mask that a tensor carries, or None.
 
-    `tensor._keras_mask` is what Keras sets; a public accessor exists for neither reading nor
-    writing it.
+    Keras sets `tensor._keras_mask`; there is no public accessor to read or write it.
     """
     return backend.get_keras_mask(tensor)
 
@@ -41,15 +40,16 @@ def get_keras_mask(tensor):
 def set_keras_mask(tensor, mask):
     """Lets a tensor carry a mask, as Keras does with what `compute_mask` returns.
 
-    `compute_mask` is the public way, but it sees the layer's inputs and not what `call` found out
-    about them, and in a functional model it becomes an operation of its own.
+    `compute_mask` is the public way, but it gets the layer's inputs and not intermediate results of
+    `call`, and in a functional model it becomes a separate operation.
     """
     backend.set_keras_mask(tensor, mask)
 
 
 def uncast_variables():
-    """A scope in which variables are read as they are stored, also in a layer that computes in half
-    precision. `autocast=False` is public, but for the layer's inputs as well as its variables.
+    """A scope in which variables are read in their stored dtype, also in half-precision layers.
+
+    `autocast=False` is public, but also applies to the layer's inputs.
     """
     return backend.AutocastScope(None)
 
@@ -57,11 +57,11 @@ def uncast_variables():
 def saving_a_model():
     """Whether `get_config` was called for a model that Keras is saving, which shares objects.
 
-    `keras.saving` has `ObjectSharingScope`, but nothing public says whether one is open.
+    `keras.saving` has `ObjectSharingScope`, but no public way to check whether one is open.
     """
     return global_state.get_global_attribute("shared_objects/id_to_config_map") is not None
 
 
 def torch_device():
-    """The device that Keras puts PyTorch's tensors on; `keras.config` does not say."""
+    """The device of Keras's PyTorch tensors; `keras.config` does not have it."""
     return keras.src.backend.torch.core.get_device()

@@ -15,49 +15,47 @@ __all__ = ["SmoothedCrossentropy"]
 
 @saving.register
 class SmoothedCrossentropy(keras.losses.Loss):
-    r"""Cross-entropy of the next token with smoothed labels, a mean over real tokens.
+    r"""Cross-entropy of the next token with smoothed labels, averaged over real tokens.
 
-    Of one token with logits z (V,) and target y, with ε = `label_smoothing` (Szegedy et al. 2016,
+    For a token with logits z (V,) and target y, with ε = `label_smoothing` (Szegedy et al. 2016,
     section 7, with the uniform distribution; Vaswani et al. 2017, section 5.4):
 
         −Σ_k q_k log softmax(z)_k,  q_k = (1 − ε) [k = y] + ε / V
         = logsumexp(z) − (1 − ε) z_y − ε mean(z)
 
-    The second line is what is computed, in float32 whatever the dtype of the logits: no one-hot
-    targets are made.
+    The second line is computed, in float32 for every dtype of logits, without one-hot targets.
 
     Args:
         label_smoothing: ε, at least 0 and below 1.
-        ignore: the target of the positions that count for nothing, usually that of padding; None
-            for no such target. Any integer, -1 and -100 among them.
+        ignore: the target of ignored positions, usually that of padding; None
+            for no such target. Any integer, such as -1 or -100.
         reduction: how token losses are reduced. "sum_over_batch_size", or "mean" for
-            short: their sum by the number of real tokens. "sum": their sum.
-            "mean_with_sample_weight": their sum by that of the weights of real tokens. None or
-            "none": nothing, (B, T) is returned, with zeros where a token is not real.
+            short: their sum divided by the number of real tokens. "sum": their sum.
+            "mean_with_sample_weight": their sum divided by the sum of the weights of real tokens.
+            None or "none": no reduction, (B, T), with zeros where a token is not real.
         name: of the loss.
 
     Call arguments:
         y_true: integer targets, (B, T) or of any shape.
         y_pred: logits, (B, T, V): the shape of the targets, and the vocabulary.
-        sample_weight: None or an array whose axes are the first of `y_true`'s, or 1 long: each
-            token's loss is multiplied by its weight. As everywhere in Keras, the means named above
-            do not divide by the weights.
+        sample_weight: None or an array that broadcasts to the leading axes of `y_true`: each
+            token's loss is multiplied by its weight. As everywhere in Keras, "mean" does not
+            divide by the weights.
 
-    Real tokens are those whose target is not `ignore`, and which the mask that `y_pred` carries, if
-    any, lets through. Each is counted once, whichever of the two names it. Without any real token
-    the loss is 0.
+    Real tokens are those whose target is not `ignore`, and which are not masked by the mask that
+    `y_pred` carries, if any. Without any real token the loss is 0.
 
     Returns:
-        A float32 number, or (B, T) without reduction. A real token whose target is no token, below
-        0 or not below V, makes it NaN. So does a logit of -∞, unless ε is 0: what is impossible
-        cannot be given a share of ε.
+        A float32 number, or (B, T) without reduction. A real token whose target is below 0 or not
+        below V makes it NaN. So does a logit of -∞, unless ε is 0: an impossible token
+        cannot get a share of ε.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or the shapes of targets, logits and
-            weights do not go together.
+            weights do not match.
 
-    Keras's progress bar shows the mean of the losses of the batches, each with as much weight as it
-    has rows.
+    Keras's progress bar shows the mean of the losses of the batches, weighted by their numbers of
+    rows.
 
     Example:
 
@@ -75,7 +73,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         reduction: str | None = "sum_over_batch_size",
         name: str = "smoothed_crossentropy",
     ):
-        # Keras casts targets and logits to the loss's dtype: float32 holds all tokens below 2²⁴.
+        # Keras casts targets and logits to the loss's dtype: float32 is exact for tokens below 2²⁴.
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = shapes.check_rate("label_smoothing", label_smoothing)
         self.ignore = shapes.check_integer("ignore", ignore)
@@ -87,12 +85,12 @@ class SmoothedCrossentropy(keras.losses.Loss):
             sample_weight = _for_each_token(
                 ops.convert_to_tensor(y_true), ops.convert_to_tensor(sample_weight)
             )
-        # Keras casts the logits, and what they carry is lost before `call`.
+        # Keras casts the logits, and the mask that they carry is lost before `call`.
         mask = masks.implicit(y_pred)
         if mask is not None:
             y_pred = masks.carry(ops.convert_to_tensor(y_pred, dtype=self.dtype), mask)
         loss = super().__call__(y_true, y_pred, sample_weight)
-        # Keras does not reduce what has no element and one axis.
+        # Keras does not reduce arrays with one axis and no elements.
         reduced = self.reduction not in (None, "none")
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
@@ -104,11 +102,11 @@ class SmoothedCrossentropy(keras.losses.Loss):
                 f"y_true.shape={tuple(y_true.shape)}, y_pred.shape={tuple(y_pred.shape)}"
             )
         if 0 in y_true.shape:
-            # There is no largest logit to take off.
+            # There is no largest logit to subtract.
             return ops.sum(y_pred, axis=-1)
         targets = ops.cast(y_true, "int32")
         real = None if self.ignore is None else ops.not_equal(targets, self.ignore)
-        # Keras multiplies by the mask: what is NaN at a masked position would stay so.
+        # Keras multiplies by the mask: NaN at a masked position would stay NaN.
         real = masks.both(real, masks.boolean("mask", masks.implicit(y_pred)))
         size = ops.shape(y_pred)[-1]
         known = ops.logical_and(targets >= 0, targets < size)
@@ -116,7 +114,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         losses = ops.where(known, losses, float("nan"))
         if real is None:
             return losses
-        # Keras divides by the number of what this mask leaves.
+        # Keras divides by the number of unmasked tokens.
         return masks.carry(ops.where(real, losses, 0.0), real)
 
     def get_config(self):
@@ -124,9 +122,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
 
 def _token_losses(logits, targets, smoothing):
-    """The loss of each token, with a gradient of its own, softmax(z) − q.
+    """The loss of each token, with a custom gradient, softmax(z) − q.
 
-    What the backends derive passes over all logits about three times as often.
+    The backends' own gradients pass over all logits about three times as often.
     """
     size = ops.shape(logits)[-1]
 
@@ -134,7 +132,7 @@ def _token_losses(logits, targets, smoothing):
         places = targets[..., None]
 
         def forward(logits):
-            # The largest is taken off everything first, or large logits would cost digits.
+            # The largest is subtracted first, or large logits would cost digits.
             logits = logits - ops.max(logits, axis=-1, keepdims=True)
             powers = ops.exp(logits)
             total = ops.sum(powers, axis=-1, keepdims=True)
@@ -185,5 +183,5 @@ def _for_each_token(y_true, sample_weight):
         )
     axes = (1,) * (len(targets) - len(weights))
     column = ops.reshape(sample_weight, (*ops.shape(sample_weight), *axes))
-    # A product, since Keras multiplies by the mask in place on PyTorch, in what it was given.
+    # A product, since Keras multiplies its argument by the mask in place on PyTorch.
     return ops.cast(column, "float32") * ops.ones_like(y_true, dtype="float32")

@@ -12,8 +12,8 @@ from keras_attention import masks, shapes
 
 tree = keras.tree
 
-# Layers and operations that sum a sequence up, padding included, whatever mask it carries. A sum is
-# not among them: what is masked is often zero.
+# Layers and operations that reduce a sequence, padding included, ignoring its mask. A sum is
+# not among them: masked elements are often zero.
 POOLS = (keras.layers.GlobalMaxPooling1D,)
 REDUCTIONS = ("Max", "Mean", "Min")
 
@@ -21,7 +21,7 @@ FILLS = "makes True everywhere"
 
 
 class LostMask(NamedTuple):
-    """A layer or operation that drops a mask, and who would have used it."""
+    """A layer or operation that drops a mask, and the layers that would have used it."""
 
     layer: str
     mask_of: tuple[str, ...]
@@ -32,19 +32,19 @@ class LostMask(NamedTuple):
 def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
     """Finds the layers of a model that drop a mask which a later layer would have used.
 
-    `Embedding(mask_zero=True)`, `Masking` and others make a mask of padding. Each layer hands the
-    mask of its input on to its output, or drops it: `Conv1D`, `keras.ops.multiply(x, y)` and
-    `x * y` drop it, for example. The attention, pooling and recurrent layers after them then read
+    `Embedding(mask_zero=True)`, `Masking` and others create a mask of padding. Each layer passes
+    the mask of its input on to its output, or drops it: `Conv1D`, `keras.ops.multiply(x, y)` and
+    `x * y` drop it, for example. Later attention, pooling and recurrent layers then read
     padding, without an error.
 
     The model is traced on abstract values, as Keras does to infer shapes: no data are needed,
-    nothing is computed, and the model stays as it is. Nested functional and sequential models and
+    nothing is computed, and the model does not change. Nested functional and sequential models and
     shared layers are followed; the operations inside a layer's own `call` are not.
 
     Args:
         model: functional or sequential model with known inputs.
         length: positive integer, the size of input axes of unknown length while the model is
-            traced. Another is needed where the model does not run at 64.
+            traced. Choose another if the model does not run at 64.
 
     Returns:
         A list with one named tuple per layer or operation that drops a mask; empty if no mask is
@@ -87,7 +87,7 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
     flow = _Flow()
 
     def run(*inputs):
-        flow.clear()  # PyTorch traces again where its abstract tensors do not serve.
+        flow.clear()  # PyTorch traces again if its abstract tensors do not work.
         flow.follow(model, inputs, path=())
         return keras.ops.zeros(())
 
@@ -100,7 +100,7 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         for tensor in model.inputs
     ]
     with warnings.catch_warnings():
-        # Keras warns of some layers that drop masks, used or not.
+        # Keras warns about some layers that drop masks, used or not.
         warnings.simplefilter("ignore")
         _Traced(run).compute_output_spec(*specs)
     return flow.findings()
@@ -127,9 +127,9 @@ class _Drop(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a tensor carries, and what it should carry besides."""
+    """The mask that a tensor carries, and the masks that were lost."""
 
-    tensor: object  # Kept, so that no other tensor gets its id.
+    tensor: object  # Referenced, so that no other tensor gets its id.
     mask_of: frozenset = frozenset()
     lost: tuple = ()  # Pairs of a drop and the number of axes behind those of its mask.
 
@@ -158,7 +158,7 @@ class _Flow:
         return tree.flatten(graph._run_through_graph(list(inputs), watched))
 
     def findings(self):
-        """A `LostMask` for each drop that reached someone, in the order of the calls."""
+        """A `LostMask` for each drop that reached a layer, in the order of the calls."""
         merged: dict[tuple, tuple[dict, dict]] = {}
         for drop, reached in self._reached.items():
             makers, reaches = merged.setdefault((drop.layer, drop.kind, drop.verb), ({}, {}))
@@ -176,7 +176,7 @@ class _Flow:
         ]
 
     def _call(self, operation, path, args, kwargs):
-        """Calls an operation, and notes what becomes of the masks of its inputs."""
+        """Calls an operation, and records what it does with the masks of its inputs."""
         layer, kind = "/".join([*path, operation.name]), type(operation).__name__
         arguments = inspect.signature(operation.call).bind(*args, **kwargs).arguments
         inputs = _tensors([x for name, x in arguments.items() if not name.endswith("mask")])
@@ -200,14 +200,14 @@ class _Flow:
 
         for x, given in _with_masks(operation, arguments):
             lost_by = [drop for drop, _ in self._get(x).lost]
-            # Keras notes the mask that a tensor carries in a model as if it were passed.
+            # Keras records the mask that a tensor carries in a model as if it were passed.
             self._reach([drop for drop in lost_by if drop.verb == FILLS or not given], layer)
         for x in masked:
             if masks.implicit(x) is None:
                 drop = _Drop(layer, kind, "erases from its input", self._get(x).mask_of)
                 self._learn(x, (), ((drop, features[id(x)]),))
 
-        # The output of an attention has a mask where its queries have one, and needs no other.
+        # The output of an attention has a mask if its queries have one, and needs no other.
         if _is_attention(operation):
             lost = lost[:1]
         passed_on = dict(pair for drops in lost for pair in drops)
@@ -221,8 +221,8 @@ class _Flow:
                 self._reach([drop], layer)
         for y in _tensors(outputs):
             marked = masks.implicit(y) is not None
-            # Batch and sequence, besides features: where fewer axes are left, there is no sequence
-            # any more. A mask that is made of others replaces what was lost.
+            # Batch and sequence, besides features: with fewer axes there is no sequence
+            # anymore. A mask computed from others replaces lost ones.
             left = {
                 drop: n
                 for drop, n in passed_on.items()
@@ -243,7 +243,7 @@ class _Flow:
 
 
 def _is_graph(operation):
-    """Whether an operation is a model whose layers can be seen: functional or sequential."""
+    """Whether an operation is a model with visible layers: functional or sequential."""
     return isinstance(operation, keras.Model) and bool(getattr(operation, "inputs", None))
 
 
@@ -253,7 +253,7 @@ def _is_attention(operation):
 
 
 def _with_masks(operation, arguments):
-    """Pairs of an input of which a layer takes a mask, and whether the call passes one."""
+    """Pairs of an input whose mask a layer takes, and whether the call passes one."""
     parameters = list(inspect.signature(operation.call).parameters)
     pairs = arguments.get("attention_mask") is not None
     for name, nest in arguments.items():
@@ -261,7 +261,7 @@ def _with_masks(operation, arguments):
         if f"{name}_mask" in parameters:
             names = [name] if inputs is not nest else ["query", "value", "key"]
             given = [arguments.get(f"{name}_mask") for name in names]
-            if name in ("value", "key"):  # The two stand for the same elements.
+            if name in ("value", "key"):  # The two have the same elements.
                 given = [arguments.get("value_mask", arguments.get("key_mask"))]
         elif name == parameters[0] and "mask" in parameters:
             given = arguments.get("mask")
@@ -273,7 +273,7 @@ def _with_masks(operation, arguments):
 
 
 def _fills_masks(operation, masked, inputs):
-    """Whether a layer joins masks by "or", where a tensor without a mask counts as all True."""
+    """Whether a layer combines masks by "or", treating a missing mask as all True."""
     along_features = isinstance(operation, keras.layers.Concatenate) and operation.axis in (
         -1,
         len(masked[0].shape) - 1,
@@ -282,7 +282,7 @@ def _fills_masks(operation, masked, inputs):
 
 
 def _pools_padding(operation, masked, features):
-    """Whether an operation without use for masks sums a sequence up, padding included."""
+    """Whether an operation without masks reduces a sequence, padding included."""
     if isinstance(operation, POOLS):
         return True
     if isinstance(operation, keras.Layer) or type(operation).__name__ not in REDUCTIONS:

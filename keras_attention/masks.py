@@ -1,7 +1,7 @@
 """Boolean masks: reading the ones Keras carries on tensors, checking the ones users pass.
 
-True means attend. Nothing here writes to a tensor it was given; `carry` marks only outputs that
-the calling layer has just made.
+True means attend. Nothing here modifies its inputs; `carry` marks only outputs that
+the calling layer has just created.
 """
 
 import keras
@@ -18,7 +18,7 @@ def implicit(tensor):
 
 
 def carry(tensor, mask):
-    """Lets a freshly made `tensor` carry `mask`, and returns it."""
+    """Lets a newly created `tensor` carry `mask`, and returns it."""
     if mask is not None:
         keras_private.set_keras_mask(tensor, mask)
     return tensor
@@ -36,8 +36,8 @@ def both(first, second):
 def clear(tensor, mask):
     """`tensor` (B, T, …) with zeros where its padding mask (B, T) is False; None masks nothing.
 
-    Padding may hold anything. Its weight is 0, but 0 · NaN is NaN, in a sum of values as in the
-    gradient of a kernel that multiplies it: what it holds must not get that far.
+    Padding may contain any values. Its weight is 0, but 0 · NaN is NaN, in a sum of values as in
+    the gradient of a kernel that multiplies it, so its values must not get that far.
     """
     if mask is None:
         return tensor
@@ -81,5 +81,5 @@ def boolean(name, mask):
 
 
 def _or_bias(name):
-    """What else a mask of numbers may be, where a call has an argument for it."""
+    """Advice on a mask of numbers, if a call has an argument for it."""
     return " Pass other numbers as `attention_bias`." if name == "attention_mask" else ""

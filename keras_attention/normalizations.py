@@ -1,8 +1,8 @@
-"""Normalizations: how scores become weights.
+"""Normalizations: from scores to weights.
 
-Softmax is what every kernel does by itself. Another one is a subclass with one method, which is
-given the float32 scores (masked ones hugely negative) and the boolean mask (or None), both
-broadcasting to (B, H, T, S); the kernel sets the weights of masked keys to exactly zero afterwards.
+Every kernel implements softmax. A custom one is a subclass with one method, which gets
+the float32 scores (masked ones hugely negative) and the boolean mask (or None), both
+broadcasting to (B, H, T, S); the kernel then sets the weights of masked keys to exactly zero.
 
 >>> import keras
 >>> from keras_attention import normalizations
@@ -59,7 +59,7 @@ class Normalization(saving.Configurable):
     array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
 
-    # Whether training draws random numbers: the layer then keeps a seed for it.
+    # Whether training draws random numbers: the layer then has a seed for it.
     random = False
     # Whether it has the log-probability of a choice, without which it has no gradient.
     has_log_probability = False
@@ -97,7 +97,7 @@ class Softmax(Normalization):
 
 @saving.register
 class Sigmoid(Normalization):
-    """weight_s = 1 / (1 + exp(−score_s)): each key on its own, with no competition.
+    """weight_s = 1 / (1 + exp(−score_s)): each key independently, without competition.
 
     >>> import keras
     >>> from keras_attention import normalizations
@@ -115,7 +115,7 @@ class Sparsemax(Normalization):
     """The nearest point of the simplex to the scores (Martins & Astudillo 2016, equation 2).
 
     `weight_s = max(score_s − τ, 0)`, with τ such that the weights sum to one. Weights of low scores
-    are exactly zero. It sorts the scores, which costs more than softmax does.
+    are exactly zero. It sorts the scores, which costs more than softmax.
 
     >>> import keras
     >>> from keras_attention import normalizations
@@ -132,14 +132,14 @@ class Sparsemax(Normalization):
 class Hard(Normalization):
     r"""All weight on one key (Xu et al. 2015, section 4.1): a sample in training, else the best.
 
-    In training the key is drawn from softmax(score), by the Gumbel trick; at inference it is the
-    one of the largest score, the first of equal ones.
+    In training the key is sampled from softmax(score), by the Gumbel trick; at inference it is the
+    one with the largest score, the first of equal ones.
 
     Args:
-        gradient: what stands in for the gradient that a choice does not have. "straight_through":
-            that of softmax((score + Gumbel noise) / temperature), in whose place the choice is
-            passed on (Jang et al. 2017, section 2.2); biased, but it needs no more than the loss.
-            "reinforce": none here; the log-probability of the choice is returned for a
+        gradient: replaces the missing gradient of the choice. "straight_through":
+            that of softmax((score + Gumbel noise) / temperature) (Jang et al. 2017, section 2.2);
+            biased, but needs no other loss.
+            "reinforce": none; the log-probability of the choice is returned for a
             `ReinforceLoss`, unbiased and noisy. Only `HardAttention` returns it.
         temperature: of the straight-through gradient; the lower, the less biased and the noisier.
 
@@ -171,7 +171,7 @@ class Hard(Normalization):
         return spec.replace(normalization=lambda scores, mask: self._choose(scores, mask, seed))
 
     def _choose(self, scores, mask, seed):
-        """The choice; for "reinforce" beside its log-probability, (B, H, T), with its gradient."""
+        """The choice; for "reinforce" also its log-probability, (B, H, T), with its gradient."""
         drawn = scores if seed is None else scores + _gumbel(scores, seed)
         chosen = ops.stop_gradient(_one_hot(drawn))
         if self.gradient == "reinforce":
@@ -197,7 +197,7 @@ def _one_hot(scores):
         return ops.zeros_like(scores)
     padded = scores
     if scores.shape[-1] is None:
-        # There may be no key when it runs, and TensorFlow has no largest of none.
+        # There may be no key at run time, and TensorFlow has no maximum of an empty array.
         widths = [(0, 0)] * (len(scores.shape) - 1) + [(0, 1)]
         padded = ops.pad(scores, widths, constant_values=-float("inf"))
     largest = ops.expand_dims(ops.argmax(padded, axis=-1), -1)

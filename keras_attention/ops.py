@@ -1,4 +1,4 @@
-"""Functional API: attention of arrays, with no weights and no layer."""
+"""Functional API: attention on arrays, without weights or a layer."""
 
 from __future__ import annotations
 
@@ -37,38 +37,38 @@ def attend(
     segment_ids: Sequence[Tensor] | None = None,
     return_lse: bool = False,
 ) -> Tensors:
-    r"""Attention of `query` over `key` and `value`, heads already made.
+    r"""Attention of `query` over `key` and `value`, already split into heads.
 
     `softmax(score(query, key) + bias) · value`, over the keys that `mask` and `pattern` allow.
-    Scores and softmax are computed in float32 (float64 among float64), whatever the dtype.
+    Scores and softmax are computed in float32 (float64 for float64), for every dtype.
 
     Args:
         query: (B, T, H, K).
-        key: (B, S, G, K). G divides H: `H / G` query heads in a row share a key and value head.
-        value: (B, S, G, V). Integers among the three are computed with as floats.
+        key: (B, S, G, K). G divides H: `H / G` adjacent query heads share a key and value head.
+        value: (B, S, G, V). Integer inputs are converted to floats.
         mask: boolean, True = attend: (T, S), (B, T, S), or anything with four axes that broadcasts
             to (B, H, T, S).
         bias: numbers added to the scores: (T, S), or anything with four axes that broadcasts to
-            (B, H, T, S). For ALiBi, relative positions.
+            (B, H, T, S), such as ALiBi or relative positions.
         pattern: None, "causal" or a `patterns.Pattern`.
         score: "scaled_dot", "dot", "cosine", or a `scores.Score` without weights or already built.
         normalization: "softmax", "sigmoid", or a `normalizations.Normalization`.
-        offset: position of the first query, a number or one for each row, (B,); keys start at 0.
-            With a cache of 5 keys, `offset=4` says that a single query is the newest of them.
+        offset: position of the first query, a number or one per row, (B,); keys start at 0.
+            With a cache of 5 keys, `offset=4` makes a single query the newest of them.
         dropout: rate at which weights are dropped; leave 0 at inference.
-        seed: what dropout draws from: an integer, or a `keras.random.SeedGenerator`.
+        seed: integer or `keras.random.SeedGenerator` for dropout.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, S) being
             the weights before dropout.
         kernel: "auto", or the name of one; see `explain`.
         logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)`, before the bias.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
-        query_positions: integer positions, (T,) or (B, T), where they do not count from `offset`.
-        key_positions: integer positions, (S,) or (B, S), where they do not count from 0.
+        query_positions: integer positions, (T,) or (B, T), if they do not count from `offset`.
+        key_positions: integer positions, (S,) or (B, S), if they do not count from 0.
         segment_ids: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
             the same number.
-        return_lse: whether to return the log-sum-exp too, (B, H, T), last: the logarithm of what
-            each softmax divides by, in float32 (float64 among float64). `merge` puts attentions
-            over different keys together by it. −1.5e38 for a query with no key.
+        return_lse: whether to return the log-sum-exp too, (B, H, T), last: the logarithm of each
+            softmax's denominator, in float32 (float64 for float64). `merge` uses it to combine
+            attention over different keys. −1.5e38 for a query with no key.
 
     Returns:
         (B, T, H, V) in the dtype of `value`. A query with no key to attend to has zeros, in output,
@@ -110,10 +110,10 @@ def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
 
 
 def mask(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor | None:
-    """The mask that `attend` would apply with these arguments, from all that makes it.
+    """The mask that `attend` would apply with these arguments.
 
-    Masks, pattern and segments together: a boolean array that broadcasts to (B, H, T, S), or None
-    where every query attends to every key. It is for problems small enough to look at.
+    Masks, pattern and segments combined: a boolean array that broadcasts to (B, H, T, S), or None
+    if every query attends to every key. For problems small enough to inspect.
 
     >>> import keras
     >>> from keras_attention import ops
@@ -128,11 +128,11 @@ def mask(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor 
 
 
 def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
-    """One attention from several over different keys, exactly: `[(output, lse), …]`.
+    """Merges attention over different keys, `[(output, lse), …]`, exactly.
 
-    Each is what `attend(…, return_lse=True)` gave for the same queries and a part of the keys. With
-    `lse' = ln Σ exp(lse)` the whole is `Σ output · exp(lse − lse')`. For keys that come in pieces,
-    as a long prefix that many share does, or a ring of devices. A `sink` belongs to one part only.
+    Each is a result of `attend(…, return_lse=True)` for the same queries and a part of the keys.
+    With `lse' = ln Σ exp(lse)` the result is `Σ output · exp(lse − lse')`. For keys in several
+    parts, such as a shared prefix or a ring of devices. Pass a `sink` to one part only.
 
     Args:
         results: pairs of output (B, T, H, V) and lse (B, H, T).
@@ -182,7 +182,7 @@ def _given(query, key, value, arguments):
 
 
 def _problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]:
-    """What a kernel is given, (spec, query, key, value), of the arguments of `attend`."""
+    """The arguments of a kernel, (spec, query, key, value), from those of `attend`."""
     query, key, value = map(keras.ops.convert_to_tensor, (given.query, given.key, given.value))
     dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)), float)
     query, key, value = inputs.floats((query, key, value), dtype)
@@ -220,7 +220,7 @@ def _problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tenso
 
 
 def _bias(bias):
-    """`bias` with four axes, in a tuple; none where it is None."""
+    """`bias` with four axes, in a tuple; empty if it is None."""
     if bias is None:
         return ()
     bias = keras.ops.convert_to_tensor(bias)
@@ -284,9 +284,9 @@ def _positions(given, query, key):
 
 
 def _without_padding(query, key, value, mask):
-    """The three with zeros for what a mask leaves out of all pairs, where it has one axis for it.
+    """The three with zeros for elements masked in all pairs, if the mask has one axis for it.
 
-    To look for such rows and columns in masks of pairs would cost more than zeros do.
+    Finding such rows and columns in masks of pairs would cost more than the zeros.
     """
     if mask.shape[1] == 1 and mask.shape[2] == 1:
         key, value = (masks.clear(x, mask[:, 0, 0]) for x in (key, value))

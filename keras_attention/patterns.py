@@ -1,9 +1,9 @@
 """Patterns: which keys a query may attend to, as predicates on the two absolute positions.
 
-A pattern never holds an array. It is asked about positions when a kernel needs it, so training,
-cached decoding (queries that start at an offset) and T ≠ S are one rule, and a kernel that looks at
-few keys asks about few. Patterns combine with `&`, `|` and `~`, compare and hash by value, and are
-saved with the model.
+A pattern stores no array. Kernels evaluate it at positions, so training,
+cached decoding (queries that start at an offset) and T ≠ S are one rule, and a kernel that reads
+few keys evaluates few pairs. Patterns combine with `&`, `|` and `~`, compare and hash by value,
+and are saved with the model.
 
 A custom pattern is a subclass with one method:
 
@@ -53,8 +53,8 @@ __all__ = [
 class Span:
     """Bounds of a pattern: it attends only where −left ≤ j − i ≤ right and (i − j) mod rate = 0.
 
-    None is no bound. `by_distance` says that the pattern asks for j − i alone, `exact` that it
-    attends to all there is within the bounds.
+    None is no bound. `by_distance` means that the pattern depends on j − i alone, `exact` that it
+    attends to all pairs within the bounds.
 
     >>> from keras_attention import patterns
     >>> patterns.SlidingWindow(3, 1).span()
@@ -69,11 +69,11 @@ class Span:
 
 
 class Pattern(saving.Configurable):
-    """A rule that says whether the query at position i may attend to the key at position j.
+    """A rule whether the query at position i may attend to the key at position j.
 
     Subclasses implement `attends(i, j)` on integer arrays that broadcast against each other, with
-    keras.ops or the arithmetic and comparison operators. Constructor arguments are stored in
-    attributes of the same names, and are then saved without further code.
+    keras.ops or the arithmetic and comparison operators. Store constructor arguments in
+    attributes of the same names, and they are saved.
 
     >>> import keras
     >>> from keras_attention import patterns
@@ -92,21 +92,21 @@ class Pattern(saving.Configurable):
         raise TypeError(f"{type(self).__name__} must implement `attends(self, i, j)`.")
 
     def span(self) -> Span:
-        """How far queries see at most, a `Span`: a promise that kernels save work by.
+        """Bounds on what queries see, a `Span`: a promise that lets kernels skip keys.
 
-        Unbounded, unless a subclass knows better.
+        Unbounded, unless a subclass overrides it.
         """
         return Span()
 
     def parts(self) -> list[Pattern]:
-        """Patterns that attend to no pair twice, and together to those of this one.
+        """Disjoint patterns whose union is this one.
 
-        Each may be bounded where their union is not.
+        Each may be bounded although their union is not.
         """
         return [self]
 
     def __call__(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Asks about every pair: (..., T) and (..., S) positions give a (..., T, S) boolean array.
+        """Evaluates every pair: (..., T) and (..., S) positions give a (..., T, S) boolean array.
 
         Two plain numbers, or any two arrays without a last axis, are one pair.
         """
@@ -133,7 +133,7 @@ class Pattern(saving.Configurable):
         return Not(self)
 
     def __bool__(self):
-        # Otherwise `a and b` would be `b`, and a rule would be lost without a word.
+        # Otherwise `a and b` would be `b`, and a rule would be lost silently.
         raise TypeError(
             "A pattern is neither true nor false. Combine patterns with `&`, `|` and `~`, not with "
             f"`and`, `or` and `not`. Received: {self!r}"
@@ -167,8 +167,8 @@ class SlidingWindow(Pattern):
     Keras's `sliding_window=w` is `SlidingWindow(w - 1, w - 1)`.
 
     Args:
-        left: how many keys before the query are seen, at least 0.
-        right: how many keys after it.
+        left: number of visible keys before the query, at least 0.
+        right: number of visible keys after it.
 
     >>> import keras
     >>> from keras_attention import patterns
@@ -219,8 +219,8 @@ class Dilated(Pattern):
 class Strided(Pattern):
     """Attends to every `rate`-th key and to the near ones: (i − j) mod rate = 0, or |i − j| < rate.
 
-    The strided pattern of Sparse Transformers (Child et al. 2019, section 4.3), whose two heads are
-    here one union.
+    The strided pattern of Sparse Transformers (Child et al. 2019, section 4.3), as the union of its
+    two heads.
 
     >>> from keras_attention import patterns
     >>> [j for j in range(10) if patterns.Strided(3)(9, j)]
@@ -289,11 +289,11 @@ class Block(Pattern):
 
 
 def _asked(pattern, i, j):
-    """What a pattern says of pairs; a mask to be added would count as its own opposite."""
+    """The booleans of a pattern; an additive mask would be inverted."""
     try:
         allowed = pattern.attends(i, j)
     except Exception as error:
-        # Each backend has an error of its own for an array in an `if`, an `and` or a `not`.
+        # Each backend raises another error for an array in an `if`, an `and` or a `not`.
         if not re.search(r"truth value|\bbool|boolean (value|conversion)", str(error), re.I):
             raise
         raise TypeError(
@@ -312,17 +312,17 @@ def _asked(pattern, i, j):
     return allowed
 
 
-# A conjunction is looked at in so many parts at most; their number is a product.
+# The maximum number of parts of a conjunction; their number is a product.
 _MOST_PARTS = 16
 
 
 def _depth(parts):
-    """How deep a pattern of these parts is nested."""
+    """The nesting depth of a pattern of these parts."""
     return 1 + max(getattr(part, "depth", 0) for part in parts)
 
 
 class _Combination(Pattern):
-    """Two or more patterns under an operator that neither order nor repetition matters to."""
+    """Two or more patterns under a commutative and idempotent operator."""
 
     symbol = ""
 

@@ -1,6 +1,6 @@
 """Losses on attention weights, for the `scores_regularizer` of every attention layer.
 
-A custom one is a subclass with one method, which is given the weights before dropout, as the
+A custom one is a subclass with one method, which gets the weights before dropout, as the
 layer would return them but in float32, and the boolean mask (or None), both broadcasting to
 (B, H, T, S), and returns a number:
 
@@ -55,15 +55,15 @@ class Regularizer(saving.Configurable):
 
 @saving.register
 class DoublyStochastic(Regularizer):
-    """factor · Σ_s (target − Σ_t weight[t, s])², so that every key is looked at (Xu et al. 2015).
+    """factor · Σ_s (target − Σ_t weight[t, s])², so that every key is attended to (Xu et al. 2015).
 
     Equation 14 of the paper, with target 1: weights then sum to about one over the queries as they
-    do over the keys. Keys that no query may see are left out. The mean over batch and heads.
+    do over the keys. Keys that no query may see are ignored. The mean over batch and heads.
 
     Args:
         factor: λ of the paper.
-        target: what each key's weights should sum to; None for the number of queries by that of
-            keys, which is what even attention gives each.
+        target: the sum of each key's weights; None for the number of queries divided by that of
+            keys, as in uniform attention.
 
     >>> import keras
     >>> from keras_attention import regularizers
@@ -97,8 +97,8 @@ class DoublyStochastic(Regularizer):
 class Entropy(Regularizer):
     """factor · mean over queries of −Σ_s weight[t, s] log weight[t, s].
 
-    A positive factor makes attention pick few keys, a negative one makes it spread (Xu et al. 2015
-    add λ · entropy to what hard attention maximizes). Queries without keys are left out.
+    A positive factor makes attention select few keys, a negative one makes it spread (Xu et al.
+    2015 add λ · entropy to the objective of hard attention). Queries without keys are ignored.
 
     Args:
         factor: any number but zero.
@@ -125,7 +125,7 @@ class Entropy(Regularizer):
 
 
 def _mean(array, counted):
-    """The mean where `counted` is 1; 0 where it nowhere is."""
+    """The mean where `counted` is 1; 0 if it is 1 nowhere."""
     return ops.sum(array * counted) / ops.maximum(ops.sum(counted), 1.0)
 
 

@@ -1,10 +1,10 @@
-"""Layers under `keras.RematScope`: what a call computes is forgotten, and computed again.
+"""Layers under `keras.RematScope`: activations are discarded, and recomputed.
 
-Keras hands a layer's `call` as it is to the backend. JAX then makes tracers of `training=True` and
-of all other Python values, TensorFlow refuses keyword arguments, and a seed that is drawn from
-leaks on JAX and is drawn again, to another dropout than the first, by the others. So the backend is
-given a pure function of tensors: arguments, their masks and the layer's variables go in, losses and
-changed variables come out with the results.
+Keras passes a layer's `call` unchanged to the backend. JAX then makes tracers of `training=True`
+and of all other Python values, TensorFlow rejects keyword arguments, and a seed
+leaks on JAX and advances again on the others, which changes the dropout. So the backend
+gets a pure function of tensors: its inputs are arguments, their masks and the layer's variables,
+its outputs results, losses and changed variables.
 """
 
 import keras
@@ -15,7 +15,7 @@ ops = keras.ops
 
 
 def of_call(layer, rematerialized, call, *args, **kwargs):
-    """What takes the place of `call` where `rematerialized` is Keras's `rematerialized_call`."""
+    """The replacement of `call`; `rematerialized` is Keras's `rematerialized_call`."""
     if rematerialized(call, *args, **kwargs) is call:
         return call
 
@@ -26,15 +26,15 @@ def of_call(layer, rematerialized, call, *args, **kwargs):
 
 
 def _pure(layer, wrap, call, args, kwargs):
-    """`call(*args, **kwargs)`, by what `wrap` makes of a pure function of tensors."""
+    """`call(*args, **kwargs)`, by `wrap` applied to a pure function of tensors."""
     flat = keras.tree.flatten((args, kwargs))
     variables = list({id(variable): variable for variable in layer.variables}.values())
-    # As they are stored: Keras casts them when they are read inside. Copies, since what is computed
-    # again must read the state of a seed that has moved on by then.
+    # In the stored dtype: Keras casts them when they are read inside. Copies, since the
+    # recomputation must read the state of a seed that has advanced by then.
     with keras_private.uncast_variables():
         values = [ops.copy(ops.convert_to_tensor(variable.value)) for variable in variables]
-    # One tensor in several roles stays one. Others than of floats have no gradient, and TensorFlow
-    # takes none of booleans.
+    # One tensor in several roles stays one. Only floats have gradients, and TensorFlow
+    # does not accept booleans.
     tensors = {id(x): x for x in [*flat, *values] if ops.is_tensor(x) and _has_gradient(x)}
     carried = {key: masks.implicit(x) for key, x in tensors.items()}
     found = {}

@@ -1,8 +1,8 @@
-"""Serialization: a configuration is read off the constructor's signature, so none can be lost.
+"""Serialization: configurations are derived from the constructor's signature, so none can be lost.
 
 The convention of the package is one attribute per constructor argument, of the same name. Given
-that, `get_config` needs no hand-written list, and a user's subclass of any slot or layer saves and
-loads without writing one either.
+that, `get_config` needs no hand-written list, and custom subclasses of any slot or layer save and
+load without one either.
 """
 
 import inspect
@@ -13,8 +13,8 @@ from keras_attention import keras_private, rematerialization, shapes
 
 PACKAGE = "keras_attention"
 
-# How many objects may be nested in one another: far more than anyone writes, and far fewer than
-# Python's stack holds.
+# The maximum nesting depth of objects: far more than needed, and far less than Python's stack
+# allows.
 DEEPEST = 100
 
 register = keras.saving.register_keras_serializable(package=PACKAGE)
@@ -23,8 +23,8 @@ register = keras.saving.register_keras_serializable(package=PACKAGE)
 def constructor_arguments(cls, stop=object):
     """Names of the arguments that `cls(...)` takes, those passed on through `**kwargs` included.
 
-    Walks up the classes of `cls` for as long as each hands its `**kwargs` on, and ends before
-    `stop`, whose own arguments its own `get_config` knows.
+    Walks up the base classes of `cls` while each passes its `**kwargs` on, and ends before
+    `stop`, whose `get_config` has its own arguments.
     """
     names: dict[str, None] = {}
     for owner in cls.__mro__:
@@ -43,14 +43,14 @@ def constructor_arguments(cls, stop=object):
 
 
 def forwarded(arguments, *own):
-    """What a constructor passes on to its base: its `locals()`, but for its `own` arguments."""
+    """The arguments that a constructor passes to its base: its `locals()` without its `own`."""
     arguments = dict(arguments)
     left_out = ("self", "__class__", "kwargs", *own)
     return {n: x for n, x in arguments.items() if n not in left_out} | arguments["kwargs"]
 
 
 def check_free(cls, arguments):
-    """Raises where `arguments` name one that the preset `cls` fixes."""
+    """Raises if `arguments` include one that the preset `cls` fixes."""
     for name in getattr(cls, "_fixed_arguments", ()):
         if name in arguments:
             raise TypeError(
@@ -59,7 +59,7 @@ def check_free(cls, arguments):
 
 
 def argument(owner, name, attribute=None):
-    """The constructor argument `name` of `owner`, which holds it in an attribute of that name."""
+    """The constructor argument `name` of `owner`, stored in an attribute of that name."""
     try:
         return getattr(owner, attribute or name)
     except AttributeError:
@@ -79,14 +79,14 @@ def serialize(value):
         return keras.activations.serialize(value)
     config = keras.saving.serialize_keras_object(value)
     if isinstance(value, keras.layers.Layer) and keras_private.saving_a_model():
-        # One table of positions for all layers is one again after loading. Keras marks what it
-        # meets for the second time, and looks for the first, which has been copied by then.
+        # A table of positions shared by layers is still shared after loading. Keras marks the
+        # second occurrence, and looks for the first, which has been copied by then.
         config["shared_object_id"] = id(value)
     return config
 
 
 def deserialize(value):
-    """The object that `serialize` wrote; anything else is returned as it is."""
+    """The object that `serialize` wrote; anything else is returned unchanged."""
     if isinstance(value, list):
         return [deserialize(item) for item in value]
     if isinstance(value, dict) and "class_name" in value:
@@ -95,10 +95,10 @@ def deserialize(value):
 
 
 def slot(kind, base, builtin, value, optional=False):
-    """Resolves what a user gave for a slot: an object, its string id, or its saved config.
+    """Resolves the argument of a slot: an object, its string id, or its saved config.
 
     `kind` is the slot's name in messages, `base` the class an object must have, `builtin` the
-    classes that a snake_case string may name. None stays None where the slot is `optional`.
+    classes that a snake_case string may name. None stays None if the slot is `optional`.
     """
     if isinstance(value, base) or (optional and value is None):
         if isinstance(value, keras.layers.Layer) and not hasattr(value, "built"):
@@ -134,7 +134,7 @@ def slot(kind, base, builtin, value, optional=False):
 
 
 def check_depth(name, depth):
-    """Raises where objects of a class are nested so deep that using them may exhaust the stack."""
+    """Raises if objects of a class are nested so deep that using them may exhaust the stack."""
     if depth > DEEPEST:
         raise ValueError(
             f"Objects may be nested {DEEPEST} deep. Received: {name} with more than that inside"
@@ -142,7 +142,7 @@ def check_depth(name, depth):
 
 
 def _depth(config):
-    """How many saved objects are nested in a config at the deepest place, by no recursion."""
+    """The nesting depth of saved objects in a config, computed without recursion."""
     depth, level = 0, [config]
     while level and depth <= DEEPEST:
         depth += any(isinstance(part, dict) and "class_name" in part for part in level)
@@ -192,20 +192,20 @@ def _hashable(value):
 class ConfigurableLayer(keras.layers.Layer):
     """A Keras layer whose configuration comes from its constructor's signature.
 
-    It also remembers which of its sublayers were quantized: Keras rebuilds a layer from its config
-    alone, which knows only the float sublayers, and then finds int8 weights that fit nowhere.
+    It also stores which of its sublayers were quantized: Keras rebuilds a layer from its config
+    alone, with float sublayers, which do not match int8 weights.
     """
 
     def get_config(self):
         config = super().get_config()
         for name in constructor_arguments(type(self), stop=ConfigurableLayer):
-            # After an underscore where the plain name means something else to Keras.
+            # With an underscore if the plain name means something else to Keras.
             private = f"_{name}"
             value = argument(self, name, private if private in vars(self) else name)
             config[name] = serialize(value)
             if self.built and isinstance(value, keras.layers.Layer):
-                # To be built by this layer again: by itself, its variables would lose this one's
-                # name from their paths.
+                # This layer builds it again: otherwise the paths of its variables would lose this
+                # layer's name.
                 config[name].pop("build_config", None)
         return config
 
@@ -251,7 +251,7 @@ class ConfigurableLayer(keras.layers.Layer):
 
 
 def _quantization(layer):
-    """How `layer` was quantized: its serialized configuration, or the mode where it has none."""
+    """How `layer` was quantized: its serialized configuration, or the mode if it has none."""
     config = getattr(layer, "quantization_config", None)
     return layer.quantization_mode if config is None else serialize(config)
 
@@ -265,7 +265,7 @@ def _sublayers(layer, prefix=""):
 
 
 def clone_initializer(initializer):
-    """A fresh copy, since one initializer with a seed would start every weight alike."""
+    """A new copy, since one initializer with a seed would give every weight the same values."""
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     return type(initializer).from_config(initializer.get_config())

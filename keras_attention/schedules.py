@@ -27,10 +27,10 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         dim: features of the model, d_model of the paper.
         warmup_steps: the step at which the rate is highest, at least 1.
-        scale: what to multiply the rate by.
+        scale: multiplier of the rate.
 
     Call arguments:
-        step: an integer, or a tensor of them of any shape.
+        step: an integer, or an integer tensor of any shape.
 
     Returns:
         float32, of the shape of `step`.

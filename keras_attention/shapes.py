@@ -89,7 +89,7 @@ def check_scores(scores, query, key):
 def check_count(name, value, minimum=1, optional=False):
     """`value` as an int; raises unless it is an integer (not a bool) of at least `minimum`.
 
-    Where it is `optional`, None stays None, here and below.
+    If it is `optional`, None stays None, here and below.
     """
     if optional and value is None:
         return None
@@ -148,9 +148,9 @@ def _is_integer(value):
 
 
 def check_memory(name, shape):
-    """Raises where an array of a known shape has more elements than any memory holds.
+    """Raises if an array of a known shape has more elements than any memory can store.
 
-    A backend may say so too, but XLA ends the whole process where it cannot count the bytes.
+    A backend may raise too, but XLA aborts the whole process if it cannot count the bytes.
     """
     if math.prod(size for size in shape if size is not None) > _MOST_ELEMENTS:
         raise ValueError(
@@ -166,7 +166,7 @@ def is_number(value):
 
 
 def check_number(name, value, above=None, minimum=None, optional=False):
-    """`value` as Python has it; raises unless it is finite, above `above`, at least `minimum`."""
+    """`value` as a Python number; raises unless finite, above `above`, at least `minimum`."""
     if optional and value is None:
         return None
     within = (
@@ -185,20 +185,20 @@ def check_number(name, value, above=None, minimum=None, optional=False):
 
 
 def check_rate(name, value):
-    """`value` as Python has it; raises unless it is in [0, 1), as a dropout rate must be."""
+    """`value` as a Python number; raises unless it is in [0, 1), like a dropout rate."""
     if not is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
     return value.item() if isinstance(value, np.generic) else value
 
 
 def accumulation_dtype(*arrays):
-    """The dtype that scores and weights are computed in: float32, or float64 among float64."""
+    """The dtype in which scores and weights are computed: float32, or float64 for float64."""
     dtypes = {keras.backend.standardize_dtype(array.dtype) for array in arrays}
     return "float64" if "float64" in dtypes else "float32"
 
 
 def check_lengths(value_shape, key_shape):
-    """Raises unless values and keys stand in pairs: only their features may differ."""
+    """Raises unless values and keys match: only their features may differ."""
     if len(value_shape) != len(key_shape) or any(
         v is not None and k is not None and v != k
         for v, k in zip(value_shape[1:-1], key_shape[1:-1], strict=True)
@@ -217,7 +217,7 @@ def visible_values(array):
         return None
     try:
         return keras.ops.convert_to_numpy(array)
-    # Each backend has an error of its own for a value that does not exist yet: NotImplementedError
+    # Each backend raises another error for a value that does not exist yet: NotImplementedError
     # or AttributeError in a TensorFlow graph, TracerArrayConversionError (a TypeError) in JAX,
     # RuntimeError for PyTorch's meta and fake tensors.
     except (NotImplementedError, AttributeError, TypeError, RuntimeError):

@@ -1,6 +1,6 @@
-"""One attention as a value: what is computed of query, key and value, and what comes out.
+"""The specification and the result of attention.
 
-Layers and `ops.attend` make an `AttentionSpec`, every kernel reads it, and gives an
+Layers and `ops.attend` create an `AttentionSpec`, every kernel reads it, and returns an
 `AttentionResult`. `shapes` has the legend of the axis letters.
 """
 
@@ -17,10 +17,10 @@ ops = keras.ops
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """Positions of queries and keys, as arrays and as what is known of them.
+    """Positions of queries and keys, as arrays with static information.
 
-    `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` says that
-    queries stand at `offset`, `offset` + 1, …, the same in each row, and keys at 0, 1, ….
+    `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` means that
+    queries are at `offset`, `offset` + 1, …, the same in each row, and keys at 0, 1, ….
     """
 
     query: Tensor
@@ -30,9 +30,9 @@ class Positions:
 
     @classmethod
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
-        """Positions of so many queries and keys; None counts from `offset`, and from 0.
+        """Positions of the given numbers of queries and keys; None counts from `offset` and 0.
 
-        `offset` is a number or an integer array without axes, or (B,) for one of each row.
+        `offset` is a number or an integer array without axes, or (B,) for one per row.
         """
         rank = len(getattr(offset, "shape", ()))
         consecutive = query_positions is None and key_positions is None and rank == 0
@@ -53,7 +53,7 @@ class Positions:
 
     @property
     def shared(self):
-        """Whether all rows have the same."""
+        """Whether all rows have the same positions."""
         return len(self.query.shape) == 1 and len(self.key.shape) == 1
 
 
@@ -65,8 +65,8 @@ class PositionBias:
         function: of two integer arrays that broadcast against each other, and of `arrays`.
             Positions (T, 1) and (1, S) give an array that broadcasts to (H, T, S), positions
             (B, 1, T, 1) and (B, 1, 1, S) one that broadcasts to (B, H, T, S).
-        arrays: what gradients are wanted of, such as a table of embeddings.
-        by_distance: whether the positions matter by their distance j − i alone.
+        arrays: arrays with gradients, such as a table of embeddings.
+        by_distance: whether it depends on the distance j − i alone.
     """
 
     function: Callable[..., Tensor]
@@ -80,14 +80,14 @@ class PositionBias:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-    """What an attention is, but for its query, key and value.
+    """The specification of attention, without its query, key and value.
 
         scores  = clip(cap(query · key · scale + relative) + biases)
         weights = normalize(scores over the keys that masks, pattern and segments allow)
         output  = dropout(weights · gain) · (value + relative)
 
     Args:
-        scale: what inner products are multiplied by.
+        scale: multiplier of inner products.
         score: None for the inner product, or a function of query and key, both with H heads,
             giving (B, H, T, S).
         relative_keys, relative_values: None, or embeddings of distances clipped at k that join the
@@ -105,10 +105,10 @@ class AttentionSpec:
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis; or those and the log-probability of a choice.
-        gain: None, or what the weights are multiplied by; broadcasts to (B, H, T, S).
+        gain: None, or multipliers of the weights; broadcasts to (B, H, T, S).
         dropout: the rate at which weights are dropped, 0 at inference.
-        seed: what dropout draws from.
-        return_weights, return_lse: what is wanted beside the output.
+        seed: of the dropout.
+        return_weights, return_lse: what to return in addition to the output.
     """
 
     scale: float = 1.0
@@ -137,12 +137,12 @@ class AttentionSpec:
 
     @property
     def restricted(self):
-        """Whether anything keeps a query from a key."""
+        """Whether any pair is masked."""
         return bool(self.masks) or self.pattern is not None or self.segment_ids is not None
 
     @property
     def arrays(self):
-        """What has a gradient, by name; `with_arrays` takes such a dictionary back."""
+        """The arrays with gradients, by name; the argument of `with_arrays`."""
         found = {
             "relative_keys": self.relative_keys,
             "relative_values": self.relative_values,
@@ -152,7 +152,7 @@ class AttentionSpec:
         return {name: arrays for name, arrays in found.items() if arrays is not None}
 
     def with_arrays(self, arrays):
-        """The same with other arrays, as `arrays` names them."""
+        """The same with other arrays, by the names of `arrays`."""
         biases = tuple(
             dataclasses.replace(bias, arrays=tuple(own))
             for bias, own in zip(self.position_biases, arrays["position_biases"], strict=True)
@@ -162,17 +162,17 @@ class AttentionSpec:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionResult:
-    """What a kernel returns.
+    """The result of a kernel.
 
     Args:
         output: (B, T, H, V).
         lse: (B, H, T), the logarithm of the sum of the exponentials of all scores of a query, the
-            sink's too; −1.5e38 for queries without keys. None where it was not asked for.
-        weights: (B, H, T, S), before dropout, or None where they were not asked for.
+            sink's too; −1.5e38 for queries without keys. None if it was not requested.
+        weights: (B, H, T, S), before dropout, or None if they were not requested.
         has_keys: boolean, broadcasts to (B, H, T): whether a query has a key to attend to; None
             means that all have.
-        mask: the whole mask, from padding, pattern and segments, where weights are returned.
-        log_probability: that of the keys chosen by hard attention, (B, H, T), where a layer asked.
+        mask: the whole mask, from padding, pattern and segments, if weights are returned.
+        log_probability: of the keys chosen by hard attention, (B, H, T), if requested.
     """
 
     output: Tensor

@@ -208,7 +208,8 @@ def test_steps_are_counted_beyond_what_bfloat16_can_count():
     np.testing.assert_array_equal(output[..., :8], memory)
 
 
-def test_an_error_in_a_step_leaves_no_memory_behind():
+@pytest.mark.parametrize("recurrent", ["AttentionRNN", "RNN"])
+def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
     class Failing(layers.GRUCell):
         failing = True
 
@@ -218,12 +219,22 @@ def test_an_error_in_a_step_leaves_no_memory_behind():
             return super().call(inputs, states, training=training)
 
     inner = Failing(H)
-    layer = AttentionRNN(AttentionCell(inner, "general"))
+    cell = AttentionCell(inner, "general")
+    if recurrent == "RNN":
+        rnn = layers.RNN(cell)
+
+        def layer(x, memory):
+            return rnn(x, initial_state=cell.initial_state(memory))
+
+    else:
+        layer = AttentionRNN(cell)
     with pytest.raises(RuntimeError, match="a step failed"):
         layer(X, MEMORY)
-    assert not layer.cell.is_open()
     inner.failing = False
-    assert layer(X, MEMORY[:, :2]).shape == (B, H)
+    found = numpy(layer(X, MEMORY[:, :2]))
+    np.testing.assert_array_equal(found, numpy(layer(X, MEMORY[:, :2])))
+    with pytest.raises(ValueError, match="attends to a memory"):
+        layers.RNN(cell)(X, initial_state=[[STATE, STATE[:, :1]]])
 
 
 @pytest.mark.parametrize("jit", [False, "auto"])

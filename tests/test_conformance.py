@@ -430,9 +430,9 @@ def test_pieces_are_the_whole(case):
     conformance.check_pieces_are_the_whole(case)
 
 
-# A cell is no layer of sequences, and a loss takes rewards: test_attention_cell and
-# test_hard_attention check them.
-OTHERS = {"AttentionCell", "ReinforceLoss"}
+# A cell is no layer of sequences, a recurrent layer has a memory, and a loss takes rewards:
+# test_attention_cell, test_attention_rnn and test_hard_attention check them.
+OTHERS = {"AttentionCell", "AttentionRNN", "ReinforceLoss"}
 
 
 def test_every_public_layer_has_a_case():

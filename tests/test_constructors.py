@@ -22,6 +22,7 @@ from keras_attention import (
 # What each class cannot be made without.
 NEEDED = {
     ka.AttentionCell: {"cell": keras.layers.SimpleRNNCell(4), "attention": "dot"},
+    ka.AttentionRNN: {"cell": ka.AttentionCell(keras.layers.SimpleRNNCell(4), "dot")},
     ka.AtrousSelfAttention: {"rate": 2},
     ka.FeedForward: {"intermediate_dim": 4},
     ka.LearnedPositionEmbedding: {"max_length": 4},
@@ -91,7 +92,8 @@ KIND = {
     "number": "entropy_factor scale",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
-    "return_attention_scores flash_attention",
+    "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
+    "zero_output_for_mask",
     "name": "mode gradient merge_mode layout scaling norm qk_norm",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer centre_initializer embeddings_initializer "

@@ -26,6 +26,7 @@ from keras_attention import (
     shapes,
     visualization,
 )
+from keras_attention.layers import kv_cache
 from keras_attention.layers.position_embedding import PositionEmbedding
 from keras_attention.visualization import words
 
@@ -334,7 +335,7 @@ ROWS = {
     "key and value in each other's place": (
         lambda: built_attention(value=Y, key=np.zeros((B, S, 6), "float32")),
         ValueError,
-        r"`value` must have 6 features, .*the order of inputs is query, value, key",
+        r"`key` must have 4 features, .*the order of inputs is query, value, key",
     ),
     # saving: the slots
     "an unknown score": (
@@ -1183,6 +1184,21 @@ ROWS = {
         lambda: cell(input_feeding=False),
         ValueError,
         r"`input_feeding=False` is for mode='luong'.*Received: input_feeding=False",
+    ),
+    "a layout of a cache without an update": (
+        lambda: kv_cache.Layout().update({}, None, None, None, "float32"),
+        TypeError,
+        r"Layout must implement `update`\.",
+    ),
+    "a recurrent layer of another cell": (
+        lambda: ka.AttentionRNN(keras.layers.GRUCell(4)),
+        TypeError,
+        r"`cell` must be an AttentionCell\. Received: cell=<GRUCell.*\(of type GRUCell\)",
+    ),
+    "a recurrent layer that keeps states": (
+        lambda: ka.AttentionRNN(cell(), stateful=True),
+        ValueError,
+        r"keeps no states between calls: .*Received: stateful=True",
     ),
     "a layer for a cell": (
         lambda: ka.AttentionCell(keras.layers.Dense(3), "dot"),

@@ -712,6 +712,8 @@ def test_no_argument_is_lost_from_the_config(cls):
     required = {"num_heads": 2, "key_dim": 4, "intermediate_dim": 16, "max_length": 9,
                 "vocabulary_size": 10, "dim": 8, "neighbors": 2, "rate": 3, "window": 2,
                 "max_distance": 2, "cell": keras.layers.GRUCell(4), "attention": "dot"}  # fmt: skip
+    if cls is keras_attention.AttentionRNN:
+        required["cell"] = keras_attention.AttentionCell(required["cell"], "dot")
     parameters = inspect.signature(cls).parameters
     layer = cls(**{
         name: required[name]

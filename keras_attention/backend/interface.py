@@ -1,10 +1,10 @@
-"""What every file of a backend has, and what it does.
+"""The members that every backend file has.
 
 `keras.ops` is the first choice everywhere. A member is here because Keras lacks it, computes it in
 another dtype or order on one backend, or is measurably slower.
 
-Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow where a graph does
-not know a length yet.
+Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow if a length is
+unknown in a graph.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Backend(typing.Protocol):
         """The shape, each size an integer where it is known."""
 
     def on_accelerator(self, array: Tensor) -> bool:
-        """Whether a program on `array` will run on an accelerator, not on processor cores."""
+        """Whether a program on `array` will run on an accelerator, not on a CPU."""
 
     # Control flow
 
     def fori_loop(
         self, start: Size, stop: Size, body: Callable[[Size, Any], Any], carry: Tensors
     ) -> Tensors:
-        """`carry = body(i, carry)` for each i from `start` to `stop`, one after the other."""
+        """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
 
     def cond(
         self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]
@@ -50,14 +50,14 @@ class Backend(typing.Protocol):
         """`start` and `function` of each slice of `arrays` along their first axis, summed."""
 
     def map_over(self, function: Callable[..., Tensors], arrays: Sequence[Tensor]) -> Tensors:
-        """`function` of each slice of `arrays`, an array of the slice's own shape for each."""
+        """`function` of each slice of `arrays`, each result an array of the slice's shape."""
 
     # Arrays that loops fill
 
     def make_buffer(
         self, count: Size, shape: Sequence[Size], dtype: str, zeros: bool = True
     ) -> Any:
-        """Room for `count` arrays of one shape: zeros, or nothing yet where not `zeros`."""
+        """A buffer for `count` arrays of one shape: zeros, or uninitialized if not `zeros`."""
 
     def read_buffer(self, buffer: Any, index: Size) -> Tensor:
         """The array at an index of a buffer."""
@@ -86,7 +86,7 @@ class Backend(typing.Protocol):
         """
 
     def clip(self, array: Tensor, limit: float) -> Tensor:
-        """`array` within ±`limit`, a limit that no value of use exceeds: the gradient may pass."""
+        """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
 
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
@@ -101,16 +101,16 @@ class Backend(typing.Protocol):
     ) -> tuple[Tensor, ...]:
         """`forward(*arrays)`, with `backward` for its gradient; `make(constants)` gives the two.
 
-        `constants` are what else they read, in tuples, lists and dictionaries: a function that is
-        traced later than it was made cannot have arrays of its own. `forward` returns two tuples of
-        arrays: what is returned, and what else `backward` needs. `backward(arrays, outputs, saved,
-        upstream)` returns a gradient for each of `arrays`.
+        `constants` are all other arrays that they read, in tuples, lists and dictionaries: a
+        function that is traced later than it was created cannot close over arrays. `forward`
+        returns two tuples of arrays: the outputs, and what `backward` needs besides.
+        `backward(arrays, outputs, saved, upstream)` returns a gradient for each of `arrays`.
         """
 
     def vjp(
         self, function: Callable[..., Tensors], arrays: Sequence[Tensor]
     ) -> tuple[Tensors, Callable[..., Sequence[Tensor]]]:
-        """`function(*arrays)`, and a function from its gradient to those of `arrays`."""
+        """`function(*arrays)`, and a function from its gradient to the gradients of `arrays`."""
 
     # Random numbers
 
@@ -118,17 +118,17 @@ class Backend(typing.Protocol):
         """Float32 numbers in [0, 1), of an integer or a `keras.random.SeedGenerator`."""
 
     def dropout_key(self, seed: Seed) -> Tensor:
-        """What `dropout_mask` draws from, of an integer or a `keras.random.SeedGenerator`."""
+        """The key for `dropout_mask`, from an integer or a `keras.random.SeedGenerator`."""
 
     def dropout_mask(self, key: Tensor, index: Size, shape: Sequence[Size], rate: float) -> Tensor:
-        """Which elements of a block dropout keeps: the same each time for a key and an index."""
+        """Which elements of a block dropout keeps: deterministic for a key and an index."""
 
     def dropout(self, array: Tensor, rate: float, seed: Seed) -> Tensor:
-        """`keras.random.dropout`, as fast under XLA as without."""
+        """`keras.random.dropout`, equally fast with and without XLA."""
 
     # The backend's own fused attention
 
-    # What its masks are: None where there is no such kernel, "masks" for boolean arrays, "lengths"
+    # The form of its masks: None if there is no such kernel, "masks" for boolean arrays, "lengths"
     # for the number of keys in each row.
     FUSED_READS: str | None
 
@@ -144,7 +144,7 @@ class Backend(typing.Protocol):
         """The output (B, T, H, V); `mask` is a mask, or lengths, or None."""
 
     def why_not_fused(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> str | None:
-        """Why the fused kernel cannot do this here, or None."""
+        """Why the fused kernel cannot compute this, or None."""
 
     def where_fused(
         self,
@@ -162,4 +162,4 @@ class Backend(typing.Protocol):
         """`function` of arrays and of a layer's variables, compiled for each shape."""
 
     def trace_id(self) -> Any:
-        """What tells one program, or a loop within it, from another while it is traced."""
+        """Identifies a program, or a loop within it, while it is traced."""

@@ -1,4 +1,4 @@
-"""JAX. Sizes are always known; a function that is traced reads arrays only from its arguments."""
+"""JAX. Sizes are always known; a traced function reads arrays only from its arguments."""
 
 import functools
 
@@ -13,7 +13,7 @@ from keras_attention import keras_private
 ops = keras.ops
 
 FUSED_READS = "lengths"
-# cuDNN's kernel. Tests put others here, which every processor has.
+# cuDNN's kernel. Tests replace it with one that runs on CPUs.
 FUSED = {"platform": "cuda", "implementation": "cudnn"}
 
 
@@ -30,7 +30,7 @@ def fori_loop(start, stop, body, carry):
 
 
 def cond(condition, true_fn, false_fn):
-    # What is known is not worth compiling two branches for.
+    # A known predicate needs no two compiled branches.
     if isinstance(condition, jax.core.Tracer):
         return lax.cond(condition, true_fn, false_fn)
     return true_fn() if condition else false_fn()
@@ -163,7 +163,7 @@ def _refusal(causal, *arrays):
 
 def where_fused(function, otherwise, arrays):
     if not any(isinstance(array, jax.core.Tracer) for array in arrays):
-        # No program, and the device is known: one of two would be compiled at each call.
+        # Eager code, and the device is known: a branch would be compiled at each call.
         (device, *_) = arrays[0].devices()
         platform = "cuda" if device.platform == "gpu" else device.platform
         return (function if platform == FUSED["platform"] else otherwise)(*arrays)
@@ -172,7 +172,7 @@ def where_fused(function, otherwise, arrays):
 
 
 class compile:
-    # Variables go in as arguments and come out as results, since JAX knows no others.
+    # Variables are arguments and results, since JAX programs have no other state.
 
     def __init__(self, function, layer):
         self.function = function
@@ -181,7 +181,7 @@ class compile:
 
     def __call__(self, *arrays):
         known, values = -1, ()
-        # Tracing may find more. JAX keeps what it traced, so none of this is done twice.
+        # Tracing may find more. JAX caches traces, so none of this is done twice.
         while known < len(self.variables):
             known, values = len(self.variables), [x.value for x in self.variables]
             self.program.trace(values, arrays)
@@ -193,7 +193,7 @@ class compile:
     def _pure(self, values, arrays):
         with _Scope(zip(self.variables, values, strict=True)) as scope:
             outputs = self.function(*arrays)
-        # They would be constants of this program, which is then not used.
+        # They would be constants of this program, so it is discarded.
         self.variables += scope.unlisted.values()
         changed = {
             index: scope.get_current_value(variable)
@@ -204,7 +204,7 @@ class compile:
 
 
 class _Scope(keras.StatelessScope):
-    """Notes which variables are changed, and which are used that it was given no value of."""
+    """Records which variables are changed, and which are read without a value passed for them."""
 
     def __init__(self, state_mapping):
         super().__init__(state_mapping)

@@ -1,4 +1,4 @@
-"""TensorFlow. Graphs may not know sizes, and take control flow and hand-written gradients apart."""
+"""TensorFlow. Sizes may be unknown in graphs; control flow and custom gradients are special."""
 
 import keras
 import tensorflow as tf
@@ -9,7 +9,7 @@ ops = keras.ops
 
 FUSED_READS = None
 
-# By default, numbers are others under XLA, and on processor cores take up to 100 times as long.
+# By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"
 
 
@@ -25,7 +25,7 @@ def fori_loop(start, stop, body, carry):
     def step(i, carry):
         return i + 1, tf.nest.map_structure(_like, body(i, carry), carry)
 
-    # One step at a time: a graph would else run several at once, and hold a block of each.
+    # One step at a time: otherwise a graph runs several at once, and stores a block of each.
     return tf.while_loop(
         lambda i, _: i < stop,
         step,
@@ -43,7 +43,7 @@ def cond(condition, true_fn, false_fn):
 
 
 def sum_over(function, start, arrays):
-    # A graph runs ten steps of a loop at once where it can, and would hold ten slices.
+    # A graph runs up to ten steps of a loop at once, and would store ten slices.
     return tf.foldl(
         lambda total, part: total + function(part), arrays, start, parallel_iterations=1
     )
@@ -86,7 +86,7 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
 
 
 def clip(array, limit):
-    # The gradient of TensorFlow's own takes five passes over the array.
+    # TensorFlow's own gradient takes five passes over the array.
     @tf.custom_gradient
     def function(array):
         return ops.clip(array, -limit, limit), lambda upstream: upstream
@@ -125,7 +125,7 @@ def custom_vjp(make, arrays, constants=()):
 
 
 def vjp(function, arrays):
-    # Constants of the tape's own: what an outer one watches is not its concern.
+    # Constants for this tape: an outer tape may watch them.
     arrays = [tf.identity(array) for array in arrays]
     with tf.GradientTape() as tape:
         tape.watch(arrays)
@@ -141,7 +141,7 @@ def uniform(shape, seed):
 
 
 def dropout_key(seed):
-    # Scrambled: the next seed of a generator is this one plus 1, as the next block's key is.
+    # Scrambled, since the next seed of a generator is this one plus 1, and so is the next key.
     seed = tf.cast(keras_private.draw_seed(seed), "int32")
     return tf.random.stateless_uniform((2,), seed, None, None, "int32", alg=_GENERATOR)
 
@@ -149,7 +149,7 @@ def dropout_key(seed):
 def dropout_mask(key, index, shape, rate):
     *rest, count = shape
     half = (count + 1) // 2
-    # Sixteen bits for each: half the random numbers, and a rate right to 8e-6.
+    # Sixteen bits each: half the random numbers, and a rate accurate to 8e-6.
     words = tf.random.stateless_uniform(
         (*rest, half), key + tf.stack([0, index]), None, None, "uint32", alg=_GENERATOR
     )
@@ -162,7 +162,7 @@ def dropout(array, rate, seed):
     return tf.where(kept, array, tf.zeros_like(array)) * (1 / (1 - rate))
 
 
-# Nobody calls the next three, since FUSED_READS is None.
+# The next three are never called, since FUSED_READS is None.
 
 
 def fused_attention(query, key, value, mask, causal, scale):
@@ -178,7 +178,7 @@ def where_fused(function, otherwise, arrays):
 
 
 def compile(function, layer):
-    # What other backends cannot read from a function's source is not read here either.
+    # As on other backends, nothing is read from the function's source.
     return tf.function(function, jit_compile=True, autograph=False)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch. Everything runs at once and all sizes are known; memory is freed as it is let go."""
+"""PyTorch. Everything runs eagerly and all sizes are known; memory is freed when unreferenced."""
 
 import keras
 import torch
@@ -35,8 +35,8 @@ def sum_over(function, start, arrays):
 
 
 def map_over(function, arrays):
-    # Small results that stay, made between large ones that go, would leave PyTorch's memory in
-    # pieces too small for the next slice. So room for them is taken first.
+    # Small persistent results, allocated between large temporary ones, would fragment PyTorch's
+    # memory. So they are allocated first.
     results = [torch.empty_like(array) for array in arrays]
     for index, part in enumerate(zip(*arrays, strict=True)):
         for result, found in zip(results, function(part), strict=True):
@@ -77,7 +77,7 @@ def clip(array, limit):
 
 
 def bucket_sums(weights, buckets, count):
-    # Keras's segment_sum would sum in float32 whatever the dtype.
+    # Keras's segment_sum would sum in float32 for every dtype.
     sums = weights.new_zeros((*weights.shape[:3], count))
     return sums.scatter_add(-1, buckets.long(), weights)
 
@@ -87,7 +87,7 @@ class _Custom(torch.autograd.Function):
     def forward(ctx, forward, backward, *arrays):
         outputs, saved = forward(*arrays)
         ctx.backward_of_it, ctx.counts = backward, (len(arrays), len(outputs))
-        # By PyTorch's own list: an output kept in a closure would keep itself alive.
+        # By PyTorch's own list: an output stored in a closure would keep itself alive.
         ctx.save_for_backward(*arrays, *outputs, *saved)
         return outputs
 
@@ -137,7 +137,7 @@ def _mixed(number):
 
 def dropout_mask(key, index, shape, rate):
     device = keras_private.torch_device()
-    # PyTorch's generator on processor cores heeds 32 bits of a seed.
+    # PyTorch's CPU generator uses only 32 bits of a seed.
     generator = torch.Generator(device).manual_seed(_mixed(key ^ int(index)) % 2**32)
     bits = torch.randint(2**16, shape, generator=generator, device=device, dtype=torch.int32)
     return bits >= round(rate * 2**16)

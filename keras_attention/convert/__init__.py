@@ -1,11 +1,11 @@
 """Converters: the weights of a layer of Keras, KerasHub or PyTorch, in a new layer of this package.
 
 Each takes a built layer and returns another, with equal outputs, that is saved, loaded and trained
-like any layer here. What it was made from is only read. A peer is recognized by the name of its
-class, so that none has to be installed.
+like any layer of this package. The original is only read. It is recognized by the name of its
+class, so that its package need not be installed.
 
-Where a peer gives a query without any key to attend to something (NaN, or the mean of all values),
-or forgets a mask, the new layer does not: see `docs/masks.md`.
+If the original returns NaN or the mean of all values for a query with no key to attend to, or
+ignores a mask, the new layer does not: see `docs/masks.md`.
 """
 
 from keras_attention.convert.keras_hub_layers import from_keras_hub

@@ -28,18 +28,18 @@ def from_keras_hub(layer: keras.Layer) -> keras.Layer:
     | `RotaryEmbedding` | `positions.Rotary`, for the `position` of an attention layer |
 
     Args:
-        layer: a built layer of one of these classes, or of those of `keras_nlp` before it. Name,
-            dtype policy, dropout and initializers are kept.
+        layer: a built layer of one of these classes, or of their predecessors in `keras_nlp`.
+            Name, dtype policy, dropout and initializers are kept.
 
     Returns:
-        A built layer (a slot, of `RotaryEmbedding`). A block's output is equal for every token that
-        is no padding, since one that is has no attention here. Its `padding_mask` is `mask`, its
-        `encoder_sequence` is `context`; caches are made by `make_cache` and `cache_context`. The
+        A built layer (for `RotaryEmbedding`, a slot). A block's output is equal for every real
+        token; padding does not attend. Its `padding_mask` is `mask`, its
+        `encoder_sequence` is `context`; caches are created by `make_cache` and `cache_context`. The
         decoder is causal in every call: there is no `use_causal_mask`.
 
     Raises:
         ValueError: the layer is of another class, not built, or quantized; its number of heads
-            does not divide its features; or its rotary frequencies are not of a kind known here.
+            does not divide its features; or its rotary frequencies are of an unknown kind.
 
     Example:
 

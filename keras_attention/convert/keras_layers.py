@@ -23,17 +23,17 @@ def from_keras(layer: keras.Layer) -> Attention:
     | `Attention(score_mode="concat")` | `Attention(score=Additive(D))`, D features |
     | `AdditiveAttention()` | `Attention(score=Additive(D))` |
 
-    Keras's additive scores, `Σ scale tanh(q + k)`, project neither side. Those here do, and start
-    at projections that change nothing; training will change them. What LoRA has added to a kernel
-    is in the new kernel.
+    Keras's additive scores, `Σ scale tanh(q + k)`, project neither side. Those of this package do,
+    starting from identity projections, which training changes. LoRA weights are merged into the
+    new kernel.
 
     Args:
         layer: a built layer of one of these classes. Its name, dtype policy, dropout, initializers
             and regularizers are kept.
 
     Returns:
-        A built layer. Outputs and scores are equal, for all masks, wherever every query has a key;
-        one that has none gets 0 here. Scores of `Attention` have an axis of one head, (B, 1, T, S).
+        A built layer. Outputs and scores are equal, for all masks, for every query with a key;
+        a query without one gets 0. Scores of `Attention` have an axis of one head, (B, 1, T, S).
 
     Raises:
         ValueError: the layer is of another class, not built, or quantized.
@@ -70,7 +70,7 @@ def _with_heads(layer, config):
         if getattr(layer, name, None) is not None:
             reading.check_part(layer, name, (kind,))
     ours = MultiHeadAttention.from_config(config)
-    # The rank of the inputs, too, which the weights do not tell.
+    # The rank of the inputs, too, which the weights do not determine.
     ours.build(**layer.get_build_config()["shapes_dict"])
     reading.copy_heads(layer, ours)
     return ours

@@ -1,23 +1,23 @@
-"""What the converters share: recognizing a layer, refusing one, and copying a projection."""
+"""Utilities of the converters: recognizing a layer, rejecting one, and copying a projection."""
 
 import keras
 import numpy as np
 
 
 def refuse(peer, why, instead):
-    """Raises what every converter raises: what it was given, why that cannot be, what to do."""
+    """Raises an error with the argument received, the reason and a fix."""
     raise ValueError(f"Cannot convert {describe(peer)}: {why}. {instead}")
 
 
 def describe(peer):
-    """The class of `peer`, and its name where it has one."""
+    """The class of `peer`, and its name if it has one."""
     cls, name = type(peer), getattr(peer, "name", None)
     named = f" named {name!r}" if isinstance(name, str) else ""
     return f"a {cls.__module__.split('.')[0]} {cls.__name__}{named}"
 
 
 def converter(peer, package, converters):
-    """The function for the class of `peer`, of those that `converters` has by its name.
+    """The function of `converters` for the class of `peer`, by its name.
 
     The class itself: a subclass may compute something else.
     """
@@ -33,10 +33,10 @@ def converter(peer, package, converters):
 
 
 def check_call(peer, part=None, name=None):
-    """Refuses a peer if `part`, or itself, was given another `call` or `forward`, or hooks."""
+    """Rejects a peer if it or `part` has another `call` or `forward`, or hooks."""
     part = peer if part is None else part
     found = [name for name in ("call", "forward") if name in vars(part)]
-    # Those of `torch.nn.Module`, which may change what goes in or comes out.
+    # Those of `torch.nn.Module`, which may change inputs or outputs.
     found += [name[1:] for name in ("_forward_pre_hooks", "_forward_hooks") if vars(part).get(name)]
     if found:
         of = f" of its part `{name}`" if name else ""
@@ -48,7 +48,7 @@ def check_call(peer, part=None, name=None):
 
 
 def check_part(peer, name, classes, **expected):
-    """Refuses a peer whose part `name` was replaced by one of another class, or other attributes.
+    """Rejects a peer whose part `name` was replaced by one of another class, or other attributes.
 
     Args:
         classes: names, of classes of the package of `peer` or of Keras.
@@ -77,7 +77,7 @@ def check_part(peer, name, classes, **expected):
 
 
 def check_weights(layer):
-    """Refuses a Keras layer that has no weights yet, or whose weights are quantized."""
+    """Rejects a Keras layer that has no weights yet, or whose weights are quantized."""
     if not layer.built:
         refuse(layer, "it has no weights yet", "Call or build it first.")
     parts = [layer, *layer._flatten_layers(include_self=False)]
@@ -95,21 +95,21 @@ def common(layer):
 
 
 def assign(variable, array):
-    """Puts an array, or a variable of Keras, into a variable of the same number of elements."""
+    """Assigns an array or a Keras variable to a variable with the same number of elements."""
     if not isinstance(array, np.ndarray):
         array = keras.ops.convert_to_numpy(array)
     variable.assign(np.reshape(array, variable.shape))
 
 
 def assign_dense(dense, kernel, bias=None):
-    """Puts a kernel, (…, features of the output) as Keras has it, and a bias into a projection."""
+    """Assigns a kernel, (…, output features) as in Keras, and a bias to a projection."""
     assign(dense.kernel, kernel)
     if bias is not None:
         assign(dense.bias, bias)
 
 
 def copy_dense(peer, name, target):
-    """The kernel, with what LoRA adds to it, and the bias of a projection of a Keras layer."""
+    """The kernel, with LoRA merged, and the bias of a projection of a Keras layer."""
     source = check_part(peer, name, (type(target).__name__,), activation=target.activation)
     expected, found = tuple(target.kernel.shape), tuple(source.kernel.shape)
     if found != expected or (source.bias is None) != (target.bias is None):
@@ -136,7 +136,7 @@ def copy_norm(peer, name, target):
     source = check_part(
         peer, name, ("LayerNormalization",), epsilon=target.epsilon, axis=target.axis
     )
-    # One without them scales by 1.
+    # A norm without them scales by 1.
     for ours, theirs in ((target.gamma, source.gamma), (target.beta, source.beta)):
         if theirs is not None:
             assign(ours, theirs)

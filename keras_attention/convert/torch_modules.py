@@ -12,7 +12,7 @@ from keras_attention.convert import reading
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 
-# Keras's names, which PyTorch's functions have too, and the classes of PyTorch's modules.
+# Keras's names, which PyTorch's functions share, and the classes of PyTorch's modules.
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
@@ -25,22 +25,22 @@ def from_torch(module: Any, causal: bool = False) -> keras.Layer:
     | `TransformerEncoderLayer` | `TransformerBlock` |
     | `TransformerDecoderLayer` | `TransformerBlock(cross_attention=True)` |
 
-    Weights are read as NumPy arrays, on whatever device they are; Keras may run on TensorFlow or
+    Weights are read as NumPy arrays, from any device; Keras may run on TensorFlow or
     JAX. The data of the new layer is (batch, positions, features): for a module of
-    `batch_first=False`, swap the first two axes of what it was given. Boolean masks of PyTorch are
-    True where a key is *not* to be seen: pass `~key_padding_mask` as `value_mask` (`mask` of a
+    `batch_first=False`, swap the first two axes of its inputs. Boolean masks of PyTorch are
+    True where a key is *not* visible: pass `~key_padding_mask` as `value_mask` (`mask` of a
     block) and `~attn_mask` as `attention_mask`; a float `attn_mask` is an `attention_bias`.
 
     Args:
-        module: a module of one of these classes. Of a stack, convert each of its `layers`, and its
-            last `norm` by hand.
-        causal: whether a block is to be causal, as `is_causal` or a mask makes PyTorch's in each
-            call. Decoding with a cache needs it.
+        module: a module of one of these classes. For a stack, convert each of its `layers`, and
+            its last `norm` by hand.
+        causal: whether the block is causal, as `is_causal` or a mask makes PyTorch's in each
+            call. Required for decoding with a cache.
 
     Returns:
-        A built layer, with equal outputs at inference, wherever every query has a key; for one that
-        has none, PyTorch gives NaN, and this layer 0. In training, PyTorch's blocks drop hidden
-        features of the feed-forward network too. A block of `bias=False` has biases of 0 here,
+        A built layer, with equal outputs at inference for every query with a key; for a query
+        without one, PyTorch gives NaN, and this layer 0. In training, PyTorch's blocks drop hidden
+        features of the feed-forward network too. A block of `bias=False` gets biases of 0,
         which training may change.
 
     Raises:
@@ -122,7 +122,7 @@ def _block(module, causal, cross_attention):
 
 
 def _check_parts(module, cross_attention):
-    """Refuses a block whose parts do not go together; returns the features of the context."""
+    """Rejects a block with incompatible parts; returns the features of the context."""
 
     def check(name, classes, **expected):
         return reading.check_part(module, name, classes, **expected)
@@ -148,7 +148,7 @@ def _check_parts(module, cross_attention):
 
 
 def _activation(module):
-    """The name of Keras's activation, of a function or a module of PyTorch itself."""
+    """The name of Keras's activation for a function or a module of PyTorch itself."""
     torch = sys.modules["torch"]
 
     given = module.activation
@@ -169,7 +169,7 @@ def _activation(module):
 
 
 def _check_attention(attention, block=None, name=None):
-    """Refuses a `MultiheadAttention`, of a block or alone, that has more keys than it is given."""
+    """Rejects a `MultiheadAttention`, of a block or alone, that adds keys to its inputs."""
     peer, part = (attention, "it") if block is None else (block, f"its part `{name}`")
     for option, found in (
         ("add_bias_kv", attention.bias_k is not None),

@@ -1,4 +1,4 @@
-"""Generation: tokens one after the other, from any model that makes a step.
+"""Generation: tokens one at a time, from any model with a step function.
 
 `greedy`, `sample` and `beam_search` drive a function `step(tokens, cache)` in one loop of
 `keras.ops`; `compiled` makes one program of a function that calls them.

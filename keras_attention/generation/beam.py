@@ -1,4 +1,4 @@
-"""`beam_search`: the likeliest of many hypotheses that are kept side by side."""
+"""`beam_search`: the most likely of many parallel hypotheses."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ def beam_search(
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
 ) -> Generated:
-    r"""The hypotheses of the best score that a beam search finds, best first.
+    r"""The hypotheses with the best scores that beam search finds, best first.
 
-    The score of a hypothesis y of |y| tokens, its stop token among them, is (Wu et al. 2016,
+    The score of a hypothesis y of |y| tokens, stop token included, is (Wu et al. 2016,
     equation 14, without coverage)
 
         s(y) = Σ_t log p(y_t | y_<t) / lp(|y|),    lp(n) = ((5 + n) / 6)^α
 
     In each step, the continuations of all live beams are ranked by their sums. Those among the
-    first `num_beams` that end with a stop token are finished and compete by their scores for the
-    `num_return` places; the first `num_beams` that do not are the live beams of the next step. What
-    is live after `max_tokens` competes as it stands.
+    first `num_beams` that end with a stop token are finished and compete by their scores to be
+    returned; the first `num_beams` that do not are the live beams of the next step. Beams still
+    live after `max_tokens` compete as they are.
 
-    A row is done when no live beam can still beat its worst kept hypothesis. Sums only fall and lp
+    A row is done when no live beam can beat its worst stored hypothesis. Sums only fall and lp
     only grows, so a live beam's score will be at most its sum / lp(max_tokens): stopping there
-    changes no result. What holds besides:
+    changes no result. Properties:
 
     - With as many beams as there are continuations in any step (V^max_tokens always suffices), it
       is exhaustive search.
     - With `num_beams=1, length_penalty=0`, it is `greedy`.
-    - `num_return` changes how many hypotheses are returned, and not which come first.
+    - `num_return` changes how many hypotheses are returned, not their order.
 
     Args:
-        step: as in `greedy`, on R = B · `num_beams` rows, those of one row next to each other.
+        step: as in `greedy`, on R = B · `num_beams` rows, the beams of a row being adjacent.
         tokens, max_tokens, stop_tokens, pad_token: as in `greedy`.
-        cache: as in `greedy`, with B rows. Beams are given copies of a row, and the rows of the
-            beams that they continue after each step.
-        memory: as in `greedy`, with B rows, which are repeated once and never moved.
-        num_beams: how many live beams a row has.
+        cache: as in `greedy`, with B rows. Beams start with copies of a row, and after each step
+            get the rows of the beams that they continue.
+        memory: as in `greedy`, with B rows, which are repeated once and never reordered.
+        num_beams: number of live beams per row.
         length_penalty: α of at least 0; 0 compares sums, which favors short hypotheses. 0.6 is
-            what Vaswani et al. (2017, section 6.1) translate with.
-        num_return: N, how many hypotheses to return for each row, at most `num_beams`; or None for
+            the value of Vaswani et al. (2017, section 6.1).
+        num_return: N, the number of hypotheses to return per row, at most `num_beams`; or None for
             the best one in the shapes of `greedy`, without an axis of hypotheses.
 
     Returns:
@@ -69,8 +69,8 @@ def beam_search(
         are possible, the rest is empty, with a score of −inf.
 
     Raises:
-        ValueError, TypeError: an argument, or what `step` returns, is not as described; see
-            `greedy` on logits that are NaN.
+        ValueError, TypeError: an argument, or the result of `step`, is not as described; see
+            `greedy` on NaN logits.
 
     Example:
 
@@ -103,7 +103,7 @@ def beam_search(
         pad_token=pad_token,
         copies=num_beams,
     )
-    # Rounded alike everywhere: then a score can be equal to its bound, and never above it.
+    # Rounded identically everywhere, so that a score can equal its bound, and never exceed it.
     with np.errstate(over="ignore"):
         penalties = (((5 + np.arange(max_tokens + 1)) / 6) ** length_penalty).astype("float32")
     if not np.isfinite(penalties).all():
@@ -132,7 +132,7 @@ def beam_search(
             _, places = ops.top_k(ops.where(stops, NONE, live.scores), num_beams)
             stops, parents, tokens, *live = _at((stops, parents, tokens, *live), places)
             live = _Beams(*live)
-            # Fewer go on than there are beams, where a vocabulary is small.
+            # With a small vocabulary there may be fewer continuations than beams.
             live = live._replace(scores=ops.where(stops, NONE, live.scores))
         rows = ops.reshape(_flat(parents, num_beams), (-1,))
         leaves = tuple(ops.take(leaf, rows, axis=0) for leaf in leaves)
@@ -151,7 +151,7 @@ def beam_search(
     )
     t, _, _, live, finished, lost = ops.while_loop(undecided, advance, start)
 
-    # Where the loop ended early, live beams are parts of hypotheses only.
+    # If the loop ended early, live beams are incomplete hypotheses.
     scores = ops.where(t == max_tokens, live.scores / penalties[-1], NONE)
     found = _best(finished, live._replace(scores=scores), num_return)
     none = found.scores == NONE
@@ -169,7 +169,7 @@ def beam_search(
 class _Beams(typing.NamedTuple):
     """Hypotheses, N in each row: (B, N), (B, N), (B, N, max_tokens), (B, N, max_tokens).
 
-    Scores are sums of log-probabilities while they are live, and divided by lp when they ended.
+    Scores are sums of log-probabilities of live beams, divided by lp once finished.
     """
 
     scores: typing.Any
@@ -188,9 +188,9 @@ def _empty(rows, count, max_tokens, pad_token):
 
 
 def _gains(logits, live):
-    """Log-probabilities (B, N, V) of what may continue the beams, and which rows have none, (B,).
+    """Log-probabilities (B, N, V) of continuations, and which rows have none, (B,).
 
-    That of what continues no hypothesis, or cannot come, is −inf.
+    Those of forbidden tokens, and of empty hypotheses, are −inf.
     """
     num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
     logits, norm = normalized(logits)
@@ -198,15 +198,15 @@ def _gains(logits, live):
     norm = ops.reshape(norm, (-1, num_beams, 1))
     alive = ops.expand_dims(live.scores > NONE, -1)
     lost = ops.any(ops.logical_and(alive, ops.isnan(norm)), axis=(1, 2))
-    # `norm` is −inf where the beam cannot go on, and NaN where it is lost.
+    # `norm` is −inf where the beam has no continuation, and NaN where it is lost.
     goes_on = ops.logical_and(alive, norm > NONE)
     return ops.where(goes_on, logits - norm, NONE), lost
 
 
 def _continued(live, t, gains, count):
-    """The best `count` continuations by one token, as far as there are so many, best first.
+    """The best `count` continuations by one token, or fewer if there are fewer, best first.
 
-    Also the beams that they continue, by their places, and the tokens; both (B, count).
+    Also the indices of the beams that they continue, and the tokens; both (B, count).
     """
     num_beams, vocabulary = gains.shape[1:]
     every = num_beams * vocabulary
@@ -233,10 +233,10 @@ def _best(first, second, count):
 
 
 def _at(arrays, places):
-    """What arrays (B, N, …) have at places (B, K) of their rows: (B, K, …)."""
+    """The elements of arrays (B, N, …) at indices (B, K) of their rows: (B, K, …)."""
     flat = _flat(places, arrays[0].shape[1])
     taken = [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
-    # Of a batch of no rows, JAX's `take` gives other axes.
+    # For a batch of no rows, JAX's `take` gives other axes.
     return [
         ops.reshape(y, (-1, places.shape[1], *x.shape[2:]))
         for y, x in zip(taken, arrays, strict=True)
@@ -244,6 +244,6 @@ def _at(arrays, places):
 
 
 def _flat(places, count):
-    """Places (B, K) among the `count` of each row, as places among those of all rows."""
+    """Indices (B, K) into the `count` elements of each row, as indices into all rows."""
     first = count * ops.arange(ops.shape(places)[0], dtype="int32")
     return ops.cast(places, "int32") + ops.expand_dims(first, -1)

@@ -15,24 +15,24 @@ Result = TypeVar("Result")
 def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..., Result]:
     """A function of arrays as one compiled program for each of their shapes and dtypes.
 
-    XLA on TensorFlow, `jax.jit` on JAX; on PyTorch the function as it is, without gradients. The
-    program reads the variables whenever it is called: weights that were trained since, or loaded,
-    count at once and compile nothing anew. What it changes, such as the state of a
-    `keras.random.SeedGenerator`, is changed.
+    XLA on TensorFlow, `jax.jit` on JAX; on PyTorch the function itself, without gradients. The
+    program reads the variables at every call: weights trained or loaded since
+    apply without recompilation. Variables that it assigns, such as the state of a
+    `keras.random.SeedGenerator`, are updated.
 
     Args:
         function: from tensors to tensors, either in any nested structure, such as a call of
-            `greedy`, `sample` or `beam_search` with all that comes before it.
+            `greedy`, `sample` or `beam_search` with all computations before it.
         layer: the built `keras.Layer`, or model, that `function` calls. On JAX, variables of
             others that it reads are found by tracing it twice.
 
     Returns:
-        A function of as many arrays (NumPy arrays will do), which returns what `function` does.
+        A function with the same arguments (NumPy arrays are accepted) and results.
 
     Raises:
         TypeError: `function` is not callable, or `layer` no layer.
-        ValueError: `layer` is not built; or, when the program has run, a row that it generated is
-            lost, as `greedy` says.
+        ValueError: `layer` is not built; or, after the program has run, a generated row is
+            lost, as described in `greedy`.
 
     Example:
 

@@ -26,35 +26,35 @@ def greedy(
 ) -> Generated:
     r"""The most likely token in each step, y_t = argmax_y p(y | y_<t); of equals, the first.
 
-    One loop, which ends when every row has written a stop token; sizes are fixed, so that the whole
-    is one compiled program (see `compiled`).
+    One loop, which ends when every row has generated a stop token; sizes are fixed, so that it
+    compiles to one program (see `compiled`).
 
     Args:
         step: `logits, cache = step(tokens, cache)`, or `step(tokens, cache, memory)` when `memory`
             is given: from the latest token of each row, (R,) int32, to the logits (R, V) of the
-            next one, in any float dtype. The cache that it returns has the structure, the shapes
-            and the dtypes of the one that it was given. It runs inside a loop: it must not draw
-            random numbers or assign to variables. The logits of a token that may not come are −inf.
-            A row in which none may come ends there, with a log-probability and a score of −inf.
+            next one, in any float dtype. The returned cache has the structure, shapes
+            and dtypes of its input. It runs inside a loop: it must not draw
+            random numbers or assign to variables. The logits of forbidden tokens are −inf.
+            A row in which all are forbidden ends there, with a log-probability and a score of −inf.
         tokens: (B,) integers, the last given token of each row: a start token, or the last of the
-            prompt, the rest of which is in the cache already.
+            prompt, whose other tokens are already in the cache.
         cache: any nested structure of tensors, rows on axis 0, such as the caches of a Transformer
             or the states of a recurrent cell; `()` for none.
         memory: any nested structure of tensors, rows on axis 0, that no step changes, such as the
             output of an encoder.
-        max_tokens: how many tokens to generate at most.
+        max_tokens: the maximum number of tokens to generate.
         stop_tokens: a tuple of tokens, any of which ends its row.
-        pad_token: what follows a stop token; need not be of the vocabulary.
+        pad_token: fills rows after a stop token; need not be in the vocabulary.
 
     Returns:
         `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, max_tokens), (B,),
-        (B, max_tokens), (B,). Log-probabilities are computed in float32. What a row gives does not
-        depend on the others.
+        (B, max_tokens), (B,). Log-probabilities are computed in float32. The result of a row does
+        not depend on the others.
 
     Raises:
-        ValueError, TypeError: an argument, or what `step` returns, is not as described. Logits that
-            are NaN, as those of a cache with too few slots, raise at the end, and so they do in
-            functions that `compiled` compiles; in other programs, the row's score is NaN.
+        ValueError, TypeError: an argument, or the result of `step`, is not as described. NaN
+            logits, as from a cache with too few entries, raise at the end, also in
+            functions compiled by `compiled`; in other programs, the row's score is NaN.
 
     Example:
 
@@ -83,8 +83,8 @@ def greedy(
 
 
 def _best(t, logits, history, lengths):
-    # `argmax` is several times slower under XLA on processor cores, and `top_k` is slower too, and
-    # not always the first of equals on PyTorch.
+    # `argmax` is several times slower under XLA on CPUs, and `top_k` is slower too, and on
+    # PyTorch not always the first of equals.
     last = logits.shape[-1] - 1
     best = logits >= ops.max(logits, axis=-1, keepdims=True)
     return ops.min(ops.where(best, ops.arange(last + 1, dtype="int32"), last), axis=-1)

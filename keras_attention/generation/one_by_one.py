@@ -1,4 +1,4 @@
-"""The loop of `greedy` and `sample`: one token for each row in each step."""
+"""The loop of `greedy` and `sample`: one token per row and step."""
 
 import keras
 
@@ -9,10 +9,10 @@ ops = keras.ops
 
 
 def generate(steps, choose, max_tokens, pad_token):
-    """Steps until every row has written a stop token, or `max_tokens` were written.
+    """Steps until every row has a stop token or `max_tokens` tokens.
 
     `choose(t, logits, history, lengths)` returns the tokens (B,) of step `t`, from float32 logits
-    (B, V), what was written so far, (max_tokens, B), and how much of it counts, (B,).
+    (B, V), the tokens so far, (max_tokens, B), and their number, (B,).
     """
 
     def unfinished(t, tokens, leaves, finished, *_):
@@ -20,7 +20,7 @@ def generate(steps, choose, max_tokens, pad_token):
 
     def advance(t, tokens, leaves, finished, lengths, history, gains):
         logits, leaves = steps(tokens, leaves)
-        # A finished row goes on unseen with tokens of its own: these are always of the vocabulary.
+        # A finished row keeps stepping, with tokens that are always in the vocabulary.
         tokens = ops.cast(choose(t, logits, history, lengths), "int32")
         logits, norm = normalized(logits)
         gain = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
@@ -34,7 +34,7 @@ def generate(steps, choose, max_tokens, pad_token):
         finished = ops.logical_or(finished, steps.stops(tokens))
         return t + 1, tokens, leaves, finished, lengths, history, gains
 
-    # Steps are on axis 0, where what one step writes lies together.
+    # Steps are on axis 0, so that each step writes contiguous memory.
     start = (
         ops.convert_to_tensor(0, dtype="int32"),
         steps.tokens,

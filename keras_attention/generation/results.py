@@ -1,4 +1,4 @@
-"""What every way of generating returns."""
+"""The result of all generation functions."""
 
 from typing import NamedTuple
 
@@ -6,19 +6,19 @@ from keras_attention.hints import Tensor
 
 
 class Generated(NamedTuple):
-    """Generated tokens and how likely the model finds them.
+    """Generated tokens and their probabilities under the model.
 
     With `beam_search(num_return=N)` each has a second axis (B, N, …) for the N hypotheses of a row,
-    best first. N is 1 by default, and `num_return=None` leaves the axis out.
+    best first. N is 1 by default, and `num_return=None` omits the axis.
 
     Args:
-        tokens: (B, max_tokens) int32. The stop token is among them; `pad_token` follows it.
-        lengths: (B,) int32, how many tokens were generated, the stop token among them.
+        tokens: (B, max_tokens) int32, stop token included; `pad_token` follows it.
+        lengths: (B,) int32, the number of generated tokens, stop token included.
         log_probabilities: (B, max_tokens) float32, log p(token | all before it) of each token under
             the model's own distribution, softmax(logits); 0 for padding, but −inf for the first
-            padding of a row in which no token could come.
+            padding of a row in which all tokens were forbidden.
         scores: (B,) float32, the sum of `log_probabilities`; for `beam_search` that sum divided by
-            the length penalty, −inf where there is no hypothesis.
+            the length penalty, −inf if there is no hypothesis.
 
     >>> import keras
     >>> from keras_attention import generation

@@ -1,4 +1,4 @@
-"""`sample`: tokens drawn from the model's distribution, sharpened and cut in several ways."""
+"""`sample`: tokens drawn from the model's distribution, optionally sharpened and truncated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_attention.hints import Seed, Tensor, Tensors
 
 ops = keras.ops
 
-# Logits that far below the best have a probability of 0 in float32.
+# Logits this far below the best have a probability of 0 in float32.
 LOWEST = -104.0
 
 
@@ -36,41 +36,41 @@ def sample(
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
 ) -> Generated:
-    r"""Tokens drawn from softmax(logits / temperature), of which unlikely ones may be cut.
+    r"""Tokens drawn from softmax(logits / temperature), optionally without unlikely ones.
 
-    In this order, with what is cut at −inf and the rest brought to a sum of 1 again:
+    The steps, in this order, set removed tokens to −inf and renormalize the rest:
 
-    1. `repetition_penalty` θ: the logit l of a token that the row has generated already becomes
-       l / θ where it is positive, and l · θ where not (Keskar et al. 2019, section 4.1, where it
-       is l / θ; a negative one would become more likely).
+    1. `repetition_penalty` θ: the logit l of a token already generated in the row becomes
+       l / θ if it is positive, and l · θ if not (Keskar et al. 2019, section 4.1, have
+       l / θ, which makes a negative one more likely).
     2. `temperature` T: l / T.
-    3. `top_k`: the k most likely tokens stay (Fan et al. 2018, section 5.4).
-    4. `top_p`: of these, the fewest most likely ones whose probabilities sum to p at least
+    3. `top_k`: keeps the k most likely tokens (Fan et al. 2018, section 5.4).
+    4. `top_p`: keeps the fewest most likely ones whose probabilities sum to at least p
        (Holtzman et al. 2020, section 3.1), and any that are as likely as the last of them.
-    5. `min_p`: those with at least min_p times the probability of the best (Nguyen et al. 2024,
-       section 3).
+    5. `min_p`: keeps those with at least min_p times the probability of the best (Nguyen et al.
+       2024, section 3).
 
-    The most likely token always stays. `log_probabilities` and `scores` are those of the model's
-    own distribution, softmax(logits), before all of this.
+    The most likely token is always kept. `log_probabilities` and `scores` are those of the model's
+    own distribution, softmax(logits), before these steps.
 
     Args:
         step, tokens, cache, memory, max_tokens, stop_tokens, pad_token: as in `greedy`.
         temperature: above 0; below 1 sharpens. For the limit of 0 see `greedy`.
-        top_k: None or how many tokens stay.
-        top_p: None or the probability that stays, in (0, 1].
+        top_k: None or the number of tokens to keep.
+        top_p: None or the probability to keep, in (0, 1].
         min_p: None or a share of the best token's probability, in (0, 1].
-        repetition_penalty: above 0; 1 for none. Tokens given count as not generated.
-        seed: an integer, with which the same call gives the same tokens again, a
-            `keras.random.SeedGenerator`, which goes on from call to call, or None for Keras's own
+        repetition_penalty: above 0; 1 for none. The prompt is not penalized.
+        seed: an integer, with which the same call gives the same tokens, a
+            `keras.random.SeedGenerator`, which advances from call to call, or None for Keras's own
             (not in a function compiled by JAX).
 
     Returns:
         `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, max_tokens), (B,),
-        (B, max_tokens), (B,), as `greedy`.
+        (B, max_tokens), (B,), as in `greedy`.
 
     Raises:
-        ValueError, TypeError: an argument, or what `step` returns, is not as described; see
-            `greedy` on logits that are NaN.
+        ValueError, TypeError: an argument, or the result of `step`, is not as described; see
+            `greedy` on NaN logits.
 
     Example:
 
@@ -99,14 +99,14 @@ def sample(
         shapes.check_count("top_k", top_k)
     _check_share("top_p", top_p)
     _check_share("min_p", min_p)
-    # All that the loop needs at once: inside of it, nothing can be drawn.
+    # All numbers of the loop at once, since none can be drawn inside it.
     numbers = backend.uniform((max_tokens, 2, steps.rows), seed)
 
     def choose(t, logits, history, lengths):
         if repetition_penalty != 1:
             logits = _penalized(logits, history, lengths, repetition_penalty)
-        # The best first at 0: a small temperature can then not make two of them infinite.
-        # And float32 has nothing much smaller to divide by.
+        # The best is 0 first, so a small temperature cannot make two of them infinite.
+        # And float32 has no much smaller divisor.
         logits = (logits - ops.max(logits, axis=-1, keepdims=True)) / max(temperature, 1e-30)
         candidates = None
         if top_k is not None:
@@ -129,10 +129,10 @@ def _check_share(name, value):
 
 
 def _penalized(logits, history, lengths, penalty):
-    """Logits of the tokens that each row has generated, made less likely."""
+    """Logits with the tokens that each row has generated made less likely."""
     rows, steps = ops.shape(logits)[0], history.shape[0]
     written = ops.arange(steps, dtype="int32")[None] < lengths[:, None]
-    # What is not written may be padding that is no token.
+    # Unwritten elements may be padding that is no token.
     token = ops.where(written, ops.transpose(history), 0)
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))
     pairs = ops.reshape(ops.stack([row, token], axis=-1), (-1, 2))
@@ -156,15 +156,15 @@ def _least_of_nucleus(logits, top_p):
         enough = inside >= wanted
         return ops.where(enough, middle, low), ops.where(enough, high, middle)
 
-    # 104 / 2³² is less than what sets two probabilities of float32 apart.
+    # 104 / 2³² is less than the difference of two probabilities in float32.
     best = ops.zeros_like(wanted)
     return ops.fori_loop(0, 32, halve, (best + LOWEST, best))[0]
 
 
 def _drawn(masses, numbers):
-    """Places (B,), each as likely as its share of the masses (B, V); two numbers for each row.
+    """Indices (B,), drawn in proportion to the masses (B, V) with two numbers per row.
 
-    First one of about √V blocks, then one of its places: sums over all of V, one for each place,
+    First one of about √V blocks, then an index within it: cumulative sums over all of V
     would take longer than the rest of a step.
     """
     size = masses.shape[-1]
@@ -178,13 +178,13 @@ def _drawn(masses, numbers):
 
 
 def _drawn_at_once(masses, number):
-    """Places (B,) by one number in [0, 1) for each row: where the sum of masses exceeds it."""
+    """Indices (B,) by one number in [0, 1) per row: where the cumulative mass exceeds it."""
     sums = ops.cumsum(masses, axis=-1)
     possible = masses > 0
     above = ops.logical_and(possible, sums > number[:, None] * sums[:, -1:])
     places = ops.arange(masses.shape[-1], dtype="int32")[None]
     first = ops.min(ops.where(above, places, masses.shape[-1]), axis=-1)
-    # Rounding may leave none above; a place without mass must not be drawn even then.
+    # Rounding may leave none above; an index without mass must not be drawn even then.
     return ops.minimum(first, ops.max(ops.where(possible, places, 0), axis=-1))
 
 

@@ -1,4 +1,4 @@
-"""A model's step as the loops of generation take it, and the checks that all of them share."""
+"""A model's step in the form of the generation loops, and their shared checks."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -14,7 +14,7 @@ ops = keras.ops
 # What users give: `logits, cache = step(tokens, cache)`, with `memory` third where there is one.
 Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
 
-# The log-probability of what cannot come.
+# The log-probability of forbidden tokens.
 NONE = -float("inf")
 
 
@@ -25,7 +25,7 @@ class Steps:
         step, cache, memory: as in `greedy`.
         tokens: (B,) integers, the last given token of each row.
         stop_tokens, pad_token, max_tokens: as in `greedy`.
-        copies: how many rows next to each other each row of the cache and the memory becomes.
+        copies: how many adjacent rows each row of the cache and the memory becomes.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Steps:
             lambda leaf: self._rows("memory", leaf, copies), memory
         )
         self.cache = keras.tree.map_structure(lambda leaf: self._rows("cache", leaf, copies), cache)
-        # A loop cannot carry None, which a cache may well contain.
+        # A loop cannot carry None, which a cache may contain.
         self.leaves = self._leaves(self.cache)
 
     def __call__(self, tokens, leaves):
@@ -77,7 +77,7 @@ class Steps:
         return found
 
     def _rows(self, name, leaf, copies):
-        """A tensor of the cache or the memory, with each row as many times as asked."""
+        """A tensor of the cache or the memory, with each row repeated `copies` times."""
         if leaf is None:
             return None
         leaf = ops.convert_to_tensor(leaf)
@@ -111,7 +111,7 @@ class Steps:
         return ops.cast(logits, "float32")
 
     def _same(self, cache):
-        """The leaves of a cache that must be like the first one."""
+        """The leaves of a cache, which must match the first one."""
         try:
             keras.tree.assert_same_structure(self.cache, cache)
         except (ValueError, TypeError) as error:
@@ -136,10 +136,10 @@ class Steps:
 
 
 def normalized(logits):
-    """Logits (R, V) less the best of their row, and the log of the sum of their powers of e (R, 1).
+    """Logits (R, V) minus the best of their row, and their log-sum-exp (R, 1).
 
-    The difference is log p, without the digits that the logits have in common. The second is −inf
-    for a row in which nothing can come, and NaN for one whose logits are NaN or +inf.
+    The difference is log p, without cancellation. The second is −inf
+    for a row whose tokens are all forbidden, and NaN for one whose logits are NaN or +inf.
     """
     best = ops.max(logits, axis=-1, keepdims=True)
     logits = logits - ops.where(ops.isfinite(best), best, 0.0)
@@ -148,7 +148,7 @@ def normalized(logits):
 
 
 def check_found(scores):
-    """Raises where a row is lost, whose scores are NaN."""
+    """Raises if a row is lost: its scores are NaN."""
     raise_where(
         ops.any(ops.isnan(scores)),
         "`step` must return logits without NaN and +inf. Received such logits: a cache has fewer "

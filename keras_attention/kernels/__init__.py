@@ -1,9 +1,9 @@
 """Kernels: an `AttentionSpec` and heads in, an `AttentionResult` out; no weights, no layers.
 
 `KERNELS` is the list, in the order in which they are tried. Each is a module with `why_not(spec,
-query, key, value)`, why it cannot compute a problem or None, and `run(spec, query, key, value)`.
-`reference` is the definition, and can compute all. One more kernel is a file, and a line in the
-list.
+query, key, value)`, the reason it cannot compute a problem or None, and `run(spec, query, key,
+value)`. `reference` is the definition, and can compute all problems. To add a kernel, add a file,
+and a line to the list.
 """
 
 import typing
@@ -23,7 +23,7 @@ __all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "names", "run", "s
 
 
 class Kernel(typing.NamedTuple):
-    """A kernel by the name that users ask for it by, and why it is the one where it is."""
+    """A kernel with its public name, and the reason for choosing it."""
 
     name: str
     module: object
@@ -42,7 +42,7 @@ ALIASES = {"one_query": "single_query"}
 
 
 def names():
-    """What a kernel may be asked for by."""
+    """The names that `kernel` may be."""
     return ("auto", *(kernel.name for kernel in KERNELS))
 
 
@@ -64,7 +64,7 @@ def explain(spec, query, key, value, kernel="auto"):
 
 
 def choose(spec, query, key, value, kernel="auto"):
-    """The `Kernel` that computes a problem, and by name why those before it cannot."""
+    """The `Kernel` that computes a problem, and by name why the ones before it cannot."""
     shapes.check_heads(query, key, value)
     for name, arrays in (("mask", spec.masks), ("bias", spec.biases)):
         for array in arrays:

@@ -1,10 +1,10 @@
-"""Scores of a perceptron over pairs, never holding all its hidden units at once.
+"""Scores of a perceptron over pairs, without materializing all its hidden units.
 
     scores[t, s] = Σ_u v_u tanh(query_tu + key_su)
 
-Written down directly this needs an array (B, H, T, S, U), 1 GB at B 4, T 512, S 512, U 256, and a
-training step holds it twice over. Here a loop over chunks of the units adds up the scores, and the
-gradient takes the same loop again rather than keep what it saw.
+Unchunked, this needs an array (B, H, T, S, U), 1 GB at B 4, T 512, S 512, U 256, and a
+training step stores it twice. Here a loop over chunks of the units accumulates the scores, and the
+gradient repeats the loop instead of storing its values.
 """
 
 import keras
@@ -13,9 +13,9 @@ from keras_attention.backend import backend
 
 ops = keras.ops
 
-# At most so many pairs times units are held at once, for each head of each sequence.
+# The maximum of pairs times units computed at once, for each head of each sequence.
 _LARGEST = 2**20
-# What a length counts as where it is not known.
+# The length assumed where it is unknown.
 _UNKNOWN = 1024
 
 
@@ -32,14 +32,14 @@ def additive(query, key, v):
 
 
 def chunk(queries, keys, units):
-    """How many of the units are held at once; a length may be None."""
+    """How many of the units are computed at once; a length may be None."""
     pairs = (queries or _UNKNOWN) * (keys or _UNKNOWN)
     count = -(-units // max(1, _LARGEST // max(1, pairs)))
     return -(-units // count)
 
 
 def _split(array, axis, size):
-    """Chunks of `size` along `axis`, in front of the other axes. Zeros fill the last one."""
+    """Chunks of `size` along `axis`, as a new first axis. The last is padded with zeros."""
     count = -(-array.shape[axis] // size)
     padding = [(0, 0)] * len(array.shape)
     padding[axis] = (0, count * size - array.shape[axis])
@@ -54,7 +54,7 @@ def _hidden(query, key):
 
 
 def _scores(query, key, v):
-    """Scores (B, H, T, S) by all of the units that the arguments hold."""
+    """Scores (B, H, T, S) by all units of the arguments."""
     return ops.sum(ops.multiply(_hidden(query, key), v[:, :, None, None]), axis=2)
 
 
@@ -63,7 +63,7 @@ def _chunked(query, key, v):
     """Scores of chunks of units: (C, B, H, U, T), (C, B, H, U, S) and (C, H, U)."""
 
     def gradient(*arguments, upstream=None):
-        # PyTorch passes what the function was given, and this by name.
+        # PyTorch passes the function's arguments, and this by name.
         upstream = arguments[0] if upstream is None else upstream
         return backend.map_over(lambda units: _gradients(*units, upstream), (query, key, v))
 
@@ -73,7 +73,7 @@ def _chunked(query, key, v):
 
 
 def _gradients(query, key, v, upstream):
-    """Gradients with respect to one chunk, for the scores' own (B, H, T, S)."""
+    """Gradients with respect to one chunk, from the gradient of the scores (B, H, T, S)."""
     hidden = _hidden(query, key)
     upstream = ops.expand_dims(upstream, 2)
     weighted = ops.multiply(upstream, hidden)

@@ -1,8 +1,8 @@
-"""Patterns that let a query see few keys, in time and memory that grow with those few.
+"""Patterns with few visible keys per query, in time and memory proportional to their number.
 
-A window of left + right + 1 keys: blocks of queries become a batch of their own, each with the keys
-that it can reach, cut from the sequence by a few shifted views. A pattern that only joins positions
-a rate apart is as many sequences, each `rate` times shorter. What is left is dense attention of a
+A window of left + right + 1 keys: blocks of queries become batch elements, each with the keys
+that it can reach, sliced from the sequence by a few shifted views. A pattern of positions a rate
+apart splits into `rate` sequences, each `rate` times shorter. The result is dense attention of a
 larger batch of shorter sequences, which `blockwise` computes.
 """
 
@@ -22,7 +22,7 @@ SMALLEST = 128
 
 
 def why_not(spec, query, key, value):
-    """Why no part of a problem is for this kernel, or None."""
+    """The reason this kernel cannot compute any part of a problem, or None."""
     needs_all = blockwise.why_not(spec, query, key, value)
     if needs_all:
         return needs_all
@@ -33,8 +33,8 @@ def why_not(spec, query, key, value):
 
 
 def run(spec, query, key, value):
-    """The `AttentionResult`, of the parts that the pattern is made of."""
-    # Here, not in each part: the sum of their gradients is to be rounded once.
+    """The `AttentionResult`, merged from the parts of the pattern."""
+    # Here, not in each part, so that the sum of their gradients is rounded once.
     wide = shapes.accumulation_dtype(query, key, value)
     dtype = keras.backend.standardize_dtype(value.dtype)
     query, key, value = (ops.cast(x, wide) for x in (query, key, value))
@@ -46,7 +46,7 @@ def run(spec, query, key, value):
 
 
 def _why_not(spec, query, key, value):
-    """Why a part is not for this kernel, or None."""
+    """The reason this kernel cannot compute a part, or None."""
     span = spec.pattern.span() if spec.pattern is not None else None
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
         return "the pattern has no window and no rate"
@@ -87,7 +87,7 @@ def _attend(spec, query, key, value):
 
 
 class _Stretched:
-    """A pattern of positions a rate apart, counted one by one."""
+    """A pattern of positions a rate apart, renumbered consecutively."""
 
     def __init__(self, pattern, rate):
         self.pattern, self.rate = pattern, rate
@@ -96,18 +96,18 @@ class _Stretched:
         return self.pattern(query * self.rate, key * self.rate)
 
     def span(self):
-        """The span that is left."""
+        """The remaining span."""
         span = self.pattern.span()
         left, right = (x if x is None else x // self.rate for x in (span.left, span.right))
         return dataclasses.replace(span, left=left, right=right, rate=1)
 
     def parts(self):
-        """Itself: what was to be split has been."""
+        """Itself: it is already split."""
         return [self]
 
 
 def _apart(spec, query, key, value, rate):
-    """Positions a rate apart as sequences of their own."""
+    """Positions a rate apart as separate sequences."""
     length = query.shape[1]
     size = -(-length // rate)
     batch = ops.shape(query)[0]
@@ -158,11 +158,11 @@ def _windows(spec, query, key, value, span):
     """Blocks of queries as a batch."""
     queries, keys = query.shape[1], key.shape[1]
     offset = spec.positions.offset
-    # As many as the window has: fewer would read keys more often, more would see fewer of them.
+    # As many as the window has: fewer would read keys more often, more would mask more of them.
     size = max(SMALLEST, span.left + span.right)
     count = -(-queries // size)
     reach = size + span.left + span.right
-    # Where the first key of the first block would stand.
+    # The position of the first key of the first block.
     first = offset - span.left
 
     def of_queries(array, axis=1):
@@ -179,7 +179,7 @@ def _windows(spec, query, key, value, span):
     pairs = _Pairs(batch, count, of_queries, of_keys)
     positions = Positions.of(size, reach, offset=span.left)
     if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
-        # The same distances, at positions of each block's own.
+        # The same distances, at positions relative to each block.
         starts = ops.arange(count, dtype="int32")[:, None] * size
         own = (
             starts + (offset + ops.arange(size, dtype="int32")),
@@ -205,11 +205,11 @@ def _windows(spec, query, key, value, span):
     return _cut(output, 1, 0, queries), _cut(lse, 2, 0, queries)
 
 
-# What both share
+# Shared by both
 
 
 def _there(keys):
-    """A mask of the keys that there are, to be folded as the keys are."""
+    """A mask of existing keys, to be folded like the keys."""
     return ops.ones((1, 1, 1, keys), "bool")
 
 
@@ -231,7 +231,7 @@ def _fit(array, axis, start, length):
 
 
 def _views(array, axis, count, views, reach):
-    """Of blocks in a row, along an axis, each with those that follow it, cut at `reach` elements.
+    """Overlapping views along an axis: each block with those after it, cut at `reach` elements.
 
     (B, …, (count + views − 1) · size, …) as (B, …, count · reach, …).
     """
@@ -281,14 +281,14 @@ def _batch(array, axis, count, size):
 
 
 def _each(array, batch):
-    """An array with one row for each sequence, of one that may have one for all."""
+    """An array with one row per sequence, of one that may have a single row."""
     if array.shape[0] == 1:
         return ops.repeat(array, batch, axis=0)
     return array
 
 
 class _Pairs:
-    """Folds arrays that broadcast to (B, H, T, S), and have only T or S, as queries or keys are."""
+    """Folds arrays that broadcast to (B, H, T, S), with T or S only, like queries or keys."""
 
     def __init__(self, batch, count, of_queries, of_keys):
         self.batch, self.count = batch, count

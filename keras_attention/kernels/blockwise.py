@@ -1,22 +1,22 @@
-"""Attention a tile at a time, with its own gradient: memory grows with T + S, in training too.
+"""Attention tile by tile, with a custom gradient: memory grows with T + S, in training too.
 
-Softmax needs the largest score of a query and the sum of its exponentials. Both can be kept up to
-date while blocks of keys come by (Milakov & Gimelshein 2018). With m the largest so far, l (`ell`)
-the sum and o the weighted values, a tile of scores S makes
+Softmax needs the largest score of a query and the sum of its exponentials. Both can be updated
+block by block over the keys (Milakov & Gimelshein 2018). With m the largest so far, l (`ell`)
+the sum and o the weighted values, a tile of scores S updates
 
     m' = max(m, max S)
     l' = l · exp(m − m') + Σ exp(S − m')
     o' = o · exp(m − m') + exp(S − m') V
 
-and the output is O = o / l. The gradient does not keep the weights either (Dao et al. 2022,
-appendix B): from lse = m + ln l it has them back as P = exp(S − lse), and with
+and the output is O = o / l. The gradient does not store the weights either (Dao et al. 2022,
+appendix B): from lse = m + ln l it recomputes them as P = exp(S − lse), and with
 delta = dO · O − dlse
 
     dV = Pᵀ dO    dS = P ∘ (dO Vᵀ − delta)    dQ = dS K    dK = dSᵀ Q
 
-lse is an output with a gradient too: results over different keys can be merged by it
-(`kernels.merge`). Blocks of keys that no query of a block can see are left out. A problem of one
-tile keeps its weights.
+lse is an output with a gradient too: it merges results over different keys
+(`kernels.merge`). Blocks of keys that no query of a block can see are skipped. A problem of one
+tile stores its weights.
 """
 
 import keras
@@ -30,13 +30,13 @@ from keras_attention.spec import AttentionResult
 
 ops = keras.ops
 
-# So many scores at once, for all heads that are looked at together. On processor cores, few enough
-# to stay in the cache; an accelerator is busy only with many.
+# The number of scores in a tile, over all its heads. On CPUs, few enough to stay in the cache;
+# an accelerator is busy only with many.
 ELEMENTS = {False: 2**21, True: 2**26}
 
 
 def why_not(spec, query, key, value):
-    """Why only the definition can compute a problem, or None."""
+    """The reason only the definition can compute a problem, or None."""
     for given, why in (
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
@@ -56,10 +56,10 @@ def run(spec, query, key, value):
 
 
 def finish(spec, output, lse, dtype):
-    """The `AttentionResult` of an output and lse that know no sink."""
+    """The `AttentionResult` of an output and lse without the sink."""
     has_keys = lse > HAS_KEYS if spec.restricted else None
     if spec.sink is not None:
-        # One more key, whose value is zero, takes its share.
+        # One more key, whose value is zero, takes its share of the weight.
         sink = semantics.finite(ops.cast(spec.sink, lse.dtype))[:, None]
         share = ops.sigmoid(lse - sink)
         output = output * ops.transpose(share, (0, 2, 1))[..., None]
@@ -69,7 +69,7 @@ def finish(spec, output, lse, dtype):
 
 
 def attend(spec, query, key, value):
-    """The output (B, T, H, V) in float32 (float64 among float64), and lse, (B, H, T).
+    """The output (B, T, H, V) in float32 (float64 for float64 inputs), and lse, (B, H, T).
 
     A query without keys has an output of 0, and an lse below `HAS_KEYS`.
     """
@@ -88,7 +88,7 @@ def attend(spec, query, key, value):
     )
     tiles = tiling.Tiling(spec, plan, batch, queries, keys)
     inputs = {
-        # In this order, for transposing back and forth to cancel out.
+        # In this order, so that transposes cancel out.
         "query": semantics.two_features(
             semantics.finite(tiles.rows_of(ops.cast(query, wide)) * spec.scale)
         ),
@@ -107,7 +107,7 @@ def attend(spec, query, key, value):
 
 
 class _Passes:
-    """The two passes. `inputs` says by which names and in what order they get their arrays."""
+    """The two passes. `inputs` are the names of their arrays, in order."""
 
     def __init__(self, tiles, inputs, wide):
         self.tiles, self.wide = tiles, wide
@@ -116,7 +116,7 @@ class _Passes:
         self.adjusts = semantics.adjusts(self.spec)
 
     def _named(self, flat):
-        """The inputs by name, and those of them that the spec has."""
+        """The inputs by name, and those that belong to the spec."""
         inputs = keras.tree.pack_sequence_as(self.structure, list(flat))
         arrays = {k: x for k, x in inputs.items() if k not in ("query", "key", "value")}
         return inputs, arrays
@@ -135,7 +135,7 @@ class _Passes:
                 s = self._scores(spec, q, k)
                 m = ops.max(s, axis=-1, keepdims=True)
                 if state is not None:
-                    # Not by `maximum`, which Keras has in float32 among float64 on PyTorch.
+                    # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
                     m = ops.where(m < state[0], state[0], m)
                 p = ops.exp(s - m)
                 ell = ops.sum(p, axis=-1, keepdims=True)
@@ -156,7 +156,7 @@ class _Passes:
                 )
 
             m, ell, o = tiles.over_columns(i, column, None, zeros)
-            # For the output, which has fewer numbers than the weights.
+            # On the output, which has fewer elements than the weights.
             share, lse = 1.0 / ell, m + ops.log(ell)
             if tiles.restricted:
                 share = ops.where(m > HAS_KEYS, share, 0.0)
@@ -173,7 +173,7 @@ class _Passes:
         tiles, (x, arrays) = self.tiles, self._named(flat)
         (output, lse), (of_output, of_lse) = outputs, upstream
         delta = ops.sum(of_output * output, axis=-1, keepdims=True) - of_lse
-        # Zero weights for queries without keys, and for what fills the last tile.
+        # Zero weights for queries without keys, and for padding of the last tile.
         lse = ops.where(lse > HAS_KEYS, lse, -MASKED)
 
         def row(chunk, i, sums):
@@ -183,7 +183,7 @@ class _Passes:
             )
             q, of_o, of_row, row_lse = rows
             if saved:
-                # The weights that were kept are not divided by their sums.
+                # The stored weights are not divided by their sums.
                 of_o, of_row = of_o * saved[1], of_row * saved[1]
 
             def column(j, state):
@@ -195,7 +195,7 @@ class _Passes:
                     p = saved[0]
                 else:
                     s = self._scores(tiles.cut_spec(own, tile), q, k)
-                    # Never above 0, but for the rounding of huge scores: exp would be infinite.
+                    # Never above 0, except by rounding of huge scores: exp would be infinite.
                     p = ops.exp(ops.clip(s - row_lse, 2 * MASKED, 0.0))
                 more, found = self._gradients(tile, own, q, k, v, p, of_o, of_row)
                 return more if dq is None else dq + more, self._add(sums, tile, found, arrays)
@@ -249,8 +249,8 @@ class _Passes:
     def _gradients(self, tile, arrays, q, k, v, p, do, delta):
         """The gradient of the query, and the others by name.
 
-        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), as products like their
-        large side not to be.
+        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), since products are
+        faster if their large side is not.
         """
         tiles = self.tiles
         mask = self._dropout_mask(p, tile)
@@ -288,10 +288,10 @@ class _Passes:
         found |= keras.tree.pack_sequence_as(own, flat)
         return backend.matmul(ds, k) + dq, found
 
-    # Gradients so far: of keys, values and biases by tiles, of all else as sums
+    # Gradients so far: of keys, values and biases by tiles, of other arrays as sums
 
     def _wider(self, array):
-        """The dtype that gradients of an array of the spec are added up in."""
+        """The dtype in which gradients of an array of the spec are accumulated."""
         dtype = keras.backend.standardize_dtype(array.dtype)
         return dtype if dtype == "float64" else self.wide
 
@@ -304,7 +304,7 @@ class _Passes:
         return zeros
 
     def _add(self, sums, tile, found, arrays):
-        """The gradients so far, of which there are none for a single tile, and those of a tile."""
+        """The gradients so far, none for a single tile, plus those of a tile."""
         if self.plan.single:
             return found
         tiles = self.tiles

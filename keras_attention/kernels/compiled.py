@@ -7,15 +7,15 @@ import keras
 from keras_attention import shapes
 from keras_attention.backend import backend
 
-# What `raise_where` is given while a program is traced.
+# The arguments of `raise_where` while a program is traced.
 _tracing = threading.local()
 
 
 def raise_where(bad, message):
-    """Raises a ValueError where `bad`, a boolean scalar, is true.
+    """Raises a ValueError if `bad`, a boolean scalar, is true.
 
-    At once where that is known; after each run of the program where a `compiled_function` is being
-    traced. Programs of anyone else, and loops within a program, cannot raise.
+    At once if its value is known; after each run of the program if a `compiled_function` is being
+    traced. Other programs, and loops within a program, cannot raise.
     """
     known = shapes.visible_values(bad)
     if known is None:
@@ -25,13 +25,13 @@ def raise_where(bad, message):
 
 
 def _noted(function, *arrays):
-    """What `function` returns, and by message what it gave to `raise_where` unknown as yet."""
+    """The result of `function`, and by message the unknown values it passed to `raise_where`."""
     outer = getattr(_tracing, "notes", [])
     _tracing.notes = []
     try:
         outputs, here, errors = function(*arrays), backend.trace_id(), {}
         for place, message, bad in _tracing.notes:
-            # What a loop inside of the function computes does not leave the loop.
+            # Values computed in a loop inside the function do not leave the loop.
             if place == here:
                 errors[message] = keras.ops.logical_or(errors.get(message, False), bad)
         return outputs, errors
@@ -40,7 +40,7 @@ def _noted(function, *arrays):
 
 
 def compiled_function(function, layer):
-    """`function`, compiled for each shape; see `generation.compiled`, which is the door to this."""
+    """`function`, compiled for each shape; see the public `generation.compiled`."""
     program = backend.compile(lambda *arrays: _noted(function, *arrays), layer)
 
     def call(*arrays):

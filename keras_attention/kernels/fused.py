@@ -1,15 +1,16 @@
-"""The backend's own fused attention, where it gives the same answer.
+"""The backend's own fused attention, where it gives the same result.
 
-On PyTorch that is `scaled_dot_product_attention`, whose flash kernels hold no scores, on processor
-cores too. It knows masks, a causal pattern and a scale. A mask of keys is read as it is; a mask of
-all pairs is allowed as long as it is small.
+On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
+CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
+mask of all pairs is allowed if it is small.
 
-On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It reads how many keys each
-row has and holds no mask, so padding has to come last. Where it does not is known only as the
+On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It takes the number of keys
+per row instead of a mask, so padding must come last. Whether it does is known only when the
 program runs: both kernels are compiled, and `blockwise` takes the batches that are padded
 otherwise.
 
-Queries without keys, for which neither has an answer, are given some, and then zeros.
+Neither defines the output of queries without keys: they get some keys, and their outputs are
+zeroed.
 """
 
 import functools
@@ -23,14 +24,14 @@ from keras_attention.spec import AttentionResult
 
 ops = keras.ops
 
-# A mask may have so many elements, of 5 bytes each.
+# The maximum number of elements of a mask, of 5 bytes each.
 ELEMENTS = 2**24
 # Of float16.
 LARGEST_HALF = 65504.0
 
 
 def why_not(spec, query, key, value):
-    """Why the backend cannot compute a problem, or None."""
+    """The reason the backend cannot compute a problem, or None."""
     if backend.FUSED_READS is None:
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
@@ -65,7 +66,7 @@ def run(spec, query, key, value):
 
 
 def _by_query(spec, key):
-    """Masks of whole queries, which count afterwards, and the spec without them."""
+    """Masks of whole queries, which apply afterwards, and the spec without them."""
     own = [mask for mask in spec.masks if mask.shape[3] == 1 and key.shape[1] != 1]
     rest = [mask for mask in spec.masks if not any(mask is other for other in own)]
     return own, spec.replace(masks=tuple(rest))
@@ -82,7 +83,7 @@ def _causal(spec):
 
 
 def _finite(query, key, value):
-    """The three, such that scores are finite."""
+    """The three, clipped so that scores are finite."""
     query, key, value = map(ops.convert_to_tensor, (query, key, value))
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # Only infinity is too large.

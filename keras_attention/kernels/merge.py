@@ -1,8 +1,8 @@
-"""One attention as several over keys that have none in common, and back.
+"""One attention split into several over disjoint sets of keys, and merged.
 
-Each has its own output o and lse = ln Σ exp(score). Together they are Σ o · exp(lse − lse'), with
-lse' = ln Σ exp(lse): what one attention over all keys would have been. So a pattern that is a union
-of a window and a stride is the two of them, and embeddings of clipped distances are looked at near
+Each has its own output o and lse = ln Σ exp(score). Merged they are Σ o · exp(lse − lse'), with
+lse' = ln Σ exp(lse), which equals one attention over all keys. So the union of a window and a
+stride is computed as the two patterns, and embeddings of clipped distances are looked up near
 the diagonal only: beyond it they are one vector for all keys.
 """
 
@@ -14,12 +14,12 @@ ops = keras.ops
 
 
 def merge(found):
-    """One output (B, T, H, V) and lse (B, H, T) of a list of such pairs over different keys."""
+    """The merged output (B, T, H, V) and lse (B, H, T) of a list of pairs over different keys."""
     if len(found) == 1:
         return found[0]
     largest = found[0][1]
     for _, lse in found[1:]:
-        # Keras's `maximum` of float64 is of float32 on PyTorch, and less than what it compares.
+        # Keras's `maximum` of float64 is float32 on PyTorch, and may be less than its arguments.
         largest = ops.where(largest < lse, lse, largest)
     largest = ops.stop_gradient(largest)
     shares = [ops.exp(lse - largest) for _, lse in found]
@@ -32,7 +32,7 @@ def merge(found):
 
 
 def split(spec, query, key, value):
-    """The problems, (spec, query, key, value), that one is made of; itself where it is one."""
+    """The parts, (spec, query, key, value), of a problem; itself if there is only one."""
     whole = spec, query, key, value
     if spec.relative_keys is not None or spec.relative_values is not None:
         return _by_distance(*whole)
@@ -46,14 +46,14 @@ def split(spec, query, key, value):
 
 
 def _long(spec, query, key, value, length):
-    """Whether both sequences have consecutive, known positions, and at least so many."""
+    """Whether both sequences have consecutive, known positions, and at least this many."""
     lengths = query.shape[1], key.shape[1]
     known = isinstance(spec.positions.offset, int) and spec.positions.consecutive
     return known and None not in lengths and min(lengths) >= length
 
 
 def _seed(spec, part):
-    """A seed for each part: one number would drop the same weights in all."""
+    """A seed for each part: a shared one would drop the same weights in all."""
     return spec.seed + part if isinstance(spec.seed, int) else spec.seed
 
 
@@ -78,7 +78,7 @@ class _Within:
         )
 
     def span(self):
-        """The bounds as far as those of the pattern."""
+        """The bounds combined with those of the pattern."""
         left = None if self.lowest is None else -self.lowest
         if self.pattern is None:
             return _Bounds(left, self.highest, 1, True)
@@ -90,7 +90,7 @@ class _Within:
         return _Bounds(left, right, span.rate, span.by_distance)
 
     def parts(self):
-        """Itself: what was to be split has been."""
+        """Itself: it is already split."""
         return [self]
 
 
@@ -103,7 +103,7 @@ class _Bounds:
 
 
 def _by_distance(spec, query, key, value):
-    """Near keys, by their embeddings, and those far before and far after, by one embedding each."""
+    """Near keys, with their embeddings, and far keys on each side, with one embedding each."""
     whole = spec, query, key, value
     tables = [t for t in (spec.relative_keys, spec.relative_values) if t is not None]
     far = tables[0].shape[1] // 2
@@ -122,7 +122,7 @@ def _by_distance(spec, query, key, value):
 
 
 def _far(spec, query, key, value, pattern, row, part):
-    """A problem whose keys all have the embeddings of one distance, that of a row of the tables."""
+    """A problem whose keys all have the embedding of one distance, a row of the tables."""
 
     def shifted(array, table):
         if table is None:

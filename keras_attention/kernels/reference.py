@@ -1,7 +1,7 @@
-"""The definition: what attention computes, with nothing done for speed.
+"""The definition of attention, without optimizations.
 
-Every other kernel must give this answer. It holds (B, H, T, S) arrays, so its memory grows with the
-product of the two lengths.
+Every other kernel must give this result. It materializes (B, H, T, S) arrays, so its memory grows
+with the product of the two lengths.
 """
 
 import keras
@@ -15,7 +15,7 @@ ops = keras.ops
 
 
 def why_not(spec, query, key, value):
-    """Why this kernel cannot compute a problem: it can compute all."""
+    """The reason this kernel cannot compute a problem: None, it can compute all."""
     return None
 
 
@@ -56,7 +56,7 @@ def run(spec, query, key, value):
         dropped = semantics.where_keys(dropped, has_keys, "bhts")
         rows = semantics.relative_values(spec, dropped)
         output = output + ops.transpose(rows, (0, 2, 1, 3))
-    # A query without keys has equal weights over masked keys. Closing it here, once, leaves exact
+    # A query without keys has equal weights over masked keys. Zeroing them here, once, gives exact
     # zeros in the output, the weights and every gradient.
     output = ops.cast(semantics.where_keys(output, has_keys, "bthv"), dtype)
     lse = _lse(logits, sink, has_keys) if spec.return_lse else None
@@ -69,7 +69,7 @@ def run(spec, query, key, value):
 
 def _scores(spec, query, key):
     """Scores (B, H, T, S) before the mask."""
-    # By the operator: on PyTorch, Keras would round a Python number to float32, also for float64.
+    # By the operator: on PyTorch, Keras would round a Python number to float32, even for float64.
     query = semantics.finite(query * spec.scale)
     key = semantics.finite(key)
     if spec.score is None:
@@ -87,7 +87,7 @@ def _scores(spec, query, key):
 def _inner(query, key):
     """Inner products (B, H, T, S) of query (B, T, H, K) and key (B, S, G, K)."""
     if 0 in (*query.shape, *key.shape):
-        # TensorFlow has no grouped product of nothing.
+        # TensorFlow has no grouped product of empty arrays.
         key = _repeat(key, query.shape[2])
     if query.shape[2] == key.shape[2]:
         return ops.einsum("bthk,bshk->bhts", query, key)
@@ -116,31 +116,31 @@ def _group(array, groups, axis):
 
 
 def _repeat(key, heads):
-    """(B, S, G, K) with H heads, for scores that look at pairs of their own accord."""
+    """(B, S, G, K) repeated to H heads, for scores that compare pairs."""
     return key if key.shape[2] == heads else ops.repeat(key, heads // key.shape[2], axis=2)
 
 
 def _softmax(logits):
-    # Keras warns of a softmax over one element. Over one key, as at the first step of a decoder, it
-    # is what it should be.
+    # Keras warns about a softmax over one element. Over one key, as at the first step of a decoder,
+    # it is correct.
     return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _beside_sink(logits, sink):
     """Scores (B, H, T, S + 1), the sink's last."""
-    # By a sum, also where there is no key: XLA cannot compile TensorFlow's gradient of a broadcast
-    # inside a loop.
+    # By a sum, also without keys: XLA cannot compile TensorFlow's gradient of a broadcast inside a
+    # loop.
     column = ops.sum(ops.zeros_like(logits), axis=-1, keepdims=True)
     return ops.concatenate([logits, column + sink[:, None, None]], axis=-1)
 
 
 def _softmax_with_sink(logits, sink):
-    """Softmax over keys and the sink, without the sink: it takes its share and gives nothing."""
+    """Softmax over keys and the sink, without the sink's weight."""
     return _softmax(_beside_sink(logits, sink))[..., :-1]
 
 
 def _lse(logits, sink, has_keys):
-    """The log-sum-exp (B, H, T) of scores; of the sink alone where there is no key."""
+    """The log-sum-exp (B, H, T) of scores; of the sink alone if there is no key."""
     if logits.shape[-1] == 0 and sink is None:
         return ops.sum(logits, axis=-1) + semantics.MASKED
     lse = ops.logsumexp(logits if sink is None else _beside_sink(logits, sink), axis=-1)

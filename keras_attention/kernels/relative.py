@@ -1,10 +1,10 @@
 """Learned embeddings of clipped distances (Shaw et al. 2018), without a table of all pairs.
 
 `table` is (H or 1, 2k + 1, K): row `clip(j − i, −k, k) + k` belongs to a query at position i and a
-key at position j. A table of all pairs would be (T, S, K). Where positions are consecutive, as they
-nearly always are, distances repeat along diagonals: T + S − 1 rows serve all pairs, one product
-gives (T, T + S − 1), and a reshape shifts each row into its place. Positions of any other kind are
-looked up one pair at a time, in (2k + 1) products a query.
+key at position j. A table of all pairs would be (T, S, K). If positions are consecutive, as they
+nearly always are, distances repeat along diagonals: T + S − 1 rows cover all pairs, one product
+gives (T, T + S − 1), and a reshape shifts each row into position. Other positions are
+looked up pair by pair, in (2k + 1) products per query.
 """
 
 import keras
@@ -16,7 +16,7 @@ ops = keras.ops
 
 
 def scores(query, table, length, positions, near=False):
-    """What distances add to the scores: (B, H, T, S), of query (B, H, T, K).
+    """The term that distances add to the scores: (B, H, T, S), of query (B, H, T, K).
 
     Args:
         table: (H or 1, 2k + 1, K).
@@ -39,7 +39,7 @@ def scores(query, table, length, positions, near=False):
 
 
 def values(weights, table, positions, near=False):
-    """What distances add to the output: (B, H, T, V), of weights (B, H, T, S).
+    """The term that distances add to the output: (B, H, T, V), of weights (B, H, T, S).
 
     `table` is (H or 1, 2k + 1, V). With `near`, weights at a distance of k or more are 0.
     """
@@ -57,12 +57,12 @@ def values(weights, table, positions, near=False):
 
 
 def _nothing(*lengths):
-    """Whether a length is known to be 0: there are no distances then."""
+    """Whether a length is known to be 0, so that there are no distances."""
     return any(isinstance(length, int) and length == 0 for length in lengths)
 
 
 def _band(queries, keys, table, positions):
-    """The first key at a distance above −k of the first query, if all near ones are there."""
+    """The first key at a distance above −k of the first query, if all near keys exist."""
     sizes = queries, keys, positions.offset
     if not positions.consecutive or not all(isinstance(size, int) for size in sizes):
         return None
@@ -72,9 +72,9 @@ def _band(queries, keys, table, positions):
 
 
 def _into_band(by_distance, start, keys):
-    """(B, H, T, R), by distance, to (B, H, T, S), by key, zeros beside it: row t at start + t."""
+    """(B, H, T, R), by distance, to (B, H, T, S), by key, zeros elsewhere: row t at start + t."""
     batch, heads, queries, distances = ops.shape(by_distance)
-    # One column too many makes each row start one place later than the one before.
+    # One extra column makes each row start one position later than the one before.
     widths = [(0, 0)] * 3 + [(start, keys + 1 - start - distances)]
     flat = ops.reshape(ops.pad(by_distance, widths), (batch, heads, queries * (keys + 1)))
     flat = backend.dynamic_slice(flat, 2, 0, queries * keys)
@@ -82,7 +82,7 @@ def _into_band(by_distance, start, keys):
 
 
 def _out_of_band(by_key, start, distances):
-    """The way back, without what is beside it."""
+    """The inverse, without the zeros."""
     batch, heads, queries, keys = ops.shape(by_key)
     flat = ops.pad(
         ops.reshape(by_key, (batch, heads, queries * keys)), [(0, 0), (0, 0), (0, queries)]
@@ -105,7 +105,7 @@ def _matrices(array, rows):
     """(B, H, T, N) of (B, H, T, M) and (H or 1, M, N)."""
     if rows.shape[0] != 1:
         return backend.matmul(array, rows)
-    # As one matrix: TensorFlow would take a product for each sequence and head.
+    # As one matrix: TensorFlow would compute a product for each sequence and head.
     shape = ops.shape(array)
     found = backend.matmul(ops.reshape(array, (-1, shape[-1])), rows[0])
     return ops.reshape(found, (*shape[:-1], ops.shape(rows)[-1]))
@@ -134,10 +134,10 @@ def by_distance(function, queries, keys, offset):
     """A function of the distance only, for each pair of consecutive positions.
 
     `function` takes positions (1, 1) and (1, N) and gives (H, 1, N), or what broadcasts to it.
-    Queries stand at `offset`, `offset` + 1, …, and keys at 0, 1, …. Gives (1, H, T, S), having
-    asked about T + S − 1 distances.
+    Queries are at positions `offset`, `offset` + 1, …, and keys at 0, 1, …. Gives (1, H, T, S) from
+    T + S − 1 distances.
     """
-    # Lengths that a graph does not know may turn out to be 0.
+    # Lengths unknown in a graph may be 0.
     rows, columns = sizes.most(1, queries), sizes.most(1, keys)
     distance = ops.arange(rows + columns - 1, dtype="int32") - (rows - 1) - offset
     found = function(ops.zeros((1, 1), "int32"), distance[None])
@@ -151,7 +151,7 @@ def by_distance(function, queries, keys, offset):
 def _to_pairs(by_distance, keys):
     """(B, H, T, T + S − 1), by distance, to (B, H, T, S), by key: row t starts at T − 1 − t."""
     batch, heads, queries, distances = ops.shape(by_distance)
-    # One more column makes each row of the flat array start one place later than the one before.
+    # One extra column makes each row of the flat array start one position later.
     padded = ops.concatenate([by_distance, ops.zeros_like(by_distance[..., :1])], axis=-1)
     flat = ops.reshape(padded, (batch, heads, queries * (distances + 1)))
     flat = backend.dynamic_slice(flat, 2, queries - 1, queries * distances)
@@ -159,7 +159,7 @@ def _to_pairs(by_distance, keys):
 
 
 def _to_distances(by_key):
-    """The way back: (B, H, T, S) to (B, H, T, T + S − 1), with zeros where there is no key."""
+    """The inverse: (B, H, T, S) to (B, H, T, T + S − 1), with zeros where there is no key."""
     batch, heads, queries, keys = ops.shape(by_key)
     distances = queries + keys - 1
     after = ops.zeros((batch, heads, queries, queries - 1), by_key.dtype)

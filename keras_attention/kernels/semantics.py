@@ -1,11 +1,11 @@
-"""What happens between a product and a weight, once, for all kernels.
+"""The steps between a product and a weight, defined once for all kernels.
 
     scores = clip(cap(products + relative) + biases), and MASKED where a mask, the pattern or the
-    segments keep a query from a key
+    segments mask a pair
 
-Every function takes an `AttentionSpec`: that of the whole problem, or of a tile of it, whose arrays
-and positions are cut to the tile. So a kernel that computes tiles has the semantics of one that
-computes all at once.
+Every function takes an `AttentionSpec`: of the whole problem, or of a tile of it, whose arrays
+and positions are cut to the tile. So a tiled kernel has the semantics of one that
+computes all scores at once.
 """
 
 import functools
@@ -17,10 +17,10 @@ from keras_attention.kernels import relative
 
 ops = keras.ops
 
-# Queries and keys are kept within ±LARGEST, so that products and their sums stay inside float32,
-# and scores to which anything was added within ±HIGHEST, so that differences do. A masked score is
+# Queries and keys are clipped to ±LARGEST, so that products and their sums stay inside float32,
+# and scores with added terms to ±HIGHEST, so that differences do. A masked score is
 # MASKED, so far below them that its weight is exp(−huge) = 0 exactly. A query whose largest score
-# is below HAS_KEYS saw no key.
+# is below HAS_KEYS has no visible key.
 LARGEST = 1e17
 HIGHEST = 1e38
 MASKED = -1.5e38
@@ -28,21 +28,21 @@ HAS_KEYS = -1.25e38
 
 
 def finite(array):
-    """`array` within what products and their sums can be taken of."""
+    """`array` clipped so that products and their sums are finite."""
     return backend.clip(array, LARGEST)
 
 
 def two_features(array):
-    """Zeros beside a single feature, which change no product."""
-    # XLA takes a product of one feature for a multiplication, and does it twice, for a softmax and
-    # for its largest score, with another rounding: of huge scores none may be the largest then.
+    """A single feature padded with zeros, which change no product."""
+    # XLA treats a product of one feature as a multiplication, and computes it twice, for a softmax
+    # and for its largest score, with different rounding: huge scores may then lack a largest one.
     if array.shape[-1] != 1:
         return array
     return ops.pad(array, [(0, 0)] * (len(array.shape) - 1) + [(0, 1)])
 
 
 def adjusts(spec):
-    """Whether anything but masks is done to products."""
+    """Whether anything but masks changes the products."""
     return bool(
         spec.biases
         or spec.position_biases
@@ -52,13 +52,13 @@ def adjusts(spec):
 
 
 def adjust(spec, logits, query):
-    """Scores (B, H, T, S) of products, with all that is added to them.
+    """Scores (B, H, T, S) of products, with all added terms.
 
     `query` is (B, H, T, K), scaled, as it entered the products.
     """
     dtype = logits.dtype
-    # By the operator: on TensorFlow, Keras's `add` takes an array with one axis longer than 1 for a
-    # bias of the features, and fails where another has length 0.
+    # By the operator: on TensorFlow, Keras's `add` treats an array with one axis longer than 1 as a
+    # bias of the features, and fails if another has length 0.
     if spec.relative_keys is not None:
         table = finite(two_features(ops.cast(spec.relative_keys, dtype)))
         keys = backend.shape(logits)[3]
@@ -73,7 +73,7 @@ def adjust(spec, logits, query):
 def of_positions(bias, spec):
     """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S)."""
     positions = spec.positions
-    # Arithmetic, which has no arrays, costs less than few distances and many copies.
+    # Without arrays the function is arithmetic, cheaper than few distances and many copies.
     if bias.arrays and bias.by_distance and positions.consecutive and positions.shared:
         queries, keys = (backend.shape(x)[0] for x in (positions.query, positions.key))
         return relative.by_distance(
@@ -83,17 +83,17 @@ def of_positions(bias, spec):
 
 
 def relative_values(spec, weights):
-    """What embeddings of distances add to the output: (B, H, T, V) of weights (B, H, T, S)."""
+    """The term that embeddings of distances add to the output: (B, H, T, V)."""
     table = ops.cast(spec.relative_values, weights.dtype)
     return relative.values(weights, table, spec.positions, spec.relative_near)
 
 
 def mask_parts(spec):
-    """What keeps queries from keys, by name: arrays that broadcast to (B, H, T, S)."""
+    """All masks, by name: arrays that broadcast to (B, H, T, S)."""
     parts = {f"mask {n}": mask for n, mask in enumerate(spec.masks)}
     if spec.pattern is not None:
         allowed = spec.pattern(spec.positions.query, spec.positions.key)
-        # (T, S) or (B, T, S), over which the heads go.
+        # (T, S) or (B, T, S), for all heads.
         allowed = ops.expand_dims(allowed, -3)
         parts["pattern"] = allowed if len(allowed.shape) == 4 else allowed[None]
     if spec.segment_ids is not None:
@@ -105,7 +105,7 @@ def mask_parts(spec):
 
 
 def mask(spec):
-    """All that keeps queries from keys as one array, which broadcasts to (B, H, T, S), or None."""
+    """All masks as one array, which broadcasts to (B, H, T, S), or None."""
     parts = mask_parts(spec).values()
     return functools.reduce(ops.logical_and, parts) if parts else None
 

@@ -1,8 +1,8 @@
 """Attention of a single query, as in decoding: one pass over the keys, one over the values.
 
 Each key head multiplies the queries of its group, a matrix (S, K) by a few vectors. Keys and values
-are transposed for that, heads before positions. Those of a cache lie so already, and a compiled
-program leaves out transposing them there and back: it reads them once, and copies nothing.
+are transposed for that, heads before positions. Caches are already stored this way, and a compiled
+program eliminates the two transposes: it reads them once, and copies nothing.
 """
 
 import keras
@@ -19,7 +19,7 @@ _CALM = 1e15
 
 
 def why_not(spec, query, key, value):
-    """Why this is not for a problem, or None."""
+    """The reason this kernel cannot compute a problem, or None."""
     queries = query.shape[1]
     if queries is None:
         return "the number of queries is not known where the graph is built"
@@ -63,12 +63,12 @@ def _scores(spec, rows, key):
     columns = ops.transpose(grouped, (0, 1, 3, 2))
 
     def products(key):
-        # Keys by queries, not queries by keys: the other way round takes up to five times as long.
+        # Keys by queries, not queries by keys, which takes up to five times as long.
         found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
         return ops.reshape(found, (batch, heads, 1, -1))
 
     scores = products(key)
-    # Clipping would be one more pass over all keys, for the sake of huge ones.
+    # Clipping would be one more pass over all keys, needed only for huge ones.
     calm = ops.all(ops.abs(scores) < _CALM)
     scores = backend.cond(calm, lambda: scores, lambda: products(semantics.finite(key)))
     if semantics.adjusts(spec):

@@ -1,4 +1,4 @@
-"""Arithmetic of sizes: integers, or integer scalars where a graph does not know a length."""
+"""Arithmetic of sizes: integers, or integer scalars if a length is unknown in a graph."""
 
 import keras
 
@@ -21,12 +21,12 @@ def most(first, second):
 
 
 def blocks(length, size):
-    """How many blocks of at most `size` a length needs, and how long each is: as even as can be."""
+    """The number of blocks of at most `size` in a length, and their length, as even as possible."""
     if known(length, size):
         for count in range(max(1, -(-length // size)), 2 * -(-length // size)):
             if length % count == 0:
                 return count, length // count
-    # Lengths that a graph does not know may turn out to be 0.
+    # Lengths unknown in a graph may be 0.
     size = most(1, size)
     count = most(1, -(-length // size))
     return count, most(1, -(-length // count))

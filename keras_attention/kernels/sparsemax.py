@@ -1,17 +1,17 @@
-"""Sparsemax: the nearest distribution, which leaves most keys exactly nothing.
+"""Sparsemax: the nearest distribution, with weight exactly 0 for most keys.
 
     weights = argmin ‖p − scores‖² over p ≥ 0 with Σ p = 1                      (equation 2)
             = max(0, scores − τ),  τ = (Σ_{s in support} scores − 1) / |support|
 
 Martins & Astudillo 2016 ("From Softmax to Sparsemax"), algorithm 1: the support is found by
-sorting. Its gradient, proposition 2, follows from the second form with the support held constant.
+sorting. Its gradient, proposition 2, follows from the second form with a constant support.
 """
 
 import keras
 
 ops = keras.ops
 
-# Below every score that counts, and far enough inside float32 to be subtracted from.
+# Below every valid score, and small enough that differences stay inside float32.
 _MASKED = -1.5e38
 
 
@@ -20,15 +20,15 @@ def sparsemax(scores, mask=None):
 
     Args:
         scores: float32 or float64, at most 1e38 from zero.
-        mask: boolean, broadcasts to `scores`, True = attend; or None. Keys that it masks get
-            exactly 0, unless a row has no other: then all are equal.
+        mask: boolean, broadcasts to `scores`, True = attend; or None. Masked keys get
+            exactly 0, unless a row has no others: then all are equal.
     """
     if 0 in scores.shape:
         return ops.zeros_like(scores)
     if mask is not None:
         scores = ops.where(mask, scores, ops.cast(_MASKED, scores.dtype))
     # Only differences count, and no key is in the support unless it is less than 1 below the
-    # largest. Raising the others to 2 below keeps the sums small, whatever the scores are.
+    # largest. Raising the others to 2 below keeps the sums small for any scores.
     shifted = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
     support = _support(ops.stop_gradient(ops.maximum(shifted, -2.0)))
     inside = ops.where(support, shifted, ops.zeros_like(shifted))
@@ -40,7 +40,7 @@ def sparsemax(scores, mask=None):
 def _support(scores):
     """Which of the scores, in [-2, 0], get a weight above zero."""
     descending = ops.flip(ops.sort(scores, axis=-1), axis=-1)
-    # The k largest are in the support when the k-th is above the threshold that they would have,
+    # The k largest are in the support if the k-th is above the threshold that they would have,
     # (Σ of the k largest − 1) / k. The first always is.
     count = ops.cast(ops.arange(1, ops.shape(scores)[-1] + 1), scores.dtype)
     sums = ops.cumsum(descending, axis=-1)

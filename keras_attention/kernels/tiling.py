@@ -1,4 +1,4 @@
-"""How a problem is cut into tiles, and how what is computed of tiles is put together.
+"""Splits a problem into tiles, and assembles the results of tiles.
 
     whole   query (B, G, R, T', K)    key (B, G, S', K)    scores (B, H, T', S'), H = G · R
     tile    query (b, g, r·t, K)      key (b, g, s, K)     scores (b, g, r·t, s), or (b, h, t, s)
@@ -22,7 +22,7 @@ ops = keras.ops
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The sizes of a tile, and how many there are along each axis.
+    """The sizes of a tile, and the number of tiles along each axis.
 
     A tile has `batch` sequences, `groups` of their key heads (and the `repeats` query heads of
     each), `queries` and `keys`. There are `batches` · `groupings` · `query_blocks` · `key_blocks`.
@@ -45,12 +45,12 @@ class Plan:
 
     @property
     def chunks(self):
-        """How many tiles there are beside those of queries and keys."""
+        """The number of chunks of sequences and heads."""
         return self.batches * self.groupings
 
     @property
     def single(self):
-        """Whether it is known that there is one tile."""
+        """Whether there is known to be one tile."""
         return all(
             isinstance(count, int) and count == 1
             for count in (self.batches, self.groupings, self.query_blocks, self.key_blocks)
@@ -60,13 +60,13 @@ class Plan:
 def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=False):
     """A `Plan` for arrays of these sizes, with about `elements` scores in a tile.
 
-    `all_heads` asks for all heads in each tile. `skips` says that tiles may be left out, for which
-    there must be several.
+    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
+    requires several.
     """
     repeats = heads // groups
     pairs = queries * keys if known(queries, keys) else None
     if known(pairs):
-        # A quarter, where heads are tiles of their own, is as fast and has XLA in the cache.
+        # A quarter, with a tile per head, is as fast and fits the cache under XLA.
         some = groups if all_heads else _divisor(groups, elements // 4 // max(1, repeats * pairs))
         if some < groups:
             few = 1
@@ -75,8 +75,8 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
         else:
             few = batch if heads * pairs <= elements // 16 else 1
     else:
-        # All the batch at once where it is small. By quotients: the product of all sizes may be
-        # more than the graph's integers of 32 bits hold.
+        # The whole batch at once if it is small. By quotients: the product of all sizes may
+        # overflow the graph's 32-bit integers.
         some = groups
         room = 4 * elements // heads // most(1, batch) // most(1, keys)
         few = ops.where(queries <= room, batch, 1)
@@ -84,14 +84,14 @@ def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=F
     if known(pairs) and pairs * together <= elements:
         rows, columns = queries, keys
     else:
-        # Many queries to few keys: matrix products like it best.
+        # Many queries to few keys: matrix products are fastest so.
         columns = 1024 if together <= 2 else 512
         rows = least(queries, max(16, elements // (together * columns)))
         if known(rows):
             columns = max(columns, elements // (together * rows))
         columns = least(keys, columns)
     if skips and known(pairs) and pairs >= 2**20:
-        # Smaller, for more of them to be left out, but then of more heads.
+        # Smaller, so that more of them are skipped, but then with more heads.
         rows, columns = (
             min(size, max(512, length // 4)) for size, length in ((rows, queries), (columns, keys))
         )
@@ -119,7 +119,7 @@ class Tile(typing.NamedTuple):
 
 
 class Tiling:
-    """One problem in tiles: how its arrays are cut, and which part of its spec a tile has."""
+    """A problem in tiles: cuts its arrays, and derives the spec of a tile."""
 
     def __init__(self, spec, plan, batch, queries, keys):
         self.spec, self.plan = spec, plan
@@ -226,7 +226,7 @@ class Tiling:
         return backend.dynamic_slice(columns, 2, tile.column * plan.keys, plan.keys)
 
     def cut_pairs(self, array, tile):
-        """A tile's part of an array that broadcasts to (B, H, T', S'), axes of 1 as they are."""
+        """A tile's part of an array that broadcasts to (B, H, T', S'); axes of 1 stay 1."""
         plan = self.plan
         first, group = self._chunk(tile.chunk)
         cuts = (
@@ -257,7 +257,7 @@ class Tiling:
         size = backend.shape(array)[-1]
         return ops.reshape(array, (plan.batch, plan.groups, plan.repeats * plan.queries, size))
 
-    # What a tile has of the spec
+    # The spec of a tile
 
     def cut_arrays(self, arrays, tile):
         """`AttentionSpec.arrays` with the biases cut; the others are whole in every tile."""
@@ -265,7 +265,7 @@ class Tiling:
         return {**arrays, "biases": biases}
 
     def cut_spec(self, arrays, tile):
-        """The spec of a tile, whose arrays are what `cut_arrays` gave."""
+        """The spec of a tile, whose arrays are the result of `cut_arrays`."""
         plan, constants = self.plan, self.constants
         tables = {
             name: self._table(arrays[name], tile)
@@ -295,7 +295,7 @@ class Tiling:
         return backend.dynamic_slice(table, 0, group * self.plan.repeats, self.plan.heads)
 
     def _positions(self, tile):
-        """The `Positions` of a tile, whose keys count from 0 where they are consecutive."""
+        """The `Positions` of a tile, whose keys count from 0 if they are consecutive."""
         plan, constants = self.plan, self.constants
         consecutive, offset = self.spec.positions.consecutive, 0
         if consecutive:
@@ -308,12 +308,12 @@ class Tiling:
         )
 
     def _start(self):
-        """The position of the first query, where positions are consecutive."""
+        """The position of the first query, if positions are consecutive."""
         offset = self.constants["offset"]
         return self.spec.positions.offset if offset is None else offset
 
     def dropout_mask(self, shape, tile):
-        """Which weights of a tile dropout keeps: the same each time for a tile."""
+        """Which weights of a tile dropout keeps: deterministic for a tile."""
         plan = self.plan
         index = (tile.chunk * plan.query_blocks + tile.row) * plan.key_blocks + tile.column
         return backend.dropout_mask(self.constants["dropout_key"], index, shape, self.spec.dropout)
@@ -323,7 +323,7 @@ class Tiling:
     def over_columns(self, row, body, first, zeros):
         """`carry = body(j, carry)` for the blocks of keys that queries of a block may see.
 
-        It starts from `first` where it is known that there is one, else from `zeros()`.
+        It starts from `first` if there is known to be one, otherwise from `zeros()`.
         """
         if known(self.plan.key_blocks) and self.plan.key_blocks == 1:
             return body(0, first)
@@ -343,10 +343,10 @@ class Tiling:
         return first, last
 
     def over_rows(self, body, sizes, dtype, carry=()):
-        """What `body(chunk, row, carry)` gives for each block of queries, put together.
+        """The results of `body(chunk, row, carry)` for each block of queries, assembled.
 
-        It gives arrays (b, g, r·t, n), for each n of `sizes`, and the next carry. Returns arrays
-        (B, G, R, T', n), and the last carry.
+        `body` returns arrays (b, g, r·t, n), for each n of `sizes`, and the next carry. This
+        returns arrays (B, G, R, T', n), and the last carry.
         """
         plan = self.plan
         if plan.single:
@@ -400,13 +400,13 @@ class Tiling:
         return ops.swapaxes(found, -1, -2)
 
     def _pairs_counts(self, array):
-        """How many blocks an array for pairs is cut in along each axis: 1 where the axis is 1."""
+        """The number of blocks of an array of pairs along each axis: 1 if the axis is 1."""
         plan = self.plan
         counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
         return [1 if n == 1 else count for n, count in zip(array.shape, counts, strict=True)]
 
     def add_pairs(self, buffer, tile, array, like):
-        """A buffer of blocks of arrays for pairs, such as `like`, with an array added to one."""
+        """A buffer of blocks of arrays of pairs, such as `like`, with an array added to one."""
         groupings = self.plan.groupings
         at = (tile.chunk // groupings, tile.chunk % groupings, tile.row, tile.column)
         index = 0
@@ -435,7 +435,7 @@ class Tiling:
 def _interleave(tiles, counts, sizes):
     """An array of axes counts[n] · sizes[n] from its tiles.
 
-    `tiles` holds counts[0] · counts[1] · … arrays of `sizes`, in row-major order.
+    `tiles` has counts[0] · counts[1] · … arrays of `sizes`, in row-major order.
     """
     rank = len(sizes)
     tiles = ops.reshape(tiles, (*counts, *sizes))
@@ -449,7 +449,7 @@ def _add(buffer, index, array):
 
 
 def span_of(spec):
-    """What is known of how far the pattern reaches, or None."""
+    """The known bounds of the pattern, or None."""
     span = getattr(spec.pattern, "span", None)
     span = span and span()
     return span if span and (span.left is not None or span.right is not None) else None

@@ -1,1 +1,1 @@
-"""Layers: one concept a file, each composing the slots of the one pipeline."""
+"""Layers: one concept per file, each composing the slots of the pipeline."""

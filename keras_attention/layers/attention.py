@@ -48,13 +48,13 @@ class Attention(Decoding, ExactInputs):
         num_heads: number of heads. Must be 1 without `key_dim`.
         key_dim: features of each query and key head, or None for no projections.
         value_dim: features of each value head; defaults to `key_dim`.
-        score: how well a key answers a query: "scaled_dot", "dot", "cosine", "general",
+        score: how well a key matches a query: "scaled_dot", "dot", "cosine", "general",
             "additive", "concat", or a `scores.Score`.
-        normalization: how scores become weights: "softmax", "sigmoid", "sparsemax", "hard", or a
+        normalization: turns scores into weights: "softmax", "sigmoid", "sparsemax", "hard", or a
             `normalizations.Normalization`.
         pattern: which keys a query may attend to by position: None for all, "causal", or a
             `patterns.Pattern` such as `Causal() & SlidingWindow(128, 0)`.
-        position: what a score owes to the two positions: None, "rotary", "alibi",
+        position: how the two positions change a score: None, "rotary", "alibi",
             "relative_bias", or a `positions.Position`.
         dropout: rate at which weights are dropped in training.
         use_bias: whether the projections have biases.
@@ -66,11 +66,11 @@ class Attention(Decoding, ExactInputs):
             multi-query attention, Shazeer 2019). None gives each query head its own.
         qk_norm: whether query and key heads are normalized before they are compared: False, "rms"
             (RMSNorm) or "layer" (LayerNorm without offset; Dehghani et al. 2023), with learned
-            scales of the features. It bounds the scores.
+            scales per feature. It bounds the scores.
         logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Gemma 2, 2024),
             before any bias.
-        use_sink: whether each head has a learned sink: one more score in its softmax, which takes
-            its share of the weight and gives nothing (as in Agarwal et al. 2025, gpt-oss). Weights
+        use_sink: whether each head has a learned sink: one more score in its softmax, which
+            absorbs weight and has no value (as in Agarwal et al. 2025, gpt-oss). Weights
             then sum to less than one.
         scores_regularizer: a loss of the weights: None, "doubly_stochastic", "entropy", or a
             `regularizers.Regularizer`.
@@ -81,22 +81,22 @@ class Attention(Decoding, ExactInputs):
         value: (B, S, D'); None attends to `query` itself.
         key: (B, S, D''); defaults to `value`.
         query_mask, value_mask, key_mask: boolean (B, T), (B, S) and (B, S), True = a real token.
-            They count together with the masks that the tensors carry. A masked query has output 0.
+            They are combined with the masks that the tensors carry. A masked query has output 0.
         attention_mask: boolean (T, S), (B, T, S) or (B, H, T, S), True = attend.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, S) being
             the weights before dropout.
-        training: whether to drop weights.
+        training: whether to apply dropout.
         use_causal_mask: whether query t sees only keys up to t.
         attention_bias: added to the scores; broadcasts to (B, H, T, S), or (T, S), or (B, T, S).
-        positions: integer positions, for patterns and `position`, where they do not count from 0:
+        positions: integer positions, for patterns and `position`, if they do not count from 0:
             (T,) or (B, T) for self-attention, or a pair for query and key, either of them None.
         segment_ids: integers that number the texts packed into one row: a query sees only keys of
             its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
-        cache: of `make_cache`, which the tokens of `query` are appended to before they attend, each
-            to all up to itself; or of `cache_context`, whose keys and values stand for `value` and
+        cache: of `make_cache`, to which the tokens of `query` are appended before each attends
+            to all up to itself; or of `cache_context`, whose keys and values replace `value` and
             `key`.
-        mask: what Keras calls the mask of a layer's only input, and `TimeDistributed` passes: that
-            of `query` where it attends to itself, or a list of masks for a list of tensors; False
+        mask: Keras's name for the mask of a layer's only input, which `TimeDistributed` passes:
+            that of `query` in self-attention, or a list of masks for a list of tensors; False
             for none.
 
     Returns:
@@ -198,20 +198,20 @@ class Attention(Decoding, ExactInputs):
         self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         self._check_slots()
 
-    # What presets declare, and give when they are made
+    # What presets declare, and set in their constructors
 
-    # A pattern beside that in its slot.
+    # A pattern in addition to the slot's.
     preset_pattern: patterns.Pattern | None = None
     # A `PredictedCenter`.
     center: Any = None
-    # Whether it may return the log-probability of what hard attention chose.
+    # Whether it may return the log-probability of the choices of hard attention.
     returns_log_probability = False
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
     # those after it.
     one_sequence = False
 
     def _check_slots(self):
-        """Refuses slots that make no sense together."""
+        """Rejects incompatible slots."""
         if self.position is not None:
             self.position.check_score(self.score)
         if self.use_sink and not isinstance(self.normalization, normalizations.Softmax):
@@ -228,7 +228,7 @@ class Attention(Decoding, ExactInputs):
             )
 
     def whole_pattern(self, causal=False):
-        """The pattern slot and all that counts together with it, or None."""
+        """The pattern slot combined with all other patterns, or None."""
         return patterns.every(
             self.pattern, self.preset_pattern, patterns.Causal() if causal else None
         )
@@ -250,12 +250,12 @@ class Attention(Decoding, ExactInputs):
                 slot.build(query_heads, key_heads)
         if self.use_sink:
             self.sink = self.add_weight(name="sink", shape=(self.num_heads,), initializer="zeros")
-        # A Dropout layer rather than a seed generator, for the sake of its name in saved files.
+        # A Dropout layer rather than a seed generator, to keep its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
         if self.normalization.random:
-            # One generator for both: two of one seed would drop by the numbers that chose.
+            # One generator for both: two with one seed would draw the same numbers.
             shared = self._dropout_layer.seed_generator if self.dropout else None
             self._choice_seed = shared or keras.random.SeedGenerator(self.seed)
         if self.center is not None:
@@ -278,7 +278,7 @@ class Attention(Decoding, ExactInputs):
             norm = keras.layers.RMSNormalization(name=name, dtype=self.dtype_policy)
         else:
             norm = keras.layers.LayerNormalization(center=False, name=name, dtype=self.dtype_policy)
-        # Keras's RMSNormalization would warn that it drops the mask that was read already.
+        # Keras's RMSNormalization would warn that it drops the mask, which was read already.
         norm.supports_masking = True
         norm.build(shape)
         return norm
@@ -316,7 +316,7 @@ class Attention(Decoding, ExactInputs):
         positions: Tensors | None = None,
         segment_ids: Tensors | None = None,
         cache: Cache | None = None,
-        # Keras would fill in None, and add what computes it to the graph of a model.
+        # Keras would replace None by the mask, and add its computation to the graph.
         mask: Tensors | bool | None = False,
     ) -> Tensors:
         given = types.SimpleNamespace(**{k: x for k, x in locals().items() if k != "self"})
@@ -379,7 +379,7 @@ class Attention(Decoding, ExactInputs):
         return [self.normed(x, role) for x, role in zip(heads, ROLES, strict=True)]
 
     def normed(self, heads, role):
-        """Heads of the query, the key or the value, normalized where they are to be."""
+        """Heads of the query, the key or the value, normalized with `qk_norm`."""
         if not self.qk_norm or role == "value":
             return heads
         return self._query_norm(heads) if role == "query" else self._key_norm(heads)
@@ -401,20 +401,20 @@ class Attention(Decoding, ExactInputs):
         key_is_prepared=False,
         encoded=False,
     ):
-        """The `AttentionResult` of heads: all slots of the pipeline but the projections.
+        """The `AttentionResult` of heads: the pipeline without the projections.
 
         Args:
             query, value, key: (B, T, H, K), (B, S, G, V) and (B, S, G, K).
-            masks, pattern, biases, segment_ids: as of an `AttentionSpec`.
+            masks, pattern, biases, segment_ids: as in `AttentionSpec`.
             key_mask: the padding of the keys, (B, S), which is among the masks.
             positions: integer positions of query and key, None counting from 0.
             return_weights: whether the result has weights.
             training: whether weights are dropped.
-            key_is_prepared: whether the key is what the score's `prepare_key` made.
-            encoded: whether query and key are what the position's `encode` made.
+            key_is_prepared: whether the key is a result of the score's `prepare_key`.
+            encoded: whether query and key are results of the position's `encode`.
         """
-        # Slots read their weights as they are stored, also where Keras would cast them on reading
-        # because this layer computes in bfloat16 or float16.
+        # Slots read their weights in the stored dtype, although Keras would cast them on reading
+        # if this layer computes in bfloat16 or float16.
         with keras_private.uncast_variables():
             at = Positions.of(ops.shape(query)[1], ops.shape(key)[1], *positions)
             spec = AttentionSpec(

@@ -1,12 +1,12 @@
 """`AttentionCell`: a recurrent cell that attends to a memory at each step.
 
-Keras's `RNN` hands a cell its input and its states, and nothing else. So the memory comes as the
-beginning of the initial state, and leaves it before the loop: `open` takes it out, projects its
+Keras's `RNN` passes a cell only its input and its states. So the memory comes first in the
+initial state, and is removed before the loop: `open` takes it out, projects its
 keys and values once, and leaves the states that change. The loop then closes over the prepared
 memory, which is neither copied, masked nor returned with the states, until `close`.
 
 `AttentionRNN` calls the two around its loop. `keras.layers.RNN` itself has no public hook there,
-but lets every `DropoutRNNCell` prepare its masks outside the loop, and shows it the states.
+but lets every `DropoutRNNCell` prepare its masks outside the loop, and passes it the states.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ MODES = get_args(Mode)
 class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     r"""A recurrent cell, for `keras.layers.RNN`, that attends to a memory at each step.
 
-    "bahdanau" attends before the step, with the state that it starts from (Bahdanau et al. 2015,
+    "bahdanau" attends before the step, with the previous state (Bahdanau et al. 2015,
     section 3.1 and appendix A.1.2):
 
         c_t = Σ_s softmax(score(h_{t-1}, m_s)) m_s,    h_t = cell([x_t; c_t], h_{t-1})
 
-    "luong" attends after the step, with the state that it leads to, and feeds its result to the
-    next one (Luong et al. 2015, equation 5 and section 3.3):
+    "luong" attends after the step, with the new state, and feeds the result to the
+    next step (Luong et al. 2015, equation 5 and section 3.3):
 
         h_t = cell([x_t; a_{t-1}], h_{t-1}),    c_t = Σ_s softmax(score(h_t, m_s)) m_s,
         a_t = tanh(W_c [c_t; h_t])
 
-    The query of step t stands at position t, counted from 0 and leaving out masked steps, so that
-    `patterns.SlidingWindow(D, D)` is Luong's local-m. Dropout of the attention drops a place of the
-    memory for a whole sequence, as Keras's cells drop a feature.
+    The query of step t is at position t, counted from 0 without masked steps, so that
+    `patterns.SlidingWindow(D, D)` is Luong's local-m. Dropout of the attention drops a position of
+    the memory for a whole sequence, as Keras's cells drop a feature.
 
     Args:
-        cell: the Keras cell that makes the steps: `SimpleRNNCell`, `GRUCell`, `LSTMCell`,
-            `StackedRNNCells` of them, or one of your own. The query is its output; where it attends
-            before the step, the first state of its last cell.
+        cell: the wrapped Keras cell: `SimpleRNNCell`, `GRUCell`, `LSTMCell`,
+            `StackedRNNCells` of them, or a custom one. The query is its output; in "bahdanau",
+            the first state of its last cell.
         attention: an `Attention`, or the score, or its name, of one without projections.
         mode: "bahdanau" or "luong".
         attention_dim: features of a_t, which is then the output in both modes; None for no W_c: the
             output is h_t in "bahdanau", and a_t = [c_t; h_t] in "luong".
-        attention_activation: what follows W_c.
+        attention_activation: activation after W_c.
         input_feeding: whether "luong" feeds a_{t-1} to the cell; "bahdanau" always feeds c_t.
-        output_context: whether the output is [c_t; h_t] where it would be h_t.
-        return_attention_scores: whether the alignments stand behind the features of the output,
-            where `split` finds them. The length of the memory must then be known.
+        output_context: whether the output is [c_t; h_t] instead of h_t.
+        return_attention_scores: whether the alignments follow the features of the output;
+            `split` separates them. The length of the memory must then be known.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments of `keras.layers.RNN(cell)`:
         sequences: (B, T, D), what the cell reads.
         initial_state: `cell.initial_state(memory, …)`.
         mask: boolean (B, T), True = a real token. Keras reads the mask that `sequences` carries
-            only where no initial state is given: pass it.
+            only if no initial state is given: pass it.
 
     Returns:
-        What `RNN` returns, with outputs of the features said above. With `return_state=True`, one
+        As `RNN`, with output features as above. With `return_state=True`, one
         list of states follows: the output of the last step, those of the wrapped cell, and the
         number of steps.
 
@@ -114,8 +114,8 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
                 "`input_feeding=False` is for mode='luong': mode='bahdanau' feeds the context to "
                 f"the cell. Received: input_feeding={input_feeding}"
             )
-        # The wrapped cell and the attention cast what they are given, and prepared keys that come
-        # with the states stay in float32.
+        # The wrapped cell and the attention cast their inputs, and prepared keys among the states
+        # stay in float32.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.cell = _cell(cell)
@@ -128,7 +128,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         self.return_attention_scores = shapes.check_flag(
             "return_attention_scores", return_attention_scores
         )
-        # What `RNN` asks of a `DropoutRNNCell`; the rates in force are those of the parts.
+        # Required by `RNN` of a `DropoutRNNCell`; the parts have their own rates.
         self.dropout = self.recurrent_dropout = 0.0
         self._scratch = _Scratch()
 
@@ -138,7 +138,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def state_size(self) -> list[list[int | None]]:
         """One list: the previous output, the states of the wrapped cell, the number of steps.
 
-        `RNN` copies it when it is made. So the first is None where it depends on the memory.
+        `RNN` copies it in its constructor. So the first is None if it depends on the memory.
         """
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
         return [[output, *keras.tree.flatten(self.cell.state_size), 1]]
@@ -149,7 +149,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         return self._whole_size(self._scratch.memory_shape or _UNKNOWN)
 
     def expect_memory(self, shape):
-        """Receives the shape (B, S, D) of the memory, which weights are made for."""
+        """Receives the shape (B, S, D) of the memory, before weights are created."""
         self._scratch.memory_shape = tuple(shape)
 
     def loop_sizes(self, memory_shape):
@@ -195,7 +195,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
 
     @property
     def _state_count(self):
-        """How many states the wrapped cell has, counted flat."""
+        """The number of states of the wrapped cell, flattened."""
         return len(keras.tree.flatten(self.cell.state_size))
 
     # Building
@@ -249,14 +249,14 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def initial_state(
         self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
     ) -> Tensors:
-        """What `keras.layers.RNN(cell)` takes as `initial_state`.
+        """The `initial_state` of `keras.layers.RNN(cell)`.
 
         Args:
-            memory: (B, S, D), what is attended to, such as the outputs of an encoder.
-            states: of the wrapped cell, as its own `RNN` would take them; or all that an earlier
-                call returned with `return_state=True`, to go on from there, also with a memory of
-                another length. None for the cell's own.
-            mask: boolean (B, S), True = a real token; counts together with the mask that the memory
+            memory: (B, S, D), the attended sequence, such as the outputs of an encoder.
+            states: of the wrapped cell, as its own `RNN` would take them; or all states that an
+                earlier call returned with `return_state=True`, to continue from, also with a
+                memory of another length. None for the cell's own.
+            mask: boolean (B, S), True = a real token; combined with the mask that the memory
                 carries.
 
         Returns:
@@ -270,9 +270,9 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def start(
         self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
     ) -> Tensors:
-        """States to call the cell with by hand: `output, states = cell(x_t, states)`.
+        """States for calling the cell directly: `output, states = cell(x_t, states)`.
 
-        They hold the memory, prepared, and have the batch as the first axis of every tensor.
+        They contain the prepared memory, and the batch is the first axis of every tensor.
         Arguments are those of `initial_state`.
         """
         memory, states, mask = self._checked(memory, states, mask)
@@ -331,14 +331,14 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         if not states:
             states = keras.tree.flatten(self._cell_start(batch))
         states = [ops.cast(state, self.compute_dtype) for state in states]
-        # Lengths that a graph does not know are those that the model was made with.
+        # Lengths unknown in a graph are those that the model was built with.
         known = zip(memory.shape, self._scratch.memory_shape, strict=True)
         shape = tuple(m if n is None else n for n, m in known)
         size = self._whole_size(shape)
         if len(states) == self._state_count + 2:
             output, *states, time = states
             if self.return_attention_scores and output.shape[-1] != size:
-                # The alignments behind the output are those of a memory of another length.
+                # The alignments after the output are those of a memory of another length.
                 features = self.output_features(shape)
                 output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
             shapes.check_same("Features of the first state", cell=size, states=output.shape[-1])
@@ -353,7 +353,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         return [ops.zeros((batch, size), self.compute_dtype) for size in sizes]
 
     def _prepare(self, memory, mask):
-        """Keys and values of the memory, as every step needs them."""
+        """Keys and values of the memory, prepared for all steps."""
         memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
         key = self.attention.split(memory, "key")
         if self._keys_can_be_prepared():
@@ -363,7 +363,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         return _Memory(key, self.attention.split(memory, "value"), mask)
 
     def _keys_can_be_prepared(self):
-        """Whether what the score makes of a key depends on nothing that a step changes."""
+        """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
         turned = position is not None and type(position).encode is not Position.encode
         alone = type(score).prepare is Score.prepare and type(score).call is Score.call
@@ -372,19 +372,21 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     # Around the loop
 
     def open(self, states):
-        """The states of the loop, of a list that `initial_state` made; the memory leaves it.
+        """The states of the loop, from the list of `initial_state` without the memory.
 
-        All that the loop closes over is prepared here: keys, values, and what dropout keeps.
+        States from which it has been taken already are returned as they are.
+
+        Prepares all that the loop closes over: keys, values, and dropout masks.
         """
-        if self.is_open():
-            return states
         found = isinstance(states, list) and len(states) >= 2
         if not found or len(getattr(states[0], "shape", ())) != 3:
+            if self.is_open():
+                return states
             raise ValueError(_NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
         prepared = self._prepare(memory, ops.cast(mask, "bool"))
         if self.attention.dropout:
-            # One draw for all steps: a step cannot draw, since JAX traces it only once.
+            # One mask for all steps: a step cannot sample, since JAX traces it only once.
             noise = backend.dropout(
                 ops.ones_like(prepared.value[..., :1]),
                 self.attention.dropout,
@@ -402,19 +404,21 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         return self._scratch.memory is not None
 
     def close(self):
-        """Lets go of what `open` prepared."""
+        """Discards what `open` prepared."""
         self._scratch.memory = None
         for leaf in _leaves(self.cell):
             if isinstance(leaf, keras_private.DropoutRNNCell):
                 leaf.reset_dropout_mask()
                 leaf.reset_recurrent_dropout_mask()
 
-    # What `RNN` calls before its loop, and after it
+    # Called by `RNN` before its loop, and after it
 
     def get_dropout_mask(self, step_input):
         self._scratch.batch = step_input.shape[0]
 
     def get_recurrent_dropout_mask(self, states):
+        # What a loop that failed has left behind.
+        self._scratch.memory = None
         memory: Any = states[0] if isinstance(states, list) and states else None
         if len(getattr(memory, "shape", ())) == 3:
             shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
@@ -443,7 +447,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             context, weights = self._attend(query, memory, time, training)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
-            # The alignments, if any, stand behind a_{t-1}.
+            # The alignments, if any, follow a_{t-1}.
             features = self._scratch.fed_size
             fed = previous[:, :features] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
@@ -490,7 +494,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         attention = self.attention
         if type(attention.heads) is not DenseHeads:
             return attention.split(query[:, None], "query")
-        # `Dense` is given two axes, since XLA cannot compile TensorFlow's gradient of the product
+        # With two axes, since XLA cannot compile TensorFlow's gradient of the product
         # of three axes by two inside a loop.
         projected = attention.heads.dense("query")(query)[:, None]
         return attention.normed(attention.heads.apart(projected, "query"), "query")
@@ -502,14 +506,14 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         return both if self.attention_dim is None else self._attention_dense(both)
 
     def _packed(self, states):
-        """Flat states in the structure that the wrapped cell has them in."""
+        """Flat states in the structure of the wrapped cell."""
         size = self.cell.state_size
         if not keras.tree.is_nested(size):
             return list(states)
         return keras.tree.pack_sequence_as(list(size), list(states))
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and alignments of what `RNN` returned, with `return_attention_scores=True`.
+        """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
 
         (B, T, features) and (B, H, T, S); without `return_sequences`, (B, features) and (B, H, S).
         A masked step repeats the alignment before it, as it repeats the output.
@@ -538,22 +542,22 @@ _NO_MEMORY = (
 
 
 class _Memory:
-    """A memory as the steps need it: key (B, S, H, K), value (B, S, H, V), mask (B, S) or None."""
+    """A prepared memory: key (B, S, H, K), value (B, S, H, V), mask (B, S) or None."""
 
     def __init__(self, key, value, mask):
         self.key = key
         self.value = value
         self.mask = mask
-        # The value with places of it dropped, for training.
+        # The value with dropped positions, for training.
         self.dropped = None
 
 
 class _Scratch:
-    """What a cell knows besides its weights; an object of its own, so that Keras tracks none."""
+    """State of a cell besides its weights; a separate object, so that Keras does not track it."""
 
     def __init__(self):
         self.memory_shape: Any = None
-        # Features that are fed to the wrapped cell beside its input, and those of both.
+        # Features fed to the wrapped cell in addition to its input, and the sum of both.
         self.fed_size = None
         self.input_size = None
         # Between the two calls of `RNN` around its loop.
@@ -562,7 +566,7 @@ class _Scratch:
 
 
 def _cell(cell):
-    """The cell to wrap, from what a user gave or from its saved config."""
+    """The cell to wrap, from the argument or its saved config."""
     cell = saving.deserialize(cell)
     needed = ("call", "state_size")
     if (
@@ -578,7 +582,7 @@ def _cell(cell):
 
 
 def _leaves(cell):
-    """The cells that a cell consists of: those of a stack, or itself."""
+    """The cells of a stack, or the cell itself."""
     if isinstance(cell, keras.layers.StackedRNNCells):
         return [leaf for part in cell.cells for leaf in _leaves(part)]
     return [cell]
@@ -598,7 +602,7 @@ def _prepare_dropout(cell, inputs, states):
 
 
 def _attention(attention, dtype):
-    """The attention layer, from what a user gave or from its saved config."""
+    """The attention layer, from the argument or its saved config."""
     attention = saving.deserialize(attention)
     if isinstance(attention, (str, Score)):
         attention = Attention(score=attention, dtype=dtype)

@@ -1,4 +1,4 @@
-"""`AttentionPooling`: a learned query sums a sequence to one vector."""
+"""`AttentionPooling`: a learned query reduces a sequence to one vector."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ops = keras.ops
 
 @saving.register
 class AttentionPooling(saving.ConfigurableLayer):
-    r"""Sums a sequence to one vector, or a few, by attention from learned queries.
+    r"""Reduces a sequence to one vector, or a few, by attention from learned queries.
 
     `output = Σ_s weight[s] · x[s]`, with `weight = softmax(score(q, x))` and `q` a weight of the
-    layer (the word-level context vector of Yang et al. 2016, section 2.2). Padding is left out.
+    layer (the word-level context vector of Yang et al. 2016, section 2.2). Padding is ignored.
 
     Args:
         num_queries: None for one query and output (B, D), or their number for (B, num_queries, D).
@@ -32,14 +32,14 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     Call arguments:
         x: (B, S, D).
-        mask: boolean (B, S), True = a real token; counts together with the mask that `x` carries.
+        mask: boolean (B, S), True = a real token; combined with the mask that `x` carries.
         return_attention_scores: whether to return `(output, scores)`, scores
             (B, num_heads, num_queries or 1, S) being the weights before dropout.
-        training: whether to drop weights.
+        training: whether to apply dropout.
 
     Returns:
-        (B, D), or (B, num_queries, D); with `key_dim`, `num_heads · value_dim` in place of D. It
-        carries no mask. A row that is all padding gives zeros.
+        (B, D), or (B, num_queries, D); with `key_dim`, `num_heads · value_dim` instead of D. It
+        carries no mask. A row of padding gives zeros.
 
     Raises:
         ValueError, TypeError: as `Attention`.

@@ -17,33 +17,34 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
 
     It computes what `keras.layers.RNN(cell)` does with `cell.initial_state(memory)`: the keys and
     values of the memory are projected once, before the first step. Masks that the sequence and the
-    memory carry are read.
+    memory carry are applied.
 
     Args:
         cell: an `AttentionCell`.
-        return_sequences: whether the outputs of all steps are returned, or that of the last.
-        return_state: whether the states after the last step are returned too.
+        return_sequences: whether to return the outputs of all steps, or only the last.
+        return_state: whether to return the states after the last step too.
         go_backwards, unroll, zero_output_for_mask: as in `keras.layers.RNN`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
         sequences: (B, T, D), what the cell reads.
         memory: (B, S, D'), what it attends to, such as the outputs of an encoder.
-        initial_state: of the wrapped cell, as its own `RNN` takes them; or all that an earlier call
-            returned with `return_state=True`, to go on from there. None for the cell's own.
-        mask: boolean (B, T), True = a real token; that of `sequences` counts too. A masked step
-            keeps output and states, and is no position.
-        memory_mask: boolean (B, S); that of `memory` counts too.
-        training: whether dropout is applied.
+        initial_state: of the wrapped cell, as its own `RNN` takes them; or all states that an
+            earlier call returned with `return_state=True`, to continue from. None for the cell's
+            own.
+        mask: boolean (B, T), True = a real token; combined with that of `sequences`. A masked step
+            repeats output and states, and does not count as a position.
+        memory_mask: boolean (B, S); combined with that of `memory`.
+        training: whether to apply dropout.
 
     Returns:
         (B, T, features), or (B, features) of the last step, carrying the mask of the sequence.
-        Where the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or
-        (B, H, S), of which a masked step repeats those before it; with `return_state=True`, then a
+        If the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or
+        (B, H, S); a masked step repeats those before it. With `return_state=True`, then a
         list of the states.
 
     Raises:
-        ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is asked for, or batch sizes
+        ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is True, or batch sizes
             differ.
 
     Example:
@@ -77,19 +78,25 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
                 "An AttentionRNN keeps no states between calls: pass those that a call with "
                 "`return_state=True` returned as `initial_state`. Received: stateful=True"
             )
-        super().__init__(
-            cell,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            unroll=unroll,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        flags = {
+            "return_sequences": return_sequences,
+            "return_state": return_state,
+            "go_backwards": go_backwards,
+            "unroll": unroll,
+            "zero_output_for_mask": zero_output_for_mask,
+        }
+        flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
+        super().__init__(cell, **flags, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        # An argument of `RNN` that is refused here.
+        del config["stateful"]
+        return config
 
     @classmethod
     def from_config(cls, config):
-        # `RNN` reads the cell itself, and takes it out of the dictionary.
+        # `RNN` reads the cell itself, and removes it from the dictionary.
         return super(saving.ConfigurableLayer, cls).from_config(dict(config))
 
     def build(self, sequences_shape, memory_shape, initial_state_shape=None):

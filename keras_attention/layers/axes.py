@@ -45,9 +45,9 @@ class Axes:
         return self._order == (0, 1)
 
     def check(self, query_shape, value_shape):
-        """Raises where batch or free axes of query and value differ, as far as they are known.
+        """Raises if batch or free axes of query and value differ, as far as they are known.
 
-        Folded, they are one number: 2 · 3 rows would attend to 3 · 2 rows of other examples.
+        Folding multiplies them: 2 · 3 rows would attend to 3 · 2 rows of other examples.
         """
         for axis in (0, *self.free):
             shapes.check_same(
@@ -57,7 +57,7 @@ class Axes:
             )
 
     def matched(self, value, query):
-        """`value`, checked when the model runs for what `check` could not know before."""
+        """`value`, checked at run time for sizes that `check` did not know."""
         shape, expected = list(ops.shape(value)), ops.shape(query)
         unknown = [
             axis
@@ -65,7 +65,7 @@ class Axes:
             if not (isinstance(shape[axis], int) and isinstance(expected[axis], int))
         ]
         for axis in unknown:
-            # No array of any size has an axis of size 0: where two sizes differ, reshaping fails.
+            # No non-empty array has an axis of size 0: if two sizes differ, reshaping fails.
             shape[axis] = ops.where(ops.equal(shape[axis], expected[axis]), shape[axis], 0)
         return ops.reshape(value, shape) if unknown and value is not query else value
 
@@ -78,7 +78,7 @@ class Axes:
         return ops.reshape(heads, (_product(shape[:lead]), _product(shape[lead:-2]), *shape[-2:]))
 
     def unfold(self, heads, like):
-        """(B · free, T, H, K) to (B, …, H, K), where `like` is the input (B, …, D)."""
+        """(B · free, T, H, K) to (B, …, H, K), with the axes of the input `like` (B, …, D)."""
         shape = ops.shape(like)
         heads = ops.reshape(heads, (*(shape[axis] for axis in self._order), *ops.shape(heads)[-2:]))
         rank = len(heads.shape)
@@ -127,8 +127,8 @@ class Axes:
     def fold_mask(self, mask, query, value, name="attention_mask"):
         """An attention mask (or bias) to (B · free, 1 or H, T, S).
 
-        The mask's last axes are the query's and the key's positions; the axes before them stand for
-        the batch, the free axes and the heads, and as many as there are count from the left.
+        The mask's last axes are the query's and the key's positions; the axes before them are
+        the batch, the free axes and the heads, counted from the left.
         """
         count = len(self.positions)
         full = 2 + len(self.free) + 2 * count
@@ -151,7 +151,7 @@ class Axes:
 
 
 def _broadcast(name, array, shape):
-    """`array` broadcast to `shape`, whose sizes are numbers where they are known."""
+    """`array` broadcast to `shape`, whose sizes are numbers if known."""
     fit = len(array.shape) == len(shape) and all(
         size in (None, 1) or not isinstance(wanted, int) or size == wanted
         for size, wanted in zip(array.shape, shape, strict=True)
@@ -165,7 +165,7 @@ def _broadcast(name, array, shape):
 
 
 def _product(sizes):
-    """The product of sizes, one of which may be a tensor that is known only when the model runs."""
+    """The product of sizes, one of which may be a tensor, known only at run time."""
     return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else _dynamic(sizes)
 
 

@@ -1,4 +1,4 @@
-"""`ClassToken`: a learned token before a sequence, to be read as its summary."""
+"""`ClassToken`: a learned token before a sequence, used as its summary."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ops = keras.ops
 
 @saving.register
 class ClassToken(saving.ConfigurableLayer):
-    """Puts one learned token before a sequence (Devlin et al. 2019, BERT's [CLS]).
+    """Prepends one learned token to a sequence (Devlin et al. 2019, BERT's [CLS]).
 
     After attention over the longer sequence, `x[:, 0]` is a summary of it. The token is never
-    masked, also where the sequence is left-padded or empty.
+    masked, even if the sequence is left-padded or empty.
 
     Args:
         initializer: of the token.
@@ -25,13 +25,13 @@ class ClassToken(saving.ConfigurableLayer):
 
     Call arguments:
         x: (B, T, D).
-        mask: boolean (B, T), True = a real token; counts together with the mask that `x` carries.
+        mask: boolean (B, T), True = a real token; combined with the mask that `x` carries.
 
     Returns:
         (B, T + 1, D), carrying the mask with True before it.
 
     Raises:
-        ValueError: `x` has not three axes with a known number of features.
+        ValueError: `x` does not have three axes with a known number of features.
 
     Example:
 
@@ -80,6 +80,6 @@ def _with_first(mask):
     """A mask (B, T) with True before it, (B, T + 1); None stays None."""
     if mask is None:
         return None
-    # True whatever the mask is, and also where it has no position.
+    # True for any mask, even an empty one.
     first = ops.logical_or(ops.any(mask, axis=1, keepdims=True), True)
     return ops.concatenate([first, mask], axis=1)

@@ -1,4 +1,4 @@
-"""What attention layers do with a cache: make one, append to it, attend to what it holds."""
+"""Decoding with a cache: create it, append to it, attend to its entries."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ ops = keras.ops
 
 
 class Decoding(keras.layers.Layer):
-    """The part of `Attention` that decodes: it computes tokens as they come, in any pieces."""
+    """The decoding methods of `Attention`: they compute a text in calls of any length."""
 
     def make_cache(
         self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
     ) -> Cache:
-        """A cache without tokens, for `layer(x, cache=cache)`.
+        """An empty cache, for `layer(x, cache=cache)`.
 
-        Such a call appends the tokens of x, one or several, and lets each attend to all up to
-        itself, whatever the pattern says of those after it. So a text may come in any pieces: the
-        outputs are those of one causal pass. Tokens that a mask says are padding are left out, in
-        whichever places, and positions count the others, in each row for itself.
+        Such a call appends the tokens of x, one or several, and each attends to all up to
+        itself, even if the pattern includes later ones. So a text may be split into any calls: the
+        outputs are those of one causal pass. Tokens masked as padding are left out, at any
+        position, and positions count only the others, per row.
 
         Args:
             batch_size: number of rows.
-            length: the largest number of tokens of a row. Where the pattern has a window of fewer,
-                the cache holds no more than those, and rows may be of any length.
-            dtype: of keys and values; that of the layer's computation by default.
+            length: the largest number of tokens of a row. If the pattern has a smaller window,
+                the cache stores only the window, and rows may be of any length.
+            dtype: of keys and values; the layer's compute dtype by default.
 
         Returns:
             `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
-            tokens held and `index` counts the tokens of each row so far. Keys are as projected and
-            normalized, and turned where the position is a rotary one.
+            stored tokens and `index` counts the tokens of each row so far. Keys are projected,
+            normalized, and rotated by rotary positions.
 
         Raises:
             ValueError: a size is not a positive integer, or the layer cannot decode. A call raises
-                where more than `length` tokens are appended to a row. In compiled code, which
+                if more than `length` tokens are appended to a row. In compiled code, which
                 cannot raise, the whole output of that row is NaN, from then on.
 
         >>> import keras, keras_attention
@@ -72,13 +72,13 @@ class Decoding(keras.layers.Layer):
         `layer(x, cache=memory)` is `(layer(x, value, key, key_mask=key_mask), memory)`.
 
         Args:
-            value, key, key_mask: as of a call, the masks they carry included.
+            value, key, key_mask: as in a call, including the masks that they carry.
 
         Returns:
             `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
 
         Raises:
-            ValueError: the layer is not built, or attends over other axes than one.
+            ValueError: the layer is not built, or attends over more than one axis.
             TypeError: `value` or `key` is symbolic, as in a functional model.
 
         >>> import keras, keras_attention
@@ -125,12 +125,12 @@ class Decoding(keras.layers.Layer):
         return converted if converted is x else masks.carry(converted, masks.implicit(x))
 
     def _window(self):
-        """How many tokens, itself included, a query can see of the past; None for all."""
+        """The number of tokens up to and including itself that a query can see; None for all."""
         left = self.whole_pattern(causal=True).span().left
         return None if left is None else left + 1
 
     def _why_no_tokens(self):
-        """Why the layer cannot be computed a token at a time, or None."""
+        """The reason the layer cannot be computed token by token, or None."""
         if self.one_sequence:
             pattern = self.whole_pattern()
             right = None if pattern is None else pattern.span().right
@@ -143,12 +143,12 @@ class Decoding(keras.layers.Layer):
         return self.heads.why_no_decoding
 
     def _check_cache(self, reason):
-        """Raises where there is a reason against a cache."""
+        """Raises if the layer does not support a cache."""
         if reason is not None:
             raise ValueError(f"This {type(self).__name__} cannot have a cache: {reason}")
 
     def check_cached(self, query, cache, return_attention_scores=False, **given):
-        """Raises unless a call with a cache has all that it needs, and nothing that it has not."""
+        """Raises unless a call with a cache has exactly the arguments that it supports."""
         if isinstance(query, (list, tuple)):
             query, given["value"] = query[0], query[1:]
         layout = kv_cache.layout(cache, self._window())
@@ -174,7 +174,7 @@ class Decoding(keras.layers.Layer):
             )
 
     def _call_cached(self, query, mask, given):
-        """What `call` returns with a cache."""
+        """The result of `call` with a cache."""
         cache, layout = given.cache, kv_cache.layout(given.cache, self._window())
         key, value, encoded = None, None, False
         if layout.appends:
@@ -184,7 +184,7 @@ class Decoding(keras.layers.Layer):
             heads, key, value = self.split_all(query, query, query)
             encoded = self.position is not None and self.position.encodes_alone
             if encoded:
-                # Once. To encode all keys again would cost each step more than attention does.
+                # Once: encoding all keys again would cost each step more than attention.
                 with keras_private.uncast_variables():
                     heads, key = self.position.encode(heads, key, at, at)
         else:

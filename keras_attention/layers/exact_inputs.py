@@ -1,4 +1,4 @@
-"""A layer that gets its arguments as they are: biases unrounded, one sequence as one."""
+"""A layer with uncast arguments: unrounded biases, one tensor per sequence."""
 
 import keras
 
@@ -9,13 +9,13 @@ class ExactInputs(saving.ConfigurableLayer):
     """The base of layers that take an additive bias, or one sequence in several roles.
 
     Keras casts every float argument of a call to the compute dtype. A bias in bfloat16 has three
-    digits, and a cache has a dtype of its own, so those named in `_unrounded` are left alone. And
-    Keras casts an array once for each role that it is given in; here it stays one tensor, so that
-    a layer knows self-attention.
+    digits, and a cache has its own dtype, so those named in `_unrounded` are not cast. And
+    Keras casts an array once per role; here it stays one tensor, so that a layer can detect
+    self-attention.
     """
 
     _unrounded = ("attention_bias", "cache")
-    # What the masks of a call are, for a message.
+    # Description of the masks of a call, for a message.
     _masks = ""
 
     def __init__(self, **kwargs):
@@ -44,7 +44,7 @@ class ExactInputs(saving.ConfigurableLayer):
         return super().__call__(*args, **kwargs)
 
     def _check_mask_names(self, given):
-        """Refuses masks by the names of other libraries, and says what they are called here."""
+        """Rejects mask arguments named as in other libraries, with the right name."""
         for name in given:
             if name.endswith("mask") and name not in self.call_signature_parameters:
                 raise TypeError(

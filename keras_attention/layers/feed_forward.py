@@ -15,7 +15,7 @@ ops = keras.ops
 
 @saving.register
 class FeedForward(saving.ConfigurableLayer):
-    r"""Two projections with an activation between, applied to every position alike.
+    r"""Two projections with an activation between, applied to each position.
 
     `act(x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, equation 2), or gated,
     `(act(x W_g + b_g) ⊙ (x W_1 + b_1)) W_2 + b_2` (Shazeer 2020: GEGLU with "gelu", SwiGLU with
@@ -24,7 +24,7 @@ class FeedForward(saving.ConfigurableLayer):
     Args:
         intermediate_dim: features between the projections.
         activation: a Keras activation.
-        gated: whether the activation is of a gate of its own.
+        gated: whether the activation is applied to a separate gate.
         dropout: rate of the dropout before the second projection.
         output_dim: features of the output; defaults to those of the input.
         use_bias: whether the projections have biases.
@@ -34,7 +34,7 @@ class FeedForward(saving.ConfigurableLayer):
 
     Call arguments:
         x: (..., D).
-        training: whether to drop.
+        training: whether to apply dropout.
 
     Returns:
         (..., output_dim), carrying the mask of `x`.

@@ -1,4 +1,4 @@
-"""`FeedForwardAttention`: pooling by what each place says on its own."""
+"""`FeedForwardAttention`: pooling by a score of each position alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ops = keras.ops
 
 @saving.register
 class FeedForwardAttention(AttentionPooling):
-    r"""Feed-forward attention of Raffel & Ellis 2015: a sequence as one weighted mean of itself.
+    r"""Feed-forward attention of Raffel & Ellis 2015: the weighted mean of a sequence.
 
     `e_s = a(x_s)`, `weight = softmax(e)`, `output = Σ_s weight[s] · x_s` (equations 5 to 7), where
     `a(x) = activation(w · x + b)`, or with `units` `a(x) = v · activation(W x + b)`.
-    `AttentionPooling` without a query, with a score of the keys alone. Padding is left out.
+    `AttentionPooling` without a query, with a score of the keys alone. Padding is ignored.
 
     Args:
         units: None, or the size of a hidden layer.
@@ -31,7 +31,7 @@ class FeedForwardAttention(AttentionPooling):
     Call arguments are those of `AttentionPooling`.
 
     Returns:
-        (B, D). It carries no mask. A row that is all padding gives zeros.
+        (B, D). It carries no mask. A row of padding gives zeros.
 
     Raises:
         ValueError, TypeError: as `AttentionPooling`; `units` is no positive integer.
@@ -71,5 +71,5 @@ class FeedForwardAttention(AttentionPooling):
         pass
 
     def _query(self, x):
-        # The score looks at keys alone. One query asks it to.
+        # The score depends on keys alone. One query is enough.
         return ops.zeros((ops.shape(x)[0], 1, x.shape[-1]), self.compute_dtype)

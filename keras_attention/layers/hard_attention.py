@@ -1,4 +1,4 @@
-"""`HardAttention`: each query looks at one key."""
+"""`HardAttention`: each query attends to one key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from keras_attention.layers.attention import Attention, QkNorm
 class HardAttention(Attention):
     r"""Hard attention of Xu et al. 2015, section 4.1: all weight on one key.
 
-    In training key s is drawn with probability `softmax(score)[s]`; at inference the key of the
-    largest score is taken. `Attention` with the normalization `Hard(gradient, temperature)`.
+    In training key s is sampled with probability `softmax(score)[s]`; at inference the key with
+    the largest score is selected. `Attention` with the normalization `Hard(gradient, temperature)`.
 
     Args:
         num_heads, key_dim, value_dim: as in `Attention`.

@@ -1,7 +1,7 @@
-"""What makes heads of the inputs of an attention layer, and one output of heads.
+"""Splits the inputs of an attention layer into heads, and joins heads into its output.
 
     Heads        none: the inputs themselves, as one head
-    DenseHeads   projections of (B, T, D), heads side by side in the output
+    DenseHeads   projections of (B, T, D), heads concatenated in the output
     EinsumHeads  projections of (B, …, D), attended over some of the axes, and an output projection
 
 A layer has one of them. The projections are attributes of the layer, where saved files look for
@@ -27,10 +27,10 @@ class Heads:
 
     Args:
         layer: the attention layer: `num_heads`, `num_key_value_heads`, `key_dim`, `value_dim`, and
-            how projections are made.
+            the options of its projections.
     """
 
-    # Whether the layer's cache can hold these heads: why not, or None.
+    # The reason the layer's cache cannot store these heads, or None.
     why_no_cache: str | None = None
     why_no_decoding: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
 
@@ -57,7 +57,7 @@ class Heads:
         return (shape[0], shape[1], self.count(role), self.size(role, shape))
 
     def check_shapes(self, query_shape, value_shape, key_shape):
-        """Raises where inputs of these shapes cannot be attended over."""
+        """Raises if inputs of these shapes cannot be attended over."""
         named = {"query": query_shape, "value": value_shape, "key": key_shape}
         for name, shape in named.items():
             if len(shape) != 3:
@@ -79,7 +79,7 @@ class Heads:
     # Arrays
 
     def build(self, query_shape, value_shape, key_shape):
-        """Makes the projections of the layer."""
+        """Creates the projections of the layer."""
 
     def split(self, x, role):
         """The heads of one input, (B, T, H, K)."""
@@ -97,10 +97,10 @@ class Heads:
         count, size = heads.shape[2:]
         return ops.reshape(heads, (batch, length, count * size))
 
-    # What goes with pairs of positions
+    # Arrays of pairs of positions
 
     def mask(self, query, value, query_mask, key_mask, attention_mask):
-        """Masks that broadcast to (B, H, T, S). Apart, for together they would be (B, 1, T, S)."""
+        """Masks that broadcast to (B, H, T, S). Not combined, which would need (B, 1, T, S)."""
         found = []
         if query_mask is not None:
             found.append(ops.expand_dims(query_mask, (1, 3)))
@@ -112,7 +112,7 @@ class Heads:
         return tuple(found)
 
     def bias(self, bias, query, value):
-        """`attention_bias` with four axes, in a tuple; none where it is None."""
+        """`attention_bias` with four axes, in a tuple; empty if it is None."""
         if bias is None:
             return ()
         bias = ops.convert_to_tensor(bias)
@@ -153,7 +153,7 @@ class DenseHeads(Heads):
         return dense
 
     def arguments(self):
-        """What every projection is made with."""
+        """The options of every projection."""
         layer = self.layer
         return {
             "kernel_initializer": saving.clone_initializer(layer.kernel_initializer),
@@ -167,7 +167,7 @@ class DenseHeads(Heads):
         }
 
     def set(self, role, dense):
-        """Gives the layer a projection, by the attribute that files know."""
+        """Adds a projection to the layer, under the attribute name of saved files."""
         setattr(self.layer, f"_{role}_dense", dense)
 
     def dense(self, role):
@@ -175,7 +175,7 @@ class DenseHeads(Heads):
         return getattr(self.layer, f"_{role}_dense")
 
     def check_features(self, role, x):
-        """Raises where the layer was built for another number of features."""
+        """Raises if the layer was built for another number of features."""
         if x.shape[-1] not in (None, self.features[role]):
             raise ValueError(
                 f"`{role}` must have {self.features[role]} features, as when the layer was "
@@ -201,7 +201,7 @@ class DenseHeads(Heads):
         for role, x in given.items():
             self.check_features(role, x)
             if role not in heads:
-                # Those of one sequence are one product.
+                # Projections of one sequence are one product.
                 roles = [other for other, y in given.items() if y is x]
                 denses = [self.dense(role) for role in roles]
                 sizes = [(self.count(role), self.size(role, x.shape)) for role in roles]
@@ -211,15 +211,15 @@ class DenseHeads(Heads):
     def _together(self, query, key, value):
         if query is not key and key is not value:
             return False
-        # Laying the weights of all side by side is not worth it for a single token.
+        # Concatenating all weights does not pay off for a single token.
         return key.shape[1] != 1 and projections.plain(self.layer, *map(self.dense, ROLES))
 
 
 class EinsumHeads(DenseHeads):
-    """Projections of any number of axes, those and the order of Keras's `MultiHeadAttention`.
+    """Projections of any number of axes, in the order of Keras's `MultiHeadAttention`.
 
     Args:
-        layer: the attention layer: `attention_axes`, `use_gate` and its output's shape too.
+        layer: the attention layer: also `attention_axes`, `use_gate` and its output's shape.
     """
 
     def __init__(self, layer):
@@ -278,7 +278,7 @@ class EinsumHeads(DenseHeads):
             **self.arguments(),
             **kwargs,
         )
-        # Keras's EinsumDense would warn that it drops the mask that this layer has read already.
+        # Keras's EinsumDense would warn that it drops the mask, which was read already.
         dense.supports_masking = True
         dense.build(shape)
         return dense
@@ -312,7 +312,7 @@ class EinsumHeads(DenseHeads):
             output = dense(heads)
         if result.has_keys is None or not self.layer.use_bias:
             return output
-        # A query that no head found a key for has output 0, not the output's bias.
+        # A query without keys in any head has output 0, not the output's bias.
         has_keys = ops.any(result.has_keys, axis=1)
         if not axes.trivial:
             has_keys = axes.unfold_rows(has_keys, query)

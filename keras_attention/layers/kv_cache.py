@@ -1,18 +1,18 @@
-"""Caches: what decoding keeps of the tokens so far, as a value that is passed in and returned.
+"""Caches: keys and values of earlier tokens, passed to calls and returned by them.
 
 A cache of self-attention is `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where
-`index` counts the tokens of each row so far. Only real tokens are in it, and without gaps, so rows
-of unequal length need no mask: the token at position p is in slot p mod C. Where C is the longest
-sequence that is slot p. Where it is shorter the cache is a ring, which keeps the last C tokens.
+`index` counts the tokens of each row so far. It has only real tokens, without gaps, so rows
+of unequal length need no mask: the token at position p is entry p mod C. If C is the longest
+sequence, that is entry p. If it is shorter, the cache is a ring of the last C tokens.
 
 The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
 
-A `Layout` is what a layer sees of either. Another one, with quantized keys for instance, is a class
-in `LAYOUTS` and a function that makes its dictionary.
+A `Layout` is a layer's interface to either. To add one, with quantized keys for instance, add a
+class to `LAYOUTS` and a function that makes its dictionary.
 
-Heads come before slots, unlike everywhere else: so all that a head has to read for one more token
-lies in one piece, and the matrix products of a step take it as it is.
+Heads come before entries, unlike everywhere else: so all that a head reads for one more token
+is contiguous, and the matrix products of a step need no transpose.
 """
 
 import typing
@@ -25,7 +25,7 @@ ops = keras.ops
 
 
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
-    """A cache without tokens, of `length` slots."""
+    """An empty cache of `length` entries."""
     for name, size in (("key", key_dim), ("value", value_dim)):
         known = [n for n in (heads, length, size) if isinstance(n, int)]
         shapes.check_memory(name, known)
@@ -37,9 +37,9 @@ def make(batch_size, length, heads, key_dim, value_dim, dtype):
 
 
 def layout(cache, window):
-    """The `Layout` of a cache; `window` is how many tokens a query sees, itself included, or None.
+    """The `Layout` of a cache; `window` is the number of tokens a query sees, or None for all.
 
-    Raises ValueError where `cache` is none of them.
+    Raises ValueError if `cache` has none of the layouts.
     """
     names = set(cache) if isinstance(cache, dict) else None
     for kind in LAYOUTS:
@@ -71,17 +71,17 @@ def check(cache, layout, batch, heads, key_dim, value_dim):
 
 
 def _slots(cache):
-    """The number of slots as far as it is known, or None."""
+    """The number of entries if it is known, or None."""
     return (*tuple(cache["key"].shape)[2:3], None)[0]
 
 
 def is_context(cache):
-    """Whether a cache is what `cache_context` made."""
+    """Whether a cache is a result of `cache_context`."""
     return set(cache) == set(Context.arrays)
 
 
 def length(cache):
-    """How many slots a cache has; a number unless a graph does not know it."""
+    """The number of entries of a cache; a tensor if it is unknown in a graph."""
     return ops.shape(cache["key"])[2]
 
 
@@ -96,7 +96,7 @@ def read(cache, dtype):
 
 
 def _turned(array):
-    """Heads before slots, or back. A compiled program takes turning there and back for nothing."""
+    """Heads before entries, or back. A compiled program eliminates two transposes in a row."""
     return ops.transpose(array, (0, 2, 1, 3))
 
 
@@ -106,7 +106,7 @@ def specs(cache):
 
 
 def positions(index, length, mask=None):
-    """Where new tokens stand, (B, T). Padding, of which nothing is kept, shares a token's place."""
+    """Positions of new tokens, (B, T). Padding, which is not stored, shares a token's position."""
     if mask is None:
         return index[:, None] + ops.arange(length, dtype="int32")
     rank = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
@@ -114,23 +114,23 @@ def positions(index, length, mask=None):
 
 
 def end(index, length, mask=None):
-    """The index when new tokens, (B, T), have been written."""
+    """The index after writing new tokens, (B, T)."""
     return index + (length if mask is None else ops.sum(ops.cast(mask, "int32"), axis=1))
 
 
 def held(index, length):
-    """The positions of what the slots hold, (B, C); negative where that is nothing."""
+    """The positions of the stored tokens, (B, C); negative for empty entries."""
     last = index[:, None] - 1
     return last - ops.mod(last - ops.arange(length, dtype="int32"), length)
 
 
 class Update(typing.NamedTuple):
-    """What a cache gives to a call, and what it is after it.
+    """What a call attends to, and the next cache.
 
-    `cache` is the next one. `key` (B, S, G, K) and `value` (B, S, G, V) are what the call attends
-    to, `positions` their positions, (S,) or (B, S), None counting from 0, and `mask` (B, S) which
-    of them there are, None meaning all that a causal query may see. `lost` (B,) says which rows
-    have tokens that no slot holds, or is None.
+    `cache` is the next one. The call attends to `key` (B, S, G, K) and `value` (B, S, G, V), at
+    `positions` (S,) or (B, S), None counting from 0. `mask` (B, S) marks filled entries, None
+    meaning all that a causal query may see. `lost` (B,) marks rows with tokens that did not fit,
+    or is None.
     """
 
     cache: dict
@@ -142,15 +142,15 @@ class Update(typing.NamedTuple):
 
 
 class Layout:
-    """How the arrays of a cache hold keys and values, and what a call makes of them.
+    """How the arrays of a cache store keys and values, and how a call updates them.
 
     Args:
-        window: how many tokens a query sees, itself included; None for all before it.
+        window: the number of tokens a query sees, itself included; None for all.
     """
 
-    # The arrays of the dictionary, and what their dtypes have in their names.
+    # The arrays of the dictionary, and substrings of their dtypes' names.
     arrays: typing.ClassVar[dict[str, str]] = {}
-    # Whether tokens are appended, and whether some are forgotten again.
+    # Whether tokens are appended, and whether old ones are overwritten.
     appends = forgets = False
 
     def __init__(self, window=None):
@@ -158,7 +158,7 @@ class Layout:
 
     @classmethod
     def fits(cls, cache, window):
-        """Whether a cache with these arrays is laid out so."""
+        """Whether a cache with these arrays has this layout."""
         return True
 
     def shapes(self, batch, slots, heads, key_dim, value_dim):
@@ -171,11 +171,11 @@ class Layout:
         }
 
     def update(self, cache, key, value, mask, dtype):
-        """The `Update` by new keys (B, T, G, K) and values, of which `mask` (B, T) are real.
+        """The `Update` by new keys (B, T, G, K) and values; `mask` (B, T) marks real tokens.
 
-        Keys and values to attend to are of `dtype`.
+        Keys and values to attend to have dtype `dtype`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must override `update`")
+        raise TypeError(f"{type(self).__name__} must implement `update`.")
 
 
 class Context(Layout):
@@ -189,7 +189,7 @@ class Context(Layout):
 
 
 class Full(Layout):
-    """All tokens so far: that at position p is in slot p."""
+    """All tokens so far: the one at position p is entry p."""
 
     arrays: typing.ClassVar = {"key": "float", "value": "float", "index": "int32"}
     appends = True
@@ -203,20 +203,20 @@ class Full(Layout):
 
 
 class Ring(Full):
-    """The last C tokens: that at position p is in slot p mod C."""
+    """The last C tokens: the one at position p is entry p mod C."""
 
     forgets = True
 
     @classmethod
     def fits(cls, cache, window):
         slots = _slots(cache)
-        # Of slots that a graph does not know, any number may be: a ring is right for all.
+        # The number of entries may be unknown in a graph: a ring is correct for any.
         return window is not None and (slots is None or slots >= window)
 
     def update(self, cache, key, value, mask, dtype):
         slots, count, lost = length(cache), ops.shape(key)[1], None
         if _slots(cache) is None:
-            # A number of slots that the graph does not know may be too few for a ring.
+            # A number of entries that is unknown in the graph may be too small for a ring.
             after = end(cache["index"], count, mask)
             lost = ops.logical_and(after > slots, slots < self.window)
         after = append(cache, key, value, mask)
@@ -224,7 +224,7 @@ class Ring(Full):
             value, key = read(after, dtype)
             at = held(after["index"], slots)
             return Update(after, key, value, at, at >= 0, lost)
-        # The first of several tokens sees some that the last of them overwrite.
+        # The first of several tokens may see entries that the last ones overwrite.
         old_value, old_key = read(cache, dtype)
         at, new = held(cache["index"], slots), positions(cache["index"], count, mask)
         real = ops.ones_like(new, dtype="bool") if mask is None else mask
@@ -243,7 +243,7 @@ LAYOUTS = [Context, Ring, Full]
 
 
 def append(cache, key, value, mask=None):
-    """The cache when new tokens, (B, T, G, K) and (B, T, G, V), have been written.
+    """The cache after writing new tokens, (B, T, G, K) and (B, T, G, V).
 
     Args:
         mask: (B, T), which of the tokens are real; None for all. The others are left out.
@@ -260,7 +260,7 @@ def append(cache, key, value, mask=None):
 
 
 def _write_one(old, new, index, end, mask):
-    """One token, of each row. XLA writes a scatter in place, and a choice of every slot anew."""
+    """Writes one token per row. XLA does a scatter in place; a select would copy all entries."""
     batch, heads, length, size = ops.shape(old)
     flat = ops.reshape(old, (-1, size))
     first = ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads)) * length
@@ -273,7 +273,7 @@ def _write_one(old, new, index, end, mask):
 
 
 def _write_many(old, new, index, end, mask):
-    """Any number of tokens, more than there are slots even: every slot asks which one it holds."""
+    """Writes any number of tokens, even more than entries: each entry gathers its token."""
     batch, _, length, _ = ops.shape(old)
     count = ops.shape(new)[1]
     rank = held(end, length) - index[:, None]
@@ -288,7 +288,7 @@ def _write_many(old, new, index, end, mask):
 
 
 def overflow(end, length):
-    """Which rows have more tokens than there are slots, (B,). An error where that can be seen."""
+    """Which rows have more tokens than entries, (B,). Raises if the values are known."""
     beyond = end > length
     seen = shapes.visible_values(end)
     if seen is None:
@@ -302,6 +302,6 @@ def overflow(end, length):
 
 
 def spoil(output, rows):
-    """Sets the given rows of `output` to NaN, where an overflow cannot be raised."""
+    """Sets overflowing rows of `output` to NaN, for code that cannot raise."""
     rows = ops.reshape(rows, (-1, *[1] * (len(output.shape) - 1)))
     return ops.where(rows, ops.cast(float("nan"), output.dtype), output)

@@ -26,16 +26,16 @@ MODES = get_args(Mode)
 
 @saving.register
 class LocalAttention(Attention):
-    r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys round a center.
+    r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys around a center.
 
     "monotonic" (local-m): the center of query t is t itself. "predictive" (local-p): the query
-    predicts it, `p_t = S · sigmoid(v_pᵀ tanh(W_p q_t))` (equation 9), and keys near it count more,
+    predicts it, `p_t = S · sigmoid(v_pᵀ tanh(W_p q_t))` (equation 9), and near keys weigh more,
     `weight[t, s] = softmax(score)[t, s] · exp(−(s − p_t)² / (2σ²))` with σ = D / 2 (equation 10),
     the softmax being over the keys of the window. Weights then sum to less than one. The center
-    learns through the Gaussian.
+    gets its gradient from the Gaussian.
 
     Args:
-        window: D, how many keys are seen on either side of the center.
+        window: D, the number of keys on each side of the center.
         mode: "monotonic" or "predictive".
         num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own center.
         units: rows of W_p; defaults to the features of a query head.
@@ -46,8 +46,8 @@ class LocalAttention(Attention):
             scores_regularizer: as in `Attention`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments are those of `Attention`. S counts the real keys of each row, and s is the place
-    of a key among them, so that padding on either side changes nothing; monotonic windows stand on
+    Call arguments are those of `Attention`. S counts the real keys of each row, and s is the index
+    of a key among them, so that padding on either side changes nothing; monotonic windows use
     `positions`. Predicted ones take no `segment_ids`.
 
     Returns:
@@ -110,9 +110,9 @@ class LocalAttention(Attention):
 
 
 class PredictedCenter:
-    """The position of Luong et al.'s local-p: a center for each query, and a Gaussian around it.
+    """The window of Luong et al.'s local-p: a center per query, and a Gaussian around it.
 
-    The weights are attributes of the layer, where saved files look for them.
+    The weights are attributes of the layer, where saved files expect them.
 
     Args:
         layer: the `LocalAttention`.
@@ -124,14 +124,14 @@ class PredictedCenter:
         self.layer = layer
 
     def build(self, layer, query_shape):
-        """Makes the weights of the center of queries (B, T, H, K)."""
+        """Creates the weights of the center of queries (B, T, H, K)."""
         heads, size = query_shape[2:]
         units = layer.units or size
         layer.centre_kernel = self._weight("centre_kernel", (heads, size, units))
         layer.centre_vector = self._weight("centre_vector", (heads, units, 1))
 
     def _weight(self, name, shape):
-        # The center is found in float32, as scores are: half precision cannot count to 4096.
+        # The center is computed in float32, like scores: half precision cannot count to 4096.
         return self.layer.add_weight(
             name=name,
             shape=shape,
@@ -153,7 +153,7 @@ class PredictedCenter:
         return spec.replace(masks=(*spec.masks, near), gain=gain)
 
     def _distance(self, query, value, key_mask):
-        """How far behind the center each key is: (B, H, T, S) of query heads (B, T, H, K)."""
+        """The offset of each key from the center: (B, H, T, S) of query heads (B, T, H, K)."""
         wide = shapes.accumulation_dtype(query)
         weights = self.layer.centre_kernel, self.layer.centre_vector
         kernel, vector = (ops.cast(weight, wide) for weight in weights)
@@ -164,6 +164,6 @@ class PredictedCenter:
             positions = ops.cast(ops.arange(length), wide)[None, None, None]
             return positions - share * ops.cast(length, wide)
         real = ops.cast(key_mask, wide)
-        # The position among the real keys. Padding shares one, and is masked anyway.
+        # The position among the real keys. Padding shares one, but is masked.
         positions = (ops.cumsum(real, axis=-1) - 1.0)[:, None, None]
         return positions - share * ops.sum(real, axis=-1)[:, None, None, None]

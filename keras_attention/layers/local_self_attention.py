@@ -1,4 +1,4 @@
-"""Self-attention over few keys: near ones, every few, or both."""
+"""Self-attention over few keys: windowed, dilated, or strided."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from keras_attention.layers.self_attention import SelfAttention
 
 @saving.register
 class LocalSelfAttention(SelfAttention):
-    """Self-attention to `neighbors` keys on either side, `rate` positions apart.
+    """Self-attention to `neighbors` keys on each side, `rate` positions apart.
 
     `SelfAttention` with the pattern `SlidingWindow(n · r, n · r) & Dilated(r)`: query i sees key j
-    when |i − j| ≤ n · r and (i − j) mod r = 0.
+    if |i − j| ≤ n · r and (i − j) mod r = 0.
 
     Args:
         num_heads, key_dim, value_dim: as in `Attention`.
-        neighbors: n, how many keys are seen on either side.
-        rate: r, how far apart they stand.
+        neighbors: n, the number of keys on each side.
+        rate: r, the distance between them.
         causal: whether position t sees only positions up to t.
         score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
             bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
             kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`. A `pattern` counts together with that
+            use_sink, scores_regularizer: as in `Attention`. A `pattern` is combined with that
             of the layer.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
@@ -97,16 +97,16 @@ class LocalSelfAttention(SelfAttention):
 class AtrousSelfAttention(SelfAttention):
     """Self-attention to every `rate`-th key, counted from the query.
 
-    `SelfAttention` with the pattern `Dilated(r)`: query i sees key j when (i − j) mod r = 0.
+    `SelfAttention` with the pattern `Dilated(r)`: query i sees key j if (i − j) mod r = 0.
 
     Args:
         num_heads, key_dim, value_dim: as in `Attention`.
-        rate: r, how far apart the keys stand.
+        rate: r, the distance between keys.
         causal: whether position t sees only positions up to t.
         score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
             bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
             kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`. A `pattern` counts together with that
+            use_sink, scores_regularizer: as in `Attention`. A `pattern` is combined with that
             of the layer.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
@@ -166,7 +166,7 @@ class AtrousSelfAttention(SelfAttention):
 class SparseSelfAttention(SelfAttention):
     """Self-attention to every `rate`-th key and to the near ones (Child et al. 2019, section 4.3).
 
-    `SelfAttention` with the pattern `Strided(r)`: query i sees key j when (i − j) mod r = 0 or
+    `SelfAttention` with the pattern `Strided(r)`: query i sees key j if (i − j) mod r = 0 or
     |i − j| < r. With r near √T, two layers connect any two positions, and each sees O(√T) keys.
 
     Args:
@@ -176,7 +176,7 @@ class SparseSelfAttention(SelfAttention):
         score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
             bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
             kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`. A `pattern` counts together with that
+            use_sink, scores_regularizer: as in `Attention`. A `pattern` is combined with that
             of the layer.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 

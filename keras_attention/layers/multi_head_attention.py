@@ -1,4 +1,4 @@
-"""`MultiHeadAttention`: attention in several heads, with an output projection."""
+"""`MultiHeadAttention`: attention in multiple heads, with an output projection."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from keras_attention.layers.heads import EinsumHeads
 
 @saving.register
 class MultiHeadAttention(Attention):
-    r"""Multi-head attention, a drop-in for `keras.layers.MultiHeadAttention`.
+    r"""Multi-head attention, a drop-in replacement for `keras.layers.MultiHeadAttention`.
 
     `Concat(head_1 … head_h) W^O` with
     `head_i = softmax(Q W_i^Q (K W_i^K)^T / √key_dim) V W_i^V` (Vaswani et al. 2017, section
     3.2.2). Constructor, call, and the names, shapes and order of the weights are those of
     `keras.layers.MultiHeadAttention`: the weights of one load into the other, with equal outputs.
 
-    It differs where Keras's layer is wrong: it never erases the masks of its inputs; explicit
-    masks count; a query with no key to attend to has output 0 on every path; returning scores,
+    It differs where Keras's layer is wrong: it never clears the masks of its inputs; explicit
+    masks apply; a query with no key to attend to has output 0 on every path; returning scores,
     dropout at inference and the backend never change the output; a float mask other than 0 and 1
     is an error.
 
@@ -45,8 +45,8 @@ class MultiHeadAttention(Attention):
         attention_axes: the axes attended over, for inputs with more than three axes; None for all
             between batch and features.
         sliding_window: None, or w to see only keys at a distance below w.
-        flash_attention: None, True or False, kept for Keras's sake, without effect: the kernel is
-            chosen by what is asked for (see `ops.explain`), and never changes the answer.
+        flash_attention: None, True or False; accepted for compatibility with Keras and ignored: the
+            kernel is chosen automatically (see `ops.explain`), and never changes the result.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
             activity_regularizer, kernel_constraint, bias_constraint: of the projections.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
@@ -113,7 +113,7 @@ class MultiHeadAttention(Attention):
         shapes.check_count("key_dim", key_dim)
         own = ("output_shape", "attention_axes", "sliding_window", "flash_attention", "use_gate")
         super().__init__(**saving.forwarded(locals(), "own", *own))
-        # A public `output_shape` would be what a model's summary prints, the batch axis missing.
+        # A model's summary would print a public `output_shape`, which lacks the batch axis.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
         self.output_sizes = self._output_shape
         self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)

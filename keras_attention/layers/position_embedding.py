@@ -1,4 +1,4 @@
-"""Absolute positions, added or joined to a sequence: sines and cosines, or learned vectors."""
+"""Absolute positions, added or concatenated to a sequence: sinusoidal or learned vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MERGE_MODES = get_args(MergeMode)
 
 
 class PositionEmbedding(saving.ConfigurableLayer):
-    """The base of both: finds each row's positions, and merges what `embed` gives for them."""
+    """The base of both: computes each row's positions, and merges the vectors of `embed`."""
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
@@ -57,7 +57,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
             positions = start + ops.arange(length, dtype="int32")
         embedding = self.embed(ops.cast(positions, "int32"), size)
         if self.merge_mode == "add":
-            # The sum is taken in float32 too: in bfloat16 the position would be rounded first.
+            # The sum is also computed in float32: in bfloat16 the position would be rounded first.
             wide = shapes.accumulation_dtype(x, embedding)
             return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
         embedding = ops.cast(embedding, self.compute_dtype)
@@ -89,7 +89,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     `PE[p, 2i] = sin(p / max_wavelength^(2i / dim))` and
     `PE[p, 2i+1] = cos(p / max_wavelength^(2i / dim))`: sines and cosines interleaved. Computed in
-    float32 whatever the dtype policy, right to 1e-6 for every position below 2^24; only the result
+    float32 for every dtype policy, accurate to 1e-6 for all positions below 2^24; only the result
     is rounded to the compute dtype.
 
     Args:
@@ -101,8 +101,8 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     Call arguments:
         x: (B, T, D).
-        start_index: position of the first element, an integer or one for each row, (B,).
-        positions: integers (T,) or (B, T), in place of those from `start_index` onwards: for rows
+        start_index: position of the first element, an integer or one per row, (B,).
+        positions: integers (T,) or (B, T), instead of those from `start_index` on: for rows
             that are padded on the left or packed.
 
     Returns:
@@ -134,7 +134,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         pairs = (size + 1) // 2
-        # In float64 here, so that the frequencies are as good as can be.
+        # In float64, so that the frequencies are as accurate as possible.
         frequencies = float(self.max_wavelength) ** (-2.0 * np.arange(pairs) / size)
         wide = "float64" if self.compute_dtype == "float64" else "float32"
         angle = angles(ops.cast(positions, wide), frequencies)
@@ -156,17 +156,17 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     Call arguments:
         x: (B, T, D).
-        start_index: position of the first element, an integer or one for each row, (B,).
-        positions: integers (T,) or (B, T), in place of those from `start_index` onwards: for rows
+        start_index: position of the first element, an integer or one per row, (B,).
+        positions: integers (T,) or (B, T), instead of those from `start_index` on: for rows
             that are padded on the left or packed.
 
     Returns:
         As `SinCosPositionEmbedding`.
 
     Raises:
-        ValueError: a size, the merge mode or a shape is not as described, or positions reach past
-            `max_length`. Positions whose values are known only when a compiled model runs cannot be
-            checked: one outside the table has a vector of zeros.
+        ValueError: a size, the merge mode or a shape is not as described, or positions exceed
+            `max_length`. Positions whose values are known only at run time cannot be
+            checked: one outside the table gives a zero vector.
         TypeError: `start_index` or `positions` are not integers.
 
     Example:
@@ -201,12 +201,12 @@ class LearnedPositionEmbedding(PositionEmbedding):
             initializer=self.embeddings_initializer,
             regularizer=self.embeddings_regularizer,
             constraint=self.embeddings_constraint,
-            # Read in float32 where the layer computes in less, so that only the sum is rounded.
+            # Read in float32 even in half precision, so that only the sum is rounded.
             autocast=False,
         )
 
     def _check_range(self, x, start_index, positions):
-        """Refuses positions past the table, where they are known."""
+        """Rejects positions past the table, if they are known."""
         _check_given(x, start_index, positions)
         if positions is None:
             length = x.shape[1]
@@ -239,7 +239,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
 
 def _check_given(x, start_index, positions):
-    """Refuses what is not integers, or does not fit `x`, as far as its shape is known."""
+    """Rejects arrays that are not integers, or do not fit `x`, as far as its shape is known."""
     batch, length = x.shape[:2]
     if positions is None:
         name, given, fitting = "start_index", start_index, [(), (batch,)]
@@ -260,7 +260,7 @@ def _check_given(x, start_index, positions):
 
 
 def _fits(shape, other):
-    """Whether two shapes may be equal, where None agrees with all, and one row serves all rows."""
+    """Whether two shapes may be equal; None agrees with all sizes, and one row with all rows."""
     if len(shape) != len(other):
         return False
     return all(

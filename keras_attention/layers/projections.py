@@ -1,7 +1,7 @@
-"""Projections to heads and back as one matrix product, whatever layers the weights belong to.
+"""Projections to heads and back as one matrix product, with weights of several layers.
 
-Self-attention projects one sequence three times. Here the weights, which stay separate, are laid
-side by side, and one product does all three.
+Self-attention projects one sequence three times. Here the weights, which stay separate variables,
+are concatenated, and one product computes all three.
 """
 
 import keras
@@ -10,9 +10,9 @@ ops = keras.ops
 
 
 def plain(layer, *denses):
-    """Whether all of `denses` do nothing but multiply by a kernel and add a bias, in one dtype.
+    """Whether all of `denses` only multiply by a kernel and add a bias, in one dtype.
 
-    Not where one was quantized, replaced, or given an activation or a loss of its own.
+    False if one was quantized, replaced, or given an activation or a loss.
     """
     return all(
         type(dense) in (keras.layers.Dense, keras.layers.EinsumDense)
@@ -29,7 +29,7 @@ def to_heads(x, denses, sizes):
     batch, length = ops.shape(x)[:2]
     kernels = [ops.reshape(dense.kernel, (x.shape[-1], -1)) for dense in denses]
     biases = [ops.reshape(dense.bias, (-1,)) for dense in denses if dense.bias is not None]
-    # As a matrix: TensorFlow would multiply a batch of them, one sequence at a time.
+    # As a matrix: TensorFlow would multiply a batch of matrices, one sequence at a time.
     projected = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), _beside(kernels))
     if biases:
         projected = ops.add(projected, _beside(biases))

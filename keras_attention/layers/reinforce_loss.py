@@ -1,4 +1,4 @@
-"""`ReinforceLoss`: what trains choices that have no gradient."""
+"""`ReinforceLoss`: trains choices that have no gradient."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ ops = keras.ops
 class ReinforceLoss(saving.ConfigurableLayer):
     r"""Adds the loss whose gradient is that of REINFORCE (Williams 1992; Xu et al. 2015).
 
-    `loss = −factor · mean_b (gain_b − baseline) · l_b`, where `l_b = Σ log_probability_b`, and
-    `gain_b = reward_b − entropy_factor · l_b` counts as a constant. In training the baseline
-    follows the gains, `baseline ← momentum · baseline + (1 − momentum) · mean(gain)`, as in section
+    `loss = −factor · mean_b (r_b − baseline) · l_b`, where `l_b = Σ log_probability_b`, and
+    `r_b = reward_b − entropy_factor · l_b` is treated as a constant. In training the baseline
+    is a moving mean, `baseline ← momentum · baseline + (1 − momentum) · mean(r)`, as in section
     4.1 of Xu et al.; it makes the gradient less noisy and does not bias it.
 
     Args:
-        factor: λ_r of the paper, the weight of this loss beside the others.
+        factor: λ_r of the paper, the weight of this loss relative to others.
         momentum: of the baseline, in [0, 1).
-        entropy_factor: what the entropy of the choices counts for beside the reward (λ_e of the
+        entropy_factor: weight of the entropy of the choices relative to the reward (λ_e of the
             paper, whose second term −l_b estimates). It keeps choices from settling too early.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
         log_probability: (B, …), of the choices of each row, as `HardAttention` returns it.
-        reward: (B,) or (B, 1), higher is better: such as the log-likelihood of the targets.
-        training: whether the baseline is moved.
+        reward: (B,) or (B, 1), higher is better, such as the log-likelihood of the targets.
+        training: whether to update the baseline.
 
     Returns:
-        `log_probability` as it was. Let an output of the model depend on it, or call the layer in a
-        model of your own: a functional model drops layers that lead to no output.
+        `log_probability`, unchanged. Let an output of the model depend on it, or call the layer in
+        a subclassed model: a functional model drops layers that lead to no output.
 
     Raises:
         ValueError: `factor` is not positive, `momentum` is not in [0, 1), or the reward is not one
-            number a row.
+            number per row.
 
-    Example: a classifier that looks at one place of its input.
+    Example: a classifier that attends to one position of its input.
 
     >>> import keras, keras_attention
     >>> x, label = keras.Input((9, 8)), keras.Input((1,), dtype="int32")

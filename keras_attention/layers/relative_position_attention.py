@@ -18,10 +18,10 @@ class RelativePositionAttention(Attention):
 
     Args:
         num_heads, key_dim: as in `Attention`.
-        max_distance: k of the paper: 2k + 1 embeddings; distances beyond k count as k.
+        max_distance: k of the paper: 2k + 1 embeddings; distances beyond k are clipped to k.
         value_dim: features of each value head; defaults to `key_dim`.
         use_values: whether the values have embeddings too.
-        per_head: whether each head has embeddings of its own; the paper shares them.
+        per_head: whether each head has its own embeddings; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the embeddings.
         score, normalization, pattern, dropout, use_bias, kernel_initializer, bias_initializer,
             kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,

@@ -1,4 +1,4 @@
-"""`ScaledEmbedding`: token vectors at the scale that positions expect, and back to tokens."""
+"""`ScaledEmbedding`: token embeddings scaled by √dim, and the tied output projection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ops = keras.ops
 
 @saving.register
 class ScaledEmbedding(saving.ConfigurableLayer):
-    r"""Token embedding multiplied by √dim, whose table can also give the logits at the end.
+    r"""Token embedding multiplied by √dim, whose table can also compute the output logits.
 
     `embedding[id] · √dim` (Vaswani et al. 2017, section 3.4), and with `reverse=True` the tied
     output projection `x · embeddingᵀ` of the same section (Press & Wolf 2017).
@@ -30,15 +30,15 @@ class ScaledEmbedding(saving.ConfigurableLayer):
 
     Call arguments:
         inputs: integer token ids of any shape; or vectors (..., dim) with `reverse=True`.
-        reverse: whether to give logits over the vocabulary.
+        reverse: whether to return logits over the vocabulary.
 
     Returns:
         (..., dim), carrying the mask of token 0 if `mask_zero`; or logits (..., vocabulary_size)
         with `reverse=True`, carrying the mask of the input. Logits are not scaled.
 
     Raises:
-        ValueError: a size is not a positive integer, or `inputs` has other features than `dim` with
-            `reverse=True`.
+        ValueError: a size is not a positive integer, or with `reverse=True` the features of
+            `inputs` differ from `dim`.
 
     Example:
 
@@ -90,9 +90,9 @@ class ScaledEmbedding(saving.ConfigurableLayer):
 
     @property
     def embeddings(self) -> Tensor:
-        """The table, (vocabulary_size, dim); what it stands for where it is quantized."""
+        """The table, (vocabulary_size, dim), dequantized if it is quantized."""
         if self._embedding.quantization_mode is not None:
-            # Keras's own property gives the stored integers then, without their scales.
+            # Keras's own property then returns the stored integers, without their scales.
             return self._embedding(ops.arange(self.vocabulary_size, dtype="int32"))
         return self._embedding.embeddings
 
@@ -121,7 +121,7 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         return (*rest, self.vocabulary_size)
 
     def compute_mask(self, inputs, previous_mask=None):
-        # `call` has marked its output already; this is for symbolic inputs, which it never sees.
+        # `call` already sets the mask of its output; this is for symbolic inputs.
         if self.mask_zero and "int" in keras.backend.standardize_dtype(inputs.dtype):
             return ops.not_equal(inputs, 0)
         return previous_mask

@@ -33,13 +33,13 @@ class SelfAttention(Attention):
             use_sink, scores_regularizer: as in `Attention`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments are those of `Attention`; give only the first.
+    Call arguments are those of `Attention`, except `value` and `key`.
 
     Returns:
         (B, T, num_heads · value_dim), carrying the input's mask.
 
     Raises:
-        ValueError, TypeError: as `Attention`; and when it is built for a second sequence of another
+        ValueError, TypeError: as `Attention`; and if it is built for a second sequence of another
             shape.
 
     Example:

@@ -37,7 +37,7 @@ class TransformerBlock(ExactInputs):
 
     Post-norm, the default: `x = norm(x + attention(x))`, then `x = norm(x + feed_forward(x))`.
     Pre-norm (`normalize_first=True`, Xiong et al. 2020): `x = x + attention(norm(x))`, then
-    `x = x + feed_forward(norm(x))`; a stack of these wants one more norm at its end.
+    `x = x + feed_forward(norm(x))`; a stack of these needs one more norm at its end.
 
     A decoder (`causal=True, cross_attention=True`) attends to a second sequence between the two:
     `x = norm(x + attention(x, context))`, or `x = x + attention(norm(x), context)`.
@@ -48,12 +48,12 @@ class TransformerBlock(ExactInputs):
         dropout: rate on the attention weights and on all branches before they are added.
         activation: of the feed-forward network.
         layer_norm_epsilon: added to variances.
-        normalize_first: whether the norms stand before the branches.
+        normalize_first: whether the norms come before the branches.
         causal: whether position t sees only positions up to t.
         cross_attention: whether the block attends to a `context` too.
         gated: whether the feed-forward network is gated.
         score, normalization, scores_regularizer: slots of both attentions, as in `Attention`. A
-            score with weights has others for the context.
+            score with weights has separate ones for the context.
         pattern, position: slots of the self-attention.
         kernel_initializer, bias_initializer: of all projections.
         seed: seed of the dropouts.
@@ -64,29 +64,28 @@ class TransformerBlock(ExactInputs):
 
     Call arguments:
         x: (B, T, D).
-        context: (B, S, D'), what to attend to with `cross_attention`; or what `cache_context` made
-            of it.
-        mask, context_mask: boolean (B, T) and (B, S), True = a real token. They count together with
+        context: (B, S, D'), attended to with `cross_attention`; or the result of `cache_context`.
+        mask, context_mask: boolean (B, T) and (B, S), True = a real token. They are combined with
             the masks that `x` and `context` carry.
         attention_mask: boolean (T, T), (B, T, T) or (B, H, T, T), True = attend.
         attention_bias, positions, segment_ids: as in `Attention`, for self-attention.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T); with
             `cross_attention` a dict of these as "attention" and those of the context, (B, H, T, S),
             as "cross_attention".
-        training: whether to drop.
+        training: whether to apply dropout.
         cache: of `make_cache`, for decoding: the tokens of x are appended to it, as in `Attention`.
 
     Returns:
         (B, T, D), carrying the mask. With a `cache`, that of the next call comes last:
         `(output, cache)`.
 
-    Once it is built, its parts are the attributes `attention`, `cross_attention_layer` and
+    Once built, its parts are the attributes `attention`, `cross_attention_layer` and
     `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`. The paths
-    of weights, in files too, have `context_attention` for the second, which also finds it.
+    of weights, in files too, have `context_attention` for the second, which is also an attribute.
 
     Raises:
-        ValueError, TypeError: `num_heads` does not divide D, there is a context and no
-            `cross_attention`, or none with it, or as `MultiHeadAttention` and `FeedForward`.
+        ValueError, TypeError: `num_heads` does not divide D, a context is given without
+            `cross_attention` or missing with it, or as `MultiHeadAttention` and `FeedForward`.
 
     Example:
 
@@ -167,7 +166,7 @@ class TransformerBlock(ExactInputs):
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self.norm = shapes.check_choice("norm", norm, NORMS)
-        # Its features are known when the block is built. Whether the rest goes together, now.
+        # Its features are known when the block is built. The other arguments are checked now.
         self._make_attention(key_dim=1)
 
     def _make_attention(self, key_dim):
@@ -176,7 +175,7 @@ class TransformerBlock(ExactInputs):
         )
 
     def _attention(self, name, key_dim, score, **slots):
-        # Seeds of their own, or weights and branches would be dropped by the same numbers.
+        # Separate seeds, or weights and branches would be dropped by the same numbers.
         seed = self.seed
         if seed is not None:
             seed += 1 if name == "attention" else 2
@@ -211,7 +210,7 @@ class TransformerBlock(ExactInputs):
                     "`cache_context` made. Call it once with a tensor, or "
                     "`block.build(x_shape, context_shape)`."
                 )
-            # Weights of its own, where the score has some. The attribute and the names are those of
+            # With separate weights, if the score has some. The attribute and the names are those of
             # 0.1.0, by which files find the weights.
             score = type(self.score).from_config(self.score.get_config())
             self.context_attention = self._attention(
@@ -247,19 +246,19 @@ class TransformerBlock(ExactInputs):
             "rms": keras.layers.RMSNormalization,
         }
         norm = kinds[self.norm](epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
-        # Keras's RMSNormalization would warn that it drops the mask that was read already.
+        # Keras's RMSNormalization would warn that it drops the mask, which was read already.
         norm.supports_masking = True
         norm.build(shape)
         return norm
 
     @property
     def cross_attention_layer(self) -> MultiHeadAttention:
-        """The attention to the context; `cross_attention` says whether there is one."""
+        """The attention to the context, if `cross_attention` is True."""
         return self.context_attention
 
     @property
     def cross_attention_norm(self) -> keras.Layer:
-        """The norm of the cross-attention's branch."""
+        """The norm of the cross-attention branch."""
         return self.context_attention_norm
 
     # Decoding with a cache
@@ -267,7 +266,7 @@ class TransformerBlock(ExactInputs):
     def make_cache(
         self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
     ) -> Cache:
-        """A cache without tokens, for `block(x, cache=cache)`: that of the self-attention.
+        """An empty cache, for `block(x, cache=cache)`: that of the self-attention.
 
         See `Attention.make_cache`.
 
@@ -284,7 +283,7 @@ class TransformerBlock(ExactInputs):
         `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
 
         Args:
-            context, context_mask: as of a call, the mask it carries included.
+            context, context_mask: as in a call, including the mask that it carries.
 
         Returns:
             `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
@@ -365,7 +364,7 @@ class TransformerBlock(ExactInputs):
         scores = {}
 
         def keep(name, output, *rest):
-            """The output and the cache that `rest` ends with; scores before it are kept."""
+            """The output and the cache at the end of `rest`; the scores before it are stored."""
             if return_attention_scores:
                 scores[name], rest = rest[0], rest[1:]
             return output, (rest[0] if rest else None)
@@ -403,19 +402,19 @@ class TransformerBlock(ExactInputs):
         if self.cross_attention:
             x = self._branch(x, attend_to_context, self.cross_attention_norm, training)
         x = self._branch(x, self.feed_forward, self.feed_forward_norm, training)
-        # A norm multiplies the gradient of a row of zeros by 1 / √ε, three in a row beyond float16.
+        # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
         return self._returned(masks.carry(x, mask), scores, cache)
 
     def _read_context(self, context, context_mask):
-        """The mask of the context, when both have been checked."""
-        # Of a dict, Keras gives the masks that its parts carry, a dict of None.
+        """The mask of the context, after checking both."""
+        # For a dict, Keras passes the masks that its parts carry, a dict of None.
         context_mask = None if isinstance(context_mask, dict) else context_mask
         self._check_context(context, context_mask)
         return context_mask
 
     def _returned(self, output, scores, cache):
-        """What `call` returns; `scores` are those that were asked for, by attention."""
+        """The result of `call`; `scores` are the returned ones, by attention."""
         returned = [output]
         if scores:
             returned.append(scores if self.cross_attention else scores["attention"])

@@ -1,8 +1,8 @@
-"""Positions inside attention: what the score of a pair owes to where the two stand.
+"""Positions inside attention: how the positions of a pair change its score.
 
-A position either turns queries and keys before they meet (`encode`), or adds something to their
+A position encodes queries and keys before their product (`encode`), or adds a bias to their
 scores (`bias`), or both, given absolute positions. So cached decoding, cross-attention and left
-padding need no case of their own.
+padding need no special case.
 
 A custom position is a subclass with one of the two methods:
 

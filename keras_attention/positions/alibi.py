@@ -1,4 +1,4 @@
-"""`ALiBi`: a penalty that grows with the distance, at a rate of each head's own."""
+"""`ALiBi`: a penalty linear in the distance, with a slope per head."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ops = keras.ops
 class ALiBi(Position):
     r"""score(i, j) = qᵀ k − m_h |i − j|, without weights. Press et al. 2022, section 3.
 
-    The slopes of n heads are `m_h = 2^(−8 h / n)` for h = 1 … n where n is a power of two. For any
+    The slopes of n heads are `m_h = 2^(−8 h / n)` for h = 1 … n if n is a power of two. For any
     other n they are those of the largest power of two p below n, and then every second one of 2p
     heads, from the first on, until there are n (the authors' rule, from their code).
 
-    With a causal mask this is the paper's bias, as softmax cannot see that they write `−(i − j)`.
-    Without one it is symmetric: a key after the query is as far away as one before it.
+    With a causal mask this equals the paper's bias, as softmax is invariant to the difference.
+    Without one it is symmetric: keys before and after the query are treated alike.
 
     Args:
         max_bias: the 8 in the slopes: the slope of the last head is `2^(−max_bias)`.

@@ -1,4 +1,4 @@
-"""The base of all positions, and what several of them check."""
+"""The base of all positions, and shared checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ops = keras.ops
 class Position(saving.ConfigurableLayer):
     """The base of all positions. It is a layer, so that it can own weights, and works in float32.
 
-    Subclasses override `encode` or `bias`, or both, and make weights in
+    Subclasses override `encode` or `bias`, or both, and create weights in
     `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, H, K).
 
     >>> import keras
@@ -30,11 +30,11 @@ class Position(saving.ConfigurableLayer):
     (2, 5, 8)
     """
 
-    # Whether `bias` asks for the distance j − i alone, so that few distances stand for many pairs.
+    # Whether `bias` depends on the distance j − i alone, so that few distances cover all pairs.
     by_distance = False
-    # Whether `encode` gives a key as its own position alone has it, so that a cache may keep it.
+    # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
-    # The classes of score that this position makes sense with; None for all.
+    # The supported classes of score; None for all.
     scores: tuple[type, ...] | None = None
 
     def __init__(self, **kwargs: Any):
@@ -62,20 +62,20 @@ class Position(saving.ConfigurableLayer):
         return query, key
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
-        """What to add to the scores of queries at positions `i` and keys at positions `j`.
+        """The bias added to the scores of queries at positions `i` and keys at positions `j`.
 
-        `i` and `j` are integer arrays that broadcast to (T, S), or to (B, 1, T, S) where rows have
-        positions of their own. Returns an array that broadcasts to (B, H, T, S).
+        `i` and `j` are integer arrays that broadcast to (T, S), or to (B, 1, T, S) if positions
+        differ per row. Returns an array that broadcasts to (B, H, T, S).
         """
         raise TypeError(f"{type(self).__name__} has no bias.")
 
     def into_spec(self, spec: AttentionSpec, num_heads: int) -> AttentionSpec:
-        """The `AttentionSpec` with what this position adds to it, but for what `encode` does."""
+        """The `AttentionSpec` with the additions of this position, except those of `encode`."""
         bias = self.bias_between(num_heads)
         return spec if bias is None else spec.replace(position_biases=(bias,))
 
     def check_score(self, score):
-        """Raises where `score` is built in and not among `scores`; your own is taken on trust."""
+        """Raises if `score` is built in and not among `scores`; custom ones are not checked."""
         built_in = type(score).__module__.startswith("keras_attention.")
         if self.scores is not None and built_in and not isinstance(score, self.scores):
             expected = " or ".join(cls.__name__ for cls in self.scores)
@@ -91,7 +91,7 @@ class Position(saving.ConfigurableLayer):
         variables = self.variables
 
         def function(i, j, *values):
-            # The kernel's own values, whose gradient it takes, as they are stored.
+            # The kernel's own values, in the stored dtype, whose gradient it computes.
             mapping = list(zip(variables, values, strict=True))
             with keras.StatelessScope(state_mapping=mapping), keras_private.uncast_variables():
                 return self.bias(i, j, num_heads)

@@ -1,4 +1,4 @@
-"""`RelativeBias`: a learned bias for each head and bucket of distances, as in T5."""
+"""`RelativeBias`: a learned bias per head and bucket of distances, as in T5."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _FARTHEST = 2**20
 class RelativeBias(Position):
     r"""score(i, j) = qᵀ k + E[bucket(j − i), h]. Raffel et al. 2020 (T5), section 2.1.
 
-    Half of the buckets of a direction hold one distance each, 0, 1, 2 …; the other half hold
-    distances up to `max_distance` in steps that grow with their logarithm. All distances from
-    there on share the last one. With n buckets in a direction, e = ⌊n / 2⌋ and m = `max_distance`:
+    Half of the buckets of a direction have one distance each, 0, 1, 2 …; the other half have
+    distances up to `max_distance` in logarithmic steps. All larger distances
+    share the last one. With n buckets in a direction, e = ⌊n / 2⌋ and m = `max_distance`:
 
         bucket(d) = d                                               for d < e
         bucket(d) = min(n − 1, e + ⌊(n − e) · ln(d / e) / ln(m / e)⌋)    otherwise
 
-    in float32, as T5's code has it, so that its tables load. Where `bidirectional`, keys before the
+    in float32, as in T5's code, so that its tables load. With `bidirectional`, keys before the
     query, and at it, have the first half of the buckets and keys after it the second; otherwise all
     keys after the query have bucket 0. T5 does not divide scores by √K: for its weights, use the
-    score "dot". T5 shares one table among its layers, which is one `RelativeBias` for all.
+    score "dot". T5 shares one table among its layers: pass one `RelativeBias` to all.
 
     Args:
         num_buckets: rows of the table, for both directions together.
-        max_distance: the distance from which on all are alike.
-        bidirectional: whether keys before and after the query are told apart (an encoder), or only
-            those before it have distances (a decoder).
+        max_distance: the distance from which on all share a bucket.
+        bidirectional: whether to distinguish keys before and after the query (an encoder), or only
+            those before it (a decoder).
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table E,
             (num_buckets, H).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
-        ValueError: a number is too small, `num_buckets` is odd with two directions, or a layer with
-            another number of heads asks for the bias.
+        ValueError: a number is too small, `num_buckets` is odd with two directions, or layers with
+            different numbers of heads share it.
 
     Example:
 
@@ -77,7 +77,7 @@ class RelativeBias(Position):
                 "With two directions, `num_buckets` must be even. "
                 f"Received: num_buckets={num_buckets}"
             )
-        # One more than the distances that have a bucket each: below it no logarithm would grow.
+        # One more than the distances with a bucket each: below it the logarithm would not grow.
         exact = num_buckets // (4 if bidirectional else 2)
         max_distance = shapes.check_count("max_distance", max_distance, exact + 1)
         if max_distance > _FARTHEST:
@@ -125,7 +125,7 @@ def _buckets(num_buckets, max_distance, bidirectional):
     size = num_buckets // 2 if bidirectional else num_buckets
     exact = size // 2
     distance = np.arange(max_distance + 1)
-    # Every step in float32, as T5 computes it: a distance may lie on the edge of two buckets.
+    # Every step in float32, as in T5: a distance may lie on the edge of two buckets.
     ratio = np.maximum(distance, 1).astype("float32") / np.float32(exact)
     steps = np.log(ratio) / np.float32(np.log(max_distance / exact)) * np.float32(size - exact)
     far = np.minimum(exact + steps.astype("int32"), size - 1)

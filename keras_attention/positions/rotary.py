@@ -1,4 +1,4 @@
-"""`Rotary`: pairs of features turn by an angle that grows with the position."""
+"""`Rotary`: pairs of features are rotated by an angle proportional to the position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYOUTS = get_args(Layout)
 Scaling = Literal[None, "linear", "dynamic", "yarn"]
 SCALINGS = get_args(Scaling)
 
-# Positions are taken apart at this power of two: what is left of them has 12 bits.
+# Positions are split at this power of two: the remainder has 12 bits.
 _APART = 4096
 
 
@@ -29,43 +29,42 @@ _APART = 4096
 class Rotary(Position):
     r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on j − i alone. Su et al. 2021, eq. 15 and 16.
 
-    `R_p` turns the pair i of d features, i = 0 … d/2 − 1, by the angle `p · θ_i`, where
-    `θ_i = max_wavelength^(−2i / d)`. A scaling changes θ, so that a model reaches `factor` times
-    as far as the `original_max_length` that it was trained for:
+    `R_p` rotates the pair i of d features, i = 0 … d/2 − 1, by the angle `p · θ_i`, where
+    `θ_i = max_wavelength^(−2i / d)`. A scaling changes θ, to extend a model to `factor` times
+    the `original_max_length` that it was trained for:
 
     - "linear" (Chen et al. 2023, position interpolation): `θ_i / factor`.
     - "dynamic" ("Dynamic NTK" in Peng et al. 2023): `max_wavelength` is multiplied by
-      `(1 + factor · (L − original_max_length) / original_max_length)^(d / (d − 2))` where L, the
-      largest position of query and key in this call and 1 more, is beyond `original_max_length`.
-      The paper has `factor=1`; others come from the code that is in use. Each row has an L of its
-      own. Keys that were turned in an earlier call had the L of that call.
-    - "yarn" (Peng et al. 2023): features that turn more than `beta_fast` times within
-      `original_max_length` keep θ, those that turn less than `beta_slow` times have `θ_i / factor`,
-      and between them is a ramp; what is turned is also multiplied by `0.1 ln(factor) + 1`. The
-      ramp is straight in i, as in the authors' code and the models that were trained with it; in
-      the paper's text it is straight in the number of turns.
+      `(1 + factor · (L − original_max_length) / original_max_length)^(d / (d − 2))` if L, the
+      largest position of query and key in this call plus 1, exceeds `original_max_length`.
+      The paper has `factor=1`; others come from common implementations. Each row has its own L.
+      Keys rotated in an earlier call had the L of that call.
+    - "yarn" (Peng et al. 2023): features that rotate more than `beta_fast` times within
+      `original_max_length` keep θ, those that rotate less than `beta_slow` times have
+      `θ_i / factor`, with a ramp between them; the result is also multiplied by
+      `0.1 ln(factor) + 1`. The ramp is linear in i, as in the authors' code and models trained
+      with it; in the paper's text it is linear in the number of rotations.
 
-    Computed in float32 whatever the dtype of query and key (in float64 among float64), and returned
-    so. Angles are right to 1e-6 for every integer position below 2^24, since whole turns are taken
-    off before anything is rounded; with "dynamic" they are off by up to `p · θ_i / 2^21`.
+    Computed and returned in float32 for every dtype of query and key (in float64 for float64).
+    Angles are accurate to 1e-6 for every integer position below 2^24, since full rotations are
+    subtracted before rounding; with "dynamic" they are off by up to `p · θ_i / 2^21`.
 
     Args:
         max_wavelength: the longest wavelength, divided by 2π; often called base or θ.
-        dim: how many features are turned, the first ones of each head; None for all.
-        layout: which features are a pair: "half_split" (i and i + d/2: Llama, GPT-NeoX, KerasHub)
-            or "interleaved" (2i and 2i + 1: the paper, GPT-J). Weights fit only the one that they
-            were trained with.
+        dim: number of rotated features, the first ones of each head; None for all.
+        layout: which features form a pair: "half_split" (i and i + d/2: Llama, GPT-NeoX, KerasHub)
+            or "interleaved" (2i and 2i + 1: the paper, GPT-J). It must match trained weights.
         scaling: None, "linear", "dynamic" or "yarn".
         factor: of the scaling, at least 1.
-        original_max_length: the length that was trained for, of "dynamic" and "yarn".
+        original_max_length: the length of training, for "dynamic" and "yarn".
         beta_fast, beta_slow: of "yarn".
-        attention_factor: what "yarn" multiplies by; None for `0.1 ln(factor) + 1`.
+        attention_factor: multiplier of "yarn"; None for `0.1 ln(factor) + 1`.
         truncate: whether the ends of the ramp of "yarn" are rounded to whole features.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
         ValueError: a number or a name is not as described, a scaling lacks its arguments, or the
-            number of features to turn is odd, more than there are, or not that of both sides.
+            number of features to rotate is odd, exceeds the features, or differs between sides.
 
     Example:
 
@@ -132,7 +131,7 @@ class Rotary(Position):
 
     @property
     def encodes_alone(self) -> bool:  # type: ignore[override]
-        """Whether a key is turned by its own position alone: "dynamic" asks for the last one."""
+        """Whether a key is rotated by its own position alone: "dynamic" needs the last one."""
         return self.scaling != "dynamic"
 
     def build(self, query_shape, key_shape):
@@ -151,7 +150,7 @@ class Rotary(Position):
         )
 
     def frequencies(self, size: int) -> np.ndarray:
-        """The θ of each pair of `size` features, a NumPy array in float64; "dynamic" begins so."""
+        """The θ of each pair of `size` features, in float64 (NumPy); for "dynamic", unscaled."""
         ramp = self.scaling == "yarn" and (
             self.original_max_length,
             self.beta_fast,
@@ -162,7 +161,7 @@ class Rotary(Position):
         return _frequencies(size, self.max_wavelength, factor, ramp).copy()
 
     def _turned(self, query_size, key_size):
-        """How many features are turned."""
+        """The number of rotated features."""
         shapes.check_same("Numbers of features that Rotary turns", query=query_size, key=key_size)
         if self.dim is not None and self.dim > query_size:
             raise ValueError(
@@ -174,14 +173,14 @@ class Rotary(Position):
         return size
 
     def _stretch(self, query_positions, key_positions, size):
-        """What "dynamic" multiplies the frequencies by, (d/2,) or (B, 1, d/2)."""
+        """The multiplier of the frequencies in "dynamic", (d/2,) or (B, 1, d/2)."""
         last = ops.maximum(
             *(
                 ops.max(positions, axis=-1, keepdims=True, initial=0)
                 for positions in (query_positions, key_positions)
             )
         )
-        # In PyTorch, Keras has the larger of two float64 arrays in float32.
+        # On PyTorch, Keras computes the maximum of two float64 arrays in float32.
         beyond = ops.maximum(last + 1 - self.original_max_length, 0)
         beyond = ops.cast(beyond, query_positions.dtype)
         growth = 1 + self.factor * beyond / self.original_max_length
@@ -197,7 +196,7 @@ class Rotary(Position):
         return positions[..., None] * (ops.cast(frequencies, stretch.dtype) * stretch)
 
     def _turn(self, x, angles):
-        """`x` (B, T, H, K) with its pairs turned by `angles`, (T, d/2) or (B, T, d/2)."""
+        """`x` (B, T, H, K) with its pairs rotated by `angles`, (T, d/2) or (B, T, d/2)."""
         size = 2 * angles.shape[-1]
         angles = ops.expand_dims(angles, -2)
         cos, sin = ops.cos(angles), ops.sin(angles)
@@ -228,18 +227,18 @@ def _check_even(size):
 
 
 def angles(positions, frequencies):
-    """`positions · frequencies` (…, T, N), whole turns left out, of (…, T) and a NumPy array (N,).
+    """`positions · frequencies` modulo 2π, (…, T, N), of (…, T) and a NumPy array (N,).
 
-    Positions are whole numbers in float32 or float64. In float32 the angles are right to 1e-6 for
-    all positions below 2^24, where the plain product is off by 5e-3 at 10^5.
+    Positions are whole numbers in float32 or float64. In float32 the angles are accurate to 1e-6
+    for all positions below 2^24, where the plain product is off by 5e-3 at 10^5.
     """
     dtype = keras.backend.standardize_dtype(positions.dtype)
     positions = positions[..., None]
     if dtype == "float64":
         return positions * ops.cast(frequencies, dtype)
-    # In turns, of which only the part after the point counts. A position is 4096 times a number of
-    # 12 bits and another; the turns of either are a number of 12 bits, whose product with it is
-    # exact, and a small rest.
+    # In rotations, of which only the fractional part counts. A position is 4096 times a number of
+    # 12 bits plus another; the rotations of each are a number of 12 bits, whose product with it is
+    # exact, and a small remainder.
     high = ops.floor(positions / _APART)
     low = positions - high * _APART
     turns = 0.0
@@ -250,18 +249,18 @@ def angles(positions, frequencies):
 
 
 def _fraction(turns):
-    """The part after the point, between −1/2 and 1/2; exact."""
+    """The fractional part, between −1/2 and 1/2; exact."""
     return turns - ops.round(turns)
 
 
 @functools.lru_cache(maxsize=64)
 def _frequencies(size, max_wavelength, factor, ramp):
-    """θ of each pair, divided by `factor`: all of them, or those that `ramp` says."""
+    """θ of each pair, divided by `factor`: all of them, or those beyond the `ramp`."""
     pair = np.arange(size // 2)
     kept = 0.0
     if ramp:
         length, beta_fast, beta_slow, truncate = ramp
-        # The pair, as a real number, that turns so many times within the length.
+        # The pair, as a real number, that rotates this many times within the length.
         first, last = (
             size * math.log(length / (2 * math.pi * turns)) / (2 * math.log(max_wavelength))
             for turns in (beta_fast, beta_slow)
@@ -275,7 +274,7 @@ def _frequencies(size, max_wavelength, factor, ramp):
 
 
 def _turns(frequencies, unit):
-    """The turns that `unit` positions make, whole ones left out: 12 bits of them, and the rest."""
+    """The fractional rotations of `unit` positions: their first 12 bits, and the remainder."""
     turns = frequencies * unit / (2 * math.pi)
     turns = turns - np.round(turns)
     coarse = np.round(turns * _APART) / _APART

@@ -20,20 +20,20 @@ class Shaw(Position):
 
     `score[i, j] = q_i · (k_j + a^K[d]) · scale` and `output_i = Σ_j weight[i, j] (v_j + a^V[d])`,
     with `d = clip(j − i, −max_distance, max_distance)` and learned `a^K`, `a^V` of
-    2 · max_distance + 1 rows. No table of all pairs, (T, S, key_dim), is made: see
+    2 · max_distance + 1 rows. No table of all pairs, (T, S, key_dim), is materialized: see
     `kernels.relative`.
 
     Args:
-        max_distance: k of the paper; distances beyond it count as k.
+        max_distance: k of the paper; larger distances are clipped to k.
         use_values: whether the values have embeddings too. The paper found that those of the keys
             may be enough (table 3).
-        per_head: whether each head has embeddings of its own; the paper shares them.
+        per_head: whether each head has its own embeddings; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of both.
 
     Raises:
         ValueError: `max_distance` is no integer of at least 1; the attention's score is not an
-            inner product of the heads themselves, "dot" or "scaled_dot"; or one object is given to
-            layers of other sizes.
+            inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
+            sizes share one object.
 
     Example:
 

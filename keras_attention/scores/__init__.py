@@ -1,10 +1,10 @@
-"""Scores: how well a key answers a query.
+"""Scores: how well a key matches a query.
 
-A score that is an inner product after each side has been prepared on its own (dot, cosine, general)
-says only how: `prepare_query` and `prepare_key`, or `prepare` for both. Every kernel can run it. A
-score that must see each pair overrides `compare`, after the same preparation, or simply `call`.
-Scores are layers, so that they can own weights; they work in float32 whatever the dtype policy,
-and are built by the attention layer that holds them.
+A score that is an inner product after each side is prepared separately (dot, cosine, general)
+implements `prepare_query` and `prepare_key`, or `prepare` for both. Every kernel can run it. A
+score of pairs overrides `compare`, after the same preparation, or simply `call`.
+Scores are layers, so that they can own weights; they compute in float32 for every dtype policy,
+and are built by their attention layer.
 
 A custom score is a subclass with one method:
 

@@ -1,4 +1,4 @@
-"""What every score is made of: preparing each side, then comparing."""
+"""The base of scores: preparing each side, then comparing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
-# Products of two numbers kept within this, and sums of them, stay inside float32.
+# Products of two numbers within this limit, and sums of them, stay inside float32.
 _LARGEST = 1e17
 
 
@@ -26,7 +26,7 @@ def full_precision() -> str:
     return "float64" if keras.config.dtype_policy().compute_dtype == "float64" else "float32"
 
 
-# What a score may override to say what it is.
+# The methods that define a score.
 _WAYS = (
     "call",
     "compare",
@@ -39,14 +39,14 @@ _WAYS = (
 
 
 class Score(saving.ConfigurableLayer):
-    """The base of all scores: an inner product of what `prepare` makes of query and key.
+    """The base of all scores: an inner product of prepared queries and keys.
 
     Subclasses override `prepare_query(query)` and `prepare_key(key)` (or `prepare(query, key)` for
-    both), which give the two sides of an inner product; or `call(query, key)`, which gives the
-    scores (B, H, T, S) of the pairs themselves; or, to prepare each side once and then look at
-    pairs, the first two and `compare(query, key)`. Keys may have fewer heads than queries where
-    they are grouped: `compare` sees both with H heads, `prepare_key` sees (B, S, G, K). Weights are
-    made in `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, G, K).
+    both), which return the two sides of an inner product; or `call(query, key)`, which returns the
+    scores (B, H, T, S) of pairs; or, to prepare each side once and then compare
+    pairs, the first two and `compare(query, key)`. Grouped keys have fewer heads than queries:
+    `compare` gets both with H heads, `prepare_key` gets (B, S, G, K). Create weights in
+    `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, G, K).
 
     >>> import keras
     >>> from keras_attention import SelfAttention, scores
@@ -62,7 +62,7 @@ class Score(saving.ConfigurableLayer):
 
     # Whether query and key may have different numbers of features.
     unequal_sizes = False
-    # Whether the scores of a key depend on how many keys there are.
+    # Whether the scores of a key depend on the number of keys.
     asks_for_length = False
 
     def __init__(self, **kwargs: Any):
@@ -84,29 +84,29 @@ class Score(saving.ConfigurableLayer):
             )
 
     def factor(self, size: int) -> float:
-        """What inner products of `size` features are multiplied by, by the kernel, in float32."""
+        """The multiplier of inner products of `size` features, applied by the kernel in float32."""
         return 1.0
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Query (B, T, H, K) and key (B, S, H, K), each as it enters the comparison."""
+        """Query (B, T, H, K) and key (B, S, H, K), prepared for comparison."""
         return self.prepare_query(query), self.prepare_key(key)
 
     def prepare_query(self, query: Tensor) -> Tensor:
-        """What `prepare` makes of the query, on its own."""
+        """The prepared query."""
         return query
 
     def prepare_key(self, key: Tensor) -> Tensor:
-        """What `prepare` makes of the key, on its own: a decoder does it once for all its steps."""
+        """The prepared key: a decoder computes it once for all its steps."""
         return key
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores (B, H, T, S) of what `prepare` made: inner products, unless overridden."""
+        """Scores (B, H, T, S) of prepared queries and keys: inner products, unless overridden."""
         return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
 
     def into_spec(
         self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
     ) -> tuple[AttentionSpec, Tensor, Tensor]:
-        """The `AttentionSpec` with this score, and query and key as the kernel compares them."""
+        """The `AttentionSpec` with this score, and query and key prepared for the kernel."""
         cls = type(self)
         if cls.call is not Score.call:
             return spec.replace(score=self), query, key
@@ -153,7 +153,7 @@ class Learned(Score):
         kernel_initializer, kernel_regularizer, kernel_constraint: of the weights that multiply.
     """
 
-    # The weights decide what is compared with what.
+    # Weights allow different numbers of features.
     unequal_sizes = True
 
     def __init__(
@@ -238,7 +238,7 @@ class LearnedWithBias(Learned):
 
 
 def multiply(equation, array, kernel):
-    """The product of an array and a weight, finite whatever the array holds.
+    """The product of an array and a weight, finite for all values of the array.
 
     The equation is an einsum's; `u` is the axis of hidden units.
     """

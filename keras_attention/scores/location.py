@@ -1,4 +1,4 @@
-"""A score by where a key stands, whatever it is."""
+"""A score by the position of a key, regardless of its content."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ops = keras.ops
 class Location(Learned):
     """score(q, k_s) = w_sᵀ q, with a vector for each key position s. Luong et al. 2015, equation 8.
 
-    The query alone decides where to look; what stands there does not count. `W` is
-    (H, Kq, max_length), and keys use as many of its columns as there are. A masked key gets no
-    weight, as ever. (The paper's softmax is the normalization slot's part.)
+    The query alone determines the position; the keys' content has no effect. `W` is
+    (H, Kq, max_length), and keys use its first columns. A masked key gets no
+    weight, as always. (The paper's softmax is the normalization slot.)
 
     Args:
-        max_length: the largest number of keys. More are an error: ValueError where their number is
-            known before the values are, and otherwise an error of the backend's.
+        max_length: the largest number of keys. More raise an error: ValueError if their number is
+            known statically, and otherwise an error of the backend.
         kernel_initializer, kernel_regularizer, kernel_constraint: of `W`.
 
     Raises:
@@ -64,8 +64,8 @@ class Location(Learned):
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         self._check(key.shape[1])
-        # Unlike an index `:keys`, which would stop at the last column, a slice of a length that is
-        # not there fails, also where the length is not known in advance.
+        # Unlike an index `:keys`, which would stop at the last column, a slice that is too long
+        # fails, even if the length is unknown in advance.
         length = ops.shape(key)[1]
         scores = ops.slice(query, (0, 0, 0, 0), (*ops.shape(query)[:3], length))
         return ops.transpose(scores, (0, 2, 1, 3))

@@ -18,15 +18,15 @@ ops = keras.ops
 class Additive(LearnedWithBias):
     """score(q, k) = vᵀ tanh(W q + W' k + b). Bahdanau et al. 2015, appendix A.1.2.
 
-    `W` is (H, Kq, units), `W'` (G, Kk, units), `b` and `v` (H, units). The projections are taken
-    once for each query and key. The hidden units of all pairs are never held at once: see
-    `kernels.additive`. Their bias is left out of the paper's equations, and is in its code.
+    `W` is (H, Kq, units), `W'` (G, Kk, units), `b` and `v` (H, units). Each query and key is
+    projected once. The hidden units of all pairs are never materialized: see
+    `kernels.additive`. The bias is in the paper's code, not in its equations.
 
     Args:
-        units: hidden units; None for as many as the query has features.
+        units: hidden units; None for the number of query features.
         use_bias: whether there is a `b`.
         normalize: whether `v` is g v / ‖v‖ (Salimans & Kingma 2016, equation 2), with a learned
-            length `g` of each head that starts at 1/√units.
+            length `g` per head that is initialized to 1/√units.
         kernel_initializer, kernel_regularizer, kernel_constraint: of `W`, `W'` and `v`.
         bias_initializer, bias_regularizer, bias_constraint: of `b`.
 
@@ -104,7 +104,7 @@ class Concat(Learned):
     It is split, so that nothing is concatenated; heads that share keys share it. `v` is (H, units).
 
     Args:
-        units: hidden units; None for as many as the query has features.
+        units: hidden units; None for the number of query features.
         kernel_initializer, kernel_regularizer, kernel_constraint: of `W` and `v`.
 
     Raises:
@@ -164,8 +164,8 @@ class KeyOnly(LearnedWithBias):
 
     Raffel & Ellis 2015 ("Feed-Forward Networks with Attention Can Solve Some Long-Term Memory
     Problems"), where a(h) = tanh(W h + b) is a function of the state alone. With `units` it is
-    vᵀ activation(W k + b), a hidden layer wide. The weights have one row for each key head. It is
-    no position-wise network: that is the layer `keras_attention.FeedForward`.
+    vᵀ activation(W k + b), with a hidden layer. The weights have one row per key head. It is
+    not the position-wise network, `keras_attention.FeedForward`.
 
     Args:
         units: hidden units, or None for no hidden layer.
@@ -219,7 +219,7 @@ class KeyOnly(LearnedWithBias):
         self.bias = self.add_bias((heads, units))
         self.v = self.add_kernel("v", (heads, units)) if self.units else None
 
-    # A product with the number one, which every kernel can take.
+    # A product with 1, which every kernel can compute.
 
     def prepare_query(self, query: Tensor) -> Tensor:
         return ops.ones_like(query[..., :1])

@@ -1,4 +1,4 @@
-"""Scores that are inner products: of query and key as they are, scaled, or projected."""
+"""Scores that are inner products: of query and key, plain, scaled, or projected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ScaledDot(Score):
     """score(q, k) = qᵀ k / √K. Vaswani et al. 2017, equation 1.
 
     Args:
-        scale: the factor, or None for 1/√K. It multiplies the query before the product is taken.
+        scale: the factor, or None for 1/√K. It multiplies the query before the product.
 
     >>> import keras
     >>> from keras_attention import scores
@@ -52,7 +52,7 @@ class ScaledDot(Score):
 class Cosine(Score):
     """score(q, k) = qᵀ k / (‖q‖ ‖k‖). Graves et al. 2014 (Neural Turing Machines), equation 6.
 
-    A vector of zeros has the score 0 with everything.
+    A zero vector has score 0 with every other vector.
 
     Args:
         scale: a constant that multiplies the cosine (the sharpness β of Graves et al., equation 5).
@@ -83,7 +83,7 @@ class Cosine(Score):
 class General(Learned):
     """score(q, k) = qᵀ W k. Luong et al. 2015, section 3.1, "general".
 
-    `W` is (H, Kq, Kk), one matrix a head, so that query and key may differ in size.
+    `W` is (H, Kq, Kk), one matrix per head, so that query and key may differ in size.
 
     Args:
         kernel_initializer, kernel_regularizer, kernel_constraint: of `W`.
@@ -108,10 +108,10 @@ class ReducedRank(Learned):
 
     Kim et al. 2017 ("Hadamard Product for Low-rank Bilinear Pooling"), section 2. `U` is
     (H, Kq, rank) and `V` (G, Kk, rank), so that query and key may differ in size. It needs
-    rank · (Kq + Kk) weights a head, where `General` needs Kq · Kk. Nothing is divided by √rank.
+    rank · (Kq + Kk) weights per head; `General` needs Kq · Kk. There is no division by √rank.
 
     Args:
-        rank: features that each side is projected to.
+        rank: projected features of each side.
         kernel_initializer, kernel_regularizer, kernel_constraint: of `U` and `V`.
 
     Raises:

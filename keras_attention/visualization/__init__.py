@@ -1,4 +1,4 @@
-"""Pictures of attention: the scores of a model, as a figure and as a page for the browser."""
+"""Visualization: the attention scores of a model, as a figure and as an HTML page."""
 
 from keras_attention.visualization.collect import collect_attention
 from keras_attention.visualization.page import attention_page

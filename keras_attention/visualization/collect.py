@@ -26,33 +26,33 @@ ARGUMENT = "return_attention_scores"
 def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dict[str, np.ndarray]:
     """Calls a model, and returns the weights of every attention layer in it.
 
-    For the time of one call, at inference, each attention layer is asked for its scores and hands
-    on its output alone. So the model computes what it always computes, and is not rebuilt.
+    During one call, at inference, each attention layer returns its scores, which are recorded, and
+    passes on only its output. So the model computes its usual results, and is not rebuilt.
 
     An attention layer is one whose `call` has the argument `return_attention_scores`: all of this
     package, `MultiHeadAttention`, `GroupQueryAttention`, `Attention` and `AdditiveAttention` of
-    Keras, and those of your own. Where such a layer is made of others, as a `TransformerBlock` is,
-    it is these that are collected. Not collected: `AttentionCell`, whose alignments come with
-    `AttentionCell(return_attention_scores=True)`, attention that is no layer, such as
-    `ops.attend`, and calls in a program that is compiled as a whole, of which a warning says the
-    names.
+    Keras, and custom ones. If such a layer consists of others, like a `TransformerBlock`,
+    these are collected. Not collected: `AttentionCell`, which returns its alignments with
+    `AttentionCell(return_attention_scores=True)`, attention outside a layer, such as
+    `ops.attend`, and calls in a program that is compiled as a whole, whose names are in a
+    warning.
 
     Args:
         model: a functional, sequential or subclassed model, or a layer; built.
-        inputs, **kwargs: as of `model(inputs, **kwargs)`.
+        inputs, **kwargs: as in `model(inputs, **kwargs)`.
 
     Returns:
-        A dict of NumPy arrays (B, H, T, S), float32 (float64 of float64), in the order of the
-        calls. Keys are the names of the layers, after those of the layers that hold them:
+        A dict of NumPy arrays (B, H, T, S), float32 (float64 for float64), in the order of the
+        calls. Keys are the paths of the layers:
         "encoder/attention", and "decoder/cross_attention" for a block's attention to its context
         (0.1.0's "decoder/context_attention" finds it too). Further calls of one layer are
         "encoder/attention (call 2)" and so on;
-        a second layer with the names of another is "encoder/attention_1". A layer with one head
-        and no axis for it (`keras.layers.Attention`) has H = 1; where a layer attends over other
-        axes than one, the array has the axes that the layer gives.
+        a second layer with the path of another is "encoder/attention_1". A layer with one head
+        and no axis for it (`keras.layers.Attention`) has H = 1; for a layer that attends over
+        several axes, the array has the axes that the layer returns.
 
-        What the layers give at inference is before dropout, and 0 where a mask forbids. The model
-        is as before: its layers, its variables, states of random generators among them, and the
+        The weights are those before dropout, and 0 where masked. The model
+        does not change: its layers, its variables, including states of random generators, and the
         losses of its last call. Calls of other threads are not collected.
 
     Raises:
@@ -86,7 +86,7 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
         stack.enter_context(_one_at_a_time)
         for name, layer in _attention_layers(model).items():
             stack.enter_context(_asked(layer, functools.partial(records.add, name)))
-        # What variables are assigned stays in the scope: random generators do not move on.
+        # Assignments to variables stay in the scope: random generators do not advance.
         stack.enter_context(keras.StatelessScope())
         _Inference(functools.partial(model, inputs, **kwargs))(ops.zeros(()), training=False)
     if records.unseen:
@@ -110,7 +110,7 @@ _one_at_a_time = threading.RLock()
 class _Inference(keras.Layer):
     """Calls a model as a part of something.
 
-    Keras forgets the losses of the model's last call where a call enters by the model itself.
+    Keras discards the losses of the model's last call if a call starts at the model itself.
     """
 
     def __init__(self, run):
@@ -123,7 +123,7 @@ class _Inference(keras.Layer):
 
 
 class _Records:
-    """Scores by the name of their layer, and the names of those that had none to show."""
+    """Scores by the name of their layer, and the names of layers without any."""
 
     def __init__(self):
         self.scores = words.Scores()
@@ -147,7 +147,7 @@ class _Records:
 
 @contextlib.contextmanager
 def _asked(layer, add):
-    """Has a layer show its scores to `add` at each call, which returns what it always returns."""
+    """Passes a layer's scores to `add` at each call, whose result does not change."""
     call, own = layer.call, vars(layer).get("call")
     signature = inspect.signature(call)
 
@@ -162,7 +162,7 @@ def _asked(layer, add):
             return (output, scores, *rest)
         return (output, *rest) if rest else output
 
-    # Past Keras and PyTorch, which would make it a part of the layer.
+    # Bypasses Keras and PyTorch, which would track it as a part of the layer.
     object.__setattr__(layer, "call", with_scores)
     try:
         yield
@@ -174,7 +174,7 @@ def _asked(layer, add):
 
 
 def _attention_layers(model):
-    """The attention layers of a model that are not made of others, by their names."""
+    """The attention layers of a model that contain no others, by their names."""
     named: dict[str, keras.Layer] = {}
     attends: dict[int, bool] = {}
 
@@ -195,12 +195,12 @@ def _attention_layers(model):
 
 
 def _name(layer, part):
-    """What `part` of a layer is called: its name, but where that is kept for old files only."""
+    """The displayed name of `part` of a layer: its own, unless that is only for old files."""
     crossing = isinstance(layer, TransformerBlock) and layer.cross_attention
     return "cross_attention" if crossing and part is layer.cross_attention_layer else part.name
 
 
 def _unused(name, names):
-    """`name`, with a number behind it where it is one of `names`."""
+    """`name`, with a number appended if it is one of `names`."""
     candidates = (f"{name}_{number}" if number else name for number in itertools.count())
     return next(candidate for candidate in candidates if candidate not in names)

@@ -1,11 +1,11 @@
-"""Fonts of matplotlib that can write given words."""
+"""Fonts of matplotlib that can render given words."""
 
 from matplotlib import font_manager, rcParams
 from matplotlib.ft2font import FT2Font
 
 
 def families(words):
-    """Names of fonts, first that of the user's settings, then those that write what it cannot."""
+    """Names of fonts, first that of the user's settings, then those that cover missing letters."""
     wanted = list(rcParams["font.family"])
     first = font_manager.findfont(font_manager.FontProperties(family=wanted))
     missing = {ord(letter) for word in words for letter in word} - _letters(first)

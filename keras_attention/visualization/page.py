@@ -1,6 +1,6 @@
-"""`attention_page`: weights as one file for the browser.
+"""`attention_page`: weights as one HTML file.
 
-`page.html`, `page.css` and `page.js` are its source, as people write it. Here they become one file,
+`page.html`, `page.css` and `page.js` are its source. Here they become one file,
 with the weights in it.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from keras_attention.hints import Tensors
 from keras_attention.visualization import words
 
-# So many weights are kept in 16 bits each, more in 8.
+# Up to this many weights are stored in 16 bits each, more in 8.
 FINE = 1_000_000
 
 
@@ -32,34 +32,34 @@ def attention_page(
     path: str | os.PathLike[str] | None = None,
     title: str = "Attention",
 ) -> str:
-    """Makes a page on which readers choose a layer, a head and a word, and see what it attends to.
+    """Creates a page on which readers choose a layer, a head and a word to see what it attends to.
 
     The page is one file, needs no network, and opens in any browser of 2023 or later. It shows the
-    words at both sides and the weights between them, for each head and for the mean of all; which
-    words a word attends to, and which attend to it; all pairs as a picture; the largest weights of
-    the chosen word as a table. It is for the mouse, the keyboard, screen readers, phones, dark
-    mode and paper.
+    words on both sides and the weights between them, for each head and for the mean of all; which
+    words a word attends to, and which attend to it; all pairs as a heat map; the largest weights of
+    the chosen word as a table. It supports the mouse, the keyboard, screen readers, phones, dark
+    mode and printing.
 
     Args:
         scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
-            list or by name, as `collect_attention` gives them. A batch axis of 1 may come first.
-        query_tokens: T words. None in place of a word says that it is padding, which is left out;
-            the page says how much of a word's weight is on what is left out. Where layers differ in
-            this, a dict of such lists by the names of the layers. None for no words: numbers stand
-            for them.
-        key_tokens: S words, likewise; None where queries attend to themselves. A layer that pools
-            needs them alone, or as `query_tokens`: its queries are learned, and have no words.
+            list or by name, as `collect_attention` returns them, optionally with a batch axis of 1.
+        query_tokens: T words. None instead of a word marks padding, which is omitted;
+            the page shows how much of a word's weight is on omitted positions. If layers have
+            different words, a dict of such lists by the names of the layers. None for no words:
+            numbers replace them.
+        key_tokens: S words, likewise; None for self-attention. A pooling layer
+            needs only these, or only `query_tokens`: its queries are learned, and have no words.
         path: a file to write, or None.
         title: of the page.
 
     Returns:
-        The text of the page. Words and title are shown as text, whatever they hold, and what is
-        invisible in words is made visible. Weights are rounded to 16 bits, of the largest of their
-        row each, so that all the four digits shown are right to one in the last; of more than a
-        million weights to 8 bits, an error of up to 0.2% of the largest of the row.
+        The HTML of the page. Words and title are shown as text, whatever they contain, and
+        invisible characters in words are marked. Weights are rounded to 16 bits, relative to the
+        largest of their row, so that the four digits shown are accurate to one in the last; more
+        than a million weights to 8 bits, with an error of up to 0.2% of the largest of the row.
 
     Raises:
-        ValueError, TypeError: `scores` are no weights of that shape, or the words are not as many.
+        ValueError, TypeError: `scores` do not have that shape, or the number of words differs.
 
     Example:
 
@@ -113,21 +113,21 @@ def attention_page(
 
 
 def _index(texts, text):
-    """Where `text` is in `texts`, once it is there."""
+    """The index of `text` in `texts`, appended if missing."""
     if text not in texts:
         texts.append(text)
     return texts.index(text)
 
 
 def _numbers(count, learned=False):
-    """Names of what has no words."""
+    """Names for positions without words."""
     if learned and count == 1:
         return ["learned query"]
     return [f"query {number}" if learned else str(number) for number in range(1, count + 1)]
 
 
 def _packed(table, kind):
-    """Weights (T, S): the largest of each row, and all as shares of it, compressed, in base64."""
+    """Weights (T, S): the largest of each row, and all relative to it, compressed, in base64."""
     largest = table.max(axis=1, keepdims=True)
     shares = table / np.where(largest > 0, largest, 1)
     levels = np.rint(shares * np.iinfo(kind).max).astype(kind)
@@ -140,5 +140,5 @@ def _source(name):
 
 
 def _hash(source):
-    """What a Content-Security-Policy names the only style and the only script of a page by."""
+    """The hash that identifies the style or the script of a page in its Content-Security-Policy."""
     return base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii")

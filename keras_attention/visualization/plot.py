@@ -1,4 +1,4 @@
-"""`plot_attention`: weights as a figure of matplotlib."""
+"""`plot_attention`: weights as a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-# Inches of a position with a word to be read, and with any that need not be.
+# Inches per position with a readable word, and without.
 READABLE, SMALL = 0.17, 0.13
-# What a panel may measure, in inches.
+# The size limits of a panel, in inches.
 SMALLEST, LARGEST = 1.4, 14.0
 LONGEST_WORD = 24
 LONGEST_HEADING = 100
 COLUMNS = 4
-# Inches of a letter beside a panel, between panels, and around all.
+# Inches per letter beside a panel, between panels, and around all.
 LETTER, BETWEEN, AROUND = 0.065, 0.4, 1.4
 
 
@@ -30,28 +30,28 @@ def plot_attention(
     title: str | None = None,
     cmap: str | Colormap = "Blues",
 ) -> Figure:
-    """Draws weights: a row for each query, a column for each key, dark where the weight is large.
+    """Draws weights: a row per query, a column per key, dark for large weights.
 
-    One head is one picture, the heads of a layer are a grid, and several layers are a row each.
-    All have one scale, from 0 to the largest weight.
+    One head is one heat map, the heads of a layer are a grid, and several layers are a row each.
+    All share one scale, from 0 to the largest weight.
 
     Args:
         scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
-            list or by name, as `collect_attention` gives them. A batch axis of 1 may come first.
-        query_tokens: T words. None in place of a word says that it is padding, which is left out.
-            Where layers differ in this, a dict of such lists by the names of the layers.
-        key_tokens: S words, likewise; None where queries attend to themselves.
-        title: above all.
-        cmap: a color map of matplotlib.
+            list or by name, as `collect_attention` returns them, optionally with a batch axis of 1.
+        query_tokens: T words. None instead of a word marks padding, which is omitted.
+            If layers have different words, a dict of such lists by the names of the layers.
+        key_tokens: S words, likewise; None for self-attention.
+        title: of the figure.
+        cmap: a matplotlib color map.
 
     Returns:
         A `matplotlib.figure.Figure`: `figure.savefig("attention.png")`; a notebook shows it.
-        Nothing of `matplotlib.pyplot` is touched. Words are shown as they are: `$` starts no
-        formula, and what is invisible is made visible. Where there is no room for all, every few
-        are shown. Fonts are those of the machine; matplotlib warns of letters that none has.
+        `matplotlib.pyplot` is not used. Words are shown literally: `$` starts no
+        formula, and invisible characters are marked. If there is no room for all words, only some
+        are shown. Fonts are the installed ones; matplotlib warns about missing letters.
 
     Raises:
-        ValueError, TypeError: `scores` are no weights of that shape, or the words are not as many.
+        ValueError, TypeError: `scores` do not have that shape, or the number of words differs.
         ImportError: matplotlib is not installed.
 
     Example:
@@ -121,7 +121,7 @@ def _rows(layers):
     if len(layers) > 1:
         return [[(layer, head) for head in range(len(layer.weights))] for layer in layers]
     heads = [(layers[0], head) for head in range(len(layers[0].weights))]
-    # As even as can be.
+    # As even as possible.
     columns = math.ceil(len(heads) / math.ceil(len(heads) / COLUMNS))
     return [heads[start : start + columns] for start in range(0, len(heads), columns)]
 
@@ -131,7 +131,7 @@ def _inches(count, unit):
 
 
 def _beside(layers, side):
-    """Inches that the words at one side of a panel take."""
+    """Inches of the words on one side of a panel."""
     lengths = [len(word) for layer in layers for word in getattr(layer, side) or ()]
     return LETTER * min(max(lengths, default=0), LONGEST_WORD)
 
@@ -148,7 +148,7 @@ def _short(word, letters):
 
 
 def _label(axis, said, inches, text, **options):
-    """Words at an axis, every few where all would not be readable."""
+    """Words at an axis, only some if all would not be readable."""
     if said is None:
         axis.set_ticks([])
         return

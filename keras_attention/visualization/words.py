@@ -1,4 +1,4 @@
-"""What the pictures are given: weights of layers and heads, and the words at both sides."""
+"""Inputs of the figures: weights of layers and heads, and the words on both sides."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -9,15 +9,15 @@ import numpy as np
 # Words, None in place of those that are padding; one list, or lists by the names of layers.
 Tokens: TypeAlias = Iterable[str | None] | Mapping[str, Iterable[str | None] | None]
 
-# What a reader would not see, or would see as a change of line.
+# Invisible characters, and line breaks.
 _SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
 
 
 class Layer(NamedTuple):
-    """Weights (H, T, S) of a layer, and T and S words, or None for those that have none.
+    """Weights (H, T, S) of a layer, and T and S words, or None without words.
 
-    `others` is the share (H, T) of each query's weights on keys that are left out, or None where
-    none is; `pools` says that the queries are learned ones, which have no words.
+    `others` is the share (H, T) of each query's weights on omitted keys, or None if none are
+    omitted; `pools` means that the queries are learned, and have no words.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
 
 
 class Scores(dict):
-    """Weights by the names of layers, of which 0.1.0 said "context_attention" in some."""
+    """Weights by the names of layers; look-ups accept 0.1.0's "context_attention" too."""
 
     def __missing__(self, name):
         renamed = str(name).replace("context_attention", "cross_attention")
@@ -39,16 +39,16 @@ class Scores(dict):
 
 
 def read(scores, query_tokens=None, key_tokens=None):
-    """The layers of a picture, without the places whose word is None.
+    """The layers of a figure, without the positions whose word is None.
 
     Args:
-        scores, query_tokens, key_tokens: as of `plot_attention`.
+        scores, query_tokens, key_tokens: as in `plot_attention`.
 
     Returns:
         A list of `Layer`.
 
     Raises:
-        ValueError, TypeError: as `plot_attention`.
+        ValueError, TypeError: as in `plot_attention`.
     """
     layers = []
     for name, weights in _named(scores).items():
@@ -57,7 +57,7 @@ def read(scores, query_tokens=None, key_tokens=None):
         keys = _words("key_tokens", key_tokens, name)
         _, rows, columns = weights.shape
         if queries is not None and keys is None and len(queries) == columns:
-            # Words that are no queries are those that learned queries attend to.
+            # Words that are not queries are the keys of learned queries.
             queries, keys = (queries if rows == columns else None), queries
         _check_count("query_tokens", queries, name, rows)
         _check_count("key_tokens", keys, name, columns)
@@ -119,7 +119,7 @@ def _three_axes(name, weights):
 def _array(weights, of):
     """Weights of any backend, on any device and in any dtype, in float32."""
     if hasattr(weights, "detach"):
-        # Of PyTorch, which has dtypes that NumPy has not.
+        # From PyTorch, which has dtypes that NumPy lacks.
         weights = weights.detach().cpu().float()
     try:
         return np.asarray(weights).astype("float32")
@@ -164,10 +164,10 @@ def _shown(words):
 
 
 def visible(word):
-    r"""A word with all that a reader would not see made visible.
+    r"""A word with invisible characters marked.
 
-    Spaces at an end become ␣, line breaks ↵, other control characters, directions of writing and
-    half surrogates their code, `\u202e`; an empty word becomes ∅.
+    Spaces at an end become ␣, line breaks ↵, other control characters, directional marks and
+    lone surrogates their code, `\u202e`; an empty word becomes ∅.
 
     >>> visible(" the"), visible(""), visible("a\u202eb")
     ('␣the', '∅', 'a\\u202eb')
@@ -181,7 +181,7 @@ def visible(word):
 def _visible(character):
     if character in _SHOWN and character != " ":
         return _SHOWN[character]
-    # Joiners are letters' business: Persian, Hindi and families of emoji are written with them.
+    # Joiners are kept: Persian, Hindi and emoji sequences need them.
     hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn")
     if hidden and character not in "\u200c\u200d":
         return f"\\u{ord(character):04x}"
