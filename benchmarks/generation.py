@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from benchmarks.attention import in_turns, preamble, surroundings
-from examples.translation_models import Transformer
+from examples.translation.models import Transformer
 from keras_attention import generation
 
 ops = keras.ops

@@ -9,7 +9,12 @@ import pathlib
 
 import keras
 
-from examples import imdb_data, imdb_models, imdb_ngrams, imdb_recipes, imdb_text, imdb_training
+from examples.imdb import data as imdb_data
+from examples.imdb import models as imdb_models
+from examples.imdb import ngrams as imdb_ngrams
+from examples.imdb import recipes as imdb_recipes
+from examples.imdb import text as imdb_text
+from examples.imdb import training as imdb_training
 
 RECIPE = imdb_recipes.RECIPES["best"]
 

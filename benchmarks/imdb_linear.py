@@ -12,7 +12,10 @@ import time
 
 import numpy as np
 
-from examples import imdb_data, imdb_ngrams, imdb_recipes, imdb_text
+from examples.imdb import data as imdb_data
+from examples.imdb import ngrams as imdb_ngrams
+from examples.imdb import recipes as imdb_recipes
+from examples.imdb import text as imdb_text
 
 RECIPE = imdb_recipes.RECIPES["best"]
 

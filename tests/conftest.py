@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 
 # XLA would spend most of the time of a test on machine code that runs once. CI runs some tests with
 # `XLA_FLAGS=`, which is XLA as users have it.
@@ -16,30 +17,26 @@ import pytest
 
 import keras_attention
 
-# Of code that no backend reaches: text, files, constructors, drawings. CI runs these on TensorFlow
-# alone, and the examples themselves on each backend.
+# Folders and files of code that no backend reaches: text, files, constructors, drawings. CI runs
+# these on TensorFlow alone, and the examples themselves on each backend.
 ANY_BACKEND = {
-    "test_api",
-    "test_attention_page",
-    "test_benchmarks_attention",
+    "benchmarks",
+    "docs/test_api",
+    "docs/test_docs",
+    "docs/test_structure",
+    "examples",
     "test_constructors",
-    "test_data_folders",
-    "test_docs",
-    "test_imdb_classification",
-    "test_imdb_linear",
-    "test_imdb_ngrams",
     "test_names",
-    "test_plot",
-    "test_run_directory",
-    "test_square_sequences",
-    "test_structure",
-    "test_translation",
+    "visualization/test_attention_page",
+    "visualization/test_plot",
 }
 
 
 def pytest_collection_modifyitems(items):
+    folder = pathlib.Path(__file__).parent
     for item in items:
-        if item.path.stem in ANY_BACKEND:
+        path = item.path.relative_to(folder).with_suffix("")
+        if ANY_BACKEND & {parent.as_posix() for parent in (path, *path.parents)}:
             item.add_marker("any_backend")
 
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from playwright.sync_api import sync_playwright
 
-from examples import translation_models, translation_text
+from examples.translation import models, text
 from keras_attention.visualization import attention_page, collect_attention, plot_attention
 
 SENTENCE = "A little girl in a red dress is throwing a ball to her dog because it wants to play."
@@ -25,11 +25,11 @@ HERE = Path(__file__).parent
 
 def translated(model, source):
     """START and the most likely tokens after it, before STOP."""
-    tokens = [translation_text.START]
+    tokens = [text.START]
     while len(tokens) < 40:
         logits = model((source, np.array([tokens], "int32")))
         best = int(keras.ops.argmax(logits[0, -1]))
-        if best == translation_text.STOP:
+        if best == text.STOP:
             break
         tokens.append(best)
     return tokens
@@ -38,9 +38,9 @@ def translated(model, source):
 def main():
     """Collects and draws."""
     model = keras.models.load_model(sys.argv[1], compile=False)
-    if not isinstance(model, translation_models.Transformer):
+    if not isinstance(model, models.Transformer):
         raise TypeError(f"Expected a Transformer. Received: {type(model).__name__}")
-    source = [*translation_text.encode(model.tokenizer, [SENTENCE])[0], translation_text.STOP]
+    source = [*text.encode(model.tokenizer, [SENTENCE])[0], text.STOP]
     source = np.array([source], "int32")
     target = np.array([translated(model, source)], "int32")
     words = (

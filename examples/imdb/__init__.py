@@ -1,0 +1,1 @@
+"""Positive and negative movie reviews: `python -m examples.imdb_classification`."""

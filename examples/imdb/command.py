@@ -1,0 +1,186 @@
+"""Is a movie review positive? Trains attention models on IMDB, and labels new texts.
+
+    python -m examples.imdb_classification [--model best|transformer|post] [--data-dir aclImdb] …
+    python -m examples.imdb_classification predict DIR "text" …
+
+It runs on the backend of Keras: KERAS_BACKEND=tensorflow, jax or torch. Without --data-dir the
+reviews come from TensorFlow Datasets, and if they are unavailable, from a small synthetic sample,
+which the program then says. The folder --output gets model.keras, text.npz (the vocabulary),
+figures.json and curves.png. If the program is interrupted, the same command resumes after the last
+finished epoch.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from examples import model_files, startup
+from examples.errors import UsageError
+from examples.imdb import data, recipes
+from examples.run_directory import RunDirectory
+
+# Keras and what imports it are imported where they are needed: they take seconds, and
+# a mistake in the command line should not.
+
+PROGRAM = "examples.imdb_classification"
+MODELS = ("best", "transformer", "post")
+
+
+def main(argv=None):
+    """Runs the program and returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        if argv[:1] == ["predict"]:
+            return predict(_parse_predict(argv[1:]))
+        return train(_parse_train(argv))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "\nInterrupted. The same command goes on after the last finished epoch.",
+            file=sys.stderr,
+        )
+        return 130
+
+
+def train(options):
+    """The program's main job."""
+    name = "post-positions" if options.positions else options.model
+    output = options.output or Path("runs") / f"imdb-{name}"
+    recipe = recipes.RECIPES[name]
+    settings = {"model": name}
+    for key in ("epochs", "batch_size", "max_length", "vocabulary_size"):
+        given = getattr(options, key)
+        settings[key] = getattr(recipe, key) if given is None else given
+    for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
+        settings[key] = getattr(options, key)
+    with RunDirectory(output, PROGRAM) as run:
+        run.check(settings)
+        if run.finished:
+            print(f"The run in {output} is finished already.")
+        else:
+            _import_keras()
+            dataset = data.load(options.data_dir, options.sample)
+            if dataset.warning:
+                _shout(dataset.warning)
+
+            from examples.imdb import training
+
+            training.train(run, name, dataset, settings)
+        print(
+            f"test accuracy {run.figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
+            f"on {recipes.describe_data(run.figures)}\n"
+            f"in {output}: {', '.join(run.files())}"
+        )
+    return 0
+
+
+def predict(options):
+    """What the model of an earlier run says of some texts."""
+    model_files.check_texts(options.texts, "a text")
+    model_files.finished_run(options.directory, PROGRAM)
+    _import_keras()
+
+    from examples.imdb.prediction import Predictor, report
+
+    predictor = Predictor(options.directory, PROGRAM)
+    # An argument that is not UTF-8 reaches Python as surrogates, which cannot be printed.
+    texts = [text.encode("utf-8", "replace").decode("utf-8") for text in options.texts]
+    for prediction in predictor(texts):
+        print(report(prediction))
+    return 0
+
+
+def _import_keras():
+    """Imports Keras on the backend that the user chose."""
+    try:
+        with startup.quiet():
+            import keras  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"{error}. This example needs Keras and a backend: pip install tensorflow, jax or "
+            "torch, and set KERAS_BACKEND to its name."
+        ) from None
+
+
+def _shout(warning):
+    rule = "*" * 80
+    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)
+
+
+def _parse_train(argv):
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", choices=MODELS, default="best", help="default: best")
+    parser.add_argument("--positions", action="store_true", help="for --model post: add positions")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--data-dir", type=Path, metavar="DIR", help="an unpacked aclImdb folder")
+    source.add_argument(
+        "--sample", action="store_true", help="use the synthetic sample, which is not IMDB"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="default: runs/imdb-MODEL[-positions]"
+    )
+    for name in ("epochs", "batch-size", "max-length"):
+        parser.add_argument(
+            f"--{name}", type=_at_least(1), metavar="N", help="default: the model's"
+        )
+    parser.add_argument(
+        "--vocabulary-size",
+        type=_at_least(3),
+        metavar="N",
+        help="words, with padding and unknown; default: the model's",
+    )
+    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
+    parser.add_argument(
+        "--limit", type=_at_least(2), metavar="N", help="train on N reviews and test on N"
+    )
+    parser.add_argument(
+        "--validation",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="measure epochs on so much of the training reviews, and the test set only at the end",
+    )
+    parser.add_argument("--jit", action="store_true", help="compile with XLA")
+    parser.add_argument(
+        "--mixed-precision", action="store_true", help="compute in bfloat16, keep float32 weights"
+    )
+    options = parser.parse_args(argv)
+    if options.positions and options.model != "post":
+        parser.error("--positions is for --model post; the other models have theirs")
+    return options
+
+
+def _parse_predict(argv):
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM} predict",
+        description="Label, probability and most attended words of each text.",
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="the --output of a finished run"
+    )
+    parser.add_argument("texts", nargs="+", metavar="text")
+    return parser.parse_args(argv)
+
+
+def _at_least(minimum):
+    def parse(text):
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum}, received {value}")
+        return value
+
+    parse.__name__ = "integer"
+    return parse
+
+
+def _fraction(text):
+    value = float(text)
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, received {value}")
+    return value

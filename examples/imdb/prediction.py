@@ -1,0 +1,121 @@
+"""What a trained model says of new texts, and which of their words it attended to most."""
+
+import dataclasses
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_attention  # noqa: F401, the saved model is made of its layers
+from examples import model_files
+from examples.errors import UsageError
+from examples.imdb import training
+from examples.imdb.text import UNKNOWN, Encoder, pad, padded_length
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The probability that a text is positive, and (word, weight, known) from most weight to least.
+
+    The weights sum to one. Of a text without any known word a model knows nothing: its probability
+    is None.
+    """
+
+    text: str
+    probability: float | None
+    attended: list
+
+    @property
+    def label(self):
+        if self.probability is None:
+            return None
+        return "positive" if self.probability >= 0.5 else "negative"
+
+
+class Predictor:
+    """The model of a finished run.
+
+    Raises:
+        UsageError: the folder holds no finished run of `program`, or its model cannot be loaded.
+    """
+
+    def __init__(self, folder, program):
+        model_files.finished_run(folder, program)
+        file = Path(folder) / training.MODEL
+        # First the model: a run of an earlier version has only that.
+        classifier = model_files.load(file)
+        self._encoder = Encoder.load(Path(folder) / training.ENCODER)
+        try:
+            self._classifier = with_weights(classifier)
+        except (ValueError, AttributeError) as error:
+            raise UsageError(f"{file} is not a model of this program: {error}") from None
+
+    def __call__(self, texts):
+        """A `Prediction` for each text."""
+        return [self._predict(text) for text in texts]
+
+    def _predict(self, text):
+        words = self._encoder.tokens(text)
+        known = self._encoder.numbers(words) != UNKNOWN
+        if not known.any():
+            return Prediction(text, None, [(word, 0.0, False) for word in words])
+        row = self._encoder(text)
+        # The lengths that training has had, so that there are few programs to compile.
+        length = padded_length(len(row), self._encoder.max_length)
+        probability, scores = self._classifier.predict_on_batch(pad([row], length))
+        totals = {}
+        for word, weight in zip(words, place_weights(scores)[0], strict=False):
+            totals[word] = totals.get(word, 0.0) + float(weight)
+        is_known = dict(zip(words, known.tolist(), strict=True))
+        ranking = sorted(totals, key=totals.get, reverse=True)
+        return Prediction(
+            text,
+            float(probability[0, 0]),
+            [(word, totals[word], is_known[word]) for word in ranking],
+        )
+
+
+def with_weights(classifier):
+    """From numbers to the probability and the scores (B, H, T, S) of the attention layer."""
+    attention = []
+
+    def call(layer, *args, **kwargs):
+        if layer.name != "attention":
+            return layer(*args, **kwargs)
+        output, scores = layer(*args, return_attention_scores=True, **kwargs)
+        # The scores as they are: an operation here could take the name of one in the loaded model.
+        attention.append(scores)
+        return output
+
+    copy = keras.models.clone_model(classifier, call_function=call)
+    copy.set_weights(classifier.get_weights())
+    if not attention:
+        raise ValueError('it has no layer named "attention"')
+    return keras.Model(copy.input, [copy.output, *attention])
+
+
+def place_weights(scores):
+    """How much each place was attended to, (B, S): the share of all heads and queries together."""
+    # Queries that are padding have weights of 0.
+    weights = np.asarray(scores, "float32").sum(axis=(1, 2))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def report(prediction, count=8):
+    """The prediction in two lines, whose percentages sum to 100."""
+    excerpt = " ".join(prediction.text.split())
+    excerpt = excerpt if len(excerpt) <= 60 else excerpt[:59] + "…"
+    if prediction.label is None:
+        reason = "the model knows none of its words" if prediction.attended else "it has no words"
+        return f'no label  "{excerpt}"\n    {reason}'
+    words = [
+        f"{word}{'' if known else ' (unknown)'} {weight:.1%}"
+        for word, weight, known in prediction.attended[:count]
+    ]
+    others = [weight for _, weight, _ in prediction.attended[count:]]
+    if others:
+        words.append(f"{len(others)} other{'s' if len(others) > 1 else ''} {sum(others):.1%}")
+    return (
+        f'{prediction.label} {prediction.probability:.3f}  "{excerpt}"\n'
+        f"    attended most: {', '.join(words)}"
+    )

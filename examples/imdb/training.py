@@ -1,0 +1,207 @@
+"""Training that can be interrupted at any moment, and what it leaves behind."""
+
+import os
+import platform
+import sys
+import time
+
+import keras
+import numpy as np
+
+import keras_attention
+from examples.imdb import models, ngrams, recipes
+from examples.imdb.text import Encoder, pad, padded_length
+
+MODEL = "model.keras"
+ENCODER = "text.npz"
+CURVES = "curves.png"
+
+
+def train(run, name, dataset, settings):
+    """Trains the model `name`, or resumes it, and returns the figures.
+
+    After each epoch the model is measured on the test reviews, as the post does, or with
+    `validation` on training reviews held out for it. Nothing is chosen by either: the epochs are as
+    many as were asked for, and the model that is kept is the last.
+
+    Args:
+        run: the `RunDirectory` to write to.
+        name: the recipe's.
+        dataset: the `data.Dataset`.
+        settings: the options of the command line that the figures depend on.
+    """
+    recipe = recipes.RECIPES[name]
+    train_set, test_set = (
+        reviews.limited(settings["limit"], settings["seed"])
+        for reviews in (dataset.train, dataset.test)
+    )
+    measured_on, measured = "test", test_set
+    if settings["validation"]:
+        train_set, measured = train_set.split(settings["validation"], settings["seed"])
+        measured_on = "validation"
+    run.begin(
+        {**settings, "data": [train_set.checksum(), test_set.checksum()]},
+        dataset=dataset.source,
+        full_imdb=dataset.is_full_imdb and not settings["limit"] and not settings["validation"],
+        sizes={
+            "train": len(train_set),
+            measured_on: len(measured),
+            "test": len(test_set),
+            "train_available": len(dataset.train),
+            "test_available": len(dataset.test),
+        },
+        versions=_versions(),
+        machine={"cores": os.cpu_count(), "architecture": platform.machine()},
+    )
+    keras.utils.set_random_seed(settings["seed"])
+    if settings["mixed_precision"]:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    print("Counting words …", flush=True)
+    encoder = Encoder.learn(
+        train_set.texts, recipe, settings["vocabulary_size"], settings["max_length"]
+    )
+    train_rows = [encoder(text) for text in train_set.texts]
+    measured_rows = [encoder(text) for text in measured.texts]
+    classifier = run.load_checkpoint(keras.models.load_model)
+    if classifier is None:
+        ratios = None
+        if recipe.ngrams:
+            ratios = ngrams.log_ratios(train_rows, train_set.labels, encoder.size)
+        classifier = models.build(recipe, encoder.size, ratios)
+        steps = settings["epochs"] * -(-len(train_rows) // settings["batch_size"])
+        compile_classifier(classifier, models.optimizer(recipe, steps), settings["jit"])
+    else:
+        print(f"Resuming after epoch {len(run.epochs)}.")
+    for epoch in range(len(run.epochs), settings["epochs"]):
+        figures = train_epoch(classifier, train_rows, train_set.labels, encoder, epoch, settings)
+        figures |= measure(classifier, measured_rows, measured.labels, encoder, measured_on)
+        run.finish_epoch(classifier, figures)
+        print(_line(figures, measured_on), flush=True)
+    return _finish(run, encoder, classifier, test_set)
+
+
+def compile_classifier(classifier, optimizer, jit=False):
+    """Readies the model for training; JAX always compiles its steps."""
+    jit = jit or keras.backend.backend() == "jax"
+    classifier.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
+
+
+def train_epoch(classifier, rows, labels, encoder, epoch, settings):
+    """Trains the classifier once on each of the reviews."""
+    # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
+    seeds = (settings["seed"], epoch)
+    rng = np.random.default_rng(seeds)
+    # On PyTorch, dropout draws from PyTorch's global generator.
+    keras.utils.set_random_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0] >> 1))
+    for variable in classifier.variables:
+        if variable.name == "seed_generator_state":
+            variable.assign(rng.integers(2**31, size=variable.shape))
+    start, processor_start = time.perf_counter(), time.process_time()
+    totals = np.zeros(2)
+    # `fit` takes the shapes of batches from the first two, and here they differ.
+    for indices in batches(rows, settings["batch_size"], rng):
+        classifier.reset_metrics()
+        said = classifier.train_on_batch(
+            _padded(rows, indices, encoder), labels[indices, None], return_dict=True
+        )
+        totals += len(indices) * np.array([said["loss"], said["accuracy"]], "float64")
+    loss, accuracy = (totals / len(rows)).tolist()
+    return {
+        "epoch": epoch + 1,
+        "seconds": round(time.perf_counter() - start, 2),
+        "processor_seconds": round(time.process_time() - processor_start, 2),
+        "train_loss": loss,
+        "train_accuracy": accuracy,
+    }
+
+
+def batches(rows, size, rng, pool=50):
+    """The indices of batches: at random, but each of reviews of about the same length."""
+    # `pool` batches are drawn, and their reviews sorted: with them goes most of the padding.
+    lengths = np.array([len(row) for row in rows])
+    order = rng.permutation(len(rows))
+    batches = []
+    for start in range(0, len(order), pool * size):
+        drawn = order[start : start + pool * size]
+        drawn = drawn[np.argsort(lengths[drawn], kind="stable")]
+        batches += [drawn[i : i + size] for i in range(0, len(drawn), size)]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _padded(rows, indices, encoder):
+    chosen = [rows[i] for i in indices]
+    return pad(chosen, padded_length(max(map(len, chosen)), encoder.max_length))
+
+
+def probabilities(classifier, rows, encoder, size=256):
+    """What the classifier gives for rows of numbers, (n,)."""
+    order = np.argsort([len(row) for row in rows], kind="stable")
+    said = np.empty(len(rows))
+    for start in range(0, len(order), size):
+        indices = order[start : start + size]
+        said[indices] = classifier.predict_on_batch(_padded(rows, indices, encoder))[:, 0]
+    return said
+
+
+def measure(classifier, rows, labels, encoder, name):
+    """Loss and accuracy on some reviews."""
+    said = probabilities(classifier, rows, encoder)
+    right = np.clip(np.where(labels == 1, said, 1 - said), 1e-7, 1)
+    return {
+        f"{name}_loss": float(-np.mean(np.log(right))),
+        f"{name}_accuracy": float(np.mean((said > 0.5) == (labels == 1))),
+    }
+
+
+def _line(figures, measured_on):
+    return (
+        f"epoch {figures['epoch']}: train accuracy {figures['train_accuracy']:.4f}, "
+        f"{measured_on} accuracy {figures[f'{measured_on}_accuracy']:.4f}, "
+        f"{figures['seconds']:.1f} s"
+    )
+
+
+def _finish(run, encoder, classifier, test_set):
+    """Writes what the run is for: the model, what it reads texts with, the curves, last figures."""
+    run.write(MODEL, lambda path: classifier.save(path, include_optimizer=False))
+    run.write(ENCODER, encoder.save)
+    test = {name: run.epochs[-1].get(name) for name in ("test_loss", "test_accuracy")}
+    if None in test.values():
+        rows = [encoder(text) for text in test_set.texts]
+        test = measure(classifier, rows, test_set.labels, encoder, "test")
+    try:
+        run.write(CURVES, lambda path: _plot(run.figures, path))
+    except ImportError as error:
+        print(f"No {CURVES}: {error} (pip install matplotlib)", file=sys.stderr)
+    run.finish(**test)
+    return run.figures
+
+
+def _plot(figures, path):
+    """The curves of loss and accuracy over the epochs, as a picture."""
+    from matplotlib.figure import Figure
+
+    epochs = figures["epochs"]
+    numbers = [epoch["epoch"] for epoch in epochs]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure.suptitle(f"{figures['settings']['model']}: {recipes.describe_data(figures)}")
+    for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+        for name in ("train", "validation", "test"):
+            if f"{name}_{quantity}" in epochs[0]:
+                values = [epoch[f"{name}_{quantity}"] for epoch in epochs]
+                axes.plot(numbers, values, marker="o", label=name)
+        axes.set(xlabel="epoch", title=quantity, xticks=numbers)
+        axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _versions():
+    backend = keras.backend.backend()
+    return {
+        "python": platform.python_version(),
+        "keras": keras.__version__,
+        "backend": backend,
+        backend: sys.modules[backend].__version__,
+        "numpy": np.__version__,
+        "keras_attention": keras_attention.__version__,
+    }

@@ -1,0 +1,1 @@
+"""What attention adds on noisy squares: `python -m examples.square_sequences`."""

@@ -1,0 +1,142 @@
+"""The documentation: every public name has an example and a place; pictures are what is drawn."""
+
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_attention
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("**/*.md"))]
+FENCES = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
+LINKS = re.compile(r"\]\(\s*([^)\s#]*)#?([^)\s]*)\)")
+PLACES = re.compile(r"^::: keras_attention\.([\w.]+)$", re.MULTILINE)
+
+
+def public_names():
+    """Every public class and function, by its name after the package's."""
+    found = {}
+    for name in keras_attention.__all__:
+        thing = getattr(keras_attention, name)
+        if inspect.ismodule(thing):
+            found |= {f"{name}.{other}": getattr(thing, other) for other in thing.__all__}
+        else:
+            found[name] = thing
+    return {name: thing for name, thing in found.items() if callable(thing)}
+
+
+def places():
+    """Every name that a page of the API shows."""
+    pages = (page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("api/*.md")))
+    return [name for page in pages for name in PLACES.findall(page)]
+
+
+def test_the_names_are_found():
+    assert {"Attention", "patterns.Causal", "ops.attend"} <= set(public_names())
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_has_an_example(name):
+    assert ">>> " in inspect.getdoc(public_names()[name])
+
+
+def test_every_public_name_has_one_place_in_the_reference():
+    assert sorted(places()) == sorted(public_names())
+
+
+def anchors(page):
+    """The names of a page's headings, as a repository's pages and MkDocs make them."""
+    text = FENCES.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# MkDocs checks the pages of the site; this, those outside of it, and that all can be read without.
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page):
+    for link, anchor in LINKS.findall(FENCES.sub("", page.read_text(encoding="utf-8"))):
+        if link.startswith(("https://", "http://")):
+            continue
+        target = (page.parent / link).resolve() if link else page
+        assert target.is_file(), link
+        if anchor and not anchor.startswith("keras_attention."):
+            assert anchor in anchors(target), f"{link}#{anchor}"
+
+
+def drawing():
+    """The module docs/pictures/patterns.py."""
+    path = DOCS / "pictures" / "patterns.py"
+    spec = importlib.util.spec_from_file_location("drawing_of_patterns", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def seen_in(svg, drawing):
+    """Booleans (T, S): which cells of a picture are blue."""
+    outlines = re.search(rf'fill="{drawing.SEEN}" d="([^"]*)"', svg)[1]
+    seen = np.zeros((drawing.LENGTH, drawing.LENGTH), bool)
+    for key, query in re.findall(r"M(\d+) (\d+)h", outlines):
+        seen[int(query) // drawing.STEP, int(key) // drawing.STEP] = True
+    return seen
+
+
+def test_the_pictures_of_patterns_are_what_patterns_answer():
+    draw = drawing()
+    pictures = {path.stem.removeprefix("pattern_") for path in DOCS.glob("pictures/pattern_*.svg")}
+    assert pictures == set(draw.SHOWN)
+    for name, pattern in draw.SHOWN.items():
+        svg = (DOCS / "pictures" / f"pattern_{name}.svg").read_text(encoding="utf-8")
+        np.testing.assert_array_equal(seen_in(svg, draw), draw.answers(pattern), err_msg=name)
+
+
+def test_every_built_in_pattern_is_drawn():
+    drawn = {type(pattern).__name__ for pattern in drawing().SHOWN.values()}
+    patterns = keras_attention.patterns
+    built_in = {
+        name
+        for name in patterns.__all__
+        if inspect.isclass(cls := getattr(patterns, name))
+        and issubclass(cls, patterns.Pattern)
+        and cls is not patterns.Pattern
+    }
+    assert drawn == built_in
+
+
+BROWSER = os.environ.get("KERAS_ATTENTION_BROWSER") == "1"
+# The page and the tables that are wider than they may be. On a phone, tables that compare many
+# things may scroll; those of mechanisms and the page itself may not.
+TOO_WIDE = """() => [document.documentElement,
+        ...document.querySelectorAll(
+            innerWidth > 1000 ? "table" : ".mechanisms table, .packages table")]
+    .filter((element) => element.scrollWidth > element.clientWidth + 1
+        || element.getBoundingClientRect().right > innerWidth + 1)
+    .map((element) => element.innerText.slice(0, 60))"""
+
+
+@pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, if asked to")
+def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    pytest.importorskip("mkdocs")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    pages = [page.relative_to(DOCS).with_suffix(".html") for page in sorted(DOCS.glob("**/*.md"))]
+    found = {}
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+        for width in (1280, 390):
+            view = browser.new_page(viewport={"width": width, "height": 900})
+            for page in pages:
+                view.goto((tmp_path / page).as_uri())
+                if wide := view.evaluate(TOO_WIDE):
+                    found[width, str(page)] = wide
+        browser.close()
+    assert not found

@@ -1,0 +1,219 @@
+"""The example program `examples.square_sequences`, from its squares to its files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from examples.squares import command as square_sequences
+from examples.squares import training as square_training
+from examples.squares.data import by_rule, squares
+from examples.squares.models import Forecaster
+
+ROOT = Path(__file__).parents[2]
+FILES = {
+    "alignments.png",
+    "figures.json",
+    "squares.png",
+    "with_attention.keras",
+    "without_attention.keras",
+}
+
+
+def main(*arguments):
+    return square_sequences.main([str(argument) for argument in arguments])
+
+
+def figures(output):
+    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "squares"
+    assert main("--small", "--output", output) == 0
+    return output
+
+
+# Data
+
+
+def test_squares_are_squares():
+    corners = squares(500, np.random.default_rng(0), noise=0.0).astype("float64")
+    sides = np.roll(corners, -1, axis=1) - corners
+    lengths = np.linalg.norm(sides, axis=-1)
+    np.testing.assert_allclose(lengths, lengths[:, :1].repeat(4, 1), rtol=1e-5)
+    turns = np.roll(sides, -1, axis=1)
+    np.testing.assert_allclose((sides * turns).sum(-1), 0, atol=1e-5)
+    ways = np.sign(sides[..., 0] * turns[..., 1] - sides[..., 1] * turns[..., 0])
+    assert (ways == ways[:, :1]).all()
+    assert 200 < (ways[:, 0] > 0).sum() < 300
+    # Sizes, places and angles differ.
+    assert lengths.std() > 0.05 and corners.mean(1).std() > 0.1
+    angles = np.arctan2(sides[:, 0, 1], sides[:, 0, 0])
+    assert np.histogram(angles, 4, (-np.pi, np.pi))[0].min() > 80
+
+
+def test_noise_is_as_large_as_was_asked_for():
+    plain, noisy = (squares(2000, np.random.default_rng(0), noise) for noise in (0.0, 0.1))
+    assert (noisy - plain).std() == pytest.approx(0.1, rel=0.05)
+
+
+def test_two_corners_say_where_the_others_are():
+    corners = squares(2000, np.random.default_rng(0), noise=0.0)
+    wrong = np.abs(by_rule(corners[:, :2]) - corners[:, 2:]).max((1, 2)) > 1e-4
+    assert wrong.mean() < 0.005
+
+
+# Teacher forcing
+
+
+def settings(**changed):
+    return {"train": 64, "epochs": 10, "noise": 0.05, "teacher_forcing": 0.5, **changed}
+
+
+def test_teacher_forcing_changes_the_coins_and_nothing_else():
+    corners, coins = square_training.training_inputs(settings(), seed=1)
+    assert set(np.unique(coins)) == {0.0, 1.0} and abs(coins.mean() - 0.5) < 0.1
+    for probability in (0.0, 1.0):
+        others, always = square_training.training_inputs(
+            settings(teacher_forcing=probability), seed=1
+        )
+        assert (always == probability).all()
+        np.testing.assert_array_equal(others, corners)
+    assert not np.array_equal(corners[:64], corners[64:128])
+    np.testing.assert_array_equal(np.sort(corners[:64], 0), np.sort(corners[64:128], 0))
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_a_coin_decides_what_the_decoder_reads(attention):
+    forecaster = Forecaster(4, attention)
+    corners = squares(6, np.random.default_rng(0))
+    first, last = corners[:, :2], corners[:, 2:]
+    coins = np.array([1, 0] * 3, "float32")[:, None, None]
+    moved = last + 1
+    before, after = (numpy(forecaster.training([first, x, coins])) for x in (last, moved))
+    # The first corner is said before any is read, the second after reading the true one or not.
+    np.testing.assert_allclose(before[:, 0], after[:, 0], rtol=1e-6)
+    changed = np.abs(before[:, 1] - after[:, 1]).max(-1) > 1e-4
+    np.testing.assert_array_equal(changed, coins[:, 0, 0] > 0)
+    alone = numpy(forecaster.inference(first)["corners"])
+    np.testing.assert_allclose(alone[1::2], before[1::2], rtol=1e-5, atol=1e-6)
+
+
+# The run
+
+
+def test_files_and_figures(finished, capsys):
+    assert {path.name for path in finished.iterdir()} == FILES
+    said = figures(finished)
+    assert said["finished"] and said["settings"]["teacher_forcing"] == 0.5
+    for kind in ("without_attention", "with_attention"):
+        losses = said["test_losses"][kind]
+        assert len(losses) == 2 and np.isfinite(losses).all() and losses[0] != losses[1]
+        assert said["means"][kind] == pytest.approx(np.mean(losses))
+        assert said["standard_deviations"][kind] == pytest.approx(np.std(losses, ddof=1))
+    np.testing.assert_allclose(np.sum(said["mean_alignments"], -1), 1, rtol=1e-4)
+    assert main("--small", "--output", finished) == 0
+    assert "finished already" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_saved_models_need_nothing_but_the_package(finished):
+    program = (
+        "import json, sys, keras, keras_attention, numpy\n"
+        "first = numpy.load(sys.argv[1])\n"
+        "for path in sys.argv[2:]:\n"
+        "    said = keras.models.load_model(path)(first)\n"
+        "    said = {k: keras.ops.convert_to_numpy(v).tolist() for k, v in said.items()}\n"
+        "    print(json.dumps(said))\n"
+        "print([name for name in sys.modules if name.startswith('examples')])\n"
+    )
+    first = squares(3, np.random.default_rng(0))[:, :2]
+    np.save(finished.parent / "first.npy", first)
+    models = [finished / f"{kind}.keras" for kind in square_training.KINDS]
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(finished.parent / "first.npy"), *map(str, models)],
+        cwd=finished.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    *said, imported = done.stdout.strip().splitlines()[-3:]
+    assert imported == "[]"
+    for path, line in zip(models, map(json.loads, said), strict=True):
+        expected = keras.models.load_model(path)(first)
+        assert set(line) == set(expected)
+        for name, values in line.items():
+            np.testing.assert_allclose(values, numpy(expected[name]), rtol=1e-5, atol=1e-6)
+    alignments = json.loads(said[1])["alignments"]
+    assert np.shape(alignments) == (3, 1, 2, 2)
+
+
+def test_a_seed_gives_the_same_again():
+    given = settings(hidden=4)
+    test = squares(8, np.random.default_rng(1))[:, :2]
+    trainer, said = square_training.Trainer(4, True), []
+    for seed in (0, 1, 0):
+        trainer.start(seed)
+        trainer.fit(*square_training.training_inputs(given, seed))
+        said.append(numpy(trainer.forecaster.inference(test)["corners"]))
+    np.testing.assert_allclose(said[2], said[0], rtol=1e-4, atol=1e-5)
+    assert np.abs(said[1] - said[0]).max() > 1e-3
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--seeds", "0"], ["--teacher-forcing", "1.5"], ["--noise", "1"], ["--epochs", "two"]],
+    ids=" ".join,
+)
+def test_wrong_command_line(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(*arguments)
+    assert exit_.value.code == 2 and "usage: " in capsys.readouterr().err
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert main("--small", "--output", tmp_path) == 2
+    assert "is not a run of examples.square_sequences" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_small_shrinks_what_was_not_given():
+    options = square_sequences._parse(["--small", "--epochs", "3"])
+    assert (options.epochs, options.seeds, options.hidden) == (3, 2, 8)
+    options = square_sequences._parse([])
+    assert (options.epochs, options.seeds, options.teacher_forcing) == (50, 5, 0.5)
+
+
+@pytest.mark.parametrize("extra", [1, 4])
+def test_padding_of_the_memory_changes_nothing_and_gets_no_weight(extra):
+    keras.utils.set_random_seed(0)
+    model = Forecaster(8, attention=True)
+    first = squares(3, np.random.default_rng(0))[:, :2]
+    memory, state = model.encoder(first)
+    padding = np.full((3, extra, 8), 7.0, "float32")
+    padded = keras.ops.concatenate([memory, padding], axis=1)
+    mask = np.arange(2 + extra) < np.array([[2], [2], [2]])
+    said = []
+    for inputs in ((memory, [state]), (padded, [state], mask)):
+        states = model.cell.initial_state(*inputs)
+        output, *_ = model.decoder(first[:, -1:], initial_state=states)
+        output, alignment = model.cell.split(output)
+        said.append((numpy(model.head(output)), numpy(alignment)))
+    (corner, weights), (padded_corner, padded_weights) = said
+    np.testing.assert_allclose(padded_corner, corner, atol=1e-6)
+    np.testing.assert_allclose(padded_weights[..., :2], weights, atol=1e-6)
+    assert padded_weights.shape[-1] == 2 + extra and (padded_weights[..., 2:] == 0).all()
