@@ -35,7 +35,7 @@ ANY_BACKEND = {
 def pytest_collection_modifyitems(items):
     folder = pathlib.Path(__file__).parent
     for item in items:
-        path = item.path.relative_to(folder).with_suffix("")
+        path = pathlib.Path(os.path.relpath(item.path, folder)).with_suffix("")
         if ANY_BACKEND & {parent.as_posix() for parent in (path, *path.parents)}:
             item.add_marker("any_backend")
 
