@@ -1,0 +1,162 @@
+"""What `examples.imdb_classification predict` says of texts."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from examples.imdb import command as imdb_classification
+from examples.imdb import prediction as imdb_prediction
+from examples.imdb import recipes as imdb_recipes
+from examples.imdb import text as imdb_text
+from tests.examples.imdb.runs import (
+    ROOT,
+    TEXTS,
+    foreign_figures,
+    main,
+    saved,
+    small_model,
+    unfinished,
+)
+
+
+def test_predict(finished, capsys):
+    not_utf_8 = b"Am\xe9lie dull".decode("utf-8", "surrogateescape")
+    texts = ["The plot was superb, zyxxy.", "dull " * 20_000, not_utf_8, "", "?!", "zyxxy xyzzy"]
+    assert main("predict", finished, *texts) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * len(texts)
+    for line in lines[:6:2]:
+        label, probability = line.split()[:2]
+        assert label == ("positive" if float(probability) >= 0.5 else "negative")
+    assert "zyxxy (unknown) " in lines[1] and "superb " in lines[1]
+    assert lines[3].strip() == "attended most: dull 100.0%"
+    assert all(line.startswith("no label ") for line in lines[6::2])
+    assert [line.strip() for line in lines[7::2]] == [
+        "it has no words", "it has no words", "the model knows none of its words",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", imdb_recipes.RECIPES)
+def test_percentages_sum_to_100(name):
+    model, encode = small_model(name)
+    predictor = object.__new__(imdb_prediction.Predictor)
+    predictor._encoder = encode
+    predictor._classifier = imdb_prediction.with_weights(model)
+    for prediction in predictor([*TEXTS, "the superb plot was not all dull at " * 30 + "zyxxy"]):
+        assert sum(weight for _, weight, _ in prediction.attended) == pytest.approx(1, abs=1e-5)
+        shown = imdb_prediction.report(prediction).partition("attended most: ")[2]
+        percentages = [float(part.split()[-1].rstrip("%")) for part in shown.split("%, ")]
+        assert sum(percentages) == pytest.approx(100, abs=0.5)
+
+
+def test_attended_words_have_the_weights_of_the_layer(finished):
+    predictor = imdb_prediction.Predictor(finished, imdb_classification.PROGRAM)
+    text = "The plot was superb and the plot was honest, nobody could call the villain dull, superb"
+    (prediction,) = predictor([text])
+    classifier, encode = saved(finished)
+    ids = encode(text)[None]
+    assert prediction.probability == pytest.approx(
+        float(classifier.predict_on_batch(ids)[0, 0]), abs=1e-6
+    )
+    # The last 12 of 16 words fill the model's input.
+    kept = imdb_text.tokens(text)[-12:]
+    assert {word for word, _, _ in prediction.attended} == set(kept)
+    weights = [weight for _, weight, _ in prediction.attended]
+    assert sum(weights) == pytest.approx(1.0, abs=1e-5) and weights == sorted(weights)[::-1]
+
+    x = classifier.get_layer("embedding")(ids)
+    _, scores = classifier.get_layer("attention")([x, x, x], return_attention_scores=True)
+    per_place = keras.ops.convert_to_numpy(scores)[0].mean(axis=(0, 1))
+    for word, weight, _ in prediction.attended:
+        places = [place for place, other in enumerate(kept) if other == word]
+        assert weight == pytest.approx(per_place[places].sum(), rel=1e-4)
+
+
+def other_model(path):
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]).save(path / "model.keras")
+
+
+def cut_model(path):
+    file = path / "model.keras"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def zeroed_model(path):
+    file = path / "model.keras"
+    file.write_bytes(bytes(len(file.read_bytes())))
+
+
+def no_model(path):
+    (path / "model.keras").unlink()
+
+
+def no_words(path):
+    (path / "text.npz").unlink()
+
+
+def cut_words(path):
+    file = path / "text.npz"
+    file.write_bytes(file.read_bytes()[:-300])
+
+
+def zeroed_words(path):
+    file = path / "text.npz"
+    file.write_bytes(bytes(len(file.read_bytes())))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (other_model, "is not a model of this program"),
+        (cut_model, "is cut short"),
+        (zeroed_model, "holds zeros"),
+        (no_model, "cannot be read"),
+        (no_words, "text.npz is missing. A run has it beside its model since version 0.2"),
+        (cut_words, "text.npz is damaged"),
+        (zeroed_words, "text.npz is damaged"),
+        (unfinished, "is not finished"),
+        (foreign_figures, "is of another program"),
+        (shutil.rmtree, "cannot be read"),
+    ],
+)
+def test_predict_without_a_usable_model(finished, tmp_path, capsys, damage, message):
+    output = tmp_path / "run"
+    if damage is not foreign_figures:
+        shutil.copytree(finished, output)
+    damage(output)
+    assert main("predict", output, "Superb.") == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_files_and_folders_in_the_wrong_places(finished, capsys):
+    assert main("predict", finished / "model.keras", "Superb.") == 2
+    assert f"Give the folder that it is in: {finished}" in capsys.readouterr().err
+    assert main("predict", finished, finished) == 2
+    assert "is a folder, and was given as a text" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_predict_prints_nothing_but_the_answer(finished):
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.imdb_classification", "predict", finished, "Superb."],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == 2 and done.stderr == ""
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("examples/imdb/[!_]*.py")), ids=lambda f: f.stem)
+def test_nothing_imports_a_backend(file):
+    imported = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    assert not imported & {"tensorflow", "jax", "torch"}
