@@ -1,0 +1,188 @@
+"""`generation.compiled`, and generation by layers."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import AttentionCell, generation
+from tests.generation.toy import numpy, ops, padded
+
+
+class Decoder(keras.Model):
+    """A GRU over an embedding, that also adds a memory."""
+
+    def __init__(self, vocabulary=5, units=6):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(vocabulary, units, embeddings_initializer="normal")
+        self.cell = keras.layers.GRUCell(units)
+        self.head = keras.layers.Dense(
+            vocabulary, kernel_initializer=keras.initializers.Orthogonal(3)
+        )
+        self.units = units
+
+    def call(self, tokens, state, memory):
+        output, (state,) = self.cell(self.embedding(tokens) * 30 + memory, [state])
+        return self.head(output), state
+
+
+def decoder():
+    model = Decoder()
+    state = np.zeros((2, model.units), "float32")
+    model(np.zeros(2, "int32"), state, state)
+    return model, state, np.random.default_rng(12).normal(size=state.shape).astype("float32")
+
+
+def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
+    model, state, memory = decoder()
+    calls = []
+
+    def step(tokens, cache, memory):
+        calls.append(1)
+        logits, new = model(tokens, cache[0], memory)
+        return logits, [new]
+
+    def write(tokens, state, memory):
+        return generation.greedy(step, tokens, [state], memory, max_tokens=6)
+
+    program = generation.compiled(write, model)
+    arrays = (np.array([1, 2], "int32"), state, memory)
+
+    def by_hand():
+        tokens, now, found = arrays[0], state, []
+        for _ in range(6):
+            logits, now = model(tokens, now, memory)
+            tokens = np.argmax(numpy(logits), axis=-1)
+            found.append(tokens)
+        return np.stack(found, axis=1)
+
+    before = numpy(program(*arrays).tokens)
+    np.testing.assert_array_equal(before, by_hand())
+    traced = len(calls)
+    model.set_weights([3 * np.random.default_rng(1).normal(size=w.shape) for w in model.weights])
+    after = program(*arrays)
+    np.testing.assert_array_equal(numpy(after.tokens), by_hand())
+    assert (before != numpy(after.tokens)).any()
+    if keras.config.backend() == "torch":
+        assert not after.log_probabilities.requires_grad
+    else:
+        assert len(calls) == traced
+    # Other shapes are another program, of the same variables.
+    one = program(*(array[:1] for array in arrays))
+    np.testing.assert_array_equal(numpy(one.tokens), numpy(after.tokens)[:1])
+
+
+@pytest.mark.slow
+def test_beams_of_a_decoder_are_the_hypotheses_of_whole_passes():
+    """The states that beams were given are those of their own prefixes."""
+    model, state, memory = decoder()
+
+    def step(tokens, cache, memory):
+        return model(tokens, cache, memory)
+
+    def write(tokens, state, memory):
+        return generation.beam_search(
+            step,
+            tokens,
+            state,
+            memory,
+            num_beams=125,
+            num_return=3,
+            max_tokens=3,
+            stop_tokens=(0,),
+        )
+
+    first = np.array([1, 2], "int32")
+    found = generation.compiled(write, model)(first, state, memory)
+    scores = numpy(found.scores)
+    for row in range(2):
+        expected = []
+        prefixes = np.array(list(itertools.product(range(5), repeat=3)), "int32")
+        count = len(prefixes)
+        inputs = np.concatenate([np.full((count, 1), first[row]), prefixes[:, :2]], axis=1)
+        now, gains = np.zeros((count, model.units), "float32"), []
+        for t in range(3):
+            logits, now = model(inputs[:, t], now, np.repeat(memory[row : row + 1], count, 0))
+            chances = numpy(ops.log_softmax(logits))
+            gains.append(chances[np.arange(count), prefixes[:, t]])
+        seen = {}
+        for tokens, gain in zip(prefixes.tolist(), np.array(gains).T, strict=True):
+            length = tokens.index(0) + 1 if 0 in tokens else 3
+            seen[tuple(tokens[:length])] = gain[:length].sum() / ((5 + length) / 6) ** 0.6
+        expected = sorted(seen.items(), key=lambda item: -item[1])
+        np.testing.assert_allclose(scores[row], [e[1] for e in expected[:3]], rtol=1e-4)
+        best = padded(expected[0][0], 3, 0)
+        np.testing.assert_array_equal(numpy(found.tokens)[row, 0], best)
+
+
+@pytest.mark.slow
+def test_an_attention_cell_generates():
+    memory = np.random.default_rng(13).normal(size=(2, 4, 6)).astype("float32")
+    cell = AttentionCell(keras.layers.LSTMCell(6), "general", mode="luong", attention_dim=6)
+    table = np.random.default_rng(14).normal(size=(7, 6)).astype("float32")
+    x = table[None, :2].repeat(2, axis=0)
+    rnn = keras.layers.RNN(cell, return_sequences=True)
+    rnn(x, initial_state=cell.initial_state(memory))
+    head = keras.layers.Dense(7, kernel_initializer=keras.initializers.Orthogonal(2))
+    head.build((None, 6))
+    model = keras.Sequential([rnn])
+    model.built = True
+
+    def write(tokens, memory):
+        def step(tokens, states):
+            output, states = cell(ops.take(table, tokens, axis=0), states)
+            return head(output), states
+
+        return generation.greedy(step, tokens, cell.start(memory), max_tokens=5)
+
+    found = numpy(generation.compiled(write, model)(np.array([1, 2], "int32"), memory).tokens)
+    # The whole pass over what was written gives each token again.
+    before = np.concatenate([[[1], [2]], found[:, :-1]], axis=1)
+    outputs = rnn(table[before], initial_state=cell.initial_state(memory))
+    np.testing.assert_array_equal(np.argmax(numpy(head(outputs)), axis=-1), found)
+
+
+# `compiled`
+
+
+def test_seeds_go_on_between_calls_of_a_compiled_function():
+    dropout = keras.layers.Dropout(0.5, seed=1)
+    dropout.build((2, 8))
+    generator = keras.random.SeedGenerator(2)  # of no layer
+    calls = []
+
+    def function(x):
+        calls.append(1)
+        drawn = keras.random.uniform((2, 8), seed=generator)
+        return {"dropped": dropout(x, training=True), "drawn": (drawn,)}
+
+    program = generation.compiled(function, dropout)
+    x = np.ones((2, 8), "float32")
+    found = [numpy(program(x)) for _ in range(3)]
+    for one, other in itertools.combinations(found, 2):
+        assert (one["dropped"] != other["dropped"]).any()
+        assert (one["drawn"][0] != other["drawn"][0]).any()
+    generator.state.assign(keras.random.SeedGenerator(2).state)
+    again = numpy(program(x))
+    np.testing.assert_array_equal(again["drawn"][0], found[0]["drawn"][0])
+    assert len(calls) <= 2 or keras.config.backend() == "torch"
+
+
+def test_variables_of_other_layers_do_not_go_stale():
+    first, second = keras.layers.Dense(3), keras.layers.Dense(3)
+    first.build((None, 3))
+    second.build((None, 3))
+    program = generation.compiled(lambda x: second(first(x)), first)
+    x = np.ones((1, 3), "float32")
+    program(x)
+    for layer in (first, second):
+        layer.set_weights([np.eye(3), np.ones(3)])
+    np.testing.assert_allclose(numpy(program(x)), [[3, 3, 3]])
+
+
+def test_structures_of_arrays_go_in():
+    layer = keras.layers.Dense(1)
+    layer.build((1, 1))
+    program = generation.compiled(lambda x: x["a"] + x["b"][0], layer)
+    np.testing.assert_array_equal(numpy(program({"a": np.ones(2), "b": [np.ones(2)]})), [2, 2])

@@ -1,0 +1,179 @@
+"""Sampling: the distribution by definition, and by laws."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_attention import generation
+from keras_attention.generation import sampling
+from tests.generation.toy import (
+    LENGTH,
+    PAD,
+    TOKENS,
+    fixed_logits,
+    greedy_by_lists,
+    numpy,
+    ops,
+    padded,
+    random_table,
+    toy,
+)
+
+
+def kept(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
+    """The distribution that is drawn from, by its definition."""
+    logits = logits.astype("float64") / temperature
+    chances = np.exp(logits - logits.max())
+    chances /= chances.sum()
+    order = np.argsort(-chances, kind="stable")
+    if top_k is not None:
+        chances[order[top_k:]] = 0
+        chances /= chances.sum()
+    if top_p is not None:
+        count = 1
+        while chances[order[:count]].sum() < top_p and count < len(order):
+            count += 1
+        chances[chances < chances[order[count - 1]]] = 0
+        chances /= chances.sum()
+    if min_p is not None:
+        chances[chances < min_p * chances.max()] = 0
+    return chances / chances.sum()
+
+
+def assert_drawn_from(tokens, chances):
+    """Chi-square, at five standard deviations; and nothing that cannot be."""
+    counts = np.bincount(tokens, minlength=len(chances))
+    expected = chances * len(tokens)
+    assert counts[chances == 0].sum() == 0
+    rare = expected < 5  # Chi-square wants some of each: these count as one.
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], max(expected[rare].sum(), 1e-9))
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
+    assert statistic <= freedom + 5 * np.sqrt(2 * freedom) + 5, (counts, expected)
+
+
+LOGITS = np.random.default_rng(8).normal(size=11).astype("float32") * 1.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 3.0},
+        {"top_k": 4},
+        {"top_k": 100},
+        {"top_p": 0.01},
+        {"top_p": 0.8},
+        {"top_p": 1.0},
+        {"min_p": 0.2},
+        {"min_p": 1.0},
+        {"top_k": 6, "top_p": 0.7, "temperature": 2.0},
+        {"top_k": 8, "top_p": 0.95, "min_p": 0.3, "temperature": 4.0},
+    ],
+    ids=str,
+)
+def test_samples_have_the_distribution_by_definition(options):
+    rows = 4000
+    found = generation.sample(fixed_logits(LOGITS), [0] * rows, (), max_tokens=2, seed=1, **options)
+    tokens = numpy(found.tokens)
+    chances = kept(LOGITS, **options)
+    assert_drawn_from(tokens[:, 0], chances)
+    # Two draws of a row have nothing to do with each other.
+    pairs = np.outer(chances, chances).ravel()
+    assert_drawn_from(tokens[:, 0] * len(LOGITS) + tokens[:, 1], pairs)
+    # Reported is the model's own distribution.
+    own = np.log(kept(LOGITS))
+    np.testing.assert_allclose(numpy(found.log_probabilities), own[tokens], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(numpy(found.scores), own[tokens].sum(1), rtol=1e-4, atol=1e-5)
+
+
+@functools.cache
+def least_of_nucleus():
+    layer = keras.layers.Dense(1)
+    layer.build((1, 1))
+    return generation.compiled(sampling._least_of_nucleus, layer)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    scale=st.floats(0.01, 20),
+    top_p=st.floats(0.01, 0.999),
+    rounded=st.booleans(),
+)
+def test_the_nucleus_is_the_one_of_sorting(seed, scale, top_p, rounded):
+    logits = scale * np.random.default_rng(seed).normal(size=(3, 200))
+    logits = np.round(logits, 1) if rounded else logits  # with ties
+    logits = (logits - logits.max(axis=-1, keepdims=True)).astype("float32")
+    least = numpy(least_of_nucleus()(logits, np.float32(top_p)))
+    for row in range(3):
+        chances = np.exp(logits[row].astype("float64"))
+        sums = np.sort(chances)[::-1].cumsum() / chances.sum()
+        if np.abs(sums - top_p).min() > 1e-5:  # else rounding decides
+            expected = kept(logits[row], top_p=top_p) > 0
+            np.testing.assert_array_equal(logits[row] >= least[row], expected)
+
+
+def test_draws_among_many_and_never_what_has_no_mass():
+    random = np.random.default_rng(9)
+    masses = random.gamma(0.5, size=1000) * (random.random(1000) < 0.3)
+    masses = masses.astype("float32")
+    for draws in np.split(random.random((2, 2, 20000)).astype("float32"), 2):
+        rows = ops.convert_to_tensor(np.broadcast_to(masses, (20000, 1000)).copy())
+        tokens = numpy(sampling._drawn(rows, ops.convert_to_tensor(draws[0])))
+        assert_drawn_from(tokens, masses / masses.sum())
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-24])
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+def test_the_ends_of_a_draw_are_within_what_has_mass(size, number):
+    for place in range(size):
+        masses = np.zeros((1, size), "float32")
+        masses[0, place] = 1e-30
+        numbers = np.full((2, 1), number, "float32")
+        drawn = sampling._drawn(ops.convert_to_tensor(masses), ops.convert_to_tensor(numbers))
+        assert int(drawn[0]) == place
+
+
+@pytest.mark.parametrize("penalty", [1.3, 0.5])
+def test_repetition_penalty_by_definition(penalty):
+    options = {"top_k": 1, "repetition_penalty": penalty, "stop_tokens": (2,), "seed": 0}
+    for seed in range(3):
+        table = random_table(seed=seed, scale=1.0)
+        found = toy("sample", table, TOKENS, max_tokens=LENGTH, **options)
+        for row, token in enumerate(TOKENS):
+            expected, gains = greedy_by_lists(table, token, row, LENGTH, (2,), penalty)
+            np.testing.assert_array_equal(found.tokens[row], padded(expected, LENGTH, PAD))
+            np.testing.assert_allclose(
+                found.log_probabilities[row], padded(gains, LENGTH, 0), rtol=1e-4, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("temperature", [1e-37, 1e-60])
+def test_a_tiny_temperature_is_greedy_and_finite(temperature):
+    table, options = random_table(), {"max_tokens": LENGTH, "stop_tokens": (0, 2)}
+    cold = toy("sample", table, TOKENS, temperature=temperature, top_p=0.5, seed=0, **options)
+    greedy = toy("greedy", table, TOKENS, **options)
+    np.testing.assert_array_equal(cold.tokens, greedy.tokens)
+    assert np.isfinite(cold.log_probabilities).all()
+
+
+def test_seeds():
+    def run(seed):
+        found = generation.sample(
+            fixed_logits(np.zeros(50, "float32")), [0] * 8, (), max_tokens=4, seed=seed
+        )
+        return numpy(found.tokens)
+
+    np.testing.assert_array_equal(run(3), run(3))
+    generator = keras.random.SeedGenerator(3)
+    first, second, other = run(generator), run(generator), run(None)
+    assert (first != second).any()
+    assert (first != other).any()
+    assert (second != other).any()

@@ -1,0 +1,253 @@
+"""Greedy and beam search: against loops over lists in float64, against all hypotheses there are."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_attention import generation
+from tests.generation.toy import (
+    LENGTH,
+    ON_JAX,
+    PAD,
+    STATES,
+    TOKENS,
+    greedy_by_lists,
+    log_probabilities,
+    next_state,
+    ops,
+    padded,
+    random_table,
+    toy,
+    toy_start,
+    toy_step,
+)
+
+
+def beams_by_lists(table, token, row, num_beams, max_tokens, alpha, stop_tokens):
+    """Hypotheses [(score, tokens, gains)], best first, of a search that never stops early."""
+
+    def score(total, tokens):
+        return total / ((5 + len(tokens)) / 6) ** alpha
+
+    start = next_state(row, token, 5 * row)
+    live, found = [(0.0, (), (), start)], []
+    for _ in range(max_tokens):
+        ranked = []
+        for total, tokens, gains, state in live:
+            for new, gain in enumerate(log_probabilities(table, state)):
+                after = next_state(state, new, 5 * row)
+                ranked.append((total + gain, (*tokens, new), (*gains, gain), after))
+        ranked.sort(key=lambda beam: -beam[0])
+        ended = [beam for beam in ranked[:num_beams] if beam[1][-1] in stop_tokens]
+        found += [(score(total, tokens), tokens, gains) for total, tokens, gains, _ in ended]
+        live = [beam for beam in ranked if beam[1][-1] not in stop_tokens][:num_beams]
+    found += [(score(total, tokens), tokens, gains) for total, tokens, gains, _ in live]
+    return sorted(found, key=lambda hypothesis: -hypothesis[0])
+
+
+def all_hypotheses(table, token, row, max_tokens, alpha, stop_tokens):
+    """Every hypothesis there is, best first."""
+    found = []
+    vocabulary = table.shape[1]
+    for length in range(1, max_tokens + 1):
+        for tokens in itertools.product(range(vocabulary), repeat=length):
+            ends = tokens[-1] in stop_tokens
+            if set(tokens[:-1]) & set(stop_tokens) or not (ends or length == max_tokens):
+                continue
+            state, gains = row, []
+            for before, new in zip((token, *tokens), tokens, strict=False):
+                state = next_state(state, before, 5 * row)
+                gains.append(log_probabilities(table, state)[new])
+            found.append((sum(gains) / ((5 + length) / 6) ** alpha, tokens, tuple(gains)))
+    return sorted(found, key=lambda hypothesis: -hypothesis[0])
+
+
+def assert_hypotheses(found, row, expected, max_tokens):
+    """A row of what `beam_search` found is the expected list's beginning."""
+    for place in range(found.scores.shape[1]):
+        if place >= len(expected):
+            assert found.scores[row, place] == -np.inf
+            assert found.lengths[row, place] == 0
+            assert (found.tokens[row, place] == PAD).all()
+            assert (found.log_probabilities[row, place] == 0).all()
+            continue
+        score, tokens, gains = expected[place]
+        np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(found.tokens[row, place], padded(tokens, max_tokens, PAD))
+        assert found.lengths[row, place] == len(tokens)
+        np.testing.assert_allclose(
+            found.log_probabilities[row, place], padded(gains, max_tokens, 0), rtol=1e-4, atol=1e-5
+        )
+
+
+# Greedy
+
+
+@pytest.mark.parametrize("stop_tokens", [(), (0, 2)])
+def test_greedy_is_the_loop_over_lists(stop_tokens):
+    for seed in range(3):
+        table = random_table(seed=seed)
+        found = toy("greedy", table, TOKENS, max_tokens=LENGTH, stop_tokens=stop_tokens)
+        assert [array.dtype.name for array in found] == ["int32", "int32", "float32", "float32"]
+        for row, token in enumerate(TOKENS):
+            expected, gains = greedy_by_lists(table, token, row, LENGTH, stop_tokens)
+            np.testing.assert_array_equal(found.tokens[row], padded(expected, LENGTH, PAD))
+            assert found.lengths[row] == len(expected)
+            np.testing.assert_allclose(
+                found.log_probabilities[row], padded(gains, LENGTH, 0), rtol=1e-4, atol=1e-6
+            )
+            np.testing.assert_allclose(found.scores[row], sum(gains), rtol=1e-5)
+        assert bool(stop_tokens) == bool((found.lengths < LENGTH).any())
+
+
+@pytest.mark.skipif(ON_JAX, reason="JAX traces a loop once")
+@pytest.mark.parametrize("method", ["greedy", "sample"])
+def test_the_loop_ends_when_every_row_has(method):
+    table = np.full((STATES, 4), -9.0, "float32")
+    table[:, 2] = 9.0
+    calls, (cache, memory) = [], toy_start([0, 1])
+    run = getattr(generation, method)
+    step = toy_step(ops.convert_to_tensor(table), calls)
+    seed = {"seed": 0} if method == "sample" else {}
+    run(step, [0, 1], cache, memory, max_tokens=50, stop_tokens=(2,), **seed)
+    assert calls == [(2,)]
+
+
+def test_what_is_not_to_come_has_logits_of_minus_infinity():
+    table = random_table()
+    table[:, :4] = -np.inf
+    found = toy("greedy", table, TOKENS, max_tokens=LENGTH, stop_tokens=())
+    assert (found.tokens >= 4).all()
+    assert np.isfinite(found.log_probabilities).all()
+    found = toy("sample", table, [0] * 50, max_tokens=4, temperature=5.0, seed=0)
+    assert (found.tokens >= 4).all()
+    assert (found.tokens == 4).any() and (found.tokens == 5).any()
+    found = toy("beam_search", table, TOKENS, max_tokens=2, num_beams=4, num_return=4)
+    assert (found.tokens >= 4).all()
+    assert np.isfinite(found.scores).all()
+
+
+# Beam search
+
+
+def beams(table, num_beams, stop_tokens, alpha, num_return=None):
+    return toy(
+        "beam_search",
+        table,
+        TOKENS,
+        num_beams=num_beams,
+        num_return=num_return or num_beams,
+        max_tokens=LENGTH,
+        length_penalty=alpha,
+        stop_tokens=stop_tokens,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_beams", "stop_tokens", "alpha"),
+    [(1, (0, 2), 0.0), (2, (0,), 1.0), (4, (0, 2), 0.6), (5, (), 2.0)],
+)
+def test_beam_search_is_the_search_over_lists(num_beams, stop_tokens, alpha):
+    for seed in range(3):
+        table = random_table(seed=seed, scale=1.5)
+        found = beams(table, num_beams, stop_tokens, alpha)
+        for row, token in enumerate(TOKENS):
+            expected = beams_by_lists(table, token, row, num_beams, LENGTH, alpha, stop_tokens)
+            assert_hypotheses(found, row, expected, LENGTH)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    scale=st.floats(0.1, 5.0),
+    # Few combinations of what shapes depend on: JAX compiles each of them.
+    sizes=st.sampled_from(
+        [(2, 4, 2, 16, (0,), 2.0), (3, 3, 3, 27, (1,), 0.0), (3, 2, 5, 9, (1, 0), 0.7)]
+    ),
+)
+def test_with_enough_beams_it_is_exhaustive_search(seed, scale, sizes):
+    vocabulary, max_tokens, num_return, num_beams, stop, alpha = sizes
+    table, tokens = random_table(vocabulary, seed, scale), [1, 0]
+    found = toy(
+        "beam_search",
+        table,
+        tokens,
+        num_beams=num_beams,
+        num_return=num_return,
+        max_tokens=max_tokens,
+        length_penalty=alpha,
+        stop_tokens=stop,
+    )
+    for row, token in enumerate(tokens):
+        expected = all_hypotheses(table, token, row, max_tokens, alpha, stop)
+        scores = padded([e[0] for e in expected[:num_return]], num_return, -np.inf)
+        np.testing.assert_allclose(found.scores[row], scores, rtol=1e-4, atol=1e-5)
+        apart = np.abs(np.diff([e[0] for e in expected[: num_return + 1]])) > 1e-4
+        if apart.all():
+            assert_hypotheses(found, row, expected, max_tokens)
+
+
+def test_one_beam_without_length_penalty_is_greedy():
+    for seed in range(5):
+        table = random_table(seed=seed)
+        greedy = toy("greedy", table, TOKENS, max_tokens=LENGTH, stop_tokens=(0, 2))
+        for one, other in zip(beams(table, 1, (0, 2), 0.0), greedy, strict=True):
+            np.testing.assert_allclose(one[:, 0], other, rtol=1e-5)
+
+
+def test_fewer_returned_are_the_first_of_more():
+    for seed in range(3):
+        table = random_table(seed=seed)
+        four, two = (beams(table, 4, (0, 2), 0.6, num_return=count) for count in (4, 2))
+        assert (np.diff(four.scores, axis=1) <= 0).all()
+        for one, other in zip(two, four, strict=True):
+            np.testing.assert_array_equal(one, other[:, :2])
+
+
+@pytest.mark.skipif(ON_JAX, reason="JAX traces a loop once")
+@pytest.mark.parametrize(("alpha", "steps"), [(0.0, 1), (1.0, 3)])
+def test_it_stops_when_no_live_beam_can_win_and_not_before(alpha, steps):
+    table = np.log(np.array([[0.6, 0.4, 1e-9]] + [[1e-9, 0.25, 0.75]] * 9, "float32"))
+    # With α = 1, a live beam after n steps can reach (log 0.4 + (n − 1) log 0.75) / 2.5, which is
+    # −0.37, −0.48, −0.60; "stop" at once has log 0.6 = −0.51.
+    calls = []
+
+    def step(tokens, cache):
+        calls.append(1)
+        return ops.take(table, cache, axis=0), cache + 1
+
+    found = generation.beam_search(
+        step,
+        [0],
+        np.zeros(1, "int32"),
+        num_beams=1,
+        max_tokens=10,
+        length_penalty=alpha,
+        stop_tokens=(0,),
+    )
+    assert len(calls) == steps
+    assert int(found.lengths[0, 0]) == 1
+
+
+def test_a_long_hypothesis_may_overtake_a_finished_one():
+    """A bound at the present length would stop too soon, after the first step."""
+    table = np.full((STATES, 3), -30.0, "float32")
+    cache = np.zeros(1, "int32")
+    table[0] = np.log([0.5, 0.5 - 1e-6, 1e-6])
+    table[1:9, 2] = 0.0
+    table[9, 0] = 0.0
+
+    def step(tokens, cache):
+        return ops.take(table, cache, axis=0), cache + 1
+
+    def run(alpha):
+        found = generation.beam_search(
+            step, [0], cache, num_beams=1, max_tokens=10, length_penalty=alpha, stop_tokens=(0,)
+        )
+        return int(ops.convert_to_numpy(found.lengths)[0, 0])
+
+    assert run(0.0) == 1
+    assert run(1.0) == 10
