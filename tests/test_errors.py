@@ -187,7 +187,7 @@ ROWS = {
         ValueError,
         r"`max_distance` must be at most 1048576.*Received: max_distance=1048577",
     ),
-    # convert: all of what it refuses is in test_convert.py
+    # convert: all of what it refuses is in convert/test_refused.py
     "a layer that is not converted": (
         lambda: convert.from_keras(keras.layers.Dense(2)),
         ValueError,
