@@ -7,91 +7,33 @@ import numpy as np
 import pytest
 
 import keras_attention
-from keras_attention import kernels, ops, patterns, scores
+from keras_attention import ops, patterns, scores
 from keras_attention.spec import PositionBias
 from tests import definition
 from tests.compiled import compiled
 from tests.gradients import gradients
+from tests.kernels.small_problem import (
+    CAUSAL,
+    EXPLICIT,
+    MASKS,
+    PADDING,
+    POSITIONS,
+    ROUNDING,
+    B,
+    H,
+    K,
+    S,
+    T,
+    V,
+    allowed_with_empty_rows,
+    arrays,
+    float64_or_skip,
+    numpy,
+    random,
+    rounded,
+    tensors,
+)
 from tests.problems import attend
-
-B, T, S, H, K, V = 2, 3, 5, 2, 4, 6
-POSITIONS = np.arange(T)[:, None], np.arange(S)[None]
-
-# The rounding of results, relative and absolute. Scores and weights are float32 in all but float64.
-ROUNDING = {
-    "float64": {"rtol": 1e-12, "atol": 1e-12},
-    "float32": {"rtol": 1e-5, "atol": 1e-6},
-    "bfloat16": {"rtol": 2**-8, "atol": 1e-5},
-    "float16": {"rtol": 2**-10, "atol": 1e-5},
-}
-LARGEST = {"float32": 1e30, "bfloat16": 1e30, "float16": 6e4}
-NARROW = ("float32", "bfloat16", "float16")
-
-
-def allowed_with_empty_rows():
-    """No key for a query of one sequence, none for a head's query, none for a whole sequence."""
-    mask = np.random.default_rng(7).random((B, H, T, S)) < 0.6
-    mask[..., 0] = True
-    mask[0, :, 1] = False
-    mask[0, 1, 2] = False
-    mask[1] = False
-    return mask
-
-
-def some(*shape, seed):
-    """A random mask in which every query has a key."""
-    mask = np.random.default_rng(seed).random(shape) < 0.5
-    mask[..., 0] = True
-    return mask
-
-
-PADDING = (np.arange(S) < np.array([[S], [2]]))[:, None, None]
-CAUSAL = POSITIONS[1] <= POSITIONS[0]
-EXPLICIT = some(B, T, S, seed=2)
-WINDOW = patterns.SlidingWindow(1, 1)
-# Name: what `attend` is given, and the mask (B, H, T, S) that this means.
-MASKS = {
-    "none": ({}, True),
-    "padding": ({"mask": PADDING}, PADDING),
-    "(T, S)": ({"mask": some(T, S, seed=1)}, some(T, S, seed=1)),
-    "(B, T, S)": ({"mask": EXPLICIT}, EXPLICIT[:, None]),
-    "(B, H, T, S)": ({"mask": some(B, H, T, S, seed=3)}, some(B, H, T, S, seed=3)),
-    "causal": ({"pattern": "causal"}, CAUSAL),
-    "causal and explicit": (
-        {"pattern": "causal", "mask": EXPLICIT},
-        CAUSAL & EXPLICIT[:, None],
-    ),
-    "window and padding": (
-        {"pattern": WINDOW, "mask": PADDING},
-        (abs(POSITIONS[0] - POSITIONS[1]) <= 1) & PADDING,
-    ),
-    "rows with no key": ({"mask": allowed_with_empty_rows()}, allowed_with_empty_rows()),
-}
-
-
-def random(*shape, seed):
-    return np.random.default_rng(seed).normal(size=shape)
-
-
-def arrays():
-    """Query, key and value, large enough that softmax is far from uniform."""
-    return 2 * random(B, T, H, K, seed=10), random(B, S, H, K, seed=11), random(B, S, H, V, seed=12)
-
-
-def tensors(*arrays, dtype="float32"):
-    return [keras.ops.cast(keras.ops.convert_to_tensor(array), dtype) for array in arrays]
-
-
-def numpy(tensor, dtype="float64"):
-    """NumPy has no bfloat16, so that goes by way of float32, which holds it exactly."""
-    if keras.backend.standardize_dtype(tensor.dtype) == "bfloat16":
-        tensor = keras.ops.cast(tensor, "float32")
-    return np.asarray(keras.ops.convert_to_numpy(tensor)).astype(dtype)
-
-
-def rounded(*arrays, dtype):
-    """The arrays as `dtype` holds them."""
-    return [numpy(tensor) for tensor in tensors(*arrays, dtype=dtype)]
 
 
 @pytest.mark.parametrize("queries", [1, T])
@@ -104,11 +46,6 @@ def test_the_scale_is_as_precise_as_float64(kernel, queries):
     found = ops.attend(*tensors, logit_soft_cap=1.1, kernel=kernel)
     expected, _ = definition.attend(query, key, key, soft_cap=1.1)
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-12, atol=1e-12)
-
-
-def float64_or_skip(dtype):
-    if dtype == "float64" and keras.backend.backend() == "jax":
-        pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")
 
 
 # Values
@@ -310,116 +247,6 @@ def test_cosine_of_a_vector_of_zeros_is_zero_with_a_finite_gradient():
     assert all(np.isfinite(gradient).all() for gradient in found)
 
 
-# Huge numbers
-
-
-def huge(dtype):
-    """Query, key and value of ± the largest of what the tests try."""
-    return [
-        np.where(random(*shape, seed=seed) < 0, -1.0, 1.0) * LARGEST[dtype]
-        for seed, shape in ((21, (B, T, H, K)), (22, (B, S, H, K)), (23, (B, S, H, V)))
-    ]
-
-
-@pytest.mark.parametrize("kind", ["none", "causal and explicit", "rows with no key"])
-@pytest.mark.parametrize("score", ["dot", "scaled_dot", "cosine"])
-@pytest.mark.parametrize("dtype", NARROW)
-def test_huge_inputs_give_finite_outputs(dtype, score, kind):
-    given, mask = MASKS[kind]
-    output, weights = ops.attend(
-        *tensors(*huge(dtype), dtype=dtype), score=score, return_attention_scores=True, **given
-    )
-    assert np.isfinite(numpy(output)).all()
-    reached = np.broadcast_to(mask, weights.shape).any(axis=-1)
-    np.testing.assert_allclose(numpy(weights).sum(axis=-1), reached, rtol=0.02)
-    assert np.abs(numpy(output)).max() > 0.1 * LARGEST[dtype]
-
-
-@pytest.mark.parametrize("dtype", NARROW)
-def test_huge_inputs_give_finite_outputs_with_sigmoid(dtype):
-    query, key, _ = huge(dtype)
-    output, weights = ops.attend(
-        *tensors(query, key, arrays()[2], dtype=dtype),
-        normalization="sigmoid",
-        return_attention_scores=True,
-    )
-    assert np.isfinite(numpy(output)).all() and np.isfinite(numpy(weights)).all()
-    assert numpy(weights).min() == 0 and numpy(weights).max() == 1
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_huge_queries_and_keys_give_gradients_that_are_numbers(dtype):
-    query, key, _ = huge(dtype)
-    found = gradients(
-        lambda *x: keras.ops.square(ops.attend(*x, mask=EXPLICIT)),
-        tensors(query, key, arrays()[2], dtype=dtype),
-    )
-    # Where scores tie, the gradient is as large as the inputs, and may be inf in float16.
-    assert not any(np.isnan(gradient).any() for gradient in found)
-    assert np.abs(found[2]).max() > 0
-
-
-def test_the_largest_score_wins_among_huge_ones():
-    query, key, value = arrays()
-    query[..., 0], key[..., 0] = 1e15, np.array([1.0, 3.0, 2.0, 4.0, 0.0])[None, :, None] * 1e14
-    _, weights = ops.attend(*tensors(query, key, value), return_attention_scores=True)
-    expected = np.broadcast_to(np.arange(S) == 3, weights.shape)
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "score, dtype", [*(("scaled_dot", dtype) for dtype in NARROW), ("cosine", "float32")]
-)
-def test_what_masked_keys_hold_changes_nothing(score, dtype):
-    kept = np.array([[True, True, False, True, False], [True, False, False, False, True]])
-    # One batch holds the same two sequences three times, with other garbage in each.
-    parts = [arrays() for _ in range(3)]
-    for (_, key, value), garbage in zip(parts, (0.5, LARGEST[dtype], -LARGEST[dtype]), strict=True):
-        key[~kept], value[~kept] = garbage, garbage
-    inputs = tensors(*(np.concatenate(part) for part in zip(*parts, strict=True)), dtype=dtype)
-    kept = np.concatenate([kept] * 3)
-    given = {"mask": kept[:, None, None], "score": score}
-
-    output, weights = ops.attend(*inputs, return_attention_scores=True, **given)
-    np.testing.assert_array_equal(numpy(weights).transpose(0, 3, 1, 2)[~kept], 0.0)
-    found = gradients(lambda *x: keras.ops.square(ops.attend(*x, **given)), inputs)
-    for gradient in found[1:]:
-        np.testing.assert_array_equal(gradient[~kept], 0.0)
-    for answer in (numpy(output), numpy(weights), *found):
-        assert np.abs(answer).max() > 0.01
-        for part in (answer[B : 2 * B], answer[2 * B :]):
-            # A matrix product may round one sequence of a batch otherwise than the next.
-            np.testing.assert_allclose(part, answer[:B], **ROUNDING[dtype])
-
-
-@pytest.mark.parametrize("number", [-3.4e38, 2e38])
-def test_a_huge_bias_lifts_no_mask_and_makes_no_nan(number):
-    # Keras's own additive masks go down to the lowest number that there is.
-    bias = np.zeros((B, H, T, S), "float32")
-    mask = allowed_with_empty_rows()
-    bias[0, ..., 2:] = number
-    bias[1] = number
-
-    def attend(query, key, value):
-        return ops.attend(query, key, value, bias=bias, mask=mask, return_attention_scores=True)
-
-    output, weights = attend(*tensors(*arrays()))
-    expected, expected_weights = definition.attend(*arrays(), bias=bias, mask=mask)
-    close = {"rtol": 1e-5, "atol": 1e-5}
-    if number < 0:  # Above zero the scores drown in the bias, and their order with them.
-        np.testing.assert_allclose(numpy(output), expected, **close)
-        np.testing.assert_allclose(numpy(weights), expected_weights, **close)
-    np.testing.assert_array_equal(numpy(weights)[~mask], 0.0)
-    np.testing.assert_allclose(numpy(weights).sum(axis=-1), mask.any(axis=-1), **close)
-    for gradient in gradients(lambda *x: keras.ops.square(attend(*x)[0]), arrays_float32()):
-        assert np.isfinite(gradient).all()
-        np.testing.assert_array_equal(gradient[1], 0.0)
-
-
-def arrays_float32():
-    return [array.astype("float32") for array in arrays()]
-
-
 # Dropout
 
 
@@ -597,51 +424,6 @@ def test_unknown_lengths_and_batch(name, jit):
         assert not np.any(traced(*empty)[2])
 
 
-# What padding holds
-
-
-GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
-
-
-@pytest.mark.parametrize("kernel", kernels.names())
-@pytest.mark.parametrize("role", ["query", "key"])
-@pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"pattern": WINDOW}, {"score": "cosine"}, {"normalization": "sparsemax"}],
-    ids=["plain", "window", "cosine", "sparsemax"],
-)
-def test_padding_may_hold_anything(kernel, role, dtype, options):
-    length = 300 if kernel == "banded" else S
-    count = 1 if kernel == "one_query" else length
-    clean = [random(1, n, 2, K, seed=n + i) for i, n in enumerate((count, length, length))]
-    real = np.arange(count if role == "query" else length) % 3 != (0 if count == 1 else 2)
-    dirty = [array.copy() for array in clean]
-    for array in dirty[:1] if role == "query" else dirty[1:]:
-        array[:, ~real] = GARBAGE[dtype]
-    mask = real[None, None, :, None] if role == "query" else real[None, None, None]
-
-    def attend(*inputs):
-        inputs = [keras.ops.cast(x, dtype) for x in inputs]
-        return ops.attend(*inputs, mask=mask, kernel=kernel, **options)
-
-    try:
-        expected = numpy(keras.ops.cast(attend(*tensors(*clean)), "float32"))
-    except ValueError as error:
-        assert "cannot do this" in str(error)
-        return
-    found = numpy(keras.ops.cast(attend(*tensors(*dirty)), "float32"))
-    assert np.isfinite(expected).all()
-    np.testing.assert_array_equal(found, expected)
-
-    def loss(*inputs):
-        return keras.ops.square(attend(*inputs))
-
-    for one, other in zip(gradients(loss, clean), gradients(loss, dirty), strict=True):
-        assert np.isfinite(one).all()
-        np.testing.assert_array_equal(one, other)
-
-
 # What users pass to `ops.attend`
 
 
@@ -669,105 +451,6 @@ def test_soft_caps_are_as_precise_as_float64():
         given = map(keras.ops.convert_to_tensor, inputs)
         found = ops.attend(*given, logit_soft_cap=1.3, kernel=kernel)
         np.testing.assert_allclose(numpy(found), expected, rtol=1e-12)
-
-
-# Log-sum-exps, and attentions put together by them
-
-
-def defined_lse(query, key, mask, sink=None, bias=0.0):
-    """ln Σ exp(score) in float64, over the keys that the mask allows."""
-    scores = np.einsum("bthk,bshk->bhts", query, key).astype("float64") / np.sqrt(K) + bias
-    scores = np.where(np.broadcast_to(mask, scores.shape), scores, -np.inf)
-    if sink is not None:
-        sinks = np.broadcast_to(sink[:, None, None], (*scores.shape[:3], 1))
-        scores = np.concatenate([scores, sinks], axis=-1)
-    largest = np.maximum(scores.max(-1, keepdims=True), -1e30)
-    with np.errstate(divide="ignore"):
-        return (largest + np.log(np.exp(scores - largest).sum(-1, keepdims=True)))[..., 0]
-
-
-@pytest.mark.parametrize("sink", [False, True])
-@pytest.mark.parametrize("kernel", ["reference", "blockwise", "auto"])
-def test_the_log_sum_exp(kernel, sink):
-    query, key, value = arrays()
-    mask, bias = allowed_with_empty_rows(), random(1, H, T, S, seed=50)
-    given = {"sink": random(H, seed=51)} if sink else {}
-    output, lse = ops.attend(
-        *tensors(query, key, value, bias)[:3],
-        mask=mask,
-        bias=bias,
-        kernel=kernel,
-        return_lse=True,
-        **given,
-    )
-    expected = defined_lse(query, key, mask, bias=bias, **given)
-    found = numpy(lse)
-    assert np.isfinite(found).all()
-    seen = np.isfinite(expected)
-    np.testing.assert_allclose(found[seen], expected[seen], rtol=1e-5, atol=1e-5)
-    assert (found[~seen] < -1e38).all() and (sink or not seen.all())
-    plain = ops.attend(query, key, value, mask=mask, bias=bias, kernel=kernel, **given)
-    np.testing.assert_allclose(numpy(output), numpy(plain), rtol=1e-5, atol=1e-6)
-
-
-def test_the_log_sum_exp_of_a_single_query():
-    query, key, value = arrays()
-    _, lse = ops.attend(query[:, :1], key, value, kernel="single_query", return_lse=True)
-    expected = defined_lse(query[:, :1], key, np.ones((1, 1, 1, 1), bool))
-    np.testing.assert_allclose(numpy(lse), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kernel", ["reference", "auto"])
-def test_merged_attentions_are_one_with_all_gradients(kernel):
-    mask, sink = allowed_with_empty_rows(), random(H, seed=52)
-    upstream = random(B, T, H, V, seed=53)
-
-    def whole(query, key, value):
-        return ops.attend(query, key, value, mask=mask, sink=sink, kernel=kernel)
-
-    def merged(query, key, value):
-        parts = []
-        for start, stop in ((0, 1), (1, 4), (4, S)):
-            piece = slice(start, stop)
-            parts.append(
-                ops.attend(
-                    query,
-                    key[:, piece],
-                    value[:, piece],
-                    mask=mask[..., piece],
-                    # It takes part once.
-                    sink=sink if start == 0 else None,
-                    kernel=kernel,
-                    return_lse=True,
-                )
-            )
-        return ops.merge(parts)[0]
-
-    found = [
-        [
-            numpy(function(*tensors(*arrays()))),
-            *gradients(
-                lambda *x, f=function: keras.ops.sum(keras.ops.multiply(f(*x), upstream)),
-                list(arrays()),
-            ),
-        ]
-        for function in (merged, whole)
-    ]
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_merging_keeps_the_dtype_and_takes_any_number_of_parts():
-    query, key, value = tensors(*arrays(), dtype="float16")
-    part = ops.attend(query, key, value, return_lse=True)
-    output, lse = ops.merge([part])
-    assert keras.backend.standardize_dtype(output.dtype) == "float16"
-    assert keras.backend.standardize_dtype(lse.dtype) == "float32"
-    np.testing.assert_array_equal(numpy(output), numpy(part[0]))
-    # The same keys twice count twice, and change nothing but the sum.
-    twice, more = ops.merge([part, part])
-    np.testing.assert_allclose(numpy(twice), numpy(output), rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(numpy(more), numpy(lse) + np.log(2), rtol=1e-5, atol=1e-5)
 
 
 def test_the_mask_of_a_problem_is_all_that_it_is_made_of():

@@ -1,0 +1,177 @@
+"""Huge numbers, and what padding holds: results and gradients stay numbers."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import kernels, ops
+from tests import definition
+from tests.gradients import gradients
+from tests.kernels.small_problem import (
+    EXPLICIT,
+    LARGEST,
+    MASKS,
+    NARROW,
+    ROUNDING,
+    WINDOW,
+    B,
+    H,
+    K,
+    S,
+    T,
+    V,
+    allowed_with_empty_rows,
+    arrays,
+    arrays_float32,
+    numpy,
+    random,
+    tensors,
+)
+
+
+def huge(dtype):
+    """Query, key and value of ± the largest of what the tests try."""
+    return [
+        np.where(random(*shape, seed=seed) < 0, -1.0, 1.0) * LARGEST[dtype]
+        for seed, shape in ((21, (B, T, H, K)), (22, (B, S, H, K)), (23, (B, S, H, V)))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["none", "causal and explicit", "rows with no key"])
+@pytest.mark.parametrize("score", ["dot", "scaled_dot", "cosine"])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_huge_inputs_give_finite_outputs(dtype, score, kind):
+    given, mask = MASKS[kind]
+    output, weights = ops.attend(
+        *tensors(*huge(dtype), dtype=dtype), score=score, return_attention_scores=True, **given
+    )
+    assert np.isfinite(numpy(output)).all()
+    reached = np.broadcast_to(mask, weights.shape).any(axis=-1)
+    np.testing.assert_allclose(numpy(weights).sum(axis=-1), reached, rtol=0.02)
+    assert np.abs(numpy(output)).max() > 0.1 * LARGEST[dtype]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_huge_inputs_give_finite_outputs_with_sigmoid(dtype):
+    query, key, _ = huge(dtype)
+    output, weights = ops.attend(
+        *tensors(query, key, arrays()[2], dtype=dtype),
+        normalization="sigmoid",
+        return_attention_scores=True,
+    )
+    assert np.isfinite(numpy(output)).all() and np.isfinite(numpy(weights)).all()
+    assert numpy(weights).min() == 0 and numpy(weights).max() == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_huge_queries_and_keys_give_gradients_that_are_numbers(dtype):
+    query, key, _ = huge(dtype)
+    found = gradients(
+        lambda *x: keras.ops.square(ops.attend(*x, mask=EXPLICIT)),
+        tensors(query, key, arrays()[2], dtype=dtype),
+    )
+    # Where scores tie, the gradient is as large as the inputs, and may be inf in float16.
+    assert not any(np.isnan(gradient).any() for gradient in found)
+    assert np.abs(found[2]).max() > 0
+
+
+def test_the_largest_score_wins_among_huge_ones():
+    query, key, value = arrays()
+    query[..., 0], key[..., 0] = 1e15, np.array([1.0, 3.0, 2.0, 4.0, 0.0])[None, :, None] * 1e14
+    _, weights = ops.attend(*tensors(query, key, value), return_attention_scores=True)
+    expected = np.broadcast_to(np.arange(S) == 3, weights.shape)
+    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "score, dtype", [*(("scaled_dot", dtype) for dtype in NARROW), ("cosine", "float32")]
+)
+def test_what_masked_keys_hold_changes_nothing(score, dtype):
+    kept = np.array([[True, True, False, True, False], [True, False, False, False, True]])
+    # One batch holds the same two sequences three times, with other garbage in each.
+    parts = [arrays() for _ in range(3)]
+    for (_, key, value), garbage in zip(parts, (0.5, LARGEST[dtype], -LARGEST[dtype]), strict=True):
+        key[~kept], value[~kept] = garbage, garbage
+    inputs = tensors(*(np.concatenate(part) for part in zip(*parts, strict=True)), dtype=dtype)
+    kept = np.concatenate([kept] * 3)
+    given = {"mask": kept[:, None, None], "score": score}
+
+    output, weights = ops.attend(*inputs, return_attention_scores=True, **given)
+    np.testing.assert_array_equal(numpy(weights).transpose(0, 3, 1, 2)[~kept], 0.0)
+    found = gradients(lambda *x: keras.ops.square(ops.attend(*x, **given)), inputs)
+    for gradient in found[1:]:
+        np.testing.assert_array_equal(gradient[~kept], 0.0)
+    for answer in (numpy(output), numpy(weights), *found):
+        assert np.abs(answer).max() > 0.01
+        for part in (answer[B : 2 * B], answer[2 * B :]):
+            # A matrix product may round one sequence of a batch otherwise than the next.
+            np.testing.assert_allclose(part, answer[:B], **ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("number", [-3.4e38, 2e38])
+def test_a_huge_bias_lifts_no_mask_and_makes_no_nan(number):
+    # Keras's own additive masks go down to the lowest number that there is.
+    bias = np.zeros((B, H, T, S), "float32")
+    mask = allowed_with_empty_rows()
+    bias[0, ..., 2:] = number
+    bias[1] = number
+
+    def attend(query, key, value):
+        return ops.attend(query, key, value, bias=bias, mask=mask, return_attention_scores=True)
+
+    output, weights = attend(*tensors(*arrays()))
+    expected, expected_weights = definition.attend(*arrays(), bias=bias, mask=mask)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    if number < 0:  # Above zero the scores drown in the bias, and their order with them.
+        np.testing.assert_allclose(numpy(output), expected, **close)
+        np.testing.assert_allclose(numpy(weights), expected_weights, **close)
+    np.testing.assert_array_equal(numpy(weights)[~mask], 0.0)
+    np.testing.assert_allclose(numpy(weights).sum(axis=-1), mask.any(axis=-1), **close)
+    for gradient in gradients(lambda *x: keras.ops.square(attend(*x)[0]), arrays_float32()):
+        assert np.isfinite(gradient).all()
+        np.testing.assert_array_equal(gradient[1], 0.0)
+
+
+# What padding holds
+
+
+GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
+
+
+@pytest.mark.parametrize("kernel", kernels.names())
+@pytest.mark.parametrize("role", ["query", "key"])
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pattern": WINDOW}, {"score": "cosine"}, {"normalization": "sparsemax"}],
+    ids=["plain", "window", "cosine", "sparsemax"],
+)
+def test_padding_may_hold_anything(kernel, role, dtype, options):
+    length = 300 if kernel == "banded" else S
+    count = 1 if kernel == "one_query" else length
+    clean = [random(1, n, 2, K, seed=n + i) for i, n in enumerate((count, length, length))]
+    real = np.arange(count if role == "query" else length) % 3 != (0 if count == 1 else 2)
+    dirty = [array.copy() for array in clean]
+    for array in dirty[:1] if role == "query" else dirty[1:]:
+        array[:, ~real] = GARBAGE[dtype]
+    mask = real[None, None, :, None] if role == "query" else real[None, None, None]
+
+    def attend(*inputs):
+        inputs = [keras.ops.cast(x, dtype) for x in inputs]
+        return ops.attend(*inputs, mask=mask, kernel=kernel, **options)
+
+    try:
+        expected = numpy(keras.ops.cast(attend(*tensors(*clean)), "float32"))
+    except ValueError as error:
+        assert "cannot do this" in str(error)
+        return
+    found = numpy(keras.ops.cast(attend(*tensors(*dirty)), "float32"))
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(found, expected)
+
+    def loss(*inputs):
+        return keras.ops.square(attend(*inputs))
+
+    for one, other in zip(gradients(loss, clean), gradients(loss, dirty), strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, other)
