@@ -1,0 +1,137 @@
+"""What is raised by positions and position embeddings."""
+
+import numpy as np
+
+import keras_attention as ka
+from keras_attention import positions
+from keras_attention.layers.position_embedding import PositionEmbedding
+from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
+
+# A call, the type of its exception, and a pattern in the message: what was expected and what came.
+ROWS = {
+    # Position embeddings
+    "an unknown merge mode": (
+        lambda: ka.SinCosPositionEmbedding(merge_mode="sum"),
+        ValueError,
+        r"`merge_mode` must be one of \('add', 'concat', 'none'\)\. Received: merge_mode='sum'",
+    ),
+    "a position embedding without a rule": (
+        lambda: PositionEmbedding()(X),
+        TypeError,
+        r"PositionEmbedding must implement `embed\(self, positions, size\)`\.",
+    ),
+    "rank of what positions are added to": (
+        lambda: ka.SinCosPositionEmbedding()(zeros(B, D)),
+        ValueError,
+        r"`x` must be \(batch, positions, features\) with a known number of features\. "
+        r"Received: x\.shape=\(2, 4\)",
+    ),
+    "features that cannot be added": (
+        lambda: ka.LearnedPositionEmbedding(9, dim=6)(X),
+        ValueError,
+        r"With merge_mode='add', `dim` must be None or the number of features of `x`\. "
+        r"Received: dim=6, x\.shape=\(2, 3, 4\)",
+    ),
+    "a wavelength of zero": (
+        lambda: ka.SinCosPositionEmbedding(max_wavelength=0),
+        ValueError,
+        r"`max_wavelength` must be a finite number above 0\. Received: max_wavelength=0",
+    ),
+    "positions past the table": (
+        lambda: ka.LearnedPositionEmbedding(4)(X, start_index=2),
+        ValueError,
+        r"Positions must lie in \[0, max_length=4\)\. Received positions from 2 to 4",
+    ),
+    "positions that are not integers": (
+        lambda: ka.SinCosPositionEmbedding()(X, positions=zeros(T)),
+        TypeError,
+        r"`positions` must be integers, \(positions,\) or \(batch, positions\) of `x`\. "
+        r"Received: positions of dtype float32",
+    ),
+    "starts of another batch": (
+        lambda: ka.LearnedPositionEmbedding(9)(X, start_index=np.zeros(B + 1, int)),
+        ValueError,
+        r"`start_index` must be an integer, or one for each row of `x`, \(batch,\)\. "
+        r"Received: start_index\.shape=\(3,\), x\.shape=\(2, 3, 4\)",
+    ),
+    # Positions
+    "a wavelength that is text": (
+        lambda: positions.Rotary("a"),
+        ValueError,
+        r"`max_wavelength` must be a finite number above 1\. Received: max_wavelength='a'",
+    ),
+    "a factor that shortens": (
+        lambda: positions.Rotary(scaling="linear", factor=0.5),
+        ValueError,
+        r"`factor` must be a finite number of at least 1\. Received: factor=0\.5",
+    ),
+    "a ramp that ends before it begins": (
+        lambda: positions.Rotary(beta_fast=1, beta_slow=2),
+        ValueError,
+        r"`beta_fast` must be a finite number above 2\. Received: beta_fast=1",
+    ),
+    "a bias of infinity": (
+        lambda: positions.ALiBi(float("inf")),
+        ValueError,
+        r"`max_bias` must be a finite number above 0\. Received: max_bias=inf",
+    ),
+    "an unknown layout": (
+        lambda: positions.Rotary(layout="halves"),
+        ValueError,
+        r"`layout` must be one of \('half_split', 'interleaved'\)\. Received: layout='halves'",
+    ),
+    "an unknown scaling": (
+        lambda: positions.Rotary(scaling="ntk"),
+        ValueError,
+        r"`scaling` must be one of \(None, 'linear', 'dynamic', 'yarn'\)\. "
+        r"Received: scaling='ntk'",
+    ),
+    "a factor without a scaling": (
+        lambda: positions.Rotary(factor=2.0),
+        ValueError,
+        r"`factor` requires `scaling`, which must be one of \('linear', 'dynamic', 'yarn'\)\. "
+        r"Received: scaling=None, factor=2\.0",
+    ),
+    "a scaling without a length": (
+        lambda: positions.Rotary(scaling="yarn", factor=2.0),
+        ValueError,
+        r"argument `original_max_length`, expected an integer of at least 1\. "
+        r"Received: original_max_length=None",
+    ),
+    "an odd number of features to turn": (
+        lambda: positions.Rotary(dim=3),
+        ValueError,
+        r"Rotary turns features in pairs, so their number must be even\. Received: 3",
+    ),
+    "heads of an odd number of features": (
+        lambda: ka.SelfAttention(2, 5, position="rotary")(X),
+        ValueError,
+        r"Rotary turns features in pairs, so their number must be even\. Received: 5",
+    ),
+    "more features to turn than there are": (
+        lambda: ka.SelfAttention(2, 4, position=positions.Rotary(dim=6))(X),
+        ValueError,
+        r"`dim` must be at most the number of features of a head\. Received: dim=6, features=4",
+    ),
+    "heads of unequal features to turn": (
+        lambda: positions.Rotary().encode(zeros(B, T, 1, 4), zeros(B, S, 1, 6), None, None),
+        ValueError,
+        r"Numbers of features that Rotary turns must be equal\. Received: query=4, key=6",
+    ),
+    "an odd number of buckets for two directions": (
+        lambda: positions.RelativeBias(9),
+        ValueError,
+        r"With two directions, `num_buckets` must be even\. Received: num_buckets=9",
+    ),
+    "a distance that leaves no room for logarithms": (
+        lambda: positions.RelativeBias(32, 8),
+        ValueError,
+        r"argument `max_distance`, expected an integer of at least 9\. Received: max_distance=8",
+    ),
+    "a bias for another number of heads": (
+        lambda: [ka.SelfAttention(heads, 4, position=RELATIVE_BIAS)(X) for heads in (2, 3)],
+        ValueError,
+        r"Layers sharing a RelativeBias need one number of heads\. It was built for 2\. "
+        r"Received: num_heads=3",
+    ),
+}
