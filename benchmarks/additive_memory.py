@@ -12,10 +12,11 @@ import json
 import os
 import pathlib
 import platform
-import resource
-import subprocess
-import sys
 import time
+
+from benchmarks.processes import answer, peak_bytes
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "additive_memory.json"
 
@@ -85,11 +86,6 @@ def inputs(case):
     ]
 
 
-def peak():
-    """Bytes of the largest resident set that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def measure(ours, case, train, mode):
     """One figure, in this process."""
     import keras
@@ -99,9 +95,9 @@ def measure(ours, case, train, mode):
     run = compiled(additive.additive if ours else written_down, train, mode)
     run(*inputs({**case, "B": 1, "T": 8, "S": 8}))
     arrays = inputs(case)
-    before = peak()
+    before = peak_bytes()
     run(*arrays)
-    grown = peak() - before
+    grown = peak_bytes() - before
     start = time.perf_counter()
     run(*arrays)
     return {
@@ -112,17 +108,8 @@ def measure(ours, case, train, mode):
 
 
 def in_a_process(*arguments):
-    """`measure` in a process of its own, whose size this one, without Keras, cannot raise."""
-    process = subprocess.run(
-        [sys.executable, "-m", "benchmarks.additive_memory", "--measure", json.dumps(arguments)],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if process.returncode:
-        raise RuntimeError(f"{arguments} failed:\n{process.stderr[-2000:]}")
-    return json.loads(process.stdout.splitlines()[-1])
+    """`measure` in a process of its own."""
+    return json.loads(answer("benchmarks.additive_memory", "--measure", json.dumps(arguments)))
 
 
 def main():

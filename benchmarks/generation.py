@@ -19,7 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
-from benchmarks.attention import in_turns, preamble, surroundings
+from benchmarks.attention.measuring import in_turns
+from benchmarks.attention.report import preamble, surroundings
 from examples.translation.models import Transformer
 from keras_attention import generation
 

@@ -12,9 +12,6 @@ import json
 import os
 import pathlib
 import platform
-import resource
-import subprocess
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -22,6 +19,7 @@ import keras
 import numpy as np
 
 import keras_attention
+from benchmarks.processes import answer, peak_bytes
 
 ops = keras.ops
 
@@ -83,12 +81,6 @@ def layers(sizes):
 STEPS = ("forward", "training")
 
 
-def megabytes():
-    """The largest resident memory of this process so far."""
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return size / (2**20 if sys.platform == "darwin" else 2**10)
-
-
 def measure(name, step, sizes):
     """How many MiB the process grows by at the full length, once it has run at a short one."""
     symbol = keras.Input((None, sizes["features"]))
@@ -101,9 +93,9 @@ def measure(name, step, sizes):
         return model.predict_on_batch(x) if step == "forward" else model.train_on_batch(x, x)
 
     run(SHORT)
-    before = megabytes()
+    before = peak_bytes()
     run(sizes["length"])
-    return megabytes() - before
+    return (peak_bytes() - before) / 2**20
 
 
 def main():
@@ -130,10 +122,9 @@ def main():
     for name in layers(sizes):
         report["MiB"][name] = {}
         for step in STEPS:
-            command = [sys.executable, "-m", "benchmarks.shaw_memory", "--measure", name, step]
-            command += ["--small"] * arguments.small
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            report["MiB"][name][step] = round(float(printed.split()[-1]), 1)
+            command = ["--measure", name, step, *["--small"] * arguments.small]
+            found = answer("benchmarks.shaw_memory", *command)
+            report["MiB"][name][step] = round(float(found), 1)
         row = report["MiB"][name]
         print(f"{name:26} forward {row['forward']:7.1f} MiB, training {row['training']:7.1f} MiB")
     if arguments.output:

@@ -8,9 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import attention
+from benchmarks.attention import command as program
+from benchmarks.attention import measuring
+from benchmarks.attention.cases import Case, Contestant
+from benchmarks.attention.contestants import ops
+from benchmarks.attention.report import COLUMNS, line
+from benchmarks.attention.rows import rows
 
-CASE = attention.Case(2, 64, 32, 4, training=False)
+CASE = Case(2, 64, 32, 4, training=False)
 FOUND = {"ms": 2.0, "quartiles_ms": [1.0, 3.0], "samples": 3}
 
 
@@ -30,19 +35,19 @@ def test_operations_of_the_products():
     ("judged", "said"), [(0.5, "aim"), (0.8, "bar"), (0.9, "missed"), (None, "not measured")]
 )
 def test_what_a_row_has_reached(judged, said):
-    assert attention.reached(judged, 0.8, 0.5) == said
-    assert attention.reached(judged, None, None) is None
+    assert measuring.reached(judged, 0.8, 0.5) == said
+    assert measuring.reached(judged, None, None) is None
 
 
 @pytest.mark.parametrize("small", [False, True])
 def test_rows_have_names_of_their_own(small):
-    groups = attention.rows(small)
+    groups = rows(small)
     named = [name for group in groups.values() for name in group]
     assert len(named) == len(set(named))
     for group in groups.values():
         for name, row in group.items():
             assert row.name == name and row.gflop > 0
-            assert len(attention.line(as_reported(row)).split(" | ")) == len(attention.COLUMNS)
+            assert len(line(as_reported(row)).split(" | ")) == len(COLUMNS)
 
 
 def as_reported(row):
@@ -52,19 +57,19 @@ def as_reported(row):
 
 
 def test_both_sides_of_a_row_compute_the_same():
-    row = attention.rows(small=True)["cpu"]["short-training"]
+    row = rows(small=True)["cpu"]["short-training"]
     ours, theirs = (contestant.prepare(case)()[0] for contestant, case in row.sides.values())
-    ours, theirs = (np.array(attention.ops.convert_to_numpy(x)) for x in (ours, theirs))
-    assert attention.distance(ours, theirs) < 1e-4
-    assert attention.differs({"apart": attention.distance(ours, 2 * theirs)}, "float32")
-    assert attention.differs({"apart": math.nan}, "float32")
+    ours, theirs = (np.array(ops.convert_to_numpy(x)) for x in (ours, theirs))
+    assert measuring.distance(ours, theirs) < 1e-4
+    assert measuring.differs({"apart": measuring.distance(ours, 2 * theirs)}, "float32")
+    assert measuring.differs({"apart": math.nan}, "float32")
 
 
 def test_a_run(monkeypatch, tmp_path, capsys):
     path = tmp_path / "report.json"
     command = ["attention", "--small", "--rows", "short-forward,decod*", "--output", str(path)]
     monkeypatch.setattr(sys, "argv", command)
-    assert attention.main() == 0
+    assert program.main() == 0
     report = json.loads(path.read_text(encoding="utf-8"))
     assert [row["name"] for row in report["rows"]] == ["short-forward", "decoding"]
     assert all(row["ours"]["ms"] > 0 and row["ratio"] > 0 for row in report["rows"])
@@ -77,10 +82,10 @@ def test_a_side_that_fails_is_reported_and_fails_the_run(monkeypatch, capsys):
         raise MemoryError("no room")
 
     broken = dataclasses.replace(
-        attention.rows(small=True)["cpu"]["short-forward"],
-        ours=(attention.Contestant("broken", fail), CASE),
+        rows(small=True)["cpu"]["short-forward"],
+        ours=(Contestant("broken", fail), CASE),
     )
-    monkeypatch.setattr(attention, "chosen", lambda options, parser: [broken])
+    monkeypatch.setattr(program, "chosen", lambda options, parser: [broken])
     monkeypatch.setattr(sys, "argv", ["attention", "--small"])
-    assert attention.main() == 1
+    assert program.main() == 1
     assert "MemoryError: no room" in capsys.readouterr().out

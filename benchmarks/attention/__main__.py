@@ -1,0 +1,7 @@
+"""The program itself."""
+
+import sys
+
+from benchmarks.attention.command import main
+
+sys.exit(main())

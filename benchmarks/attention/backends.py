@@ -1,0 +1,98 @@
+"""How a layer is compiled on each backend, and what is known of the device."""
+
+import keras
+
+BACKEND = keras.backend.backend()
+
+
+def _on_tensorflow(call, layer, inputs, case):
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")  # or it warns of as many functions as there are rows
+    weights = [weight.value for weight in layer.trainable_variables]
+
+    @tf.function(jit_compile=case.xla, autograph=False)
+    def run(*inputs):
+        if not case.training:
+            return (call(*inputs),)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs[0])
+            total = tf.reduce_sum(tf.square(tf.cast(call(*inputs), "float32")))
+        return tape.gradient(total, [inputs[0], *weights])
+
+    def wait():
+        outcome = run(*inputs)
+        tf.test.experimental.sync_devices()
+        return outcome
+
+    return wait
+
+
+def _on_jax(call, layer, inputs, case):
+    import jax
+
+    weights = [weight.value for weight in layer.trainable_variables]
+    state = [variable.value for variable in layer.non_trainable_variables]
+
+    def forward(x, weights, state, *others):
+        pairs = zip(layer.trainable_variables, weights, strict=True)
+        states = zip(layer.non_trainable_variables, state, strict=True)
+        with keras.StatelessScope(state_mapping=[*pairs, *states]):
+            return call(x, *others)
+
+    def total(*arguments):
+        return (forward(*arguments).astype("float32") ** 2).sum()
+
+    run = jax.jit(jax.grad(total, (0, 1)) if case.training else lambda *given: (forward(*given),))
+    return lambda: jax.block_until_ready(run(inputs[0], weights, state, *inputs[1:]))
+
+
+def _on_torch(call, layer, inputs, case):
+    import torch
+
+    weights = [weight.value for weight in layer.trainable_variables]
+
+    def run():
+        if not case.training:
+            with torch.no_grad():
+                return (call(*inputs),)
+        x = inputs[0].detach().requires_grad_()
+        total = call(x, *inputs[1:]).float().square().sum()
+        return torch.autograd.grad(total, [x, *weights])
+
+    def wait():
+        outcome = run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return outcome
+
+    return wait
+
+
+def compiled(call, layer, inputs, case):
+    """A function that runs `call` of the inputs, or its gradients, once, and waits."""
+    on = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}
+    return on[BACKEND](call, layer, inputs, case)
+
+
+def gpu():
+    """The GPU's name, and the most bytes that this process has had in use there; or None."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        found = tf.config.list_physical_devices("GPU")
+        if found:
+            name = tf.config.experimental.get_device_details(found[0]).get("device_name", "GPU")
+            return name, tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    elif BACKEND == "jax":
+        import jax
+
+        device = jax.local_devices()[0]
+        if device.platform == "gpu":
+            return device.device_kind, device.memory_stats()["peak_bytes_in_use"]
+    elif BACKEND == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name(), torch.cuda.max_memory_allocated()
+    return None

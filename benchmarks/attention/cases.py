@@ -1,0 +1,85 @@
+"""What is measured: the sizes of an attention, and the rows of the table."""
+
+import collections
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """The sizes of an attention, and what is done with it."""
+
+    batch: int
+    length: int
+    features: int
+    heads: int
+    training: bool = True
+    padding: bool = False
+    causal: bool = False
+    dropout: float = 0.0
+    window: int | None = None  # keys seen to either side
+    max_distance: int | None = None
+    dtype: str = "float32"
+    xla: bool = False
+
+    @property
+    def key_dim(self):
+        return self.features // self.heads
+
+    @property
+    def policy(self):
+        return self.dtype if self.dtype == "float32" else f"mixed_{self.dtype}"
+
+    def describe(self):
+        window = self.window and f"SlidingWindow({self.window}, {self.window})"
+        parts = [
+            f"B{self.batch} T{self.length} D{self.features} H{self.heads}",
+            "training step" if self.training else "forward",
+            self.padding and "padding mask",
+            self.causal and "causal",
+            self.dropout and f"dropout {self.dropout}",
+            window,
+            self.max_distance and f"Shaw k={self.max_distance}",
+            self.dtype != "float32" and self.dtype,
+            self.xla and "XLA",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def gflop(self, projections=4):
+        """Of the matrix products, in 10⁹ operations."""
+        tokens = self.batch * self.length
+        seen = self.length if self.window is None else min(self.length, 2 * self.window + 1)
+        seen = seen / 2 if self.causal else seen
+        if self.max_distance is not None:
+            seen += 2 * self.max_distance + 1
+        forward = 2 * projections * tokens * self.features**2 + 4 * tokens * seen * self.features
+        return forward * (3 if self.training else 1) / 1e9
+
+
+# `prepare(case)` gives a function that runs once, waits, and returns a tuple of arrays, the first
+# of which two sides that compute the same agree on.
+Contestant = collections.namedtuple("Contestant", "label prepare")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    work: str
+    ours: tuple  # (contestant, case)
+    other: tuple | None
+    gflop: float
+    bar: float | None = None
+    aim: float | None = None
+    figure: str = "time"  # or "memory"
+    judged: str = "ratio"  # ours / other; or "GB", ours alone
+    same: bool = True  # whether both compute the same
+    heavy: bool = False  # whether the other is measured only when asked for
+
+    @property
+    def sides(self):
+        return {"ours": self.ours, **({"other": self.other} if self.other else {})}
+
+    @property
+    def dtype(self):
+        return self.ours[1].dtype

@@ -1,0 +1,157 @@
+"""Who is measured: layers and models of ours and of Keras's."""
+
+import keras
+import numpy as np
+
+import keras_attention
+from benchmarks.attention.backends import BACKEND, compiled
+from benchmarks.attention.cases import Contestant
+
+ops = keras.ops
+
+
+def seeded(layer):
+    """Gives a built layer or model the weights that any other of its shapes gets."""
+    rng = np.random.default_rng(1)
+    for weight in layer.trainable_variables:
+        if len(weight.shape) > 1:  # those with one axis start equal, at 0 or 1
+            weight.assign(0.05 * rng.standard_normal(weight.shape, dtype="float32"))
+    return layer
+
+
+def sequence(case):
+    shape = (case.batch, case.length, case.features)
+    return np.random.default_rng(0).standard_normal(shape, dtype="float32")
+
+
+def layer_contestant(label, make, call):
+    """A layer: `make(case)`, and `call(layer, case, x, mask)`, where a mask may be None."""
+
+    def prepare(case):
+        layer = make(case)
+        x = ops.convert_to_tensor(sequence(case), dtype=case.dtype)
+        mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
+        inputs = (x, ops.convert_to_tensor(mask)) if case.padding else (x,)
+        symbols = [
+            keras.Input(
+                given.shape[1:], case.batch, dtype=keras.backend.standardize_dtype(given.dtype)
+            )
+            for given in inputs
+        ]
+        call(layer, case, *symbols)  # builds it
+
+        def run(x, mask=None):
+            return call(layer, case, x, mask)
+
+        return compiled(run, seeded(layer), inputs, case)
+
+    return Contestant(label, prepare)
+
+
+def _our_layer(case):
+    window = case.window
+    return keras_attention.MultiHeadAttention(
+        case.heads,
+        case.key_dim,
+        dropout=case.dropout,
+        pattern=None if window is None else keras_attention.patterns.SlidingWindow(window, window),
+        dtype=case.policy,
+    )
+
+
+def _our_call(layer, case, x, mask=None):
+    return layer(x, key_mask=mask, use_causal_mask=case.causal, training=case.training)
+
+
+def _their_layer(case):
+    return keras.layers.MultiHeadAttention(
+        case.heads,
+        case.key_dim,
+        dropout=case.dropout,
+        sliding_window=None if case.window is None else case.window + 1,
+        dtype=case.policy,
+    )
+
+
+def _their_call(layer, case, x, mask=None):
+    mask = None if mask is None else mask[:, None, :]
+    return layer(x, x, attention_mask=mask, use_causal_mask=case.causal, training=case.training)
+
+
+OURS = layer_contestant("keras_attention.MultiHeadAttention", _our_layer, _our_call)
+THEIRS = layer_contestant("keras.layers.MultiHeadAttention", _their_layer, _their_call)
+PLAIN = layer_contestant(
+    "keras_attention.Attention",
+    lambda case: keras_attention.Attention(case.heads, case.key_dim, dtype=case.policy),
+    _our_call,
+)
+SHAW = layer_contestant(
+    "keras_attention.RelativePositionAttention",
+    lambda case: keras_attention.RelativePositionAttention(
+        case.heads, case.key_dim, case.max_distance, dtype=case.policy
+    ),
+    _our_call,
+)
+
+
+def model_contestant(label, block):
+    """A model of two blocks: `block(case, x)` of a symbolic x."""
+
+    def prepare(case):
+        symbol = keras.Input((case.length, case.features))
+        model = seeded(keras.Model(symbol, block(case, block(case, symbol))))
+        model.compile("sgd", "mse", jit_compile=case.xla or BACKEND == "jax")
+        x = sequence(case)
+        return lambda: (model.train_on_batch(x, x),)
+
+    return Contestant(label, prepare)
+
+
+def _our_block(case, x):
+    return keras_attention.TransformerBlock(4 * case.features, case.heads)(x)
+
+
+def _their_block(case, x):
+    attended = keras.layers.MultiHeadAttention(case.heads, case.key_dim)(x, x)
+    x = keras.layers.LayerNormalization(epsilon=1e-5)(keras.layers.add([x, attended]))
+    y = keras.layers.Dense(4 * case.features, activation="relu")(x)
+    y = keras.layers.Dense(case.features)(y)
+    return keras.layers.LayerNormalization(epsilon=1e-5)(keras.layers.add([x, y]))
+
+
+OUR_MODEL = model_contestant("model of keras_attention.TransformerBlock", _our_block)
+THEIR_MODEL = model_contestant("model of keras.layers", _their_block)
+
+
+class NoWeights(keras.layers.Layer):
+    """A function as a layer, to be compiled as layers are."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, *arrays):
+        return self.function(*arrays)
+
+
+def decoding_contestant(label, groups):
+    """The attention of one new token over a cache of `case.length`, its own key included."""
+
+    def attend(query, key, value):
+        # As a cache holds them: heads before slots.
+        turned = (ops.transpose(array, (0, 2, 1, 3)) for array in (key, value))
+        offset = key.shape[2] - 1
+        return keras_attention.ops.attend(query, *turned, offset=offset, pattern="causal")
+
+    def prepare(case):
+        rng = np.random.default_rng(0)
+        inputs = [
+            ops.convert_to_tensor(
+                rng.standard_normal((case.batch, *shape, case.key_dim), dtype="float32")
+            )
+            for shape in [(1, case.heads), (groups, case.length), (groups, case.length)]
+        ]
+        layer = NoWeights(attend)
+        return compiled(layer, layer, inputs, case)
+
+    return Contestant(label, prepare)

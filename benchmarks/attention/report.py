@@ -1,0 +1,158 @@
+"""Figures as text, as a plot, and with what they were measured on."""
+
+import datetime
+import os
+import pathlib
+import platform
+import re
+
+import keras
+import numpy as np
+
+import keras_attention
+from benchmarks.attention.backends import BACKEND, gpu
+
+COLUMNS = (
+    "row",
+    "work",
+    "ours",
+    "other",
+    "ratio",
+    "bar",
+    "aim",
+    "reached",
+    "GFLOP",
+    "limit ms",
+    "ours / limit",
+)
+
+
+def header():
+    return f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}"
+
+
+def line(result):
+    """A row as a line of the table."""
+
+    def side(who):
+        found = result.get(who)
+        if found is None:
+            return ""
+        if "error" in found:
+            return found["error"].replace("|", "/")
+        time_taken = f"{found['ms']:.4g} ms"
+        return f"{found['GB']:.3f} GB, {time_taken}" if "GB" in found else time_taken
+
+    def number(value, unit=""):
+        return "" if value is None else f"{value:.3g}{unit}"
+
+    unit = " GB" if result["judged"] == "GB" else ""
+    cells = [
+        result["name"],
+        result["work"],
+        side("ours"),
+        side("other"),
+        number(result["ratio"]),
+        number(result["bar"], unit),
+        number(result["aim"], unit),
+        result["reached"] or "",
+        number(result["gflop"]),
+        number(result["limit_ms"]),
+        number(result["over_limit"]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+SETTINGS = ("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
+
+
+def surroundings(options):
+    """Versions and the machine."""
+    found = gpu()
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "backend": BACKEND,
+        "versions": {
+            "python": platform.python_version(),
+            "keras": keras.__version__,
+            BACKEND: __import__(BACKEND).__version__,
+            "numpy": np.__version__,
+            "keras_attention": keras_attention.__version__,
+        },
+        "machine": {
+            "cores": len(affinity(0)),
+            "architecture": platform.machine(),
+            "processor": processor(),
+            "device": found[0] if found else "CPU",
+        },
+        # What changes the speed of TensorFlow's products; unset is its own choice.
+        "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
+        "small": options.small,
+        "repeats": options.repeats,
+        "seconds": options.seconds,
+    }
+
+
+def processor():
+    """The processor's name, where the system tells."""
+    path = pathlib.Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*:\s*(.*)", path.read_text()) if path.exists() else None
+    return named[1] if named else platform.processor()
+
+
+def preamble(report):
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    machine = report["machine"]
+    text = (
+        f"{report['date']}, {report['backend']}: {versions}. {machine['device']}; "
+        f"{machine['cores']} cores, {machine['architecture']}, {machine['processor']}."
+    )
+    text += "".join(f" {name}={value}." for name, value in report["environment"].items())
+    return text + (" Small sizes: these figures mean nothing." if report["small"] else "")
+
+
+def saved_by_a_block(results):
+    """What each block of a model saves, beside what the layer alone does: lines of Markdown."""
+
+    def saved(result):
+        sides = [result.get(who, {}).get("ms") for who in ("ours", "other")]
+        return None if None in sides else sides[1] - sides[0]
+
+    named = {result["name"]: result for result in results}
+    for name, result in named.items():
+        alone = named.get(name.replace("-model", "-training"))
+        if "-model" in name and alone and None not in (saved(result), saved(alone)):
+            yield (
+                f"- {name}: {saved(result) / 2:.3g} ms less a block than Keras's; "
+                f"the layer alone, {saved(alone):.3g} ms less."
+            )
+
+
+def plot(report, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    points = report["series"]
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for panel, key, label in zip(panels, ("ms", "GB"), ("milliseconds", "GB"), strict=True):
+        for who, name in (("ours", "keras_attention"), ("other", "keras.layers")):
+            shown = [(p["length"], p[who][key]) for p in points if key in p.get(who, {})]
+            if shown:
+                panel.plot(*zip(*shown, strict=True), "o-", label=name)
+        if key == "ms":
+            limit = [(p["length"], p["limit_ms"]) for p in points]
+            panel.plot(*zip(*limit, strict=True), "k--", label="matrix products alone")
+        panel.set(xscale="log", yscale="log", xlabel="T", ylabel=label)
+        panel.set_xticks([p["length"] for p in points], [str(p["length"]) for p in points])
+        panel.minorticks_off()
+        panel.legend()
+    small = " (small: means nothing)" if report["small"] else ""
+    figure.suptitle(
+        "Training step, padding mask, causal, dropout 0.1, D256 H4, "
+        f"{report['backend']}, {report['machine']['device']}{small}"
+    )
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

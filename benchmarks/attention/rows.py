@@ -1,0 +1,184 @@
+"""The rows: which sizes, against what, and what should be reached."""
+
+import dataclasses
+
+from benchmarks.attention.backends import BACKEND
+from benchmarks.attention.cases import Case, Row
+from benchmarks.attention.contestants import (
+    OUR_MODEL,
+    OURS,
+    PLAIN,
+    SHAW,
+    THEIR_MODEL,
+    THEIRS,
+    decoding_contestant,
+)
+
+
+def shrunk(case):
+    """A case that takes milliseconds."""
+    return dataclasses.replace(
+        case,
+        batch=min(case.batch, 2),
+        length=max(16, case.length // 32),
+        features=case.features // 8,
+        window=case.window and max(1, case.window // 8),
+        max_distance=case.max_distance and max(1, case.max_distance // 4),
+    )
+
+
+def against_keras(name, case, bar=None, aim=None, **options):
+    """A row of our layer against Keras's."""
+    return Row(
+        name, case.describe(), (OURS, case), (THEIRS, case), case.gflop(), bar, aim, **options
+    )
+
+
+PLAIN_SIZES = {  # batch, length, features, heads; bar and aim forward, and of a training step
+    "short": ((32, 80, 128, 8), (0.85, 0.60), (0.90, 0.70)),
+    "medium": ((8, 512, 512, 8), (0.90, 0.80), (0.90, 0.80)),
+    "long": ((1, 4096, 512, 8), (0.85, 0.70), (0.80, 0.65)),
+}
+XLA_BAR = (0.75, 0.60)
+
+
+def plain_rows(size, xla):
+    for name, (sizes, *bars) in PLAIN_SIZES.items():
+        for training, bar in zip((False, True), bars, strict=True):
+            case = size(Case(*sizes, training=training, xla=xla))
+            step = "training" if training else "forward"
+            suffix = "-xla" if xla else ""
+            yield against_keras(f"{name}-{step}{suffix}", case, *(XLA_BAR if xla else bar))
+
+
+def model_rows(size, xla):
+    """The same attention within a model, where the rest of the model dilutes the ratio: no bar."""
+    for name, (sizes, *_) in PLAIN_SIZES.items():
+        case = size(Case(*sizes, xla=xla))
+        # Two blocks, with a feed-forward network of 8 D² weights each.
+        gflop = 2 * case.gflop(projections=4 + 8)
+        yield Row(
+            f"{name}-model{'-xla' if xla else ''}",
+            f"two-block model: {case.describe()}",
+            (OUR_MODEL, case),
+            (THEIR_MODEL, case),
+            gflop,
+        )
+
+
+def memory_rows(size):
+    masked = size(Case(1, 16384, 256, 4, padding=True, causal=True, dropout=0.1))
+    memory = {"figure": "memory", "judged": "GB", "heavy": True}
+    yield against_keras("masked-memory", masked, 0.8, 0.5, **memory)
+    yield against_keras("longest-memory", size(Case(1, 32768, 256, 4)), 1.5, 1.0, **memory)
+
+
+def window_rows(size):
+    near = size(Case(1, 8192, 256, 4, window=128))
+    far = size(Case(1, 65536, 256, 4, window=128))
+    yield against_keras("window-training", near, 0.15, 0.10)
+    yield against_keras("window-memory", near, 0.4, figure="memory", judged="GB")
+    yield Row(
+        "window-growth",
+        f"{far.describe()}, against T{near.length}",
+        (OURS, far),
+        (OURS, near),
+        far.gflop(),
+        9,
+        8,
+        same=False,
+    )
+
+
+def shaw_rows(size):
+    case = size(Case(1, 2048, 256, 4, max_distance=16))
+    plain = dataclasses.replace(case, max_distance=None)
+    row = Row(
+        "shaw-training",
+        f"{case.describe()}, against plain attention",
+        (SHAW, case),
+        (PLAIN, plain),
+        case.gflop(projections=3),
+        1.5,
+        1.2,
+        same=False,
+    )
+    yield row
+    # A process that grew by less never held an array (T, S, key_dim).
+    table = case.length**2 * case.key_dim * 4 / 1e9
+    yield dataclasses.replace(
+        row, name="shaw-memory", figure="memory", judged="GB", bar=table, aim=None
+    )
+
+
+def decoding_rows(size):
+    case = size(Case(16, 8192, 512, 8, training=False))
+    yield Row(
+        "decoding",
+        f"one token over a cache of {case.length}, B{case.batch} H{case.heads} K{case.key_dim}, "
+        "multi-query against multi-head",
+        (decoding_contestant("ops.attend, 1 key and value head", 1), case),
+        (decoding_contestant(f"ops.attend, {case.heads} of them", case.heads), case),
+        4 * case.batch * case.length * case.features / 1e9,
+        0.5,
+        0.25,
+        same=False,
+    )
+
+
+GPU_BATCHES = {1024: 8, 8192: 1, 32768: 1}
+GPU_WORK = {
+    "padding": {"padding": True, "dropout": 0.1},
+    "causal": {"causal": True},
+    "window": {"window": 1023},  # sliding_window=1024
+    "shaw": {"max_distance": 32},
+}
+
+
+def gpu_rows(size):
+    for dtype in ("bfloat16", "float32"):
+        for length in GPU_BATCHES:
+            for work, options in GPU_WORK.items():
+                case = size(Case(GPU_BATCHES[length], length, 512, 8, dtype=dtype, **options))
+                row = against_keras(f"gpu-{dtype}-{work}-{length}", case)
+                if work == "shaw":
+                    row = dataclasses.replace(
+                        row,
+                        work=f"{case.describe()}, against plain attention",
+                        ours=(SHAW, case),
+                        other=(PLAIN, dataclasses.replace(case, max_distance=None)),
+                        gflop=case.gflop(projections=3),
+                        same=False,
+                    )
+                yield row
+                yield dataclasses.replace(row, name=f"{row.name}-memory", figure="memory")
+
+
+OVER_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+FARTHEST_FOR_KERAS = 8192
+
+
+def over_rows(size, small):
+    """What the plot shows: a training step as of the row `masked-memory`, over the length."""
+    for length in OVER_LENGTHS[1:3] if small else OVER_LENGTHS:
+        case = size(Case(1, length, 256, 4, padding=True, causal=True, dropout=0.1))
+        yield against_keras(
+            f"over-{length}", case, figure="memory", heavy=length > FARTHEST_FOR_KERAS
+        )
+
+
+def rows(small):
+    """All rows by name, in groups: "cpu", "gpu", and "over" for the plot."""
+    size = shrunk if small else lambda case: case
+    cpu = [
+        *plain_rows(size, xla=False),
+        *(plain_rows(size, xla=True) if BACKEND == "tensorflow" else ()),
+        *memory_rows(size),
+        *window_rows(size),
+        *shaw_rows(size),
+        *decoding_rows(size),
+        *model_rows(size, xla=False),
+        *(model_rows(size, xla=True) if BACKEND == "tensorflow" else ()),
+    ]
+    groups = {"cpu": cpu, "gpu": gpu_rows(size), "over": over_rows(size, small)}
+    return {group: {row.name: row for row in found} for group, found in groups.items()}
