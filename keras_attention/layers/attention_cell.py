@@ -18,6 +18,7 @@ import keras
 from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
+from keras_attention.layers import cell_parts
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.heads import DenseHeads
 from keras_attention.positions import Position
@@ -118,8 +119,8 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         # stay in float32.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
-        self.cell = _cell(cell)
-        self.attention = _attention(attention, self.dtype_policy)
+        self.cell = cell_parts.wrapped_cell(cell, AttentionCell)
+        self.attention = cell_parts.attention_layer(attention, self.dtype_policy)
         self.mode = mode
         self.attention_dim = attention_dim
         self.attention_activation = keras.activations.get(attention_activation)
@@ -130,7 +131,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         )
         # Required by `RNN` of a `DropoutRNNCell`; the parts have their own rates.
         self.dropout = self.recurrent_dropout = 0.0
-        self._scratch = _Scratch()
+        self._scratch = cell_parts.Scratch()
 
     # Sizes
 
@@ -187,7 +188,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _query_size(self):
         if self.mode == "luong":
             return self._hidden_size()
-        return keras.tree.flatten(_leaves(self.cell)[-1].state_size)[0]
+        return keras.tree.flatten(cell_parts.leaves(self.cell)[-1].state_size)[0]
 
     def _context_size(self, memory_shape):
         query_shape = (memory_shape[0], 1, self._query_size())
@@ -360,7 +361,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             with keras_private.uncast_variables():
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
-        return _Memory(key, self.attention.split(memory, "value"), mask)
+        return cell_parts.Memory(key, self.attention.split(memory, "value"), mask)
 
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
@@ -396,7 +397,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         self._scratch.memory = prepared
         states = self._loop_states(rest, memory)
         inputs = ops.zeros((ops.shape(memory)[0], self._scratch.input_size), self.compute_dtype)
-        _prepare_dropout(self.cell, inputs, self._packed(states[1:-1]))
+        cell_parts.prepare_dropout(self.cell, inputs, self._packed(states[1:-1]))
         return states
 
     def is_open(self):
@@ -406,7 +407,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def close(self):
         """Discards what `open` prepared."""
         self._scratch.memory = None
-        for leaf in _leaves(self.cell):
+        for leaf in cell_parts.leaves(self.cell):
             if isinstance(leaf, keras_private.DropoutRNNCell):
                 leaf.reset_dropout_mask()
                 leaf.reset_recurrent_dropout_mask()
@@ -437,13 +438,14 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     ) -> tuple[Tensor, Tensors]:
         loop = states[0] if len(states) == 1 and keras.tree.is_nested(states[0]) else ()
         count = self._state_count + 2
-        memory = _Memory(*loop[count:]) if len(loop) > count else self._scratch.memory
+        memory = cell_parts.Memory(*loop[count:]) if len(loop) > count else self._scratch.memory
         if len(loop) < count or memory is None:
             raise ValueError(_NO_MEMORY.format("states without one"))
         previous, *cell_states, time = loop[:count]
         inputs = ops.cast(inputs, self.compute_dtype)
         if self.mode == "bahdanau":
-            query = cell_states[-len(keras.tree.flatten(_leaves(self.cell)[-1].state_size))]
+            last = cell_parts.leaves(self.cell)[-1]
+            query = cell_states[-len(keras.tree.flatten(last.state_size))]
             context, weights = self._attend(query, memory, time, training)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
@@ -539,83 +541,3 @@ _NO_MEMORY = (
     "`initial_state=cell.initial_state(memory)` to `keras.layers.RNN(cell)`, or call the cell by "
     "hand with the states of `cell.start(memory)`. Received: {}"
 )
-
-
-class _Memory:
-    """A prepared memory: key (B, S, H, K), value (B, S, H, V), mask (B, S) or None."""
-
-    def __init__(self, key, value, mask):
-        self.key = key
-        self.value = value
-        self.mask = mask
-        # The value with dropped positions, for training.
-        self.dropped = None
-
-
-class _Scratch:
-    """State of a cell besides its weights; a separate object, so that Keras does not track it."""
-
-    def __init__(self):
-        self.memory_shape: Any = None
-        # Features fed to the wrapped cell in addition to its input, and the sum of both.
-        self.fed_size = None
-        self.input_size = None
-        # Between the two calls of `RNN` around its loop.
-        self.batch = None
-        self.memory: Any = None
-
-
-def _cell(cell):
-    """The cell to wrap, from the argument or its saved config."""
-    cell = saving.deserialize(cell)
-    needed = ("call", "state_size")
-    if (
-        isinstance(cell, keras.layers.RNN)
-        or not all(hasattr(cell, name) for name in needed)
-        or any(isinstance(leaf, AttentionCell) for leaf in _leaves(cell))
-    ):
-        raise TypeError(
-            "`cell` must be a cell for `keras.layers.RNN`, such as `keras.layers.GRUCell(8)`, that "
-            f"does not attend itself. Received: cell={cell!r}"
-        )
-    return cell
-
-
-def _leaves(cell):
-    """The cells of a stack, or the cell itself."""
-    if isinstance(cell, keras.layers.StackedRNNCells):
-        return [leaf for part in cell.cells for leaf in _leaves(part)]
-    return [cell]
-
-
-def _prepare_dropout(cell, inputs, states):
-    """Lets a cell, or each of a stack, draw its dropout masks for inputs and states like these."""
-    if isinstance(cell, keras.layers.StackedRNNCells):
-        for part, state in zip(cell.cells, states, strict=True):
-            _prepare_dropout(part, inputs, state)
-            size = getattr(part, "output_size", None)
-            size = keras.tree.flatten(part.state_size)[0] if size is None else size
-            inputs = ops.zeros((ops.shape(inputs)[0], size), inputs.dtype)
-    elif isinstance(cell, keras_private.DropoutRNNCell):
-        cell.get_dropout_mask(inputs)
-        cell.get_recurrent_dropout_mask(keras.tree.flatten(states)[0])
-
-
-def _attention(attention, dtype):
-    """The attention layer, from the argument or its saved config."""
-    attention = saving.deserialize(attention)
-    if isinstance(attention, (str, Score)):
-        attention = Attention(score=attention, dtype=dtype)
-    if not isinstance(attention, Attention):
-        raise TypeError(
-            "`attention` must be an Attention layer, a score, or the name of one. "
-            f"Received: attention={attention!r} (of type {type(attention).__name__})"
-        )
-    if attention.normalization.random or attention.scores_regularizer is not None:
-        raise ValueError(
-            "An AttentionCell takes no normalization that draws random numbers, and no "
-            "`scores_regularizer`: a step of a loop can neither draw nor add losses. Received: "
-            f"normalization={attention.normalization!r}, "
-            f"scores_regularizer={attention.scores_regularizer!r}"
-        )
-    return attention
