@@ -1,0 +1,262 @@
+"""The slot `score`: names, configs, weights, and scores of a user's own in every layer."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import Attention, MultiHeadAttention, TransformerBlock, ops, scores
+from tests.scores.built_in import (
+    ARGUMENTS,
+    KEY,
+    QUERY,
+    UNEQUAL,
+    B,
+    D,
+    H,
+    K,
+    S,
+    T,
+    make,
+    numpy,
+    random,
+)
+
+
+def test_get_takes_a_name_a_score_or_a_config():
+    for name, cls in scores.BUILTIN.items():
+        # The id is the class's name in snake_case.
+        assert "".join(part.capitalize() for part in name.split("_")) == cls.__name__
+        if name not in ARGUMENTS:
+            assert type(scores.get(name)) is cls
+    score = scores.Cosine(2.0)
+    assert scores.get(score) is score
+    assert scores.get(keras.saving.serialize_keras_object(score)).scale == 2.0
+    assert scores.get("dot") is not scores.get("dot")
+
+
+KERNEL = {
+    "kernel_initializer": "he_normal",
+    "kernel_regularizer": keras.regularizers.L2(0.01),
+    "kernel_constraint": keras.constraints.NonNeg(),
+}
+BIAS = {
+    "bias_initializer": "ones",
+    "bias_regularizer": keras.regularizers.L1(0.02),
+    "bias_constraint": keras.constraints.UnitNorm(),
+}
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        scores.Dot(),
+        scores.ScaledDot(0.25),
+        scores.Cosine(3.0),
+        scores.General("he_normal", keras.regularizers.L2(0.01), keras.constraints.NonNeg()),
+        scores.ReducedRank(3, **KERNEL),
+        scores.Additive(5, use_bias=False, normalize=True, **KERNEL, **BIAS),
+        scores.Additive(),
+        scores.Concat(6, **KERNEL),
+        scores.Location(9, **KERNEL),
+        scores.KeyOnly(4, "relu", False, **KERNEL, **BIAS),
+    ],
+    ids=lambda score: type(score).__name__,
+)
+def test_config_goes_through_json(score):
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(score)))
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is type(score)
+    assert again.get_config() == score.get_config()
+    if hasattr(score, "kernel_initializer") and score.kernel_regularizer is not None:
+        assert isinstance(again.kernel_initializer, keras.initializers.HeNormal)
+        assert again.kernel_regularizer.l2 == pytest.approx(0.01)
+        assert isinstance(again.kernel_constraint, keras.constraints.NonNeg)
+
+
+@pytest.mark.parametrize("name", [name for name in UNEQUAL if name != "general"])
+def test_initializers_regularizers_and_constraints_reach_the_weights(name):
+    biased = name in ("additive", "key_only")
+    given = {
+        "kernel_initializer": keras.initializers.Constant(-0.5),
+        "kernel_regularizer": keras.regularizers.L2(0.1),
+        "kernel_constraint": keras.constraints.NonNeg(),
+        **(BIAS if biased else {}),
+    }
+    layer = Attention(score=make(name, **given))
+    layer.build((B, T, D), (B, S, 6))
+    for weight in layer.score.weights:
+        kind = "bias" if weight.name == "bias" else "kernel"
+        assert weight.regularizer is given[f"{kind}_regularizer"]
+        assert weight.constraint is given[f"{kind}_constraint"]
+        np.testing.assert_array_equal(numpy(weight), 1.0 if kind == "bias" else -0.5)
+    assert len(layer.losses) == len(layer.trainable_weights) == len(layer.score.weights)
+
+
+def test_weights_of_one_shape_do_not_start_alike():
+    score = scores.Additive(K)
+    score.build(QUERY.shape, KEY.shape)
+    assert score.query_kernel.shape == score.key_kernel.shape
+    assert np.abs(numpy(score.query_kernel) - numpy(score.key_kernel)).max() > 0.01
+
+
+# Scores of a user's own
+
+
+@keras.saving.register_keras_serializable(package="test_scores")
+class Distance(scores.Score):
+    """Looks at each pair, and owns nothing."""
+
+    def __init__(self, sharpness, **kwargs):
+        super().__init__(**kwargs)
+        self.sharpness = sharpness
+
+    def call(self, query, key):
+        squares = keras.ops.square(query[:, :, None] - key[:, None])
+        return -self.sharpness * keras.ops.transpose(keras.ops.sum(squares, -1), (0, 3, 1, 2))
+
+
+@keras.saving.register_keras_serializable(package="test_scores")
+class Diagonal(scores.Score):
+    """An inner product with a weight for each feature, made in `build`."""
+
+    def build(self, query_shape, key_shape):
+        self.diagonal = self.add_weight(shape=query_shape[2:], initializer="ones")
+
+    def prepare(self, query, key):
+        return query * self.diagonal, key
+
+
+@keras.saving.register_keras_serializable(package="test_scores")
+class Perceptron(scores.Score):
+    """Looks at each pair through weights made in `build` and a sublayer; sizes may differ."""
+
+    unequal_sizes = True
+
+    def __init__(self, units=3, activation="tanh", **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.activation = keras.activations.get(activation)
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        self.of_query = keras.layers.Dense(self.units, use_bias=False, kernel_initializer="ones")
+        self.of_query.build(query_shape)
+        shape = (key_shape[-1], self.units)
+        self.of_key = self.add_weight(name="of_key", shape=shape, initializer="ones")
+        self.last = self.add_weight(name="last", shape=(self.units,), initializer="ones")
+
+    def call(self, query, key):
+        hidden = self.of_query(query)[:, :, None] + keras.ops.matmul(key, self.of_key)[:, None]
+        return keras.ops.einsum("btshu,u->bhts", self.activation(hidden), self.last)
+
+
+def test_a_score_of_ones_own_is_what_it_says():
+    expected = -0.7 * np.square(QUERY[:, :, None] - KEY[:, None]).sum(-1).transpose(0, 3, 1, 2)
+    value = random(B, S, H, 3, seed=4)
+    _, weights = ops.attend(QUERY, KEY, value, score=Distance(0.7), return_attention_scores=True)
+    powers = np.exp(expected)
+    np.testing.assert_allclose(
+        numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("base", [scores.Dot, scores.ScaledDot, scores.Cosine, scores.General])
+def test_compare_of_a_subclass_may_change_the_scores_of_its_base(base):
+    class Halved(base):
+        def compare(self, query, key):
+            return super().compare(query, key) / 2
+
+    halved, whole = Halved(), base()
+    for score in (halved, whole):
+        score.build(QUERY.shape, KEY.shape)
+        score.set_weights([random(*weight.shape, seed=5) for weight in score.weights])
+    expected = numpy(whole(QUERY, KEY)) / 2
+    np.testing.assert_allclose(numpy(halved(QUERY, KEY)), expected, rtol=1e-4, atol=1e-5)
+    value = random(B, S, H, 3, seed=4)
+    _, weights = ops.attend(QUERY, KEY, value, score=halved, return_attention_scores=True)
+    powers = np.exp(expected)
+    np.testing.assert_allclose(
+        numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
+    given = Diagonal(), scores.General(), Perceptron(4, "sigmoid")
+    found = check_in_every_layer("score", *given)
+    for score, expected, weights in zip(found, given, (1, 1, 3), strict=True):
+        assert type(score) is type(expected)
+        assert score.get_config() == expected.get_config()
+        assert len(score.weights) == weights
+
+
+def test_learned_scores_of_pairs_train_save_and_load_in_every_layer(check_in_every_layer):
+    given = scores.ReducedRank(3), scores.Additive(5, normalize=True), scores.Concat()
+    found = check_in_every_layer("score", *given)
+    for score, expected in zip(found, given, strict=True):
+        assert type(score) is type(expected)
+        assert score.get_config() == expected.get_config()
+        assert len(score.weights) == len(expected.weights) > 0
+
+
+# The side that the score ignores has projections without a gradient.
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_scores_of_one_side_train_save_and_load_in_every_layer(tmp_path):
+    given = scores.Location(6), scores.KeyOnly(4, "relu"), scores.KeyOnly(), scores.Location(S)
+    layers = [
+        Attention(score=given[0]),
+        Attention(2, 4, score=given[1]),
+        MultiHeadAttention(2, 4, score=given[2]),
+        TransformerBlock(16, 2, score=given[3]),
+    ]
+    x, symbol = 2 * random(B, T, D), keras.Input((None, D))
+    model = keras.Model(symbol, keras.layers.add([layer(symbol) for layer in layers]))
+    before = [[numpy(weight) for weight in score.weights] for score in given]
+    model.compile("sgd", "mse", jit_compile=keras.config.backend() == "jax")
+    model.fit(x, random(B, T, D, seed=1), verbose=0)
+    for score, old in zip(given, before, strict=True):
+        for weight, array in zip(score.weights, old, strict=True):
+            assert np.abs(numpy(weight) - array).max() > 0, weight.path
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
+    for layer, score in zip(layers, given, strict=True):
+        assert loaded.get_layer(layer.name).score.get_config() == score.get_config()
+
+
+def test_a_score_of_ones_own_may_compare_unequal_sizes_without_projections():
+    layer = Attention(score=Perceptron())
+    assert layer(random(B, T, D), random(B, S, 6)).shape == (B, T, 6)
+
+
+def test_a_score_of_ones_own_works_in_float32_under_mixed_precision():
+    seen = []
+
+    class Watching(scores.Score):
+        def build(self, query_shape, key_shape):
+            self.scale = self.add_weight(shape=(), initializer="ones")
+
+        def watch(self, query, key):
+            scale = keras.ops.multiply(self.scale, 1.0)
+            seen.extend(keras.backend.standardize_dtype(x.dtype) for x in (query, key, scale))
+
+    class OnPairs(Watching):
+        def call(self, query, key):
+            self.watch(query, key)
+            return keras.ops.einsum("bthk,bshk->bhts", query, key)
+
+    class OnEachSide(Watching):
+        def prepare(self, query, key):
+            self.watch(query, key)
+            return query, key
+
+    for layer in (
+        Attention(score=OnPairs(), dtype="mixed_bfloat16"),
+        Attention(score=OnEachSide(), dtype="mixed_bfloat16"),
+        TransformerBlock(16, H, score=OnEachSide(), dtype="mixed_bfloat16"),
+    ):
+        output = layer(random(B, T, D))
+        assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+        assert len(seen) >= 3 and set(seen) == {"float32"}
+        seen.clear()
