@@ -87,7 +87,7 @@ def bucket_sums(weights, buckets, count):
     return summed.reshape(batch, heads, queries, count)
 
 
-def custom_vjp(make, arrays, constants=()):
+def custom_vjp(make, arrays, constants=(), saves=True):
     def first(arrays, constants):
         outputs, saved = make(constants)[0](*arrays)
         return outputs, (arrays, constants, outputs, saved)

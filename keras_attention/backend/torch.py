@@ -101,7 +101,7 @@ class _Custom(torch.autograd.Function):
         return (None, None, *found)
 
 
-def custom_vjp(make, arrays, constants=()):
+def custom_vjp(make, arrays, constants=(), saves=True):
     return _Custom.apply(*make(constants), *arrays)
 
 

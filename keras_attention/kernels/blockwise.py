@@ -102,7 +102,9 @@ def attend(spec, query, key, value):
         passes = _Passes(tiles.with_constants(constants), inputs, wide)
         return passes.forward, passes.backward
 
-    output, lse = backend.custom_vjp(make, keras.tree.flatten(inputs), tiles.constants)
+    output, lse = backend.custom_vjp(
+        make, keras.tree.flatten(inputs), tiles.constants, saves=plan.single
+    )
     return tiles.from_rows(output), ops.transpose(tiles.from_rows(lse)[..., 0], (0, 2, 1))
 
 
