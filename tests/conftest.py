@@ -1,6 +1,14 @@
 """What every test starts from, and the one check that tests of several slots share."""
 
 import gc
+import os
+
+# XLA would spend most of the time of a test on machine code that runs once. CI runs some tests with
+# `XLA_FLAGS=`, which is XLA as users have it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
 import keras
 import numpy as np
