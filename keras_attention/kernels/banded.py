@@ -235,7 +235,7 @@ def _views(array, axis, count, views, reach):
     if "float" not in keras.backend.standardize_dtype(array.dtype):
         return forward(array)[0][0]
     # TensorFlow's own gradient of a slice is slow.
-    return primitives.custom(lambda held: (forward, backward), [array])[0]
+    return primitives.custom(lambda held: (forward, backward), [array], saves=False)[0]
 
 
 def _cut(array, axis, start, length):

@@ -443,7 +443,7 @@ def attend(task):
         run = (_Single if cut.single else _Many)(shared.holding(held))
         return run.forward, run.backward
 
-    output, normalizer = primitives.custom(make, arrays, shared.held)
+    output, normalizer = primitives.custom(make, arrays, shared.held, saves=cut.single)
     # (B, G, R, T', V) and (B, G, R, T', 1), T' a multiple of the block.
     length = cut.query_blocks * cut.queries
     output = ops.reshape(output, (batch, heads, length, task.value.shape[3]))

@@ -4,6 +4,7 @@ Sizes, counts and starts are integers, or integer scalars of TensorFlow where a 
 a length yet.
 """
 
+import contextlib
 import functools
 
 import keras
@@ -102,30 +103,39 @@ if keras.config.backend() == "tensorflow":
         """The matrix product of the last two axes, with either matrix transposed."""
         return tf.matmul(first, second, transpose_a=flip_first, transpose_b=flip_second)
 
-    def custom(make, arrays, held=()):
+    def custom(make, arrays, held=(), saves=True):
         """`forward(*arrays)`, with `backward` for its gradient; `make(held)` gives the two.
 
         `held` are what else they read, in tuples, lists and dictionaries: a function that is traced
         later than it was made cannot have arrays of its own. `forward` returns two tuples of
-        arrays: what is returned, and what else `backward` needs. `backward(arrays, outputs, saved,
-        upstream)` returns a gradient for each of `arrays`.
+        arrays: what is returned, and what else `backward` needs; `saves` says that there is any.
+        `backward(arrays, outputs, saved, upstream)` returns a gradient for each of `arrays`.
         """
 
         forward, backward = make(held)
+        # A tape of eager code would keep all that `forward` computes, as if it had no gradient of
+        # its own. `init_scope` pauses it; what was saved must be on it for second derivatives.
+        paused = tf.executing_eagerly() and not saves
+        returned = []
 
         @tf.custom_gradient
         def function(*arrays):
-            outputs, saved = forward(*arrays)
+            with tf.init_scope() if paused else contextlib.nullcontext():
+                outputs, saved = forward(*arrays)
 
             def gradient(*upstream):
+                # Those that were returned are on the tape.
+                known = tuple(returned) if paused else outputs
                 # Graphs forget the shape of an output's gradient.
-                shaped = (_like(x, output) for x, output in zip(upstream, outputs, strict=True))
-                return backward(arrays, outputs, saved, tuple(shaped))
+                shaped = (_like(x, output) for x, output in zip(upstream, known, strict=True))
+                return backward(arrays, known, saved, tuple(shaped))
 
             return outputs, gradient
 
         # Variables would be captured by the function; tensors are passed.
-        return function(*map(tf.convert_to_tensor, arrays))
+        found = function(*map(tf.convert_to_tensor, arrays))
+        returned += found
+        return found
 
     def pullback(function, arrays):
         """`function(*arrays)`, and a function from its gradient to those of `arrays`."""
@@ -216,7 +226,7 @@ elif keras.config.backend() == "jax":
     def _wide(array):
         return "float64" if array.dtype == "float64" else "float32"
 
-    def custom(make, arrays, held=()):
+    def custom(make, arrays, held=(), saves=True):
         def first(arrays, held):
             outputs, saved = make(held)[0](*arrays)
             return outputs, (arrays, held, outputs, saved)
@@ -351,7 +361,7 @@ else:
             found = ctx.backward_of_it(arrays, rest[:outputs], rest[outputs:], upstream)
             return (None, None, *found)
 
-    def custom(make, arrays, held=()):
+    def custom(make, arrays, held=(), saves=True):
         return _Custom.apply(*make(held), *arrays)
 
     def pullback(function, arrays):
