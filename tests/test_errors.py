@@ -28,7 +28,7 @@ from keras_attention import (
 )
 from keras_attention.layers import kv_cache
 from keras_attention.layers.position_embedding import PositionEmbedding
-from keras_attention.visualization import words
+from keras_attention.visualization import labels
 
 PACKAGE = Path(ka.__file__).parent
 
@@ -1474,7 +1474,7 @@ ROWS = {
         r"`scores` must be an array of numbers\. Received: list, which is none: could not convert",
     ),
     "a layer that was not collected": (
-        lambda: words.Scores()["decoder/attention"],
+        lambda: labels.Scores()["decoder/attention"],
         KeyError,
         "decoder/attention",
     ),

@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.generation.one_by_one import generate
+from keras_attention.generation.loop import generate
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import Step, Steps
 from keras_attention.hints import Seed, Tensor, Tensors

@@ -21,14 +21,14 @@ ops = keras.ops
 SMALLEST = 128
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute any part of a problem, or None."""
-    needs_all = blockwise.why_not(spec, query, key, value)
+    needs_all = blockwise.unsupported_reason(spec, query, key, value)
     if needs_all:
         return needs_all
     if query.shape[1] == 1:
         return "there is one query"
-    reasons = [_why_not(*part) for part in merge.split(spec, query, key, value)]
+    reasons = [_unsupported_reason(*part) for part in merge.split(spec, query, key, value)]
     return None if None in reasons else reasons[0]
 
 
@@ -39,13 +39,13 @@ def run(spec, query, key, value):
     dtype = keras.backend.standardize_dtype(value.dtype)
     query, key, value = (ops.cast(x, wide) for x in (query, key, value))
     found = [
-        (blockwise.attend if _why_not(*part) else _attend)(*part)
+        (blockwise.attend if _unsupported_reason(*part) else _attend)(*part)
         for part in merge.split(spec, query, key, value)
     ]
     return blockwise.finish(spec, *merge.merge(found), dtype)
 
 
-def _why_not(spec, query, key, value):
+def _unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a part, or None."""
     span = spec.pattern.span() if spec.pattern is not None else None
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
@@ -140,7 +140,7 @@ def _apart(spec, query, key, value, rate):
         positions=Positions.of(size, size),
     )
     folded = folded, fold(query), fold(key), fold(value)
-    output, lse = (blockwise.attend if _why_not(*folded) else _attend)(*folded)
+    output, lse = (blockwise.attend if _unsupported_reason(*folded) else _attend)(*folded)
     heads, features = query.shape[2], value.shape[3]
     output = ops.reshape(output, (batch, rate, size, heads, features))
     output = ops.reshape(

@@ -35,7 +35,7 @@ ops = keras.ops
 ELEMENTS = {False: 2**21, True: 2**26}
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason only the definition can compute a problem, or None."""
     for given, why in (
         (spec.return_weights, "`return_attention_scores` needs all scores"),

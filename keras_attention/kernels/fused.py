@@ -30,7 +30,7 @@ ELEMENTS = 2**24
 LARGEST_HALF = 65504.0
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason the backend cannot compute a problem, or None."""
     if backend.FUSED_READS is None:
         return "no fused kernel of this backend is used"
@@ -50,8 +50,8 @@ def why_not(spec, query, key, value):
         if given:
             return why
     _, rest = _by_query(spec, key)
-    refuses = _why_not_by_lengths if backend.FUSED_READS == "lengths" else _why_not_by_mask
-    return blockwise.why_not(spec, query, key, value) or refuses(rest, query, key, value)
+    refuses = _reason_by_lengths if backend.FUSED_READS == "lengths" else _reason_by_mask
+    return blockwise.unsupported_reason(spec, query, key, value) or refuses(rest, query, key, value)
 
 
 def run(spec, query, key, value):
@@ -96,7 +96,7 @@ def _finite(query, key, value):
 # By a mask, if it is not causal alone.
 
 
-def _why_not_by_mask(spec, query, key, value):
+def _reason_by_mask(spec, query, key, value):
     if _causal_alone(spec):
         return None
     shapes = [mask.shape for mask in spec.masks]
@@ -129,7 +129,7 @@ def _by_mask(spec, query, key, value):
 # By the number of keys in each row.
 
 
-def _why_not_by_lengths(spec, query, key, value):
+def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
     for given, why in (
         (queries == 1, "there is one query"),
@@ -140,7 +140,7 @@ def _why_not_by_lengths(spec, query, key, value):
     ):
         if given:
             return why
-    return backend.why_not_fused(query, key, value, causal)
+    return backend.fused_unsupported_reason(query, key, value, causal)
 
 
 def _by_lengths(spec, query, key, value):

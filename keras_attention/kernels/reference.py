@@ -14,7 +14,7 @@ from keras_attention.spec import AttentionResult
 ops = keras.ops
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a problem: None, it can compute all."""
     return None
 

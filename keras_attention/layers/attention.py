@@ -24,8 +24,8 @@ from keras_attention import (
 from keras_attention.hints import Cache, Constraint, Initializer, Regularizer, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.decoding import Decoding
-from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
+from keras_attention.layers.uncast_inputs import UncastInputs
 from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
@@ -35,7 +35,7 @@ QK_NORMS = get_args(QkNorm)
 
 
 @saving.register
-class Attention(Decoding, ExactInputs):
+class Attention(Decoding, UncastInputs):
     r"""Attention of queries over keys and values, in one head or several.
 
     Without `key_dim` the layer has no projections: the score compares the raw inputs (Luong et al.

@@ -118,7 +118,7 @@ class PredictedCenter:
         layer: the `LocalAttention`.
     """
 
-    why_no_tokens = "mode='predictive' asks for the number of keys"
+    no_decoding_reason = "mode='predictive' asks for the number of keys"
 
     def __init__(self, layer):
         self.layer = layer

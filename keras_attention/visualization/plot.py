@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from keras_attention.hints import Tensors
-from keras_attention.visualization import words
+from keras_attention.visualization import labels
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -25,8 +25,8 @@ LETTER, BETWEEN, AROUND = 0.065, 0.4, 1.4
 
 def plot_attention(
     scores: Tensors,
-    query_tokens: words.Tokens | None = None,
-    key_tokens: words.Tokens | None = None,
+    query_tokens: labels.Tokens | None = None,
+    key_tokens: labels.Tokens | None = None,
     title: str | None = None,
     cmap: str | Colormap = "Blues",
 ) -> Figure:
@@ -63,7 +63,7 @@ def plot_attention(
     >>> [axes.get_title() for axes in figure.axes[:2]]
     ['head 1', 'head 2']
     """
-    layers = words.read(scores, query_tokens, key_tokens)
+    layers = labels.read(scores, query_tokens, key_tokens)
     try:
         from matplotlib.figure import Figure
 
@@ -83,7 +83,7 @@ def plot_attention(
             widths[column] = max(widths[column], _inches(layer.weights.shape[2], unit))
         heights.append(max(_inches(layer.weights.shape[1], unit) for layer, _ in row))
     said = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
-    title = _short(words.visible(str(title)), LONGEST_HEADING) if title else None
+    title = _short(labels.visible(str(title)), LONGEST_HEADING) if title else None
     family = fonts.families([*said, *(layer.name for layer in layers), title or ""])
     text = {"parse_math": False, "usetex": False, "fontfamily": family}
 
