@@ -244,7 +244,7 @@ class Attention(Decoding, UncastInputs):
             self._query_norm = self._norm("query_norm", query_heads)
             self._key_norm = self._norm("key_norm", key_heads)
         if self.position is not None:
-            self.position.expect_values(self.heads.shape("value", value_shape))
+            self.position.build_values(self.heads.shape("value", value_shape))
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)

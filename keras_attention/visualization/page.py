@@ -1,4 +1,4 @@
-"""`attention_page`: weights as one HTML file.
+"""`attention_html`: weights as one HTML file.
 
 `page.html`, `page.css` and `page.js` are its source. Here they become one file,
 with the weights in it.
@@ -25,7 +25,7 @@ from keras_attention.visualization import labels
 FINE = 1_000_000
 
 
-def attention_page(
+def attention_html(
     scores: Tensors,
     query_tokens: labels.Tokens | None,
     key_tokens: labels.Tokens | None = None,
@@ -64,9 +64,9 @@ def attention_page(
     Example:
 
     >>> import numpy as np
-    >>> from keras_attention.visualization import attention_page
+    >>> from keras_attention.visualization import attention_html
     >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.0, 1.0]]])  # two heads
-    >>> page = attention_page(scores, ["hello", "world"], path="attention.html")
+    >>> page = attention_html(scores, ["hello", "world"], path="attention.html")
     >>> page.startswith("<!doctype html>")
     True
     """
