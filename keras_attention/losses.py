@@ -130,14 +130,14 @@ def _token_losses(logits, targets, smoothing):
     size = ops.shape(logits)[-1]
 
     def make(targets):
-        places = targets[..., None]
+        indices = targets[..., None]
 
         def forward(logits):
             # The largest is subtracted first, or large logits would cost digits.
             logits = logits - ops.max(logits, axis=-1, keepdims=True)
             powers = ops.exp(logits)
             total = ops.sum(powers, axis=-1, keepdims=True)
-            of_target = ops.take_along_axis(logits, places, axis=-1)
+            of_target = ops.take_along_axis(logits, indices, axis=-1)
             losses = ops.log(total) - (1 - smoothing) * of_target
             if smoothing:
                 losses = losses - smoothing * ops.mean(logits, axis=-1, keepdims=True)
@@ -149,12 +149,12 @@ def _token_losses(logits, targets, smoothing):
             gradient = powers * (upstream / total)
             if smoothing:
                 gradient = gradient - upstream * (smoothing / ops.cast(size, "float32"))
-            of_target = ops.take_along_axis(gradient, places, axis=-1)
+            of_target = ops.take_along_axis(gradient, indices, axis=-1)
             of_target = ops.reshape(of_target - (1 - smoothing) * upstream, (-1,))
             rows = ops.arange(ops.shape(of_target)[0], dtype="int32")
             flat = ops.scatter_update(
                 ops.reshape(gradient, (-1, size)),
-                ops.stack([rows, ops.reshape(places, (-1,))], axis=-1),
+                ops.stack([rows, ops.reshape(indices, (-1,))], axis=-1),
                 of_target,
             )
             return (ops.reshape(flat, ops.shape(gradient)),)

@@ -129,7 +129,7 @@ def _apart(spec, query, key, value, rate):
     pairs = _Pairs(batch, rate, fold, fold)
     masks = [pairs(mask) for mask in spec.masks]
     if length % rate:
-        masks.append(pairs(_there(length)))
+        masks.append(pairs(_real_keys(length)))
     folded = spec.replace(
         masks=tuple(masks),
         biases=tuple(map(pairs, spec.biases)),
@@ -188,7 +188,7 @@ def _windows(spec, query, key, value, span):
         of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
     folded = spec.replace(
-        masks=(*map(pairs, spec.masks), pairs(_there(keys))),
+        masks=(*map(pairs, spec.masks), pairs(_real_keys(keys))),
         biases=tuple(map(pairs, spec.biases)),
         segment_ids=spec.segment_ids
         and (
@@ -208,7 +208,7 @@ def _windows(spec, query, key, value, span):
 # Shared by both
 
 
-def _there(keys):
+def _real_keys(keys):
     """A mask of existing keys, to be folded like the keys."""
     return ops.ones((1, 1, 1, keys), "bool")
 
@@ -261,7 +261,7 @@ def _views(array, axis, count, views, reach):
     if "float" not in keras.backend.standardize_dtype(array.dtype):
         return forward(array)[0][0]
     # TensorFlow's own gradient of a slice is slow.
-    return backend.custom_vjp(lambda held: (forward, backward), [array])[0]
+    return backend.custom_vjp(lambda _: (forward, backward), [array])[0]
 
 
 def _cut(array, axis, start, length):

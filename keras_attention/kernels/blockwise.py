@@ -41,7 +41,7 @@ def unsupported_reason(spec, query, key, value):
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
         (spec.normalization is not None, "the normalization is not softmax"),
-        (spec.gain is not None, "the weights are multiplied by something"),
+        (spec.multiplier is not None, "the weights are multiplied by something"),
         (0 in (*query.shape, *key.shape), "a length is 0"),
     ):
         if given:

@@ -158,10 +158,10 @@ def _by_lengths(spec, query, key, value):
         return backend.where_fused(by_fused, by_tiles, (query, key, value)), None
 
     batch, keys = key.shape[:2]
-    there = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
-    there = ops.cast(ops.broadcast_to(there, (batch, keys)), "int32")
-    lengths = ops.sum(there, axis=-1)
-    last = ops.all(ops.equal(there, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))
+    real = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
+    real = ops.cast(ops.broadcast_to(real, (batch, keys)), "int32")
+    lengths = ops.sum(real, axis=-1)
+    last = ops.all(ops.equal(real, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))
 
     def by_either(query, key, value, lengths, last):
         given = query, key, value
@@ -170,5 +170,5 @@ def _by_lengths(spec, query, key, value):
         )
 
     output = backend.where_fused(by_either, by_tiles, (query, key, value, lengths, last))
-    seen = ops.cumsum(there, axis=-1) > 0 if causal else lengths[:, None] > 0
+    seen = ops.cumsum(real, axis=-1) > 0 if causal else lengths[:, None] > 0
     return output, seen[:, None]

@@ -466,9 +466,9 @@ class Attention(Decoding, UncastInputs):
             (given.query, given.value, given.key), (None, None, None)
         )
         if cache is not None:
-            held = cache["value"]
-            batch, _, length, size = held.shape
-            value = key = keras.KerasTensor((batch, length, size), held.dtype)
+            cached = cache["value"]
+            batch, _, length, size = cached.shape
+            value = key = keras.KerasTensor((batch, length, size), cached.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self.heads.pair("positions", given.positions, query, value)
         self.heads.pair("segment_ids", given.segment_ids, query, value)

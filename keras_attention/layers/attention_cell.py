@@ -371,9 +371,9 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        turned = position is not None and type(position).encode is not Position.encode
+        encoded = position is not None and type(position).encode is not Position.encode
         alone = type(score).prepare is Score.prepare and type(score).call is Score.call
-        return alone and not turned
+        return alone and not encoded
 
     # Around the loop
 

@@ -150,8 +150,8 @@ class PredictedCenter:
         window = self.layer.window
         distance = self._distance(query, value, key_mask)
         near = ops.less_equal(ops.abs(distance), float(window))
-        gain = ops.exp(-2.0 * ops.square(distance / window))
-        return spec.replace(masks=(*spec.masks, near), gain=gain)
+        multiplier = ops.exp(-2.0 * ops.square(distance / window))
+        return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
 
     def _distance(self, query, value, key_mask):
         """The offset of each key from the center: (B, H, T, S) of query heads (B, T, H, K)."""
