@@ -28,7 +28,7 @@ from keras_attention import (
 )
 from keras_attention.layers import kv_cache
 from keras_attention.layers.position_embedding import PositionEmbedding
-from keras_attention.visualization import words
+from keras_attention.visualization import labels
 
 PACKAGE = Path(ka.__file__).parent
 
@@ -1136,12 +1136,12 @@ ROWS = {
     "an odd number of features to turn": (
         lambda: positions.Rotary(dim=3),
         ValueError,
-        r"Rotary turns features in pairs, so their number must be even\. Received: 3",
+        r"Rotary rotates features in pairs, so their number must be even\. Received: 3",
     ),
     "heads of an odd number of features": (
         lambda: ka.SelfAttention(2, 5, position="rotary")(X),
         ValueError,
-        r"Rotary turns features in pairs, so their number must be even\. Received: 5",
+        r"Rotary rotates features in pairs, so their number must be even\. Received: 5",
     ),
     "more features to turn than there are": (
         lambda: ka.SelfAttention(2, 4, position=positions.Rotary(dim=6))(X),
@@ -1151,7 +1151,7 @@ ROWS = {
     "heads of unequal features to turn": (
         lambda: positions.Rotary().encode(zeros(B, T, 1, 4), zeros(B, S, 1, 6), None, None),
         ValueError,
-        r"Numbers of features that Rotary turns must be equal\. Received: query=4, key=6",
+        r"Numbers of features that Rotary rotates must be equal\. Received: query=4, key=6",
     ),
     "an odd number of buckets for two directions": (
         lambda: positions.RelativeBias(9),
@@ -1308,9 +1308,15 @@ ROWS = {
         r"`label_smoothing`.*Received: label_smoothing=1\.0",
     ),
     "a target to ignore that is no integer": (
-        lambda: ka.losses.SmoothedCrossentropy(ignore="pad"),
+        lambda: ka.losses.SmoothedCrossentropy(ignore_class="pad"),
         TypeError,
-        r"`ignore` must be an integer or None\. Received: ignore='pad'",
+        r"`ignore_class` must be an integer or None\. Received: ignore_class='pad'",
+    ),
+    "an argument by its former name too": (
+        lambda: ka.losses.SmoothedCrossentropy(ignore_class=1, ignore=2),
+        TypeError,
+        r"^SmoothedCrossentropy takes `ignore_class`, whose former name is `ignore`: "
+        r"pass one of the two\. Received: ignore_class=1, ignore=2$",
     ),
     "targets that are not those of the logits": (
         lambda: ka.losses.SmoothedCrossentropy()(zeros(B, T), zeros(B, S, D)),
@@ -1323,9 +1329,9 @@ ROWS = {
         r"`sample_weight` must broadcast to the leading axes.*shape=\(2, 3\).*shape=\(3,\)",
     ),
     "splitting what has no alignments": (
-        lambda: built_cell()[0].split(X),
+        lambda: built_cell()[0].split_outputs(X),
         ValueError,
-        r"`split` is for cells with `return_attention_scores=True`\. Received.*False",
+        r"`split_outputs` is for cells with `return_attention_scores=True`\. Received.*False",
     ),
     # generation
     "a step that is none": (
@@ -1469,12 +1475,12 @@ ROWS = {
     ),
     # visualization
     "scores that are no numbers": (
-        lambda: visualization.attention_page([["a", "b"]], None),
+        lambda: visualization.attention_html([["a", "b"]], None),
         TypeError,
         r"`scores` must be an array of numbers\. Received: list, which is none: could not convert",
     ),
     "a layer that was not collected": (
-        lambda: words.Scores()["decoder/attention"],
+        lambda: labels.Scores()["decoder/attention"],
         KeyError,
         "decoder/attention",
     ),
@@ -1494,37 +1500,37 @@ ROWS = {
         "No attention layer was called.* Received: FeedForward 'plain'",
     ),
     "no layers to draw": (
-        lambda: visualization.attention_page({}, None),
+        lambda: visualization.attention_html({}, None),
         ValueError,
         r"`scores` must have a layer at least\. Received: \{\}",
     ),
     "weights of too few axes": (
-        lambda: visualization.attention_page({"first": np.ones(3)}, None),
+        lambda: visualization.attention_html({"first": np.ones(3)}, None),
         ValueError,
         r"`scores` of 'first' must be \(queries, keys\).* Received: shape \(3,\)",
     ),
     "a picture of a batch": (
-        lambda: visualization.attention_page(np.ones((2, 1, 3, 3)), None),
+        lambda: visualization.attention_html(np.ones((2, 1, 3, 3)), None),
         ValueError,
         r"one row of a batch.* Received: `scores` of shape \(2, 1, 3, 3\)",
     ),
     "negative weights": (
-        lambda: visualization.attention_page(-np.ones((3, 3)), None),
+        lambda: visualization.attention_html(-np.ones((3, 3)), None),
         ValueError,
         r"finite and not negative\. Received: numbers from -1\.0 to -1\.0",
     ),
     "words of some layers": (
-        lambda: visualization.attention_page({"a": np.ones((1, 1))}, {"b": ["x"]}),
+        lambda: visualization.attention_html({"a": np.ones((1, 1))}, {"b": ["x"]}),
         ValueError,
         r"must name each layer of `scores`\. Received no 'a'",
     ),
     "a text in place of words": (
-        lambda: visualization.attention_page(np.ones((3, 3)), "abc"),
+        lambda: visualization.attention_html(np.ones((3, 3)), "abc"),
         TypeError,
         r"`query_tokens` must be a list of words\. Received: 'abc'",
     ),
     "too few words": (
-        lambda: visualization.attention_page(np.ones((2, 3)), ["a", "b"], ["c", None]),
+        lambda: visualization.attention_html(np.ones((2, 3)), ["a", "b"], ["c", None]),
         ValueError,
         r"`key_tokens` must have a word for each of 3 positions.* Received: 1 words of 2",
     ),

@@ -145,7 +145,9 @@ class Backend(typing.Protocol):
     ) -> Tensor:
         """The output (B, T, H, V); `mask` is a mask, or lengths, or None."""
 
-    def why_not_fused(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> str | None:
+    def fused_unsupported_reason(
+        self, query: Tensor, key: Tensor, value: Tensor, causal: bool
+    ) -> str | None:
         """Why the fused kernel cannot compute this, or None."""
 
     def where_fused(

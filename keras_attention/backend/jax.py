@@ -136,7 +136,7 @@ def fused_attention(query, key, value, mask, causal, scale):
     )
 
 
-def why_not_fused(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal):
     if jax.default_backend() == "cpu":
         return "cuDNN's kernel needs a GPU"
     alike = [

@@ -180,7 +180,7 @@ def fused_attention(query, key, value, mask, causal, scale):
     return None
 
 
-def why_not_fused(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal):
     return "no fused kernel of this backend is used"
 
 
