@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from keras_attention.visualization import attention_page, collect_attention
+from keras_attention.visualization import attention_html, collect_attention
 
 IDS = np.array([[1, 2, 3, 0], [4, 5, 0, 0], [6, 7, 8, 9]], "int32")
 
@@ -30,7 +30,7 @@ def save():
     model.export("first", verbose=False)
     np.save("first.npy", model.predict(IDS, verbose=0))
     weights = collect_attention(model, IDS)["block/attention"][0]
-    attention_page(weights, ["a", "b", "c", None], path="a.html")
+    attention_html(weights, ["a", "b", "c", None], path="a.html")
 
 
 def load():

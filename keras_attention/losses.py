@@ -14,6 +14,7 @@ __all__ = ["SmoothedCrossentropy"]
 
 
 @saving.register
+@saving.renamed(ignore="ignore_class")
 class SmoothedCrossentropy(keras.losses.Loss):
     r"""Cross-entropy of the next token with smoothed labels, averaged over real tokens.
 
@@ -27,7 +28,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     Args:
         label_smoothing: ε, at least 0 and below 1.
-        ignore: the target of ignored positions, usually that of padding; None
+        ignore_class: the target of ignored positions, usually that of padding; None
             for no such target. Any integer, such as -1 or -100.
         reduction: how token losses are reduced. "sum_over_batch_size", or "mean" for
             short: their sum divided by the number of real tokens. "sum": their sum.
@@ -42,8 +43,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
             token's loss is multiplied by its weight. As everywhere in Keras, "mean" does not
             divide by the weights.
 
-    Real tokens are those whose target is not `ignore`, and which are not masked by the mask that
-    `y_pred` carries, if any. Without any real token the loss is 0.
+    Real tokens are those whose target is not `ignore_class`, and which are not masked by the mask
+    that `y_pred` carries, if any. Without any real token the loss is 0.
 
     Returns:
         A float32 number, or (B, T) without reduction. A real token whose target is below 0 or not
@@ -69,14 +70,14 @@ class SmoothedCrossentropy(keras.losses.Loss):
     def __init__(
         self,
         label_smoothing: float = 0.1,
-        ignore: int | None = 0,
+        ignore_class: int | None = 0,
         reduction: str | None = "sum_over_batch_size",
         name: str = "smoothed_crossentropy",
     ):
         # Keras casts targets and logits to the loss's dtype: float32 is exact for tokens below 2²⁴.
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = shapes.check_rate("label_smoothing", label_smoothing)
-        self.ignore = shapes.check_integer("ignore", ignore)
+        self.ignore_class = shapes.check_integer("ignore_class", ignore_class)
 
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
@@ -105,7 +106,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
             # There is no largest logit to subtract.
             return ops.sum(y_pred, axis=-1)
         targets = ops.cast(y_true, "int32")
-        real = None if self.ignore is None else ops.not_equal(targets, self.ignore)
+        real = None if self.ignore_class is None else ops.not_equal(targets, self.ignore_class)
         # Keras multiplies by the mask: NaN at a masked position would stay NaN.
         real = masks.both(real, masks.boolean("mask", masks.implicit(y_pred)))
         size = ops.shape(y_pred)[-1]
@@ -129,14 +130,14 @@ def _token_losses(logits, targets, smoothing):
     size = ops.shape(logits)[-1]
 
     def make(targets):
-        places = targets[..., None]
+        indices = targets[..., None]
 
         def forward(logits):
             # The largest is subtracted first, or large logits would cost digits.
             logits = logits - ops.max(logits, axis=-1, keepdims=True)
             powers = ops.exp(logits)
             total = ops.sum(powers, axis=-1, keepdims=True)
-            of_target = ops.take_along_axis(logits, places, axis=-1)
+            of_target = ops.take_along_axis(logits, indices, axis=-1)
             losses = ops.log(total) - (1 - smoothing) * of_target
             if smoothing:
                 losses = losses - smoothing * ops.mean(logits, axis=-1, keepdims=True)
@@ -148,12 +149,12 @@ def _token_losses(logits, targets, smoothing):
             gradient = powers * (upstream / total)
             if smoothing:
                 gradient = gradient - upstream * (smoothing / ops.cast(size, "float32"))
-            of_target = ops.take_along_axis(gradient, places, axis=-1)
+            of_target = ops.take_along_axis(gradient, indices, axis=-1)
             of_target = ops.reshape(of_target - (1 - smoothing) * upstream, (-1,))
             rows = ops.arange(ops.shape(of_target)[0], dtype="int32")
             flat = ops.scatter_update(
                 ops.reshape(gradient, (-1, size)),
-                ops.stack([rows, ops.reshape(places, (-1,))], axis=-1),
+                ops.stack([rows, ops.reshape(indices, (-1,))], axis=-1),
                 of_target,
             )
             return (ops.reshape(flat, ops.shape(gradient)),)

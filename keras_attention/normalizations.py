@@ -201,8 +201,8 @@ def _one_hot(scores):
         widths = [(0, 0)] * (len(scores.shape) - 1) + [(0, 1)]
         padded = ops.pad(scores, widths, constant_values=-float("inf"))
     largest = ops.expand_dims(ops.argmax(padded, axis=-1), -1)
-    places = ops.arange(ops.shape(scores)[-1], dtype=largest.dtype)
-    return ops.cast(ops.equal(places, largest), scores.dtype)
+    indices = ops.arange(ops.shape(scores)[-1], dtype=largest.dtype)
+    return ops.cast(ops.equal(indices, largest), scores.dtype)
 
 
 BUILTIN = {"softmax": Softmax, "sigmoid": Sigmoid, "sparsemax": Sparsemax, "hard": Hard}

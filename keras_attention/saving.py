@@ -5,6 +5,7 @@ that, `get_config` needs no hand-written list, and custom subclasses of any slot
 load without one either.
 """
 
+import functools
 import inspect
 
 import keras
@@ -33,13 +34,59 @@ def constructor_arguments(cls, stop=object):
         if "__init__" not in vars(owner):
             continue
         parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
+        # A subclass may have an argument of this class under its former name.
+        known = {new for old, new in former_names(owner).items() if old in names}
         for parameter in parameters:
-            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if named and parameter.name not in known:
                 names.setdefault(parameter.name)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     fixed = getattr(cls, "_fixed_arguments", ())
     return [name for name in names if name not in fixed]
+
+
+def renamed(**names):
+    """A class decorator: constructor arguments that had other names before, as `old="new"`.
+
+    The former names remain keywords of the constructor, and so keys of saved configurations, and
+    attributes. Signatures and new configurations have the present ones.
+    """
+
+    def decorate(cls):
+        init = cls.__init__
+
+        @functools.wraps(init)
+        def init_by_either(self, *args, **kwargs):
+            for old, new in names.items():
+                if old in kwargs and new in kwargs:
+                    raise TypeError(
+                        f"{type(self).__name__} takes `{new}`, whose former name is `{old}`: pass "
+                        f"one of the two. Received: {new}={kwargs[new]!r}, {old}={kwargs[old]!r}"
+                    )
+            init(self, *args, **{names.get(name, name): x for name, x in kwargs.items()})
+
+        # Keras reads the signature of the function itself too.
+        init_by_either.__signature__ = inspect.signature(init)  # type: ignore[attr-defined]
+        cls.__init__ = init_by_either
+        for old, new in names.items():
+            setattr(cls, old, _alias(new))
+        cls._former_names = {**former_names(cls), **names}
+        return cls
+
+    return decorate
+
+
+def former_names(cls):
+    """The former names of constructor arguments, with the present ones: `{"old": "new"}`."""
+    return getattr(cls, "_former_names", {})
+
+
+def _alias(name):
+    """A property that stands for another attribute."""
+    return property(
+        lambda self: getattr(self, name), lambda self, value: setattr(self, name, value)
+    )
 
 
 def forwarded(arguments, *own):

@@ -84,7 +84,7 @@ class AttentionSpec:
 
         scores  = clip(cap(query · key · scale + relative) + biases)
         weights = normalize(scores over the keys that masks, pattern and segments allow)
-        output  = dropout(weights · gain) · (value + relative)
+        output  = dropout(weights · multiplier) · (value + relative)
 
     Args:
         scale: multiplier of inner products.
@@ -105,7 +105,7 @@ class AttentionSpec:
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis; or those and the log-probability of a choice.
-        gain: None, or multipliers of the weights; broadcasts to (B, H, T, S).
+        multiplier: None, or multipliers of the weights; broadcasts to (B, H, T, S).
         dropout: the rate at which weights are dropped, 0 at inference.
         seed: of the dropout.
         return_weights, return_lse: what to return in addition to the output.
@@ -125,7 +125,7 @@ class AttentionSpec:
     positions: Positions | None = None
     sink: Tensor | None = None
     normalization: Callable[[Tensor, Tensor | None], Any] | None = None
-    gain: Tensor | None = None
+    multiplier: Tensor | None = None
     dropout: float = 0.0
     seed: Seed = None
     return_weights: bool = False

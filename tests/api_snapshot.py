@@ -2,7 +2,8 @@
 
 Beside it lies the file of each release, a copy of `next.txt` as it was then. Public are the names
 in `__all__`, the strings that name a slot, the call of a class, the methods that its place in
-`docs/api/` lists, and the documented properties of layers.
+`docs/api/` lists, the documented properties of layers, and the former names of all these and of
+arguments: `p.Some['old'] = new` says that the class takes `old` for `new`.
 """
 
 import inspect
@@ -10,6 +11,7 @@ import pathlib
 import re
 
 import keras_attention
+from keras_attention import saving
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "tests/api"
@@ -33,12 +35,15 @@ def snapshot():
 
 
 def _of_module(module, path, listed):
-    for name in module.__all__:
+    former = listed.get(path, set()) - set(module.__all__)
+    for name in [*module.__all__, *(name for name in former if hasattr(module, name))]:
         value, where = getattr(module, name), f"{path}.{name}"
         if inspect.ismodule(value):
             yield from _of_module(value, where, listed)
         elif inspect.isclass(value):
             yield where + _signature(value)
+            former_names = saving.former_names(value).items()
+            yield from (f"{where}[{old!r}] = {new}" for old, new in former_names)
             for member in _members(value, listed.get(where, set())):
                 yield f"{where}.{member}{_signature(getattr(value, member))}"
             yield from (f"{where}.{name}" for name in _properties(value))

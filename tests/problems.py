@@ -292,7 +292,9 @@ def check_dropout(kernel, arrays, rest, rate):
         assert abs(unlike - 2 * rate * (1 - rate)) < 0.08 * min(1, 20 * rate)
 
     gain = kept.astype("float32") / np.float32(1 - rate)
-    expected = answers("reference", arrays, {**rest, "gain": keras.ops.convert_to_tensor(gain)})
+    expected = answers(
+        "reference", arrays, {**rest, "multiplier": keras.ops.convert_to_tensor(gain)}
+    )
     compare(kernel, arrays, {**rest, **dropout}, expected=expected)
     return kept, there
 

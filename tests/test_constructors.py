@@ -84,7 +84,7 @@ KIND = {
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps",
     "size": "left right",
-    "integer": "seed ignore",
+    "integer": "seed ignore_class",
     "sizes": "output_shape attention_axes",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
@@ -96,7 +96,7 @@ KIND = {
     "zero_output_for_mask",
     "name": "mode gradient merge_mode layout scaling norm qk_norm",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
-    "bias_initializer query_initializer centre_initializer embeddings_initializer "
+    "bias_initializer query_initializer center_initializer embeddings_initializer "
     "kernel_regularizer bias_regularizer activity_regularizer embeddings_regularizer "
     "kernel_constraint bias_constraint embeddings_constraint",
     "object": "score normalization pattern position scores_regularizer cell attention patterns",

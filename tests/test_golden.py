@@ -147,7 +147,9 @@ def _values(unpacked):
             config = json.loads(json.dumps(keras.saving.serialize_keras_object(case.make())))
         for registered, arguments in configs(config):
             seen = found.setdefault(registered, {})
+            former = saving.former_names(REGISTERED.get(registered))
             for argument, value in arguments.items():
+                argument = former.get(argument, argument)
                 seen.setdefault(argument, set()).add(json.dumps(value, sort_keys=True))
     return found
 

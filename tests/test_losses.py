@@ -55,7 +55,7 @@ def test_the_mean_over_real_tokens_is_the_definition(smoothing, ignore):
 
 def test_smoothing_is_the_one_of_keras():
     # The vocabulary of Keras's loss is one-hot, and its mean counts padding too.
-    ours = SmoothedCrossentropy(0.2, ignore=None)(TARGETS, LOGITS)
+    ours = SmoothedCrossentropy(0.2, ignore_class=None)(TARGETS, LOGITS)
     theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
     expected = theirs(np.eye(V, dtype="float32")[TARGETS], LOGITS)
     np.testing.assert_allclose(numpy(ours), numpy(expected), rtol=1e-6)
@@ -110,7 +110,7 @@ def test_without_reduction_every_token_has_its_loss():
 
 
 def test_other_axes_of_targets():
-    loss = SmoothedCrossentropy(ignore=None)
+    loss = SmoothedCrossentropy(ignore_class=None)
     expected = numpy(loss(TARGETS, LOGITS))
     flat = numpy(loss(TARGETS.reshape(-1), LOGITS.reshape(-1, V)))
     deep = numpy(loss(TARGETS[:, None], LOGITS[:, None]))
@@ -139,7 +139,7 @@ def test_no_token_at_all_no_loss(shape, reduction):
 @pytest.mark.parametrize("ignore", [None, 0])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", None])
 def test_what_stands_at_masked_positions_does_not_matter(ignore, reduction):
-    loss = SmoothedCrossentropy(ignore=ignore, reduction=reduction)
+    loss = SmoothedCrossentropy(ignore_class=ignore, reduction=reduction)
 
     def of(targets, x):
         logits = masks.carry(
@@ -159,7 +159,7 @@ def test_what_stands_at_masked_positions_does_not_matter(ignore, reduction):
 def test_large_logits_cost_no_digits(smoothing, offset):
     # Exact in float32 with the offset, too.
     logits = np.array([[1.0, 2.0, 3.0, 4.0]], "float32")
-    loss = SmoothedCrossentropy(smoothing, ignore=None)
+    loss = SmoothedCrossentropy(smoothing, ignore_class=None)
     found = float(loss(np.array([2]), logits + np.float32(offset)))
     assert abs(found - token_loss(logits[0], 2, smoothing)) < 1e-6
 
@@ -195,13 +195,13 @@ def test_it_computes_in_float32():
 
 def test_it_is_in_the_model_that_is_saved(tmp_path):
     model = masking_model()
-    model.compile("sgd", SmoothedCrossentropy(0.2, ignore=3, name="smooth"))
+    model.compile("sgd", SmoothedCrossentropy(0.2, ignore_class=3, name="smooth"))
     model.fit(np.maximum(TARGETS, 1), TARGETS, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.loss.get_config() == {
         "label_smoothing": 0.2,
-        "ignore": 3,
+        "ignore_class": 3,
         "reduction": "sum_over_batch_size",
         "name": "smooth",
     }

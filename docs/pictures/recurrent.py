@@ -36,7 +36,7 @@ def trained(arguments, reverse):
         keras.layers.Embedding(TOKENS, UNITS)(before),
         initial_state=cell.initial_state(memory, start),
     )
-    outputs, alignments = cell.split(outputs)
+    outputs, alignments = cell.split_outputs(outputs)
     logits = keras.layers.Dense(TOKENS)(outputs)
     model = keras.Model([source, before], logits)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

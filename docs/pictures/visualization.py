@@ -14,7 +14,7 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from examples.translation import models, text
-from keras_attention.visualization import attention_page, collect_attention, plot_attention
+from keras_attention.visualization import attention_html, collect_attention, plot_attention
 
 SENTENCE = "A little girl in a red dress is throwing a ball to her dog because it wants to play."
 SHOWN = "decoder_2/cross_attention"
@@ -60,7 +60,7 @@ def draw(scores, source, target):
     figure.savefig(HERE / "visualization_heads.png", dpi=100)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder) / "page.html"
-        attention_page(scores, queries, keys, path=path, title="A translation")
+        attention_html(scores, queries, keys, path=path, title="A translation")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1100, "height": 820})
         page.set_default_timeout(120_000)

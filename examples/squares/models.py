@@ -59,7 +59,7 @@ class Forecaster:
         for step in range(CORNERS):
             output, states = self._step(read, memory, states)
             if self.attention:
-                output, alignment = self.cell.split(output)
+                output, alignment = self.cell.split_outputs(output)
                 alignments.append(alignment[:, :, None])
             corner = self.head(output)[:, None]
             predicted.append(corner)

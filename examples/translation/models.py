@@ -250,7 +250,7 @@ class Recurrent(Translator):
 
     def start(self, source, length):
         encoded, state, mask = self.encode(source)
-        states = keras.tree.flatten(self.decoder.cell.start(encoded, [state], mask))
+        states = keras.tree.flatten(self.decoder.cell.start_states(encoded, [state], mask))
         # Keys, values and mask of what is attended to never change.
         return states[:-3], states[-3:]
 
@@ -271,7 +271,7 @@ class Recurrent(Translator):
         decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
         decoder.set_weights(self.decoder.get_weights())
         outputs = decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
-        return cell.split(outputs)[1][:, 0]
+        return cell.split_outputs(outputs)[1][:, 0]
 
 
 # The moving mean of the weights is over about as many steps.

@@ -98,13 +98,15 @@ class Backend(typing.Protocol):
         make: Callable[..., tuple[Callable[..., Any], Callable[..., Any]]],
         arrays: Sequence[Tensor],
         constants: Any = (),
+        saves: bool = True,
     ) -> tuple[Tensor, ...]:
         """`forward(*arrays)`, with `backward` for its gradient; `make(constants)` gives the two.
 
         `constants` are all other arrays that they read, in tuples, lists and dictionaries: a
         function that is traced later than it was created cannot close over arrays. `forward`
-        returns two tuples of arrays: the outputs, and what `backward` needs besides.
-        `backward(arrays, outputs, saved, upstream)` returns a gradient for each of `arrays`.
+        returns two tuples of arrays: the outputs, and what `backward` needs besides; `saves` says
+        whether the second has any. `backward(arrays, outputs, saved, upstream)` returns a gradient
+        for each of `arrays`.
         """
 
     def vjp(
@@ -143,7 +145,9 @@ class Backend(typing.Protocol):
     ) -> Tensor:
         """The output (B, T, H, V); `mask` is a mask, or lengths, or None."""
 
-    def why_not_fused(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> str | None:
+    def fused_unsupported_reason(
+        self, query: Tensor, key: Tensor, value: Tensor, causal: bool
+    ) -> str | None:
         """Why the fused kernel cannot compute this, or None."""
 
     def where_fused(

@@ -87,7 +87,7 @@ def bucket_sums(weights, buckets, count):
     return summed.reshape(batch, heads, queries, count)
 
 
-def custom_vjp(make, arrays, constants=()):
+def custom_vjp(make, arrays, constants=(), saves=True):
     def first(arrays, constants):
         outputs, saved = make(constants)[0](*arrays)
         return outputs, (arrays, constants, outputs, saved)
@@ -136,7 +136,7 @@ def fused_attention(query, key, value, mask, causal, scale):
     )
 
 
-def why_not_fused(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal):
     if jax.default_backend() == "cpu":
         return "cuDNN's kernel needs a GPU"
     alike = [

@@ -1,5 +1,7 @@
 """TensorFlow. Sizes may be unknown in graphs; control flow and custom gradients are special."""
 
+import contextlib
+
 import keras
 import tensorflow as tf
 
@@ -106,22 +108,31 @@ def bucket_sums(weights, buckets, count):
     return ops.reshape(summed, (batch, heads, queries, count))
 
 
-def custom_vjp(make, arrays, constants=()):
+def custom_vjp(make, arrays, constants=(), saves=True):
     forward, backward = make(constants)
+    # A tape of eager code would keep all that `forward` computes, as if it had no custom gradient.
+    # `init_scope` pauses the tape; what was saved must be on it for second derivatives.
+    paused = tf.executing_eagerly() and not saves
+    returned = []
 
     @tf.custom_gradient
     def function(*arrays):
-        outputs, saved = forward(*arrays)
+        with tf.init_scope() if paused else contextlib.nullcontext():
+            outputs, saved = forward(*arrays)
 
         def gradient(*upstream):
+            # The returned outputs are on the tape.
+            known = tuple(returned) if paused else outputs
             # Graphs forget the shape of an output's gradient.
-            shaped = (_like(x, output) for x, output in zip(upstream, outputs, strict=True))
-            return backward(arrays, outputs, saved, tuple(shaped))
+            shaped = (_like(x, output) for x, output in zip(upstream, known, strict=True))
+            return backward(arrays, known, saved, tuple(shaped))
 
         return outputs, gradient
 
     # Variables would be captured by the function; tensors are passed.
-    return function(*map(tf.convert_to_tensor, arrays))
+    found = function(*map(tf.convert_to_tensor, arrays))
+    returned += found
+    return found
 
 
 def vjp(function, arrays):
@@ -169,7 +180,7 @@ def fused_attention(query, key, value, mask, causal, scale):
     return None
 
 
-def why_not_fused(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal):
     return "no fused kernel of this backend is used"
 
 

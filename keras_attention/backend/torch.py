@@ -101,7 +101,7 @@ class _Custom(torch.autograd.Function):
         return (None, None, *found)
 
 
-def custom_vjp(make, arrays, constants=()):
+def custom_vjp(make, arrays, constants=(), saves=True):
     return _Custom.apply(*make(constants), *arrays)
 
 
@@ -158,7 +158,7 @@ def fused_attention(query, key, value, mask, causal, scale):
     return found.transpose(1, 2)
 
 
-def why_not_fused(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal):
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention.convert import reading
+from keras_attention.convert import utils
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
@@ -51,8 +51,8 @@ def from_keras_hub(layer: keras.Layer) -> keras.Layer:
     >>> bool(keras.ops.max(keras.ops.abs(ours(x) - expected)) < 1e-5)
     True
     """
-    convert = reading.converter(layer, "keras_hub", CONVERTERS)
-    reading.check_weights(layer)
+    convert = utils.converter(layer, "keras_hub", CONVERTERS)
+    utils.check_weights(layer)
     return convert(layer)
 
 
@@ -68,7 +68,7 @@ def _block(layer, attention_classes, causal=False):
     cross_attention = getattr(layer, "_cross_attention_layer", None)
     size = layer._feedforward_intermediate_dense.kernel.shape[0]
     if size % layer.num_heads:
-        reading.refuse(
+        utils.refuse(
             layer,
             f"its num_heads={layer.num_heads} does not divide its {size} features",
             "Put a `MultiHeadAttention(num_heads, key_dim)` and a `FeedForward` together instead.",
@@ -84,7 +84,7 @@ def _block(layer, attention_classes, causal=False):
         cross_attention=cross_attention is not None,
         kernel_initializer=layer.kernel_initializer,
         bias_initializer=layer.bias_initializer,
-        **reading.common(layer),
+        **utils.common(layer),
     )
     context_shape = None
     if cross_attention is not None:
@@ -94,32 +94,32 @@ def _block(layer, attention_classes, causal=False):
     def copy_attention(name, target):
         key_dim = ours.attention.key_dim
         sizes = {"num_heads": layer.num_heads, "key_dim": key_dim, "value_dim": key_dim}
-        source = reading.check_part(layer, name, attention_classes, **sizes)
+        source = utils.check_part(layer, name, attention_classes, **sizes)
         config = source.get_config()
         for option in ("use_gate", "sliding_window", "output_shape"):
             if config.get(option):
-                reading.refuse(
+                utils.refuse(
                     layer,
                     f"its part `{name}` was replaced by one of {option}={config[option]!r}",
                     "Convert that part alone, by `from_keras`.",
                 )
-        reading.copy_heads(source, target)
+        utils.copy_heads(source, target)
 
     copy_attention("_self_attention_layer", ours.attention)
-    reading.copy_norm(layer, "_self_attention_layer_norm", ours.attention_norm)
+    utils.copy_norm(layer, "_self_attention_layer_norm", ours.attention_norm)
     if cross_attention is not None:
         copy_attention("_cross_attention_layer", ours.cross_attention_layer)
-        reading.copy_norm(layer, "_cross_attention_layer_norm", ours.cross_attention_norm)
+        utils.copy_norm(layer, "_cross_attention_layer_norm", ours.cross_attention_norm)
     network = ours.feed_forward
-    reading.copy_dense(layer, "_feedforward_intermediate_dense", network._intermediate_dense)
-    reading.copy_dense(layer, "_feedforward_output_dense", network._output_dense)
-    reading.copy_norm(layer, "_feedforward_layer_norm", ours.feed_forward_norm)
+    utils.copy_dense(layer, "_feedforward_intermediate_dense", network._intermediate_dense)
+    utils.copy_dense(layer, "_feedforward_output_dense", network._output_dense)
+    utils.copy_norm(layer, "_feedforward_layer_norm", ours.feed_forward_norm)
     return ours
 
 
 def _sine(layer):
     return SinCosPositionEmbedding(
-        merge_mode="none", max_wavelength=layer.max_wavelength, **reading.common(layer)
+        merge_mode="none", max_wavelength=layer.max_wavelength, **utils.common(layer)
     )
 
 
@@ -128,10 +128,10 @@ def _learned(layer, merge_mode="none"):
         layer.sequence_length,
         merge_mode=merge_mode,
         embeddings_initializer=layer.initializer,
-        **reading.common(layer),
+        **utils.common(layer),
     )
     ours.build((None, None, layer.position_embeddings.shape[-1]))
-    reading.assign(ours.embeddings, layer.position_embeddings)
+    utils.assign(ours.embeddings, layer.position_embeddings)
     return ours
 
 
@@ -142,19 +142,19 @@ def _token_and_position(layer):
         layer.embedding_dim,
         embeddings_initializer=layer.embeddings_initializer,
         mask_zero=tokens.mask_zero,
-        **reading.common(tokens),
+        **utils.common(tokens),
     )
     positions = _learned(layer.position_embedding, merge_mode="add")
     ours = keras.Sequential([embedding, positions], name=layer.name)
     ours.build((None, None))
-    reading.assign(embedding.embeddings, tokens.embeddings)
+    utils.assign(embedding.embeddings, tokens.embeddings)
     return ours
 
 
 def _rotary(layer):
     kind = layer.rope_type if layer.scaling_factor != 1 else "linear"
     if kind not in ("linear", "yarn") or layer.denominator_dim is not None:
-        reading.refuse(
+        utils.refuse(
             layer,
             f"rope_type={layer.rope_type!r} with denominator_dim={layer.denominator_dim} gives "
             "frequencies that `positions.Rotary` does not have",

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_attention import scores
-from keras_attention.convert import reading
+from keras_attention.convert import utils
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
@@ -49,8 +49,8 @@ def from_keras(layer: keras.Layer) -> Attention:
     >>> bool(keras.ops.max(keras.ops.abs(difference)) < 1e-5)
     True
     """
-    convert = reading.converter(layer, "keras", CONVERTERS)
-    reading.check_weights(layer)
+    convert = utils.converter(layer, "keras", CONVERTERS)
+    utils.check_weights(layer)
     return convert(layer)
 
 
@@ -68,11 +68,11 @@ def _grouped(layer):
 def _with_heads(layer, config):
     for name, kind in (("_softmax", "Softmax"), ("_dropout_layer", "Dropout")):
         if getattr(layer, name, None) is not None:
-            reading.check_part(layer, name, (kind,))
+            utils.check_part(layer, name, (kind,))
     ours = MultiHeadAttention.from_config(config)
     # The rank of the inputs, too, which the weights do not determine.
     ours.build(**layer.get_build_config()["shapes_dict"])
-    reading.copy_heads(layer, ours)
+    utils.copy_heads(layer, ours)
     return ours
 
 
@@ -94,13 +94,13 @@ def _additive(layer, inner, outer):
     ours = _without_heads(layer, scores.Additive(size, use_bias=False))
     inner, outer = (np.asarray(keras.ops.convert_to_numpy(x), "float64") for x in (inner, outer))
     for kernel in (ours.score.query_kernel, ours.score.key_kernel):
-        reading.assign(kernel, inner * np.eye(size))
-    reading.assign(ours.score.v, outer * np.ones(size))
+        utils.assign(kernel, inner * np.eye(size))
+    utils.assign(ours.score.v, outer * np.ones(size))
     return ours
 
 
 def _without_heads(layer, score):
-    ours = Attention(score=score, dropout=layer.dropout, seed=layer.seed, **reading.common(layer))
+    ours = Attention(score=score, dropout=layer.dropout, seed=layer.seed, **utils.common(layer))
     ours.build(*_shapes(layer))
     return ours
 

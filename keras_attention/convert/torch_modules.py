@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention.convert import reading
+from keras_attention.convert import utils
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 
@@ -58,12 +58,12 @@ def from_torch(module: Any, causal: bool = False) -> keras.Layer:
     >>> layer(x, memory).shape                                                 # doctest: +SKIP
     (2, 5, 16)
     """
-    return reading.converter(module, "torch.nn", CONVERTERS)(module, causal)
+    return utils.converter(module, "torch.nn", CONVERTERS)(module, causal)
 
 
 def _multi_head(module, causal):
     if causal:
-        reading.refuse(
+        utils.refuse(
             module, "causal=True is for blocks", "Pass `use_causal_mask=True` to the new layer."
         )
     _check_attention(module)
@@ -111,13 +111,13 @@ def _block(module, causal, cross_attention):
     for number, norm in enumerate(norms, start=1):
         for variable, name in ((norm.gamma, "weight"), (norm.beta, "bias")):
             if f"norm{number}.{name}" in weights:
-                reading.assign(variable, weights[f"norm{number}.{name}"])
+                utils.assign(variable, weights[f"norm{number}.{name}"])
     network = ours.feed_forward
     for name, dense in (
         ("linear1", network._intermediate_dense),
         ("linear2", network._output_dense),
     ):
-        reading.assign_dense(dense, weights[f"{name}.weight"].T, weights.get(f"{name}.bias"))
+        utils.assign_dense(dense, weights[f"{name}.weight"].T, weights.get(f"{name}.bias"))
     return ours
 
 
@@ -125,7 +125,7 @@ def _check_parts(module, cross_attention):
     """Rejects a block with incompatible parts; returns the features of the context."""
 
     def check(name, classes, **expected):
-        return reading.check_part(module, name, classes, **expected)
+        return utils.check_part(module, name, classes, **expected)
 
     context_size = size = check("linear1", ("Linear",)).in_features
     eps = check("norm1", ("LayerNorm",)).eps
@@ -156,11 +156,11 @@ def _activation(module):
         functions = (getattr(owner, name, None) for owner in (torch.nn.functional, torch))
         is_module = type(given) is getattr(torch.nn, cls)
         if is_module and getattr(given, "approximate", "none") == "none":
-            reading.check_call(module, given, "activation")
+            utils.check_call(module, given, "activation")
             return name
         if any(given is function for function in (*functions, getattr(torch.Tensor, name, None))):
             return name
-    reading.refuse(
+    utils.refuse(
         module,
         f"expected an activation of PyTorch's own {tuple(ACTIVATIONS)}, without options, and found "
         f"{given!r}",
@@ -176,12 +176,12 @@ def _check_attention(attention, block=None, name=None):
         ("add_zero_attn", attention.add_zero_attn),
     ):
         if found:
-            reading.refuse(
+            utils.refuse(
                 peer,
                 f"{part} has {option}=True, one more key for every query",
                 "Append that key and value to the ones that you give the layer.",
             )
-    reading.check_part(
+    utils.check_part(
         attention,
         "out_proj",
         ("NonDynamicallyQuantizableLinear", "Linear"),
@@ -193,7 +193,7 @@ def _check_attention(attention, block=None, name=None):
 def _weights(module):
     """The parameters of a module as NumPy arrays, by their names."""
     if any(parameter.is_meta for parameter in module.parameters()):
-        reading.refuse(
+        utils.refuse(
             module, "its parameters are on the device `meta`, without values", "Load them first."
         )
     return {
@@ -213,8 +213,8 @@ def _assign_heads(ours, weights, prefix=""):
         biases = np.split(weights[f"{prefix}in_proj_bias"], 3)
     denses = (ours.query_dense, ours.key_dense, ours.value_dense)
     for dense, kernel, bias in zip(denses, kernels, biases, strict=True):
-        reading.assign_dense(dense, kernel.T, bias)
-    reading.assign_dense(
+        utils.assign_dense(dense, kernel.T, bias)
+    utils.assign_dense(
         ours.output_dense,
         weights[f"{prefix}out_proj.weight"].T,
         weights.get(f"{prefix}out_proj.bias"),

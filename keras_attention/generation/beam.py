@@ -120,17 +120,17 @@ def beam_search(
 
     def advance(t, tokens, leaves, live, finished, lost):
         logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves)
-        gains, unknown = _gains(logits, live)
+        log_probs, unknown = _log_probs(logits, live)
         lost = ops.logical_or(lost, unknown)
-        live, parents, tokens = _continued(live, t, gains, candidates)
+        live, parents, tokens = _continued(live, t, log_probs, candidates)
         if steps.stop_tokens:
             stops = steps.stops(tokens)
             ends = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
             penalty = ops.take(ops.convert_to_tensor(penalties, dtype="float32"), t + 1)
             scores = ops.where(ends, live.scores / penalty, NONE)
             finished = _best(finished, live._replace(scores=scores), num_return)
-            _, places = ops.top_k(ops.where(stops, NONE, live.scores), num_beams)
-            stops, parents, tokens, *live = _at((stops, parents, tokens, *live), places)
+            _, indices = ops.top_k(ops.where(stops, NONE, live.scores), num_beams)
+            stops, parents, tokens, *live = _at((stops, parents, tokens, *live), indices)
             live = _Beams(*live)
             # With a small vocabulary there may be fewer continuations than beams.
             live = live._replace(scores=ops.where(stops, NONE, live.scores))
@@ -160,7 +160,7 @@ def beam_search(
     found = Generated(
         ops.where(none[..., None], pad_token, found.tokens),
         ops.where(none, 0, found.lengths),
-        ops.where(none[..., None], 0.0, found.gains),
+        ops.where(none[..., None], 0.0, found.log_probs),
         scores,
     )
     return Generated(*(array[:, 0] for array in found)) if alone else found
@@ -175,7 +175,7 @@ class _Beams(typing.NamedTuple):
     scores: typing.Any
     lengths: typing.Any
     tokens: typing.Any
-    gains: typing.Any
+    log_probs: typing.Any
 
 
 def _empty(rows, count, max_tokens, pad_token):
@@ -187,7 +187,7 @@ def _empty(rows, count, max_tokens, pad_token):
     )
 
 
-def _gains(logits, live):
+def _log_probs(logits, live):
     """Log-probabilities (B, N, V) of continuations, and which rows have none, (B,).
 
     Those of forbidden tokens, and of empty hypotheses, are −inf.
@@ -203,25 +203,25 @@ def _gains(logits, live):
     return ops.where(goes_on, logits - norm, NONE), lost
 
 
-def _continued(live, t, gains, count):
+def _continued(live, t, log_probs, count):
     """The best `count` continuations by one token, or fewer if there are fewer, best first.
 
     Also the indices of the beams that they continue, and the tokens; both (B, count).
     """
-    num_beams, vocabulary = gains.shape[1:]
+    num_beams, vocabulary = log_probs.shape[1:]
     every = num_beams * vocabulary
-    scores = ops.expand_dims(live.scores, -1) + gains
-    scores, places = ops.top_k(ops.reshape(scores, (-1, every)), min(count, every))
-    places = ops.cast(places, "int32")
-    gains = ops.take_along_axis(ops.reshape(gains, (-1, every)), places, axis=1)
-    parents, tokens = places // vocabulary, places % vocabulary
-    lengths, history, gained = _at(live[1:], parents)
-    place = (ops.zeros_like(t), ops.zeros_like(t), t)
+    scores = ops.expand_dims(live.scores, -1) + log_probs
+    scores, indices = ops.top_k(ops.reshape(scores, (-1, every)), min(count, every))
+    indices = ops.cast(indices, "int32")
+    log_probs = ops.take_along_axis(ops.reshape(log_probs, (-1, every)), indices, axis=1)
+    parents, tokens = indices // vocabulary, indices % vocabulary
+    lengths, history, past = _at(live[1:], parents)
+    at = (ops.zeros_like(t), ops.zeros_like(t), t)
     continued = _Beams(
         scores,
         lengths + 1,
-        ops.slice_update(history, place, ops.expand_dims(tokens, -1)),
-        ops.slice_update(gained, place, ops.expand_dims(gains, -1)),
+        ops.slice_update(history, at, ops.expand_dims(tokens, -1)),
+        ops.slice_update(past, at, ops.expand_dims(log_probs, -1)),
     )
     return continued, parents, tokens
 
@@ -232,18 +232,18 @@ def _best(first, second, count):
     return _Beams(*_at(both, ops.top_k(both[0], count)[1]))
 
 
-def _at(arrays, places):
+def _at(arrays, indices):
     """The elements of arrays (B, N, …) at indices (B, K) of their rows: (B, K, …)."""
-    flat = _flat(places, arrays[0].shape[1])
+    flat = _flat(indices, arrays[0].shape[1])
     taken = [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
     # For a batch of no rows, JAX's `take` gives other axes.
     return [
-        ops.reshape(y, (-1, places.shape[1], *x.shape[2:]))
+        ops.reshape(y, (-1, indices.shape[1], *x.shape[2:]))
         for y, x in zip(taken, arrays, strict=True)
     ]
 
 
-def _flat(places, count):
+def _flat(indices, count):
     """Indices (B, K) into the `count` elements of each row, as indices into all rows."""
-    first = count * ops.arange(ops.shape(places)[0], dtype="int32")
-    return ops.cast(places, "int32") + ops.expand_dims(first, -1)
+    first = count * ops.arange(ops.shape(indices)[0], dtype="int32")
+    return ops.cast(indices, "int32") + ops.expand_dims(first, -1)

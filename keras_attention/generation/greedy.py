@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_attention.generation.one_by_one import generate
+from keras_attention.generation.loop import generate
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import Step, Steps
 from keras_attention.hints import Tensor, Tensors

@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.generation.one_by_one import generate
+from keras_attention.generation.loop import generate
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import Step, Steps
 from keras_attention.hints import Seed, Tensor, Tensors
@@ -117,8 +117,8 @@ def sample(
         if min_p is not None:
             least = ops.maximum(least, math.log(min_p))
         masses = ops.where(logits >= least, ops.exp(logits), 0.0)
-        place = _drawn(masses, ops.take(numbers, t, axis=0))
-        return place if candidates is None else _element(candidates, place)
+        index = _drawn(masses, ops.take(numbers, t, axis=0))
+        return index if candidates is None else _element(candidates, index)
 
     return generate(steps, choose, max_tokens, pad_token)
 
@@ -182,11 +182,11 @@ def _drawn_at_once(masses, number):
     sums = ops.cumsum(masses, axis=-1)
     possible = masses > 0
     above = ops.logical_and(possible, sums > number[:, None] * sums[:, -1:])
-    places = ops.arange(masses.shape[-1], dtype="int32")[None]
-    first = ops.min(ops.where(above, places, masses.shape[-1]), axis=-1)
+    indices = ops.arange(masses.shape[-1], dtype="int32")[None]
+    first = ops.min(ops.where(above, indices, masses.shape[-1]), axis=-1)
     # Rounding may leave none above; an index without mass must not be drawn even then.
-    return ops.minimum(first, ops.max(ops.where(possible, places, 0), axis=-1))
+    return ops.minimum(first, ops.max(ops.where(possible, indices, 0), axis=-1))
 
 
-def _element(rows, place):
-    return ops.take_along_axis(rows, place[:, None], axis=1)[:, 0]
+def _element(rows, index):
+    return ops.take_along_axis(rows, index[:, None], axis=1)[:, 0]

@@ -1,9 +1,9 @@
 """Kernels: an `AttentionSpec` and heads in, an `AttentionResult` out; no weights, no layers.
 
-`KERNELS` is the list, in the order in which they are tried. Each is a module with `why_not(spec,
-query, key, value)`, the reason it cannot compute a problem or None, and `run(spec, query, key,
-value)`. `reference` is the definition, and can compute all problems. To add a kernel, add a file,
-and a line to the list.
+`KERNELS` is the list, in the order in which they are tried. Each is a module with
+`unsupported_reason(spec, query, key, value)`, the reason it cannot compute a problem or None, and
+`run(spec, query, key, value)`. `reference` is the definition, and can compute all problems. To add
+a kernel, add a file, and a line to the list.
 """
 
 import typing
@@ -76,7 +76,7 @@ def choose(spec, query, key, value, kernel="auto"):
     for candidate in KERNELS:
         if kernel not in ("auto", candidate.name):
             continue
-        reason = candidate.module.why_not(spec, query, key, value)
+        reason = candidate.module.unsupported_reason(spec, query, key, value)
         if reason is None:
             return candidate, reasons
         reasons[candidate.name] = reason

@@ -21,14 +21,14 @@ ops = keras.ops
 SMALLEST = 128
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute any part of a problem, or None."""
-    needs_all = blockwise.why_not(spec, query, key, value)
+    needs_all = blockwise.unsupported_reason(spec, query, key, value)
     if needs_all:
         return needs_all
     if query.shape[1] == 1:
         return "there is one query"
-    reasons = [_why_not(*part) for part in merge.split(spec, query, key, value)]
+    reasons = [_unsupported_reason(*part) for part in merge.split(spec, query, key, value)]
     return None if None in reasons else reasons[0]
 
 
@@ -39,13 +39,13 @@ def run(spec, query, key, value):
     dtype = keras.backend.standardize_dtype(value.dtype)
     query, key, value = (ops.cast(x, wide) for x in (query, key, value))
     found = [
-        (blockwise.attend if _why_not(*part) else _attend)(*part)
+        (blockwise.attend if _unsupported_reason(*part) else _attend)(*part)
         for part in merge.split(spec, query, key, value)
     ]
     return blockwise.finish(spec, *merge.merge(found), dtype)
 
 
-def _why_not(spec, query, key, value):
+def _unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a part, or None."""
     span = spec.pattern.span() if spec.pattern is not None else None
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
@@ -129,7 +129,7 @@ def _apart(spec, query, key, value, rate):
     pairs = _Pairs(batch, rate, fold, fold)
     masks = [pairs(mask) for mask in spec.masks]
     if length % rate:
-        masks.append(pairs(_there(length)))
+        masks.append(pairs(_real_keys(length)))
     folded = spec.replace(
         masks=tuple(masks),
         biases=tuple(map(pairs, spec.biases)),
@@ -140,7 +140,7 @@ def _apart(spec, query, key, value, rate):
         positions=Positions.of(size, size),
     )
     folded = folded, fold(query), fold(key), fold(value)
-    output, lse = (blockwise.attend if _why_not(*folded) else _attend)(*folded)
+    output, lse = (blockwise.attend if _unsupported_reason(*folded) else _attend)(*folded)
     heads, features = query.shape[2], value.shape[3]
     output = ops.reshape(output, (batch, rate, size, heads, features))
     output = ops.reshape(
@@ -188,7 +188,7 @@ def _windows(spec, query, key, value, span):
         of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
     folded = spec.replace(
-        masks=(*map(pairs, spec.masks), pairs(_there(keys))),
+        masks=(*map(pairs, spec.masks), pairs(_real_keys(keys))),
         biases=tuple(map(pairs, spec.biases)),
         segment_ids=spec.segment_ids
         and (
@@ -208,7 +208,7 @@ def _windows(spec, query, key, value, span):
 # Shared by both
 
 
-def _there(keys):
+def _real_keys(keys):
     """A mask of existing keys, to be folded like the keys."""
     return ops.ones((1, 1, 1, keys), "bool")
 
@@ -261,7 +261,7 @@ def _views(array, axis, count, views, reach):
     if "float" not in keras.backend.standardize_dtype(array.dtype):
         return forward(array)[0][0]
     # TensorFlow's own gradient of a slice is slow.
-    return backend.custom_vjp(lambda held: (forward, backward), [array])[0]
+    return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
 
 
 def _cut(array, axis, start, length):

@@ -35,13 +35,13 @@ ops = keras.ops
 ELEMENTS = {False: 2**21, True: 2**26}
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason only the definition can compute a problem, or None."""
     for given, why in (
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
         (spec.normalization is not None, "the normalization is not softmax"),
-        (spec.gain is not None, "the weights are multiplied by something"),
+        (spec.multiplier is not None, "the weights are multiplied by something"),
         (0 in (*query.shape, *key.shape), "a length is 0"),
     ):
         if given:
@@ -102,7 +102,9 @@ def attend(spec, query, key, value):
         passes = _Passes(tiles.with_constants(constants), inputs, wide)
         return passes.forward, passes.backward
 
-    output, lse = backend.custom_vjp(make, keras.tree.flatten(inputs), tiles.constants)
+    output, lse = backend.custom_vjp(
+        make, keras.tree.flatten(inputs), tiles.constants, saves=plan.single
+    )
     return tiles.from_rows(output), ops.transpose(tiles.from_rows(lse)[..., 0], (0, 2, 1))
 
 

@@ -29,10 +29,10 @@ def _noted(function, *arrays):
     outer = getattr(_tracing, "notes", [])
     _tracing.notes = []
     try:
-        outputs, here, errors = function(*arrays), backend.trace_id(), {}
-        for place, message, bad in _tracing.notes:
+        outputs, trace, errors = function(*arrays), backend.trace_id(), {}
+        for origin, message, bad in _tracing.notes:
             # Values computed in a loop inside the function do not leave the loop.
-            if place == here:
+            if origin == trace:
                 errors[message] = keras.ops.logical_or(errors.get(message, False), bad)
         return outputs, errors
     finally:

@@ -30,7 +30,7 @@ ELEMENTS = 2**24
 LARGEST_HALF = 65504.0
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason the backend cannot compute a problem, or None."""
     if backend.FUSED_READS is None:
         return "no fused kernel of this backend is used"
@@ -50,8 +50,8 @@ def why_not(spec, query, key, value):
         if given:
             return why
     _, rest = _by_query(spec, key)
-    refuses = _why_not_by_lengths if backend.FUSED_READS == "lengths" else _why_not_by_mask
-    return blockwise.why_not(spec, query, key, value) or refuses(rest, query, key, value)
+    refuses = _reason_by_lengths if backend.FUSED_READS == "lengths" else _reason_by_mask
+    return blockwise.unsupported_reason(spec, query, key, value) or refuses(rest, query, key, value)
 
 
 def run(spec, query, key, value):
@@ -96,7 +96,7 @@ def _finite(query, key, value):
 # By a mask, if it is not causal alone.
 
 
-def _why_not_by_mask(spec, query, key, value):
+def _reason_by_mask(spec, query, key, value):
     if _causal_alone(spec):
         return None
     shapes = [mask.shape for mask in spec.masks]
@@ -129,7 +129,7 @@ def _by_mask(spec, query, key, value):
 # By the number of keys in each row.
 
 
-def _why_not_by_lengths(spec, query, key, value):
+def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
     for given, why in (
         (queries == 1, "there is one query"),
@@ -140,7 +140,7 @@ def _why_not_by_lengths(spec, query, key, value):
     ):
         if given:
             return why
-    return backend.why_not_fused(query, key, value, causal)
+    return backend.fused_unsupported_reason(query, key, value, causal)
 
 
 def _by_lengths(spec, query, key, value):
@@ -158,10 +158,10 @@ def _by_lengths(spec, query, key, value):
         return backend.where_fused(by_fused, by_tiles, (query, key, value)), None
 
     batch, keys = key.shape[:2]
-    there = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
-    there = ops.cast(ops.broadcast_to(there, (batch, keys)), "int32")
-    lengths = ops.sum(there, axis=-1)
-    last = ops.all(ops.equal(there, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))
+    real = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
+    real = ops.cast(ops.broadcast_to(real, (batch, keys)), "int32")
+    lengths = ops.sum(real, axis=-1)
+    last = ops.all(ops.equal(real, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))
 
     def by_either(query, key, value, lengths, last):
         given = query, key, value
@@ -170,5 +170,5 @@ def _by_lengths(spec, query, key, value):
         )
 
     output = backend.where_fused(by_either, by_tiles, (query, key, value, lengths, last))
-    seen = ops.cumsum(there, axis=-1) > 0 if causal else lengths[:, None] > 0
+    seen = ops.cumsum(real, axis=-1) > 0 if causal else lengths[:, None] > 0
     return output, seen[:, None]

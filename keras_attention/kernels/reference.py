@@ -14,7 +14,7 @@ from keras_attention.spec import AttentionResult
 ops = keras.ops
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a problem: None, it can compute all."""
     return None
 
@@ -41,8 +41,8 @@ def run(spec, query, key, value):
         weights = _softmax_with_sink(logits, sink)
     else:
         weights = _softmax(logits)
-    if spec.gain is not None:
-        weights = ops.multiply(weights, ops.cast(spec.gain, wide))
+    if spec.multiplier is not None:
+        weights = ops.multiply(weights, ops.cast(spec.multiplier, wide))
 
     has_keys = None if mask is None else ops.any(mask, axis=-1)
     if key.shape[1] == 0:

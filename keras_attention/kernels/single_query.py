@@ -18,7 +18,7 @@ ops = keras.ops
 _CALM = 1e15
 
 
-def why_not(spec, query, key, value):
+def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a problem, or None."""
     queries = query.shape[1]
     if queries is None:
@@ -27,7 +27,7 @@ def why_not(spec, query, key, value):
         return "there is more than one query"
     if spec.dropout:
         return "it has no dropout"
-    return blockwise.why_not(spec, query, key, value)
+    return blockwise.unsupported_reason(spec, query, key, value)
 
 
 def run(spec, query, key, value):

@@ -410,8 +410,8 @@ class Tiling:
         groupings = self.plan.groupings
         at = (tile.chunk // groupings, tile.chunk % groupings, tile.row, tile.column)
         index = 0
-        for size, count, here in zip(like.shape, self._pairs_counts(like), at, strict=True):
-            index = index if size == 1 else index * count + here
+        for size, count, coordinate in zip(like.shape, self._pairs_counts(like), at, strict=True):
+            index = index if size == 1 else index * count + coordinate
         return _add(buffer, index, array)
 
     def pairs_buffer(self, like, dtype):

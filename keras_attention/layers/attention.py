@@ -24,8 +24,8 @@ from keras_attention import (
 from keras_attention.hints import Cache, Constraint, Initializer, Regularizer, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.decoding import Decoding
-from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
+from keras_attention.layers.uncast_inputs import UncastInputs
 from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
@@ -35,7 +35,7 @@ QK_NORMS = get_args(QkNorm)
 
 
 @saving.register
-class Attention(Decoding, ExactInputs):
+class Attention(Decoding, UncastInputs):
     r"""Attention of queries over keys and values, in one head or several.
 
     Without `key_dim` the layer has no projections: the score compares the raw inputs (Luong et al.
@@ -244,7 +244,7 @@ class Attention(Decoding, ExactInputs):
             self._query_norm = self._norm("query_norm", query_heads)
             self._key_norm = self._norm("key_norm", key_heads)
         if self.position is not None:
-            self.position.expect_values(self.heads.shape("value", value_shape))
+            self.position.build_values(self.heads.shape("value", value_shape))
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
@@ -466,9 +466,9 @@ class Attention(Decoding, ExactInputs):
             (given.query, given.value, given.key), (None, None, None)
         )
         if cache is not None:
-            held = cache["value"]
-            batch, _, length, size = held.shape
-            value = key = keras.KerasTensor((batch, length, size), held.dtype)
+            cached = cache["value"]
+            batch, _, length, size = cached.shape
+            value = key = keras.KerasTensor((batch, length, size), cached.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         self.heads.pair("positions", given.positions, query, value)
         self.heads.pair("segment_ids", given.segment_ids, query, value)

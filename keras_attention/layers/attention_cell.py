@@ -61,7 +61,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         input_feeding: whether "luong" feeds a_{t-1} to the cell; "bahdanau" always feeds c_t.
         output_context: whether the output is [c_t; h_t] instead of h_t.
         return_attention_scores: whether the alignments follow the features of the output;
-            `split` separates them. The length of the memory must then be known.
+            `split_outputs` separates them. The length of the memory must then be known.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments of `keras.layers.RNN(cell)`:
@@ -268,7 +268,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             mask = ops.ones_like(memory[:, :, 0])
         return [[memory, ops.cast(mask, memory.dtype), *states]]
 
-    def start(
+    def start_states(
         self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
     ) -> Tensors:
         """States for calling the cell directly: `output, states = cell(x_t, states)`.
@@ -283,6 +283,12 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             prepared.mask = ops.ones(ops.shape(memory)[:2], dtype="bool")
         loop = self._loop_states(states, memory)
         return [[*loop, prepared.key, prepared.value, prepared.mask]]
+
+    def start(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
+        """The name of `start_states` in 0.1.0."""
+        return self.start_states(memory, states, mask)
 
     def get_initial_state(self, batch_size=None):
         raise ValueError(
@@ -366,9 +372,9 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        turned = position is not None and type(position).encode is not Position.encode
+        encoded = position is not None and type(position).encode is not Position.encode
         alone = type(score).prepare is Score.prepare and type(score).call is Score.call
-        return alone and not turned
+        return alone and not encoded
 
     # Around the loop
 
@@ -514,7 +520,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
             return list(states)
         return keras.tree.pack_sequence_as(list(size), list(states))
 
-    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
 
         (B, T, features) and (B, H, T, S); without `return_sequences`, (B, features) and (B, H, S).
@@ -522,7 +528,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         """
         if not self.return_attention_scores:
             raise ValueError(
-                "`split` is for cells with `return_attention_scores=True`. "
+                "`split_outputs` is for cells with `return_attention_scores=True`. "
                 f"Received: return_attention_scores={self.return_attention_scores}"
             )
         shapes.check_same("Features of outputs", cell=self.output_size, outputs=outputs.shape[-1])
@@ -533,11 +539,15 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
         return outputs[..., :features], alignments
 
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The name of `split_outputs` in 0.1.0."""
+        return self.split_outputs(outputs)
+
 
 _UNKNOWN = (None, None, None)
 
 _NO_MEMORY = (
     "An AttentionCell attends to a memory, which it gets with its initial state: pass "
     "`initial_state=cell.initial_state(memory)` to `keras.layers.RNN(cell)`, or call the cell by "
-    "hand with the states of `cell.start(memory)`. Received: {}"
+    "hand with the states of `cell.start_states(memory)`. Received: {}"
 )

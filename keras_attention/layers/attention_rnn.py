@@ -121,7 +121,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         output, *states = returned if self.return_state else (returned,)
         scores = []
         if self.cell.return_attention_scores:
-            output, scores = self.cell.split(output)
+            output, scores = self.cell.split_outputs(output)
             scores = [scores]
         if self.return_sequences:
             output = masks.carry(output, mask)

@@ -50,7 +50,7 @@ class Decoding(keras.layers.Layer):
         >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
         True
         """
-        self._check_cache(self._why_no_tokens())
+        self._check_cache(self._no_decoding_reason())
         if isinstance(batch_size, (bool, int, float)):
             shapes.check_count("batch_size", batch_size)
         shapes.check_count("length", length)
@@ -100,7 +100,7 @@ class Decoding(keras.layers.Layer):
                 "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
                 f"it in the `call` of a layer or a model of your own. Received: value={value!r}"
             )
-        self._check_cache(self.heads.why_no_cache)
+        self._check_cache(self.heads.no_cache_reason)
         value, key = self._converted(value), self._converted(key)
         (_, value, key), (_, value_mask, key_mask) = inputs.three_inputs(
             (value, value, key), (None, None, key_mask)
@@ -129,7 +129,7 @@ class Decoding(keras.layers.Layer):
         left = self.whole_pattern(causal=True).span().left
         return None if left is None else left + 1
 
-    def _why_no_tokens(self):
+    def _no_decoding_reason(self):
         """The reason the layer cannot be computed token by token, or None."""
         if self.one_sequence:
             pattern = self.whole_pattern()
@@ -137,10 +137,10 @@ class Decoding(keras.layers.Layer):
             if right is None or right > 0:
                 return "a token would see tokens after it; pass causal=True"
         if self.center is not None:
-            return self.center.why_no_tokens
+            return self.center.no_decoding_reason
         if self.score.asks_for_length:
             return f"the score {type(self.score).__name__} asks for the number of keys"
-        return self.heads.why_no_decoding
+        return self.heads.no_decoding_reason
 
     def _check_cache(self, reason):
         """Raises if the layer does not support a cache."""
@@ -156,10 +156,10 @@ class Decoding(keras.layers.Layer):
         kv_cache.check(cache, layout, query.shape[0], heads, self.key_dim, self.value_dim)
         refused = ["value", "key", "value_mask", "key_mask"]
         if layout.appends:
-            self._check_cache(self._why_no_tokens())
+            self._check_cache(self._no_decoding_reason())
             refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
         else:
-            self._check_cache(self.heads.why_no_cache)
+            self._check_cache(self.heads.no_cache_reason)
         refused = [name for name in refused if given.get(name) is not None]
         if refused:
             raise ValueError(

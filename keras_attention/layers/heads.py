@@ -31,8 +31,8 @@ class Heads:
     """
 
     # The reason the layer's cache cannot store these heads, or None.
-    why_no_cache: str | None = None
-    why_no_decoding: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
+    no_cache_reason: str | None = None
+    no_decoding_reason: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
 
     def __init__(self, layer):
         self.layer = layer
@@ -131,7 +131,7 @@ class Heads:
 class DenseHeads(Heads):
     """Projections by one matrix each, (D, H · K)."""
 
-    why_no_decoding: str | None = None
+    no_decoding_reason: str | None = None
 
     def size(self, role, shape):
         return self.layer.value_dim if role == "value" else self.layer.key_dim
@@ -226,8 +226,8 @@ class EinsumHeads(DenseHeads):
         super().__init__(layer)
         axes = layer.attention_axes
         if axes not in (None, (1,), (-2,)):
-            self.why_no_cache = f"attention_axes={axes} is not the one axis of positions"
-            self.why_no_decoding = self.why_no_cache
+            self.no_cache_reason = f"attention_axes={axes} is not the one axis of positions"
+            self.no_decoding_reason = self.no_cache_reason
 
     def axes(self, shape):
         """The `Axes` of inputs of a shape."""

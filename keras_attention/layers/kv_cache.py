@@ -87,15 +87,15 @@ def length(cache):
 
 def context(key, value, mask):
     """The cache of cross-attention, of keys (B, S, G, K) and values (B, S, G, V)."""
-    return {"key": _turned(key), "value": _turned(value), "mask": mask}
+    return {"key": _transposed(key), "value": _transposed(value), "mask": mask}
 
 
 def read(cache, dtype):
     """Value (B, C, G, V) and key (B, C, G, K) of a cache, in a dtype."""
-    return tuple(_turned(ops.cast(cache[name], dtype)) for name in ("value", "key"))
+    return tuple(_transposed(ops.cast(cache[name], dtype)) for name in ("value", "key"))
 
 
-def _turned(array):
+def _transposed(array):
     """Heads before entries, or back. A compiled program eliminates two transposes in a row."""
     return ops.transpose(array, (0, 2, 1, 3))
 
@@ -118,7 +118,7 @@ def end(index, length, mask=None):
     return index + (length if mask is None else ops.sum(ops.cast(mask, "int32"), axis=1))
 
 
-def held(index, length):
+def stored_positions(index, length):
     """The positions of the stored tokens, (B, C); negative for empty entries."""
     last = index[:, None] - 1
     return last - ops.mod(last - ops.arange(length, dtype="int32"), length)
@@ -198,7 +198,7 @@ class Full(Layout):
         lost = overflow(end(cache["index"], ops.shape(key)[1], mask), length(cache))
         cache = append(cache, key, value, mask)
         value, key = read(cache, dtype)
-        at = held(cache["index"], length(cache))
+        at = stored_positions(cache["index"], length(cache))
         return Update(cache, key, value, at, at >= 0, lost)
 
 
@@ -222,11 +222,11 @@ class Ring(Full):
         after = append(cache, key, value, mask)
         if key.shape[1] == 1:
             value, key = read(after, dtype)
-            at = held(after["index"], slots)
+            at = stored_positions(after["index"], slots)
             return Update(after, key, value, at, at >= 0, lost)
         # The first of several tokens may see entries that the last ones overwrite.
         old_value, old_key = read(cache, dtype)
-        at, new = held(cache["index"], slots), positions(cache["index"], count, mask)
+        at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)
         real = ops.ones_like(new, dtype="bool") if mask is None else mask
         return Update(
             after,
@@ -276,7 +276,7 @@ def _write_many(old, new, index, end, mask):
     """Writes any number of tokens, even more than entries: each entry gathers its token."""
     batch, _, length, _ = ops.shape(old)
     count = ops.shape(new)[1]
-    rank = held(end, length) - index[:, None]
+    rank = stored_positions(end, length) - index[:, None]
     at = ops.clip(rank, 0, count - 1)
     if mask is not None:
         # Real tokens first, each kind in its order.
@@ -284,7 +284,7 @@ def _write_many(old, new, index, end, mask):
         at = ops.take_along_axis(ops.cast(ops.argsort(order, axis=1), "int32"), at, axis=1)
     first = ops.arange(batch, dtype="int32")[:, None] * count
     found = ops.take(ops.reshape(new, (-1, *new.shape[2:])), first + at, axis=0)
-    return ops.where((rank >= 0)[:, None, :, None], ops.cast(_turned(found), old.dtype), old)
+    return ops.where((rank >= 0)[:, None, :, None], ops.cast(_transposed(found), old.dtype), old)
 
 
 def overflow(end, length):

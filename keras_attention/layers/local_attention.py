@@ -25,6 +25,7 @@ MODES = get_args(Mode)
 
 
 @saving.register
+@saving.renamed(centre_initializer="center_initializer")
 class LocalAttention(Attention):
     r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys around a center.
 
@@ -39,7 +40,7 @@ class LocalAttention(Attention):
         mode: "monotonic" or "predictive".
         num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own center.
         units: rows of W_p; defaults to the features of a query head.
-        centre_initializer: of W_p and v_p.
+        center_initializer: of W_p and v_p.
         normalization, pattern, position, dropout, use_bias, kernel_initializer, bias_initializer,
             kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
             bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, use_sink,
@@ -75,7 +76,7 @@ class LocalAttention(Attention):
         value_dim: int | None = None,
         score: scores.ScoreLike = "general",
         units: int | None = None,
-        centre_initializer: Initializer = "glorot_uniform",
+        center_initializer: Initializer = "glorot_uniform",
         *,
         normalization: normalizations.NormalizationLike = "softmax",
         pattern: patterns.PatternLike | None = None,
@@ -97,12 +98,12 @@ class LocalAttention(Attention):
         scores_regularizer: regularizers.RegularizerLike | None = None,
         **kwargs: Any,
     ):
-        own = ("window", "mode", "units", "centre_initializer")
+        own = ("window", "mode", "units", "center_initializer")
         super().__init__(**saving.forwarded(locals(), "own", *own))
         self.window = shapes.check_count("window", window)
         self.mode = shapes.check_choice("mode", mode, MODES)
         self.units = shapes.check_count("units", units, optional=True)
-        self.centre_initializer = keras.initializers.get(centre_initializer)
+        self.center_initializer = keras.initializers.get(center_initializer)
         if self.mode == "monotonic":
             self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
         else:
@@ -118,7 +119,7 @@ class PredictedCenter:
         layer: the `LocalAttention`.
     """
 
-    why_no_tokens = "mode='predictive' asks for the number of keys"
+    no_decoding_reason = "mode='predictive' asks for the number of keys"
 
     def __init__(self, layer):
         self.layer = layer
@@ -135,7 +136,7 @@ class PredictedCenter:
         return self.layer.add_weight(
             name=name,
             shape=shape,
-            initializer=saving.clone_initializer(self.layer.centre_initializer),
+            initializer=saving.clone_initializer(self.layer.center_initializer),
             autocast=False,
         )
 
@@ -149,8 +150,8 @@ class PredictedCenter:
         window = self.layer.window
         distance = self._distance(query, value, key_mask)
         near = ops.less_equal(ops.abs(distance), float(window))
-        gain = ops.exp(-2.0 * ops.square(distance / window))
-        return spec.replace(masks=(*spec.masks, near), gain=gain)
+        multiplier = ops.exp(-2.0 * ops.square(distance / window))
+        return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
 
     def _distance(self, query, value, key_mask):
         """The offset of each key from the center: (B, H, T, S) of query heads (B, T, H, K)."""

@@ -77,11 +77,12 @@ class ReinforceLoss(saving.ConfigurableLayer):
         for _ in range(len(log_probability.shape) - 1):
             of_choices = ops.sum(of_choices, axis=-1)
         reward = ops.cast(ops.reshape(reward, (-1,)), wide)
-        gain = ops.stop_gradient(reward - self.entropy_factor * of_choices)
+        reward = ops.stop_gradient(reward - self.entropy_factor * of_choices)
         baseline = ops.cast(self.baseline, wide)
-        self.add_loss(-self.factor * ops.mean((gain - baseline) * of_choices))
+        advantage = reward - baseline
+        self.add_loss(-self.factor * ops.mean(advantage * of_choices))
         if training:
-            moved = self.momentum * baseline + (1 - self.momentum) * ops.mean(gain)
+            moved = self.momentum * baseline + (1 - self.momentum) * ops.mean(reward)
             self.baseline.assign(ops.cast(moved, self.baseline.dtype))
         return log_probability
 

@@ -21,9 +21,9 @@ from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor,
 from keras_attention.layers import kv_cache
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.dropout import Dropout
-from keras_attention.layers.exact_inputs import ExactInputs
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.uncast_inputs import UncastInputs
 
 ops = keras.ops
 
@@ -32,7 +32,7 @@ NORMS = get_args(Norm)
 
 
 @saving.register
-class TransformerBlock(ExactInputs):
+class TransformerBlock(UncastInputs):
     r"""A block of Vaswani et al. 2017, section 3.1: encoder, decoder, or decoder-only.
 
     Post-norm, the default: `x = norm(x + attention(x))`, then `x = norm(x + feed_forward(x))`.

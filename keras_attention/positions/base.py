@@ -49,8 +49,19 @@ class Position(saving.ConfigurableLayer):
         """Whether the position has a bias."""
         return type(self).bias is not Position.bias
 
-    def expect_values(self, value_shape):
+    def build_values(self, value_shape):
         """Receives the shape of the values, (B, S, G, V), before `build`."""
+
+    # The name of `build_values` in 0.1.0.
+    expect_values = build_values
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # A class that overrides either of the two names overrides both.
+        names = "build_values", "expect_values"
+        owned = [vars(owner).get(name) for owner in cls.__mro__ for name in names]
+        for name in names:
+            setattr(cls, name, next(filter(None, owned)))
 
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor

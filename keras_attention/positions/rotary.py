@@ -72,8 +72,8 @@ class Rotary(Position):
     >>> from keras_attention import positions
     >>> rotary = positions.Rotary(layout="interleaved")
     >>> x = keras.ops.ones((1, 3, 1, 2))
-    >>> turned, _ = rotary.encode(x, x, keras.ops.arange(3), keras.ops.arange(3))
-    >>> [round(float(value), 4) for value in turned[0, 1, 0]]    # cos 1 − sin 1, sin 1 + cos 1
+    >>> rotated, _ = rotary.encode(x, x, keras.ops.arange(3), keras.ops.arange(3))
+    >>> [round(float(value), 4) for value in rotated[0, 1, 0]]    # cos 1 − sin 1, sin 1 + cos 1
     [-0.3012, 1.3818]
     >>> longer = positions.Rotary(scaling="yarn", factor=4.0, original_max_length=2048)
     >>> x = keras.random.normal((2, 5, 32))
@@ -135,17 +135,17 @@ class Rotary(Position):
         return self.scaling != "dynamic"
 
     def build(self, query_shape, key_shape):
-        self._turned(query_shape[-1], key_shape[-1])
+        self._rotated_size(query_shape[-1], key_shape[-1])
 
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        size = self._turned(query.shape[-1], key.shape[-1])
+        size = self._rotated_size(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
         at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
         stretch = self._stretch(at[0], at[1], size) if self.scaling == "dynamic" else None
         return tuple(
-            self._turn(ops.cast(x, wide), self._angles(positions, size, stretch))
+            self._rotate(ops.cast(x, wide), self._angles(positions, size, stretch))
             for x, positions in zip((query, key), at, strict=True)
         )
 
@@ -160,9 +160,9 @@ class Rotary(Position):
         factor = 1.0 if self.scaling in (None, "dynamic") else self.factor
         return _frequencies(size, self.max_wavelength, factor, ramp).copy()
 
-    def _turned(self, query_size, key_size):
+    def _rotated_size(self, query_size, key_size):
         """The number of rotated features."""
-        shapes.check_same("Numbers of features that Rotary turns", query=query_size, key=key_size)
+        shapes.check_same("Numbers of features that Rotary rotates", query=query_size, key=key_size)
         if self.dim is not None and self.dim > query_size:
             raise ValueError(
                 "`dim` must be at most the number of features of a head. "
@@ -195,7 +195,7 @@ class Rotary(Position):
             return angles(positions, frequencies)
         return positions[..., None] * (ops.cast(frequencies, stretch.dtype) * stretch)
 
-    def _turn(self, x, angles):
+    def _rotate(self, x, angles):
         """`x` (B, T, H, K) with its pairs rotated by `angles`, (T, d/2) or (B, T, d/2)."""
         size = 2 * angles.shape[-1]
         angles = ops.expand_dims(angles, -2)
@@ -204,25 +204,25 @@ class Rotary(Position):
             factor = self.attention_factor
             factor = 0.1 * math.log(self.factor) + 1 if factor is None else factor
             cos, sin = cos * factor, sin * factor
-        turned = x[..., :size]
+        rotated = x[..., :size]
         if self.layout == "half_split":
-            first, second = turned[..., : size // 2], turned[..., size // 2 :]
+            first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
         else:
-            first, second = turned[..., 0::2], turned[..., 1::2]
+            first, second = rotated[..., 0::2], rotated[..., 1::2]
         pair = first * cos - second * sin, second * cos + first * sin
         if self.layout == "half_split":
-            turned = ops.concatenate(pair, axis=-1)
+            rotated = ops.concatenate(pair, axis=-1)
         else:
-            turned = ops.reshape(ops.stack(pair, axis=-1), ops.shape(turned))
+            rotated = ops.reshape(ops.stack(pair, axis=-1), ops.shape(rotated))
         if size == x.shape[-1]:
-            return turned
-        return ops.concatenate([turned, x[..., size:]], axis=-1)
+            return rotated
+        return ops.concatenate([rotated, x[..., size:]], axis=-1)
 
 
 def _check_even(size):
     if size % 2:
         raise ValueError(
-            f"Rotary turns features in pairs, so their number must be even. Received: {size}"
+            f"Rotary rotates features in pairs, so their number must be even. Received: {size}"
         )
 
 

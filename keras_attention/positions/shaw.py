@@ -67,7 +67,7 @@ class Shaw(Position):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
         self._value_size = None
 
-    def expect_values(self, value_shape):
+    def build_values(self, value_shape):
         if self.use_values:
             size = value_shape[-1]
             if self.built:

@@ -16,7 +16,7 @@ import numpy as np
 from keras_attention import shapes
 from keras_attention.hints import Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.visualization import words
+from keras_attention.visualization import labels
 
 ops = keras.ops
 
@@ -126,7 +126,7 @@ class _Records:
     """Scores by the name of their layer, and the names of layers without any."""
 
     def __init__(self):
-        self.scores = words.Scores()
+        self.scores = labels.Scores()
         self.unseen = set()
         self._calls = {}
         self._thread = threading.get_ident()

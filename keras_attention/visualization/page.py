@@ -1,4 +1,4 @@
-"""`attention_page`: weights as one HTML file.
+"""`attention_html`: weights as one HTML file.
 
 `page.html`, `page.css` and `page.js` are its source. Here they become one file,
 with the weights in it.
@@ -19,16 +19,16 @@ import zlib
 import numpy as np
 
 from keras_attention.hints import Tensors
-from keras_attention.visualization import words
+from keras_attention.visualization import labels
 
 # Up to this many weights are stored in 16 bits each, more in 8.
 FINE = 1_000_000
 
 
-def attention_page(
+def attention_html(
     scores: Tensors,
-    query_tokens: words.Tokens | None,
-    key_tokens: words.Tokens | None = None,
+    query_tokens: labels.Tokens | None,
+    key_tokens: labels.Tokens | None = None,
     path: str | os.PathLike[str] | None = None,
     title: str = "Attention",
 ) -> str:
@@ -64,13 +64,13 @@ def attention_page(
     Example:
 
     >>> import numpy as np
-    >>> from keras_attention.visualization import attention_page
+    >>> from keras_attention.visualization import attention_html
     >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.0, 1.0]]])  # two heads
-    >>> page = attention_page(scores, ["hello", "world"], path="attention.html")
+    >>> page = attention_html(scores, ["hello", "world"], path="attention.html")
     >>> page.startswith("<!doctype html>")
     True
     """
-    layers = words.read(scores, query_tokens, key_tokens)
+    layers = labels.read(scores, query_tokens, key_tokens)
     kind = "<u2" if sum(layer.weights.size for layer in layers) <= FINE else "u1"
     texts: list[list[str]] = []
     described, weights = [], []
@@ -97,7 +97,7 @@ def attention_page(
     }
     style, script = _source("page.css"), _source("page.js")
     parts = {
-        "title": html.escape(words.visible(str(title))),
+        "title": html.escape(labels.visible(str(title))),
         "style": style,
         "style_hash": _hash(style),
         "script": script,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from keras_attention.hints import Tensors
-from keras_attention.visualization import words
+from keras_attention.visualization import labels
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -25,8 +25,8 @@ LETTER, BETWEEN, AROUND = 0.065, 0.4, 1.4
 
 def plot_attention(
     scores: Tensors,
-    query_tokens: words.Tokens | None = None,
-    key_tokens: words.Tokens | None = None,
+    query_tokens: labels.Tokens | None = None,
+    key_tokens: labels.Tokens | None = None,
     title: str | None = None,
     cmap: str | Colormap = "Blues",
 ) -> Figure:
@@ -63,7 +63,7 @@ def plot_attention(
     >>> [axes.get_title() for axes in figure.axes[:2]]
     ['head 1', 'head 2']
     """
-    layers = words.read(scores, query_tokens, key_tokens)
+    layers = labels.read(scores, query_tokens, key_tokens)
     try:
         from matplotlib.figure import Figure
 
@@ -82,9 +82,9 @@ def plot_attention(
         for column, (layer, _) in enumerate(row):
             widths[column] = max(widths[column], _inches(layer.weights.shape[2], unit))
         heights.append(max(_inches(layer.weights.shape[1], unit) for layer, _ in row))
-    said = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
-    title = _short(words.visible(str(title)), LONGEST_HEADING) if title else None
-    family = fonts.families([*said, *(layer.name for layer in layers), title or ""])
+    tokens = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
+    title = _short(labels.visible(str(title)), LONGEST_HEADING) if title else None
+    family = fonts.families([*tokens, *(layer.name for layer in layers), title or ""])
     text = {"parse_math": False, "usetex": False, "fontfamily": family}
 
     width = sum(widths) + BETWEEN * columns + AROUND + _beside(layers, "queries")
@@ -95,15 +95,15 @@ def plot_attention(
     )
     largest = max(float(layer.weights.max()) for layer in layers) or 1.0
     for axes, row, height in zip(panels, rows, heights, strict=True):
-        for place, (layer, head) in enumerate(row):
-            image = axes[place].imshow(
+        for column, (layer, head) in enumerate(row):
+            image = axes[column].imshow(
                 layer.weights[head], vmin=0, vmax=largest, cmap=cmap, aspect="auto"
             )
             heading = _heading(layers, layer, head)
-            axes[place].set_title(heading, fontsize=9, **text)
-            _label(axes[place].yaxis, layer.queries if place == 0 else None, height, text)
-            _label(axes[place].xaxis, layer.keys, widths[place], text, rotation=90)
-            axes[place].tick_params(length=2, pad=2)
+            axes[column].set_title(heading, fontsize=9, **text)
+            _label(axes[column].yaxis, layer.queries if column == 0 else None, height, text)
+            _label(axes[column].xaxis, layer.keys, widths[column], text, rotation=90)
+            axes[column].tick_params(length=2, pad=2)
         for unused in axes[len(row) :]:
             unused.set_axis_off()
         axes[0].set_ylabel("query")
@@ -147,13 +147,13 @@ def _short(word, letters):
     return word if len(word) <= letters else word[: letters - 1] + "…"
 
 
-def _label(axis, said, inches, text, **options):
+def _label(axis, tokens, inches, text, **options):
     """Words at an axis, only some if all would not be readable."""
-    if said is None:
+    if tokens is None:
         axis.set_ticks([])
         return
-    pitch = 72 * inches / len(said)
+    pitch = 72 * inches / len(tokens)
     step = math.ceil(6.5 / pitch)
-    shown = [_short(word, LONGEST_WORD) for word in said[::step]]
+    shown = [_short(word, LONGEST_WORD) for word in tokens[::step]]
     size = min(9, 0.8 * step * pitch)
-    axis.set_ticks(range(0, len(said), step), shown, fontsize=size, **text, **options)
+    axis.set_ticks(range(0, len(tokens), step), shown, fontsize=size, **text, **options)

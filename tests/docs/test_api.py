@@ -30,7 +30,12 @@ def missing(old, new):
             if new[name] != line:
                 yield f"{line} became {new[name]}"
             continue
-        was, now = arguments_of(line), arguments_of(new[name])
+        # An argument may have another name now, if the class still takes the former one.
+        was = {
+            new.get(f"{name}[{argument!r}]", argument).split(" = ")[-1]: default
+            for argument, default in arguments_of(line).items()
+        }
+        now = arguments_of(new[name])
         for argument, default in was.items():
             # A name that `**kwargs` took may be spelled out now.
             if argument in ("**kwargs", "*"):
@@ -111,6 +116,15 @@ OLD = ["p.f(a, b=1)", "p.g(x, *, y=(1, 2), **kwargs)", "p.B['one'] = One", "p.va
 )
 def test_what_is_gone_is_found(new, said):
     assert any(said in line for line in missing(OLD, new)), list(missing(OLD, new))
+
+
+def test_an_argument_may_be_renamed_if_the_former_name_is_kept():
+    new = ["p.f(a, c=1)", "p.f['b'] = c", *OLD[1:]]
+    assert not list(missing(OLD, new))
+    assert list(missing(OLD, ["p.f(a, c=2)", *new[1:]])) == ["p.f: `c` was (1) and is (2)"]
+    assert list(missing(new, [new[0], *OLD[1:]])) == ["p.f['b'] is gone"]
+    assert list(unmentioned(OLD, new, "nothing")) == new[:2]
+    assert not list(unmentioned(OLD, new, "b is c"))
 
 
 def test_what_is_added_is_not_gone():

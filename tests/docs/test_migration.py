@@ -358,7 +358,7 @@ def decoder(score, **kwargs):
     def run():
         real = np.arange(S) < LENGTHS[:, None]
         state = cell.initial_state(MEMORY, states=[H0], mask=real)
-        return cell.split(rnn(X, initial_state=state))
+        return cell.split_outputs(rnn(X, initial_state=state))
 
     run()
     return cell, run

@@ -147,9 +147,15 @@ ROWS = {
         r"`label_smoothing`.*Received: label_smoothing=1\.0",
     ),
     "a target to ignore that is no integer": (
-        lambda: ka.losses.SmoothedCrossentropy(ignore="pad"),
+        lambda: ka.losses.SmoothedCrossentropy(ignore_class="pad"),
         TypeError,
-        r"`ignore` must be an integer or None\. Received: ignore='pad'",
+        r"`ignore_class` must be an integer or None\. Received: ignore_class='pad'",
+    ),
+    "an argument by its former name too": (
+        lambda: ka.losses.SmoothedCrossentropy(ignore_class=1, ignore=2),
+        TypeError,
+        r"^SmoothedCrossentropy takes `ignore_class`, whose former name is `ignore`: "
+        r"pass one of the two\. Received: ignore_class=1, ignore=2$",
     ),
     "targets that are not those of the logits": (
         lambda: ka.losses.SmoothedCrossentropy()(zeros(B, T), zeros(B, S, D)),
@@ -162,8 +168,8 @@ ROWS = {
         r"`sample_weight` must broadcast to the leading axes.*shape=\(2, 3\).*shape=\(3,\)",
     ),
     "splitting what has no alignments": (
-        lambda: built_cell()[0].split(X),
+        lambda: built_cell()[0].split_outputs(X),
         ValueError,
-        r"`split` is for cells with `return_attention_scores=True`\. Received.*False",
+        r"`split_outputs` is for cells with `return_attention_scores=True`\. Received.*False",
     ),
 }

@@ -101,12 +101,12 @@ ROWS = {
     "an odd number of features to turn": (
         lambda: positions.Rotary(dim=3),
         ValueError,
-        r"Rotary turns features in pairs, so their number must be even\. Received: 3",
+        r"Rotary rotates features in pairs, so their number must be even\. Received: 3",
     ),
     "heads of an odd number of features": (
         lambda: ka.SelfAttention(2, 5, position="rotary")(X),
         ValueError,
-        r"Rotary turns features in pairs, so their number must be even\. Received: 5",
+        r"Rotary rotates features in pairs, so their number must be even\. Received: 5",
     ),
     "more features to turn than there are": (
         lambda: ka.SelfAttention(2, 4, position=positions.Rotary(dim=6))(X),
@@ -116,7 +116,7 @@ ROWS = {
     "heads of unequal features to turn": (
         lambda: positions.Rotary().encode(zeros(B, T, 1, 4), zeros(B, S, 1, 6), None, None),
         ValueError,
-        r"Numbers of features that Rotary turns must be equal\. Received: query=4, key=6",
+        r"Numbers of features that Rotary rotates must be equal\. Received: query=4, key=6",
     ),
     "an odd number of buckets for two directions": (
         lambda: positions.RelativeBias(9),

@@ -211,7 +211,7 @@ def test_padding_of_the_memory_changes_nothing_and_gets_no_weight(extra):
     for inputs in ((memory, [state]), (padded, [state], mask)):
         states = model.cell.initial_state(*inputs)
         output, *_ = model.decoder(first[:, -1:], initial_state=states)
-        output, alignment = model.cell.split(output)
+        output, alignment = model.cell.split_outputs(output)
         said.append((numpy(model.head(output)), numpy(alignment)))
     (corner, weights), (padded_corner, padded_weights) = said
     np.testing.assert_allclose(padded_corner, corner, atol=1e-6)

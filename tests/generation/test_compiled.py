@@ -134,7 +134,7 @@ def test_an_attention_cell_generates():
             output, states = cell(ops.take(table, tokens, axis=0), states)
             return head(output), states
 
-        return generation.greedy(step, tokens, cell.start(memory), max_tokens=5)
+        return generation.greedy(step, tokens, cell.start_states(memory), max_tokens=5)
 
     found = numpy(generation.compiled(write, model)(np.array([1, 2], "int32"), memory).tokens)
     # The whole pass over what was written gives each token again.

@@ -277,7 +277,7 @@ def test_fused_with_infinite_keys_that_are_masked():
 def on_processor_cores(monkeypatch):
     """JAX's own attention of whole scores in place of cuDNN's, which needs a GPU."""
     monkeypatch.setattr(backend, "FUSED", {"platform": "cpu", "implementation": "xla"})
-    monkeypatch.setattr(backend, "why_not_fused", lambda *_: None)
+    monkeypatch.setattr(backend, "fused_unsupported_reason", lambda *_: None)
     taken = []
     attend = backend.fused_attention
     monkeypatch.setattr(backend, "fused_attention", lambda *x: taken.append(x) or attend(*x))

@@ -1,6 +1,8 @@
 """The blockwise kernel against the reference: outputs and gradients, in one block and in many."""
 
+import gc
 import itertools
+import weakref
 
 import keras
 import numpy as np
@@ -493,6 +495,49 @@ def test_a_batch_of_no_rows_among_unknown_sizes():
         assert output.shape == gradient.shape == (0, length, 8)
 
 
+@on_tensorflow
+@pytest.mark.parametrize("blocks", ["one", "700", "keys"])
+def test_what_a_tape_of_eager_code_keeps(blocks, monkeypatch):
+    """No block of weights but where there is one, and enough for second derivatives."""
+    import tensorflow as tf
+
+    made, exp = [], keras.ops.exp
+
+    def watched(x):
+        found = exp(x)
+        made.append(weakref.ref(found))
+        return found
+
+    arrays = {**inputs(), "bias": random(1, H, 1, S)}
+    tensors = [tf.constant(array) for array in arrays.values()]
+
+    def total(kernel):
+        output = attended(kernel, dict(zip(arrays, tensors, strict=True)), {"mask": RIGHT}).output
+        return tf.reduce_sum(output**2)
+
+    def second(kernel):
+        with tf.GradientTape() as outer:
+            outer.watch(tensors)
+            with tf.GradientTape() as inner:
+                inner.watch(tensors)
+                found = total(kernel)
+            first = inner.gradient(found, tensors)
+            found = sum(tf.reduce_sum(gradient**2) for gradient in first)
+        return outer.gradient(found, tensors)
+
+    with BLOCKS[blocks]():
+        with monkeypatch.context() as patch, tf.GradientTape() as tape:
+            patch.setattr(keras.ops, "exp", watched)
+            tape.watch(tensors)
+            found = total("blockwise")
+        gc.collect()
+        assert len(made) >= 1
+        assert blocks == "one" or not any(reference() is not None for reference in made)
+        assert all(gradient is not None for gradient in tape.gradient(found, tensors))
+        for one, other in zip(second("blockwise"), second("reference"), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
+
+
 # Huge numbers
 
 
@@ -591,7 +636,7 @@ def test_dropout_beside_all_else(name):
             arrays["relative_values"], arrays["query"] = values, 0.3 * arrays["query"]
             gain = keras.ops.convert_to_tensor(kept.astype("float32") / np.float32(0.6))
             # Masked weights are not shown, and have no say.
-            expected = answers("reference", arrays, {**rest, "gain": gain})
+            expected = answers("reference", arrays, {**rest, "multiplier": gain})
             dropout = {"dropout": 0.4, "seed": 3}
             compare("blockwise", arrays, {**rest, **dropout}, expected=expected)
 

@@ -193,7 +193,7 @@ def test_is_what_the_papers_say(step, score, arguments, window):
     sizes = keras.tree.flatten(cell.cell.state_size)
     states = [0.5 * random(B, size, seed=10 + i) for i, size in enumerate(sizes)]
     outputs, after = rnn(X, initial_state=cell.initial_state(MEMORY, states, MASK))
-    outputs, alignments = cell.split(outputs)
+    outputs, alignments = cell.split_outputs(outputs)
     expected, weights = by_the_papers(cell, step, X, MEMORY, states, MASK, window)
     np.testing.assert_allclose(numpy(outputs), expected, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(numpy(alignments)[:, 0], weights, rtol=2e-5, atol=2e-5)
@@ -209,7 +209,7 @@ def test_by_hand_it_is_the_same_loop(step, arguments):
     cell = AttentionCell(CELLS[step](), attention, return_attention_scores=True, **arguments)
     rnn = made(cell)
     expected = rnn(X, initial_state=cell.initial_state(MEMORY, mask=MASK))
-    outputs, states = [], cell.start(MEMORY, mask=MASK)
+    outputs, states = [], cell.start_states(MEMORY, mask=MASK)
     assert all(state.shape[0] == B for state in keras.tree.flatten(states))
     for t in range(T):
         output, states = cell(X[:, t], states)
@@ -248,7 +248,7 @@ def test_any_attention_attends_as_in_a_call_of_its_own(name):
     )
     rnn = made(cell)
     start = cell.initial_state(MEMORY, STATE, MASK)
-    outputs, alignments = cell.split(rnn(X, initial_state=start))
+    outputs, alignments = cell.split_outputs(rnn(X, initial_state=start))
     context, h = numpy(outputs)[..., :-H], numpy(outputs)[..., -H:]
     queries = np.concatenate([STATE[:, None], h[:, :-1]], 1)
     expected, weights = attention(
@@ -283,7 +283,7 @@ def test_no_memory_at_all_is_a_context_of_zeros():
     )
     rnn = made(cell)
     start = cell.initial_state(MEMORY, mask=np.zeros((B, S), bool))
-    outputs, alignments = cell.split(rnn(X, initial_state=start))
+    outputs, alignments = cell.split_outputs(rnn(X, initial_state=start))
     assert (numpy(outputs)[..., :M] == 0).all() and (numpy(alignments) == 0).all()
 
 
@@ -335,7 +335,7 @@ def test_continued_with_a_memory_of_another_length(attention_dim):
         return cell, rnn(X, initial_state=start)[0]
 
     cell, found = outputs(return_attention_scores=True)
-    features, alignments = cell.split(found)
+    features, alignments = cell.split_outputs(found)
     assert alignments.shape == (B, 1, T, S + 3)
     np.testing.assert_allclose(numpy(alignments).sum(-1), 1, rtol=1e-5)
     _, expected = outputs()
@@ -450,7 +450,7 @@ def translator(places=None, **arguments):
         mask=words.compute_mask(target),
     )
     if cell.return_attention_scores:
-        outputs, alignments = cell.split(outputs)
+        outputs, alignments = cell.split_outputs(outputs)
         assert alignments.shape == (None, 2, None, places)
     return keras.Model([source, target], layers.Dense(9)(outputs))
 

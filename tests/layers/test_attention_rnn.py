@@ -62,7 +62,7 @@ def by_rnn(layer, x=X, memory=MEMORY, states=None, **kwargs):
     rnn = layers.RNN(layer.cell, return_sequences=layer.return_sequences)
     start = layer.cell.initial_state(memory, states, mask=MEMORY_MASK)
     outputs = rnn(x, initial_state=start, mask=ops.convert_to_tensor(MASK), **kwargs)
-    return layer.cell.split(outputs) if layer.cell.return_attention_scores else (outputs,)
+    return layer.cell.split_outputs(outputs) if layer.cell.return_attention_scores else (outputs,)
 
 
 def each(returned):

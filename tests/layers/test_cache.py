@@ -363,7 +363,7 @@ def test_a_window_goes_on_beyond_the_length():
 
 def test_slots_hold_what_they_say():
     np.testing.assert_array_equal(
-        numpy(kv_cache.held(keras.ops.convert_to_tensor([0, 2, 4, 9]), 4)),
+        numpy(kv_cache.stored_positions(keras.ops.convert_to_tensor([0, 2, 4, 9]), 4)),
         [[-4, -3, -2, -1], [0, 1, -2, -1], [0, 1, 2, 3], [8, 5, 6, 7]],
     )
 

@@ -198,7 +198,7 @@ CASES = [
         {
             "mode": "predictive",
             "units": 3,
-            "centre_initializer": "ones",
+            "center_initializer": "ones",
             **ATTENTION,
             "score": "dot",
         },

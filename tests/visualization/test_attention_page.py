@@ -1,4 +1,4 @@
-"""`attention_page`: what it holds, and how it behaves in a browser."""
+"""`attention_html`: what it holds, and how it behaves in a browser."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.visualization import attention_page
+from keras_attention.visualization import attention_html
 
 # Set where the browser must be there, as in continuous integration.
 REQUIRED = os.environ.get("KERAS_ATTENTION_BROWSER") == "1"
@@ -54,7 +54,7 @@ def stored(page, layer, head):
 def test_weights_are_right_to_the_levels_of_their_row(size, levels, error):
     scores = weights(size, size)
     scores[1] = 0
-    page = attention_page(scores, None)
+    page = attention_html(scores, None)
     assert data_of(page)["levels"] == levels
     difference = np.abs(stored(page, 0, 0) - scores)
     assert (difference <= error * scores.max(axis=-1, keepdims=True)).all()
@@ -62,12 +62,12 @@ def test_weights_are_right_to_the_levels_of_their_row(size, levels, error):
 
 
 def test_the_file_is_what_is_returned(tmp_path):
-    page = attention_page(weights(2, 3, 3), ["a", "b", "\ud800"], path=tmp_path / "page.html")
+    page = attention_html(weights(2, 3, 3), ["a", "b", "\ud800"], path=tmp_path / "page.html")
     assert (tmp_path / "page.html").read_bytes() == page.encode("utf-8")
 
 
 def test_a_page_reaches_for_nothing_outside_itself():
-    page = attention_page(weights(3, 3), ["a", "b", "c"])
+    page = attention_html(weights(3, 3), ["a", "b", "c"])
     page = re.sub(r'(id="weights-0-0">)[^<]*', r"\1", page)  # Where "//" may be two digits.
     assert "default-src 'none'" in page
     assert not re.search(
@@ -76,8 +76,8 @@ def test_a_page_reaches_for_nothing_outside_itself():
 
 
 def test_words_cannot_leave_their_place():
-    page = attention_page(weights(14, 14), ODD, title="</title><script>x</script>")
-    plain = attention_page(weights(14, 14), [str(n) for n in range(14)])
+    page = attention_html(weights(14, 14), ODD, title="</title><script>x</script>")
+    plain = attention_html(weights(14, 14), [str(n) for n in range(14)])
     for tag in ("<script", "</script", "<b>", "<!--"):
         assert page.count(tag) == plain.count(tag)
     assert not re.search("[\u2028\u2029\u202a-\u202e\ud800-\udfff]", page)
@@ -85,13 +85,13 @@ def test_words_cannot_leave_their_place():
 
 def test_padding_is_left_out_at_both_sides():
     scores = weights(2, 3, 4)
-    page = attention_page(scores, ["a", None, "b"], [None, "x", "y", "z"])
+    page = attention_html(scores, ["a", None, "b"], [None, "x", "y", "z"])
     assert data_of(page)["texts"] == [["a", "b"], ["x", "y", "z"]]
     np.testing.assert_allclose(stored(page, 0, 1), scores[1][[0, 2], 1:], atol=2e-5)
 
 
 def test_layers_have_words_of_their_own_by_name():
-    page = attention_page(
+    page = attention_html(
         {"self": weights(1, 4, 6, 6), "cross": weights(4, 6, 7)},
         {"self": TARGET, "cross": TARGET},
         {"self": None, "cross": SOURCE},
@@ -104,16 +104,16 @@ def test_layers_have_words_of_their_own_by_name():
 
 def test_what_is_left_out_is_said_as_a_share_of_its_query():
     scores = weights(2, 3, 4)
-    page = attention_page(scores, ["a", None, "b"], [None, "x", "y", None])
+    page = attention_html(scores, ["a", None, "b"], [None, "x", "y", None])
     expected = scores[:, [0, 2]][..., [0, 3]].sum(axis=-1) / scores[:, [0, 2]].sum(axis=-1)
     np.testing.assert_allclose(data_of(page)["layers"][0]["others"], expected, atol=1e-4)
-    page = attention_page(scores, ["a", None, "b"], ["w", "x", "y", "z"])
+    page = attention_html(scores, ["a", None, "b"], ["w", "x", "y", "z"])
     assert data_of(page)["layers"][0]["others"] is None
 
 
 def test_a_layer_that_pools_needs_no_words_for_its_queries():
     scores = {"block": weights(2, 7, 7), "one": weights(1, 1, 7), "two": weights(1, 2, 7)}
-    data = data_of(attention_page(scores, SOURCE))
+    data = data_of(attention_html(scores, SOURCE))
     assert [layer["pools"] for layer in data["layers"]] == [False, True, True]
     sides = [
         [data["texts"][layer[side]] for side in ("queries", "keys")] for layer in data["layers"]
@@ -123,7 +123,7 @@ def test_a_layer_that_pools_needs_no_words_for_its_queries():
         [["learned query"], SOURCE],
         [["query 1", "query 2"], SOURCE],
     ]
-    keys_alone = attention_page({"one": scores["one"]}, None, SOURCE)
+    keys_alone = attention_html({"one": scores["one"]}, None, SOURCE)
     assert data_of(keys_alone)["layers"][0]["pools"]
 
 
@@ -139,14 +139,14 @@ def test_weights_in_bfloat16(backend):
         exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
         if backend == "ml_dtypes":
             rounded = exact.astype(pytest.importorskip("ml_dtypes").bfloat16)
-    page = attention_page([rounded[None]], ["a", "b", "c"])
+    page = attention_html([rounded[None]], ["a", "b", "c"])
     np.testing.assert_allclose(stored(page, 0, 1), exact[1], atol=2e-5)
 
 
 def test_names_of_0_1_0_find_their_words():
     scores = {"decoder/attention": weights(6, 6), "decoder/cross_attention": weights(6, 7)}
     keys = {"decoder/attention": TARGET, "decoder/context_attention": SOURCE}
-    data = data_of(attention_page(scores, dict.fromkeys(scores, TARGET), keys))
+    data = data_of(attention_html(scores, dict.fromkeys(scores, TARGET), keys))
     assert data["texts"] == [TARGET, SOURCE]
 
 
@@ -179,7 +179,7 @@ def opened(browser, tmp_path):
 
     def open_page(scores, *tokens, width=1280, scheme="light", touch=False, **options):
         path = tmp_path / "page.html"
-        attention_page(scores, *tokens, path=path, **options)
+        attention_html(scores, *tokens, path=path, **options)
         context = browser.new_context(
             viewport={"width": width, "height": 800},
             color_scheme=scheme,

@@ -10,7 +10,7 @@ matplotlib = pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 
-from keras_attention.visualization import plot_attention, words  # noqa: E402
+from keras_attention.visualization import labels, plot_attention  # noqa: E402
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat", "."]
 
@@ -54,7 +54,7 @@ def test_any_word_name_and_title_is_drawn(word):
     scores = {word: weights(1, 3, 3), "other": weights(1, 3, 3)}
     figure = plot_attention(scores, [word, "a", "b"], title=word)
     rendered(figure)
-    visible = words.visible(word)
+    visible = labels.visible(word)
     expected = visible if len(visible) < 100 else "x" * 99 + "…"
     assert figure.get_suptitle() == panels(figure)[0].get_title() == expected
     assert said(panels(figure)[0].yaxis)[0] == (visible if len(visible) < 25 else "x" * 23 + "…")
@@ -181,4 +181,4 @@ def test_pyplot_knows_nothing_of_it():
     ],
 )
 def test_what_a_reader_would_not_see_is_made_visible(word, shown):
-    assert words.visible(word) == shown
+    assert labels.visible(word) == shown

@@ -5,7 +5,7 @@ import keras
 from keras_attention import masks, saving
 
 
-class ExactInputs(saving.ConfigurableLayer):
+class UncastInputs(saving.ConfigurableLayer):
     """The base of layers that take an additive bias, or one sequence in several roles.
 
     Keras casts every float argument of a call to the compute dtype. A bias in bfloat16 has three

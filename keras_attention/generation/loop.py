@@ -18,21 +18,21 @@ def generate(steps, choose, max_tokens, pad_token):
     def unfinished(t, tokens, leaves, finished, *_):
         return ops.logical_and(t < max_tokens, ops.logical_not(ops.all(finished)))
 
-    def advance(t, tokens, leaves, finished, lengths, history, gains):
+    def advance(t, tokens, leaves, finished, lengths, history, log_probs):
         logits, leaves = steps(tokens, leaves)
         # A finished row keeps stepping, with tokens that are always in the vocabulary.
         tokens = ops.cast(choose(t, logits, history, lengths), "int32")
         logits, norm = normalized(logits)
-        gain = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
+        log_prob = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
-        gain = ops.where(finished, 0.0, ops.where(stuck, NONE, gain))
+        log_prob = ops.where(finished, 0.0, ops.where(stuck, NONE, log_prob))
         finished = ops.logical_or(finished, stuck)
-        place = (t, ops.zeros_like(t))
-        history = ops.slice_update(history, place, ops.where(finished, pad_token, tokens)[None])
-        gains = ops.slice_update(gains, place, gain[None])
+        at = (t, ops.zeros_like(t))
+        history = ops.slice_update(history, at, ops.where(finished, pad_token, tokens)[None])
+        log_probs = ops.slice_update(log_probs, at, log_prob[None])
         lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
         finished = ops.logical_or(finished, steps.stops(tokens))
-        return t + 1, tokens, leaves, finished, lengths, history, gains
+        return t + 1, tokens, leaves, finished, lengths, history, log_probs
 
     # Steps are on axis 0, so that each step writes contiguous memory.
     start = (
@@ -44,7 +44,7 @@ def generate(steps, choose, max_tokens, pad_token):
         ops.full((max_tokens, steps.rows), pad_token, dtype="int32"),
         ops.zeros((max_tokens, steps.rows), dtype="float32"),
     )
-    *_, lengths, history, gains = ops.while_loop(unfinished, advance, start)
-    scores = ops.sum(gains, axis=0)
+    *_, lengths, history, log_probs = ops.while_loop(unfinished, advance, start)
+    scores = ops.sum(log_probs, axis=0)
     check_found(scores)
-    return Generated(ops.transpose(history), lengths, ops.transpose(gains), scores)
+    return Generated(ops.transpose(history), lengths, ops.transpose(log_probs), scores)

@@ -77,7 +77,7 @@ def read(scores, query_tokens=None, key_tokens=None):
 
 
 def _real(words):
-    return [place for place, word in enumerate(words) if word is not None]
+    return [index for index, word in enumerate(words) if word is not None]
 
 
 def _named(scores):
