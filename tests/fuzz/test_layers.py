@@ -407,3 +407,21 @@ def test_layers(call):
 @pytest.mark.slow
 def test_layers_for_long():
     campaign.many(check, CALLS)
+
+
+def test_slopes_beside_a_kink():
+    """A block whose ReLU has a kink at 1e-5 of the point where the gradient is asked for."""
+    check(
+        Call(
+            layer="TransformerBlock",
+            queries=9,
+            heads=(4, 2),
+            pattern=~patterns.Dilated(3),
+            qk_norm="rms",
+            query_mask=True,
+            attention_mask="BHTS",
+            moved=True,
+            segments=True,
+            seed=2679,
+        )
+    )
