@@ -27,7 +27,28 @@ def constructor_arguments(cls, stop=object):
     Walks up the base classes of `cls` while each passes its `**kwargs` on, and ends before
     `stop`, whose `get_config` has its own arguments.
     """
-    names: dict[str, None] = {}
+    return list(_parameters(cls, stop))
+
+
+def list_inherited_arguments(cls):
+    """Makes the signature of a layer list by name what its constructor passes on by `**kwargs`."""
+    if "__init__" not in vars(cls):
+        return
+    *own, last = inspect.signature(cls.__init__).parameters.values()
+    if last.kind is last.VAR_KEYWORD:
+        names = {parameter.name for parameter in own}
+        inherited = [
+            parameter.replace(kind=parameter.KEYWORD_ONLY)
+            for name, parameter in _parameters(cls, keras.layers.Layer).items()
+            if name not in names
+        ]
+        parameters = [*own, *inherited, last.replace(annotation="Any")]
+        cls.__init__.__signature__ = inspect.Signature(parameters)
+
+
+def _parameters(cls, stop):
+    """The parameters of `constructor_arguments`, by name."""
+    found: dict[str, inspect.Parameter] = {}
     for owner in cls.__mro__:
         if owner is stop or owner is object:
             break
@@ -35,15 +56,14 @@ def constructor_arguments(cls, stop=object):
             continue
         parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
         # A subclass may have an argument of this class under its former name.
-        known = {new for old, new in former_names(owner).items() if old in names}
+        known = {new for old, new in former_names(owner).items() if old in found}
         for parameter in parameters:
             named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
             if named and parameter.name not in known:
-                names.setdefault(parameter.name)
+                found.setdefault(parameter.name, parameter)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    fixed = getattr(cls, "_fixed_arguments", ())
-    return [name for name in names if name not in fixed]
+    return {n: p for n, p in found.items() if n not in getattr(cls, "_fixed_arguments", ())}
 
 
 def renamed(**names):
@@ -87,13 +107,6 @@ def _alias(name):
     return property(
         lambda self: getattr(self, name), lambda self, value: setattr(self, name, value)
     )
-
-
-def forwarded(arguments, *own):
-    """The arguments that a constructor passes to its base: its `locals()` without its `own`."""
-    arguments = dict(arguments)
-    left_out = ("self", "__class__", "kwargs", *own)
-    return {n: x for n, x in arguments.items() if n not in left_out} | arguments["kwargs"]
 
 
 def check_free(cls, arguments):

@@ -1,8 +1,9 @@
-"""Griffe extension: the package's docstrings as Markdown, for the pages of the API.
+"""Griffe extension: what the pages of the API show of the package's docstrings and signatures.
 
 They are written for a terminal: sections "Args:", "Call arguments:", "Returns:", "Raises:" and
 "Example:", and examples of the interpreter. Arguments become a list of definitions, examples
-fenced code; everything else is Markdown as it stands.
+fenced code; everything else is Markdown as it stands. The signature of a preset lists what it
+passes on to its base class.
 """
 
 import re
@@ -16,11 +17,36 @@ LISTS = ("Args", "Call arguments", "Raises")
 
 
 class Docstrings(griffe.Extension):
-    """Rewrites each docstring when it is loaded."""
+    """Rewrites each docstring and constructor when it is loaded."""
 
     def on_object(self, *, obj, **kwargs):
         if obj.docstring:
             obj.docstring.value = markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg, **kwargs):
+        options = pkg["layers.options"].classes.values()
+        for module in pkg["layers"].modules.values():
+            for cls in module.classes.values():
+                if "__init__" in cls.members:
+                    list_inherited(cls, {option.name for option in options})
+
+
+def list_inherited(cls, options):
+    """Puts the parameters of the base class where `**kwargs` are one of the `options`."""
+    parameters = cls["__init__"].parameters
+    last = list(parameters)[-1]
+    if not options & set(re.findall(r"\w+", str(last.annotation))):
+        return
+    base = next(base for base in cls.mro() if "__init__" in base.members)
+    list_inherited(base, options)
+    fixed = cls.members.get("_fixed_arguments")
+    left_out = re.findall(r"\w+", str(fixed.value)) if fixed else []
+    del parameters[last.name]
+    for parameter in base["__init__"].parameters:
+        if parameter.name not in parameters and parameter.name not in left_out:
+            kind = last.kind if parameter.kind is last.kind else griffe.ParameterKind.keyword_only
+            found = {"annotation": parameter.annotation, "default": parameter.default}
+            parameters.add(griffe.Parameter(parameter.name, kind=kind, **found))
 
 
 def markdown(docstring):

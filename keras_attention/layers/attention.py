@@ -198,6 +198,10 @@ class Attention(Decoding, UncastInputs):
         self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         self._check_slots()
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        saving.list_inherited_arguments(cls)
+
     # What presets declare, and set in their constructors
 
     # A pattern in addition to the slot's.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from keras_attention import normalizations, patterns, positions, regularizers, saving, scores
-from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import Attention, QkNorm
+from keras_attention import normalizations, saving
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.options import AttentionOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @saving.register
@@ -22,11 +25,8 @@ class HardAttention(Attention):
             loss. "reinforce" (Williams 1992, as in Xu et al.): the layer also returns the
             log-probability of its choices, for a `ReinforceLoss`.
         temperature: of the straight-through gradient.
-        score, pattern, position, dropout, use_bias, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, scores_regularizer:
-            as in `Attention`. `seed` makes the choices reproducible.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention` but `normalization` and `use_sink`. `seed`
+            makes the choices reproducible.
 
     Call arguments are those of `Attention`.
 
@@ -60,30 +60,10 @@ class HardAttention(Attention):
         value_dim: int | None = None,
         gradient: normalizations.Gradient = "straight_through",
         temperature: float = 1.0,
-        *,
-        score: scores.ScoreLike = "scaled_dot",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
-        super().__init__(
-            normalization=normalizations.Hard(gradient, temperature),
-            **saving.forwarded(locals(), "gradient", "temperature"),
-        )
+        kwargs["normalization"] = normalizations.Hard(gradient, temperature)
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.gradient = self.normalization.gradient
         self.temperature = self.normalization.temperature

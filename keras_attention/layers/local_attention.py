@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import keras
 
-from keras_attention import (
-    normalizations,
-    patterns,
-    positions,
-    regularizers,
-    saving,
-    scores,
-    shapes,
-)
-from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import Attention, QkNorm
+from keras_attention import patterns, saving, scores, shapes
+from keras_attention.hints import Initializer
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.options import ProjectionOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ops = keras.ops
 
@@ -41,11 +37,7 @@ class LocalAttention(Attention):
         num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own center.
         units: rows of W_p; defaults to the features of a query head.
         center_initializer: of W_p and v_p.
-        normalization, pattern, position, dropout, use_bias, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, use_sink,
-            scores_regularizer: as in `Attention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. S counts the real keys of each row, and s is the index
     of a key among them, so that padding on either side changes nothing; monotonic windows use
@@ -77,29 +69,9 @@ class LocalAttention(Attention):
         score: scores.ScoreLike = "general",
         units: int | None = None,
         center_initializer: Initializer = "glorot_uniform",
-        *,
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ProjectionOptions],
     ):
-        own = ("window", "mode", "units", "center_initializer")
-        super().__init__(**saving.forwarded(locals(), "own", *own))
+        super().__init__(num_heads, key_dim, value_dim, score, **kwargs)
         self.window = shapes.check_count("window", window)
         self.mode = shapes.check_choice("mode", mode, MODES)
         self.units = shapes.check_count("units", units, optional=True)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from keras_attention import (
-    normalizations,
-    patterns,
-    positions,
-    regularizers,
-    saving,
-    scores,
-    shapes,
-)
-from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import QkNorm
+from keras_attention import patterns, saving, shapes
+from keras_attention.layers.options import AttentionOptions
 from keras_attention.layers.self_attention import SelfAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @saving.register
@@ -30,12 +24,8 @@ class LocalSelfAttention(SelfAttention):
         neighbors: n, the number of keys on each side.
         rate: r, the distance between them.
         causal: whether position t sees only positions up to t.
-        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
-            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`. A `pattern` is combined with that
-            of the layer.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention`. A `pattern` is combined with that of
+            the layer.
 
     Call arguments are those of `SelfAttention`.
 
@@ -64,28 +54,9 @@ class LocalSelfAttention(SelfAttention):
         neighbors: int,
         rate: int = 1,
         causal: bool = False,
-        score: scores.ScoreLike = "scaled_dot",
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AttentionOptions],
     ):
-        super().__init__(**saving.forwarded(locals(), "neighbors", "rate"))
+        super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
         self.neighbors = shapes.check_count("neighbors", neighbors)
         self.rate = shapes.check_count("rate", rate)
         reach = self.neighbors * self.rate
@@ -103,12 +74,8 @@ class AtrousSelfAttention(SelfAttention):
         num_heads, key_dim, value_dim: as in `Attention`.
         rate: r, the distance between keys.
         causal: whether position t sees only positions up to t.
-        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
-            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`. A `pattern` is combined with that
-            of the layer.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention`. A `pattern` is combined with that of
+            the layer.
 
     Call arguments are those of `SelfAttention`.
 
@@ -136,28 +103,9 @@ class AtrousSelfAttention(SelfAttention):
         *,
         rate: int,
         causal: bool = False,
-        score: scores.ScoreLike = "scaled_dot",
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AttentionOptions],
     ):
-        super().__init__(**saving.forwarded(locals(), "rate"))
+        super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
         self.rate = shapes.check_count("rate", rate)
         self.preset_pattern = patterns.every(self.preset_pattern, patterns.Dilated(self.rate))
 
@@ -173,12 +121,8 @@ class SparseSelfAttention(SelfAttention):
         num_heads, key_dim, value_dim: as in `Attention`.
         rate: r, the stride.
         causal: whether position t sees only positions up to t, as in the paper.
-        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
-            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`. A `pattern` is combined with that
-            of the layer.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention`. A `pattern` is combined with that of
+            the layer.
 
     Call arguments are those of `SelfAttention`.
 
@@ -206,27 +150,8 @@ class SparseSelfAttention(SelfAttention):
         *,
         rate: int,
         causal: bool = False,
-        score: scores.ScoreLike = "scaled_dot",
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AttentionOptions],
     ):
-        super().__init__(**saving.forwarded(locals(), "rate"))
+        super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
         self.rate = shapes.check_count("rate", rate)
         self.preset_pattern = patterns.every(self.preset_pattern, patterns.Strided(self.rate))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
-from keras_attention import (
-    normalizations,
-    patterns,
-    positions,
-    regularizers,
-    saving,
-    scores,
-    shapes,
-)
+from keras_attention import patterns, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import Attention, QkNorm
+from keras_attention.layers.attention import Attention
 from keras_attention.layers.heads import EinsumHeads
+from keras_attention.layers.options import SlotOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @saving.register
@@ -52,9 +48,8 @@ class MultiHeadAttention(Attention):
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
             projection.
         seed: seed of the dropout.
-        score, normalization, pattern, position, scores_regularizer: slots, as in `Attention`.
-        num_key_value_heads, qk_norm, logit_soft_cap, use_sink: as in `Attention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        score: as in `Attention`.
+        **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.
 
@@ -100,19 +95,26 @@ class MultiHeadAttention(Attention):
         seed: int | None = None,
         *,
         score: scores.ScoreLike = "scaled_dot",
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SlotOptions],
     ):
         shapes.check_count("key_dim", key_dim)
-        own = ("output_shape", "attention_axes", "sliding_window", "flash_attention", "use_gate")
-        super().__init__(**saving.forwarded(locals(), "own", *own))
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            score,
+            dropout=dropout,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            **kwargs,
+        )
         # A model's summary would print a public `output_shape`, which lacks the batch axis.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
         self.output_sizes = self._output_shape

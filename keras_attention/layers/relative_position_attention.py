@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_attention import normalizations, patterns, positions, regularizers, saving, scores
+from keras_attention import positions, saving
 from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import Attention, QkNorm
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.options import AttentionOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @saving.register
@@ -23,11 +27,7 @@ class RelativePositionAttention(Attention):
         use_values: whether the values have embeddings too.
         per_head: whether each head has its own embeddings; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the embeddings.
-        score, normalization, pattern, dropout, use_bias, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap, use_sink,
-            scores_regularizer: as in `Attention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention` but `position`.
 
     Call arguments are those of `Attention`.
 
@@ -59,26 +59,7 @@ class RelativePositionAttention(Attention):
         embeddings_initializer: Initializer = "glorot_uniform",
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
-        *,
-        score: scores.ScoreLike = "scaled_dot",
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
         of_shaw: dict[str, Any] = {
@@ -89,7 +70,8 @@ class RelativePositionAttention(Attention):
             "embeddings_constraint": embeddings_constraint,
         }
         position = positions.Shaw(max_distance, name="shaw", **of_shaw)
-        super().__init__(**saving.forwarded(locals(), "of_shaw", "max_distance", *of_shaw))
+        kwargs["position"] = position
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.max_distance = position.max_distance
         self.use_values = position.use_values
         self.per_head = position.per_head

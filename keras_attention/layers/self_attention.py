@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from keras_attention import (
-    normalizations,
-    patterns,
-    positions,
-    regularizers,
-    saving,
-    scores,
-    shapes,
-)
-from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import Attention, QkNorm
+from keras_attention import patterns, saving, shapes
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.options import AttentionOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @saving.register
@@ -27,11 +22,7 @@ class SelfAttention(Attention):
     Args:
         num_heads, key_dim, value_dim: as in `Attention`.
         causal: whether position t sees only positions up to t.
-        score, normalization, pattern, position, dropout, use_bias, kernel_initializer,
-            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, seed, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, scores_regularizer: as in `Attention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`, except `value` and `key`.
 
@@ -58,28 +49,8 @@ class SelfAttention(Attention):
         key_dim: int | None = None,
         value_dim: int | None = None,
         causal: bool = False,
-        *,
-        score: scores.ScoreLike = "scaled_dot",
-        normalization: normalizations.NormalizationLike = "softmax",
-        pattern: patterns.PatternLike | None = None,
-        position: positions.PositionLike | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        seed: int | None = None,
-        num_key_value_heads: int | None = None,
-        qk_norm: QkNorm = False,
-        logit_soft_cap: float | None = None,
-        use_sink: bool = False,
-        scores_regularizer: regularizers.RegularizerLike | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AttentionOptions],
     ):
-        super().__init__(**saving.forwarded(locals(), "causal"))
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.causal = shapes.check_flag("causal", causal)
         self.preset_pattern = patterns.Causal() if self.causal else None

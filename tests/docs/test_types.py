@@ -8,15 +8,17 @@ import sys
 import typing
 
 import pytest
+import typing_extensions
 
 import keras_attention
+from keras_attention.layers.options import AttentionOptions
 from tests import api_snapshot
 
 pytestmark = pytest.mark.any_backend
 
 PUBLIC = [api_snapshot.name_of(line) for line in api_snapshot.read(api_snapshot.NEXT)]
-# What is drawn with matplotlib, which is not imported before.
-DRAWN = {"Colormap": typing.Any, "Figure": typing.Any}
+# What only type checkers import.
+CHECKED = {"Colormap": typing.Any, "Figure": typing.Any, "Unpack": typing_extensions.Unpack}
 
 
 def found(name):
@@ -50,7 +52,7 @@ def test_hints_name_what_there_is(name):
     value = value.fget if isinstance(value, property) else value
     if inspect.isclass(value):
         value = value.__init__ if inspect.isfunction(value.__init__) else value
-    typing.get_type_hints(value, localns=DRAWN)
+    typing.get_type_hints(value, localns=CHECKED)
 
 
 def test_missing_hints_are_seen():
@@ -69,6 +71,40 @@ def test_missing_hints_are_seen():
         assert f"keras_attention.{name}" in CALLABLE
     parameters = inspect.signature(found("keras_attention.Attention")).parameters
     assert len(parameters) > 20
+
+
+def test_presets_list_what_they_pass_on():
+    of_all = inspect.signature(keras_attention.Attention).parameters
+    for name in keras_attention.__all__:
+        preset = getattr(keras_attention, name)
+        if inspect.isclass(preset) and issubclass(preset, keras_attention.Attention):
+            parameters = inspect.signature(preset).parameters
+            fixed = getattr(preset, "_fixed_arguments", ())
+            assert set(of_all) - set(fixed) == set(of_all) & set(parameters), name
+
+    class Mine(keras_attention.HardAttention):
+        def __init__(self, depth: int, seed: int = 3, **kwargs: typing.Any):
+            pass
+
+    class Closed(Mine):
+        def __init__(self, depth: int):
+            pass
+
+    parameters = inspect.signature(Mine).parameters
+    assert list(parameters)[:3] == ["depth", "seed", "num_heads"]
+    assert parameters["seed"].default == 3
+    assert parameters["num_heads"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert parameters["gradient"].default == "straight_through"
+    assert "normalization" not in parameters
+    assert list(inspect.signature(Closed).parameters) == ["depth"]
+
+
+def test_what_presets_take_for_type_checkers_is_what_attention_takes():
+    of_all = typing.get_type_hints(keras_attention.Attention.__init__)
+    for name in ("num_heads", "key_dim", "value_dim", "kwargs"):
+        del of_all[name]
+    of_layers = {"name": str | None, "dtype": typing.Any, "trainable": bool}
+    assert typing.get_type_hints(AttentionOptions) == of_all | of_layers
 
 
 RIGHT = """

@@ -1,0 +1,46 @@
+"""What presets pass on to `Attention` as `**kwargs`, for editors and type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from keras_attention import normalizations, patterns, positions, regularizers, scores
+from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.layers.attention import QkNorm
+
+
+class SlotOptions(TypedDict, total=False):
+    """Those that every preset takes."""
+
+    normalization: normalizations.NormalizationLike
+    pattern: patterns.PatternLike | None
+    position: positions.PositionLike | None
+    num_key_value_heads: int | None
+    qk_norm: QkNorm
+    logit_soft_cap: float | None
+    use_sink: bool
+    scores_regularizer: regularizers.RegularizerLike | None
+    name: str | None
+    dtype: Any
+    trainable: bool
+
+
+class ProjectionOptions(SlotOptions, total=False):
+    """Those too that `MultiHeadAttention` takes by position, as Keras's layer does."""
+
+    dropout: float
+    use_bias: bool
+    kernel_initializer: Initializer
+    bias_initializer: Initializer
+    kernel_regularizer: Regularizer | None
+    bias_regularizer: Regularizer | None
+    activity_regularizer: Regularizer | None
+    kernel_constraint: Constraint | None
+    bias_constraint: Constraint | None
+    seed: int | None
+
+
+class AttentionOptions(ProjectionOptions, total=False):
+    """All but the sizes."""
+
+    score: scores.ScoreLike
