@@ -115,7 +115,7 @@ class _Passes:
         self.tiles, self.wide = tiles, wide
         self.spec, self.plan = tiles.spec, tiles.plan
         self.structure = keras.tree.map_structure(lambda _: 0, inputs)
-        self.adjusts = semantics.adjusts(self.spec)
+        self.adjusts = bool(semantics.adjustments(self.spec))
 
     def _named(self, flat):
         """The inputs by name, and those that belong to the spec."""

@@ -35,14 +35,14 @@ def unsupported_reason(spec, query, key, value):
     if backend.FUSED_READS is None:
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
+    adjustments = semantics.adjustments(spec)
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (spec.return_lse, "it does not return the log-sum-exp"),
         (spec.dropout, "it drops weights by numbers of its own"),
         (spec.biases or spec.position_biases, "it has no gradient of a bias"),
-        (spec.relative_keys is not None, "it has no embeddings of distances"),
+        (adjustments, f"it has no {' and no '.join(adjustments)}"),
         (spec.relative_values is not None, "it has no embeddings of distances"),
-        (spec.logit_soft_cap is not None, "it has no soft cap"),
         (spec.sink is not None, "it has no sink"),
         (key.shape[3] != value.shape[3], "keys and values have unequal sizes"),
         (len(dtypes) > 1, "the dtypes differ"),

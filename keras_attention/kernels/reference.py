@@ -79,7 +79,7 @@ def _scores(spec, query, key):
         logits = spec.score(query, _repeat(key, query.shape[2]))
         shapes.check_scores(logits, query, key)
         logits, query = ops.cast(logits, query.dtype), semantics.two_features(query)
-    if spec.score is None and not semantics.adjusts(spec):
+    if spec.score is None and not semantics.adjustments(spec):
         return logits
     return semantics.adjust(spec, logits, ops.transpose(query, (0, 2, 1, 3)))
 

@@ -41,14 +41,14 @@ def two_features(array):
     return ops.pad(array, [(0, 0)] * (len(array.shape) - 1) + [(0, 1)])
 
 
-def adjusts(spec):
-    """Whether anything but masks changes the products."""
-    return bool(
-        spec.biases
-        or spec.position_biases
-        or spec.relative_keys is not None
-        or spec.logit_soft_cap is not None
-    )
+def adjustments(spec):
+    """What changes the products, apart from masks, in words."""
+    given = {
+        "embeddings of distances": spec.relative_keys is not None,
+        "soft cap": spec.logit_soft_cap is not None,
+        "bias": spec.biases or spec.position_biases,
+    }
+    return [name for name, is_given in given.items() if is_given]
 
 
 def adjust(spec, logits, query):

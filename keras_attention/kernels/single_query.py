@@ -71,7 +71,7 @@ def _scores(spec, rows, key):
     # Clipping would be one more pass over all keys, needed only for huge ones.
     calm = ops.all(ops.abs(scores) < _CALM)
     scores = backend.cond(calm, lambda: scores, lambda: products(semantics.finite(key)))
-    if semantics.adjusts(spec):
+    if semantics.adjustments(spec):
         scores = semantics.adjust(spec, scores, rows)
     return semantics.masked(scores, semantics.mask(spec))
 
