@@ -1,0 +1,65 @@
+"""The patch of docs/design.md that adds an option to all attention layers: it is all it takes."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.api_snapshot import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.any_backend]
+
+# The layers as the patch leaves them: biases scaled by the option are biases scaled by hand.
+PROGRAM = """
+import inspect
+
+import keras
+import numpy as np
+
+import keras_attention
+
+assert keras_attention.__file__.startswith({folder!r}), keras_attention.__file__
+LAYERS = {{
+    "Attention": {{}},
+    "MultiHeadAttention": {{"num_heads": 2, "key_dim": 4}},
+    "SelfAttention": {{"num_heads": 2, "key_dim": 4}},
+    "LocalSelfAttention": {{"num_heads": 2, "key_dim": 4, "neighbors": 3}},
+}}
+for name, arguments in LAYERS.items():
+    cls = getattr(keras_attention, name)
+    assert "logit_bias_scale" in inspect.signature(cls).parameters, name
+    for length in (1, 6, 300):  # one query; few; tiles
+        x, bias = keras.random.normal((2, length, 8)), keras.random.normal((2, 1, length, length))
+        scaled, plain = cls(logit_bias_scale=3.0, **arguments), cls(**arguments)
+        outputs = []
+        for layer, given in ((scaled, bias), (plain, 3.0 * bias)):
+            inputs = keras.Input((length, 8)), keras.Input((1, length, length))
+            model = keras.Model(inputs, layer(inputs[0], attention_bias=inputs[1]))
+            layer.set_weights(scaled.get_weights())
+            model.compile(keras.optimizers.SGD(1.0), "mse")
+            model.train_on_batch([x, given], x)  # which uses gradients
+            outputs.append(model.predict([x, given], verbose=0))
+        np.testing.assert_allclose(*outputs, atol=1e-5)
+        loaded = cls.from_config(scaled.get_config())
+        assert loaded.logit_bias_scale == 3.0
+"""
+
+
+def test_the_patch_adds_an_option(tmp_path):
+    page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    (patch,) = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(set(re.findall(r"^\+\+\+ (.*)$", patch, re.MULTILINE))) == 4
+    shutil.copytree(ROOT / "keras_attention", tmp_path / "keras_attention")
+    subprocess.run(
+        ["git", "apply", "-"],
+        input=patch.encode(),
+        cwd=tmp_path,
+        check=True,
+    )
+    program = PROGRAM.format(folder=str(tmp_path))
+    process = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
