@@ -33,11 +33,12 @@ for name, arguments in LAYERS.items():
     for length in (1, 6, 300):  # one query; few; tiles
         x, bias = keras.random.normal((2, length, 8)), keras.random.normal((2, 1, length, length))
         scaled, plain = cls(logit_bias_scale=3.0, **arguments), cls(**arguments)
-        outputs = []
+        scaled.build(*[(2, length, 8)] * (1 if name.endswith("SelfAttention") else 2))
+        weights, outputs = scaled.get_weights(), []
         for layer, given in ((scaled, bias), (plain, 3.0 * bias)):
             inputs = keras.Input((length, 8)), keras.Input((1, length, length))
             model = keras.Model(inputs, layer(inputs[0], attention_bias=inputs[1]))
-            layer.set_weights(scaled.get_weights())
+            layer.set_weights(weights)
             model.compile(keras.optimizers.SGD(1.0), "mse")
             model.train_on_batch([x, given], x)  # which uses gradients
             outputs.append(model.predict([x, given], verbose=0))
