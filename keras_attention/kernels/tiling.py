@@ -167,8 +167,11 @@ class Tiling:
 
     def from_rows(self, rows):
         """(B, T, H, n) of (B, G, R, T', n)."""
-        batch, groups, repeats, length, size = backend.shape(rows)
-        rows = ops.reshape(rows, (batch, groups * repeats, length, size))
+        plan = self.plan
+        length = plan.query_blocks * plan.queries
+        # Sizes that are known, not those of `rows`: ONNX's converter gets them wrong after a loop.
+        sizes = self.batch, plan.groupings * plan.heads, length, rows.shape[-1]
+        rows = ops.reshape(rows, sizes)
         if not (known(length, self.queries) and length == self.queries):
             rows = rows[:, :, : self.queries]
         return ops.transpose(rows, (0, 2, 1, 3))
