@@ -55,9 +55,14 @@ def attending(layer, **options):
     return build
 
 
+def without_projections(x):
+    return keras.layers.GlobalAveragePooling1D()(keras_attention.Attention()(x, x))
+
+
 HEADS = keras_attention.MultiHeadAttention
 BODIES = {
     "transformer": transformer,
+    "without projections": without_projections,
     "window": attending(HEADS, pattern=patterns.SlidingWindow(4, 4)),
     "causal": attending(HEADS, pattern="causal", use_sink=True, num_key_value_heads=1),
     "rotary": attending(HEADS, position="rotary", qk_norm="rms"),

@@ -440,9 +440,14 @@ def _interleave(tiles, counts, sizes):
 
     `tiles` has counts[0] · counts[1] · … arrays of `sizes`, in row-major order.
     """
-    rank = len(sizes)
-    tiles = ops.reshape(tiles, (*counts, *sizes))
-    tiles = ops.transpose(tiles, [axis for n in range(rank) for axis in (n, rank + n)])
+    # Without the axes of one tile: LiteRT transposes no more than eight.
+    several = [n for n, count in enumerate(counts) if not (known(count) and count == 1)]
+    tiles = ops.reshape(tiles, (*(counts[n] for n in several), *sizes))
+    order = []
+    for n in range(len(sizes)):
+        order += [several.index(n)] if n in several else []
+        order.append(len(several) + n)
+    tiles = ops.transpose(tiles, order)
     return ops.reshape(tiles, [count * size for count, size in zip(counts, sizes, strict=True)])
 
 

@@ -93,7 +93,8 @@ class Heads:
     def join(self, result, query):
         """The layer's output of an `AttentionResult`."""
         heads = result.output
-        batch, length = ops.shape(heads)[:2]
+        # Not those of `heads`: ONNX's converter gets sizes after a loop wrong.
+        batch, length = ops.shape(query)[:2]
         count, size = heads.shape[2:]
         return ops.reshape(heads, (batch, length, count * size))
 
