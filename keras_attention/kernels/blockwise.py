@@ -95,6 +95,12 @@ def attend(spec, query, key, value):
         "key": semantics.two_features(semantics.finite(tiles.columns_of(ops.cast(key, wide)))),
         "value": tiles.columns_of(ops.cast(value, wide)),
         **spec.arrays,
+        # Their gradients are sums over tiles, which half precision would round, or overflow.
+        **{
+            name: ops.cast(array, wide)
+            for name, array in spec.arrays.items()
+            if name in ("relative_keys", "relative_values")
+        },
         "biases": tuple(tiles.fit(bias) for bias in spec.biases),
     }
 
