@@ -35,9 +35,13 @@ class ShapeChecker(doctest.OutputChecker):
 def docstring_failures():
     """Runs the docstrings of all modules; returns (failed, attempted)."""
     failed = attempted = 0
+    # The library of a backend that does not run may not be installed.
+    others = {f"keras_attention.backend.{name}" for name in ("tensorflow", "jax", "torch")}
+    others.remove(f"keras_attention.backend.{keras.config.backend()}")
     names = [
         module.name
         for module in pkgutil.walk_packages(keras_attention.__path__, "keras_attention.")
+        if module.name not in others
     ]
     for name in ["keras_attention", *names]:
         module = importlib.import_module(name)
