@@ -83,6 +83,10 @@ def check(case, model, stored):
         )
 
 
+@pytest.mark.skipif(
+    tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15),
+    reason="Keras 3.15 wrote the files; an older one does not know arguments of its initializers",
+)
 @pytest.mark.parametrize(("path", "name"), every_file())
 def test_files_of_every_release_load(path, name, unpacked):
     case, file = CASES[name], str(unpacked(path) / name)

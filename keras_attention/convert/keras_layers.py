@@ -100,7 +100,9 @@ def _additive(layer, inner, outer):
 
 
 def _without_heads(layer, score):
-    ours = Attention(score=score, dropout=layer.dropout, seed=layer.seed, **utils.common(layer))
+    # Keras's layers before 3.15 have no seed without dropout.
+    seed = getattr(layer, "seed", None)
+    ours = Attention(score=score, dropout=layer.dropout, seed=seed, **utils.common(layer))
     ours.build(*_shapes(layer))
     return ours
 

@@ -156,6 +156,10 @@ def parameters(function, *, required=True):
     }
 
 
+@pytest.mark.skipif(
+    "sliding_window" not in inspect.signature(Theirs).parameters,
+    reason="the order of arguments is that of Keras 3.15",
+)
 @pytest.mark.parametrize("method", ["__init__", "call"])
 def test_positional_arguments_are_those_of_keras(method):
     theirs = getattr(Theirs, method)
@@ -633,6 +637,9 @@ QUANTIZATIONS = {
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 def test_how_a_model_was_quantized_is_saved(name, tmp_path):
+    options = inspect.signature(keras.quantizers.Int4QuantizationConfig).parameters
+    if "blocks" in name and "block_size" not in options:
+        pytest.skip(f"Keras {keras.__version__} quantizes no blocks")
     model, (inputs,) = vectors_model(keras_attention.SelfAttention(2, 4, causal=True), 16)
     randomize(model)
     quantize(model, mode=None, config=QUANTIZATIONS[name]())
