@@ -13,7 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from keras_attention import kernels, patterns, positions
-from keras_attention.kernels import blockwise, sizes, tiling
+from keras_attention.backend import backend
+from keras_attention.kernels import blockwise, plans, sizes, tiling
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.gradients import gradients
 
@@ -150,7 +151,7 @@ def compare(kernel, arrays, rest, dtype="float32", differentiate=gradients, expe
 
 def blocks_of(rows, columns, elements=2**17):
     """A context in which blocks have at most so many queries, keys, and scores of all heads."""
-    plan = tiling.plan
+    plan = plans.of_blocks
 
     def smaller(batch, heads, groups, queries, keys, _, **options):
         found = plan(batch, heads, groups, queries, keys, elements, **options)
@@ -167,7 +168,8 @@ def blocks_of(rows, columns, elements=2**17):
     @contextlib.contextmanager
     def context():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tiling, "plan", smaller)
+            patch.setattr(plans, "of_blocks", smaller)
+            patch.setattr(backend, "has_fast_softmax", lambda: False)
             yield
 
     return context()
@@ -180,6 +182,25 @@ def at_once(elements):
     def context():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(blockwise, "ELEMENTS", {False: elements, True: elements})
+            patch.setattr(backend, "has_fast_softmax", lambda: False)
+            yield
+
+    return context()
+
+
+def rows_of(elements, kept=0):
+    """A context in which a tile has all keys, in about so many scores."""
+
+    @contextlib.contextmanager
+    def context():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blockwise, "ROW_ELEMENTS", elements)
+            patch.setattr(blockwise, "KEPT", kept)
+            patch.setattr(plans, "MANY_QUERIES", 8)
+            patch.setattr(plans, "UNEVEN", 3)
+            patch.setattr(plans, "EVEN", 1)
+            patch.setattr(tiling, "SOME_KEYS", 5)
+            patch.setattr(backend, "has_fast_softmax", lambda: True)
             yield
 
     return context()

@@ -85,6 +85,12 @@ class Backend(typing.Protocol):
         Products of half precision are summed in float32 where the backend can.
         """
 
+    def softmax(self, array: Tensor) -> Tensor:
+        """The softmax over the last axis."""
+
+    def has_fast_softmax(self) -> bool:
+        """Whether `softmax` is one pass, in a program whose arrays may have sizes that vary."""
+
     def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
 

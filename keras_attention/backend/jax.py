@@ -73,6 +73,14 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     return jnp.matmul(first, second, preferred_element_type=wide)
 
 
+def softmax(array):
+    return jax.nn.softmax(array)
+
+
+def has_fast_softmax():
+    return False
+
+
 def clip(array, limit):
     return jnp.clip(array, -limit, limit)
 

@@ -15,6 +15,19 @@ FUSED_READS = None
 _GENERATOR = "philox"
 
 
+# TensorFlow has no public way to ask whether oneDNN is on, and whether a function is traced for XLA.
+try:
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _uses_xla
+    from tensorflow.python.util._pywrap_util_port import IsMklEnabled as _uses_onednn
+except ImportError:  # pragma: no cover
+
+    def _uses_xla(graph):
+        return True
+
+    def _uses_onednn():
+        return False
+
+
 def shape(array):
     return ops.shape(array)
 
@@ -85,6 +98,17 @@ def dynamic_slice(array, axis, start, size):
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
     return tf.matmul(first, second, transpose_a=transpose_first, transpose_b=transpose_second)
+
+
+def softmax(array):
+    # Keras's own keeps the scores alive as long as the weights.
+    return tf.nn.softmax(array)
+
+
+def has_fast_softmax():
+    # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
+    graph = tf.compat.v1.get_default_graph()
+    return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)
 
 
 def clip(array, limit):

@@ -72,6 +72,14 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     )
 
 
+def softmax(array):
+    return torch.softmax(array, dim=-1)
+
+
+def has_fast_softmax():
+    return False
+
+
 def clip(array, limit):
     return torch.clip(array, -limit, limit)
 

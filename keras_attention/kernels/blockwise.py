@@ -17,15 +17,17 @@ delta = dO · O − dlse
 lse is an output with a gradient too: it merges results over different keys
 (`kernels.merge`). Blocks of keys that no query of a block can see are skipped. A problem of one
 tile stores its weights.
+
+Where the backend's own softmax is one pass over the scores, a tile has few queries and all keys
+that they see, so that P = softmax(S) needs neither m nor l, and the gradient computes it again.
 """
 
 import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import semantics, tiling
+from keras_attention.kernels import plans, semantics, tiling
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
-from keras_attention.kernels.tiling import Tile
 from keras_attention.spec import AttentionResult
 
 ops = keras.ops
@@ -33,6 +35,9 @@ ops = keras.ops
 # The number of scores in a tile, over all its heads. On CPUs, few enough to stay in the cache;
 # an accelerator is busy only with many.
 ELEMENTS = {False: 2**21, True: 2**26}
+# The same with all keys in a tile, and of a problem that is one tile.
+ROW_ELEMENTS = 2**22
+KEPT = 2**24
 
 
 def unsupported_reason(spec, query, key, value):
@@ -51,7 +56,8 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
-    output, lse = attend(spec, query, key, value)
+    needs_lse = spec.return_lse or spec.sink is not None
+    output, lse = attend(spec, query, key, value, needs_lse)
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
 
@@ -68,25 +74,20 @@ def finish(spec, output, lse, dtype):
     return AttentionResult(ops.cast(output, dtype), lse, has_keys=has_keys)
 
 
-def attend(spec, query, key, value):
+def attend(spec, query, key, value, needs_lse=True):
     """The output (B, T, H, V) in float32 (float64 for float64 inputs), and lse, (B, H, T).
 
-    A query without keys has an output of 0, and an lse below `HAS_KEYS`.
+    A query without keys has an output of 0, and an lse below `HAS_KEYS`; that is all that lse says
+    unless `needs_lse`.
     """
     wide = shapes.accumulation_dtype(query, key, value)
     batch, queries, heads, _ = backend.shape(query)
     keys = backend.shape(key)[1]
-    plan = tiling.plan(
-        batch,
-        heads,
-        key.shape[2],
-        queries,
-        keys,
-        ELEMENTS[backend.on_accelerator(query)],
-        all_heads=bool(spec.position_biases),
-        skips=tiling.span_of(spec) is not None and spec.positions.consecutive,
-    )
-    tiles = tiling.Tiling(spec, plan, batch, queries, keys)
+    by_rows = backend.has_fast_softmax() and not needs_lse
+    # Before other terms are added, masks are terms too.
+    apart = by_rows and not semantics.adjustments(spec)
+    plan = _plan(spec, by_rows, apart, query, batch, heads, key.shape[2], queries, keys)
+    tiles = tiling.Tiling(spec, plan, batch, queries, keys, apart)
     inputs = {
         # In this order, so that transposes cancel out.
         "query": semantics.two_features(
@@ -105,13 +106,24 @@ def attend(spec, query, key, value):
     }
 
     def make(constants):
-        passes = _Passes(tiles.with_constants(constants), inputs, wide)
+        passes = (_Rows if by_rows else _Blocks)(tiles.with_constants(constants), inputs, wide)
         return passes.forward, passes.backward
 
     output, lse = backend.custom_vjp(
         make, keras.tree.flatten(inputs), tiles.constants, saves=plan.single
     )
     return tiles.from_rows(output), ops.transpose(tiles.from_rows(lse)[..., 0], (0, 2, 1))
+
+
+def _plan(spec, by_rows, pads, query, *sizes):
+    all_heads = bool(spec.position_biases)
+    if by_rows:
+        given = {"all_heads": all_heads, "pads": pads}
+        one = plans.of_rows(*sizes, KEPT, **given)
+        return one if one.single else plans.of_rows(*sizes, ROW_ELEMENTS, **given)
+    elements = ELEMENTS[backend.on_accelerator(query)]
+    skips = tiling.span_of(spec) is not None
+    return plans.of_blocks(*sizes, elements, all_heads=all_heads, skips=skips)
 
 
 class _Passes:
@@ -122,6 +134,10 @@ class _Passes:
         self.spec, self.plan = tiles.spec, tiles.plan
         self.structure = keras.tree.map_structure(lambda _: 0, inputs)
         self.adjusts = bool(semantics.adjustments(self.spec))
+        # Whether delta is yet to be subtracted from what `_less_delta` makes.
+        self.subtracts = not isinstance(self, _Rows) or bool(self.spec.dropout)
+        # By what dropout multiplies the weights that it keeps: on arrays with fewer elements.
+        self.grown = 1 / (1 - self.spec.dropout)
 
     def _named(self, flat):
         """The inputs by name, and those that belong to the spec."""
@@ -131,47 +147,11 @@ class _Passes:
 
     def forward(self, *flat):
         tiles, (x, arrays) = self.tiles, self._named(flat)
-        saved = []
+        saved, scored = [], self._scored(x)
 
         def row(chunk, i, carry):
-            q = tiles.cut_rows(x["query"], Tile(chunk, i, 0))
-
-            def column(j, state):
-                tile = Tile(chunk, i, j)
-                k, v = (tiles.cut_columns(x[name], tile) for name in ("key", "value"))
-                spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
-                s = self._scores(spec, q, k)
-                m = ops.max(s, axis=-1, keepdims=True)
-                if state is not None:
-                    # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
-                    m = ops.where(m < state[0], state[0], m)
-                p = ops.exp(s - m)
-                ell = ops.sum(p, axis=-1, keepdims=True)
-                if self.plan.single:
-                    saved.append(p)
-                o = self._weighted(spec, self._dropped(p, self._dropout_mask(p, tile)), v)
-                if state is None:
-                    return m, ell, o
-                shrink = ops.exp(state[0] - m)
-                return m, state[1] * shrink + ell, state[2] * shrink + o
-
-            def zeros():
-                shape = backend.shape(q)[:3]
-                return (
-                    ops.full((*shape, 1), MASKED, dtype=self.wide),
-                    ops.zeros((*shape, 1), dtype=self.wide),
-                    ops.zeros((*shape, x["value"].shape[-1]), dtype=self.wide),
-                )
-
-            m, ell, o = tiles.over_columns(i, column, None, zeros)
-            # On the output, which has fewer elements than the weights.
-            share, lse = 1.0 / ell, m + ops.log(ell)
-            if tiles.restricted:
-                share = ops.where(m > HAS_KEYS, share, 0.0)
-                lse = ops.where(m > HAS_KEYS, lse, MASKED)
-            if self.plan.single:
-                saved.append(share)
-            return (o * share, lse), carry
+            o, lse = self._row(scored, x["value"], arrays, chunk, i, saved)
+            return (o * self.grown if self.spec.dropout else o, lse), carry
 
         sizes = (x["value"].shape[-1], 1)
         outputs, _ = tiles.over_rows(row, sizes, self.wide)
@@ -181,42 +161,39 @@ class _Passes:
         tiles, (x, arrays) = self.tiles, self._named(flat)
         (output, lse), (of_output, of_lse) = outputs, upstream
         delta = ops.sum(of_output * output, axis=-1, keepdims=True) - of_lse
-        # Zero weights for queries without keys, and for padding of the last tile.
-        lse = ops.where(lse > HAS_KEYS, lse, -MASKED)
+        if self.spec.dropout:
+            of_output = of_output * self.grown
+        share = self._share(saved, lse)
+        if share is not None:
+            of_output, delta = of_output * share, delta * share
+        rows = {"q": x["query"], "do": of_output, "delta": delta, "lse": lse}
+        columns = {"k": x["key"], "v": x["value"]}
+        rows["scored_q"], columns["scored_k"] = self._scored(x)
+        rows["less_do"], columns["less_v"] = self._less_delta(of_output, x["value"], delta)
 
         def row(chunk, i, sums):
-            rows = (
-                tiles.cut_rows(array, Tile(chunk, i, 0))
-                for array in (x["query"], of_output, delta, lse)
-            )
-            q, of_o, of_row, row_lse = rows
-            if saved:
-                # The stored weights are not divided by their sums.
-                of_o, of_row = of_o * saved[1], of_row * saved[1]
+            one = tiles.tile(chunk, i, 0)
+            cut_rows = {name: tiles.cut_rows(array, one) for name, array in rows.items()}
+            q = cut_rows["q"]
 
-            def column(j, state):
+            def column(tile, state):
                 dq, sums = state
-                tile = Tile(chunk, i, j)
-                k, v = (tiles.cut_columns(x[name], tile) for name in ("key", "value"))
+                cut = {name: tiles.cut_columns(array, tile) for name, array in columns.items()}
+                t = {**cut, **cut_rows}
                 own = tiles.cut_arrays(arrays, tile)
-                if saved:
-                    p = saved[0]
-                else:
-                    s = self._scores(tiles.cut_spec(own, tile), q, k)
-                    # Never above 0, except by rounding of huge scores: exp would be infinite.
-                    p = ops.exp(ops.clip(s - row_lse, 2 * MASKED, 0.0))
-                more, found = self._gradients(tile, own, q, k, v, p, of_o, of_row)
+                spec = tiles.cut_spec(own, tile)
+                p = saved[0] if saved else self._weights(spec, t)
+                more, found = self._gradients(tile, own, p, t)
                 return more if dq is None else dq + more, self._add(sums, tile, found, arrays)
 
-            dq, sums = tiles.over_columns(
-                i, column, (None, sums), lambda: (ops.zeros_like(q), sums)
-            )
+            start = (None, sums), lambda: (ops.zeros_like(q), sums)
+            dq, sums = self._columns(chunk, i, column, *start)
             return (dq,), sums
 
         sizes = (x["query"].shape[-1],)
         start = None if self.plan.single else self._nothing(x, arrays)
         (of_query,), sums = tiles.over_rows(row, sizes, self.wide, start)
-        found = {"query": of_query, **self._together(sums, x, arrays)}
+        found = {"query": of_query, **self._together(sums, arrays)}
         return [
             ops.cast(gradient, array.dtype)
             for gradient, array in zip(keras.tree.flatten(found), flat, strict=True)
@@ -249,21 +226,24 @@ class _Passes:
             return None
         return self.tiles.dropout_mask(backend.shape(p), tile)
 
-    def _dropped(self, p, mask):
-        if mask is None:
-            return p
-        return ops.where(mask, p, 0.0) * (1 / (1 - self.spec.dropout))
+    def _scored(self, x):
+        """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
+        return x["query"], x["key"]
 
-    def _gradients(self, tile, arrays, q, k, v, p, do, delta):
+    def _less_delta(self, do, v, delta):
+        """Rows and columns whose products are dO Vᵀ, or, for `_Rows`, dO Vᵀ − delta."""
+        return do, v
+
+    def _gradients(self, tile, arrays, p, t):
         """The gradient of the query, and the others by name.
 
         Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), since products are
         faster if their large side is not.
         """
-        tiles = self.tiles
+        tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
         mask = self._dropout_mask(p, tile)
-        dropped = self._dropped(p, mask)
-        dp = backend.matmul(do, v, transpose_second=True)
+        dropped = _dropped(p, mask)
+        dp = backend.matmul(t["less_do"], t["less_v"], transpose_second=True)
         found = {"biases": (), "position_biases": ()}
         if "relative_values" in arrays:
 
@@ -274,7 +254,7 @@ class _Passes:
             _, pull = backend.vjp(of_values, (dropped, arrays["relative_values"]))
             more, found["relative_values"] = pull(do)
             dp = dp + more
-        ds = p * (self._dropped(dp, mask) - delta)
+        ds = p * (_dropped(dp, mask) - t["delta"] if self.subtracts else dp)
         found["value"] = backend.matmul(do, dropped, transpose_first=True)
         if not self.adjusts:
             found["key"] = backend.matmul(q, ds, transpose_first=True)
@@ -332,13 +312,136 @@ class _Passes:
                 )
         return added
 
-    def _together(self, sums, x, arrays):
+    def _together(self, sums, arrays):
         """The gradients, each in the shape of its array."""
         tiles = self.tiles
         found = dict(sums)
         for name in ("key", "value"):
-            found[name] = tiles.columns_together(sums[name], x[name].shape[-1])
+            found[name] = tiles.columns_together(sums[name])
         if not self.plan.single:
             each = zip(sums["biases"], arrays["biases"], strict=True)
             found["biases"] = tuple(tiles.pairs_together(total, like) for total, like in each)
         return found
+
+
+class _Blocks(_Passes):
+    """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
+
+    @property
+    def _columns(self):
+        return self.tiles.over_columns
+
+    def _row(self, scored, value, arrays, chunk, i, saved):
+        """The output and lse of a block of queries; `saved` gets what the gradient needs."""
+        tiles = self.tiles
+        q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
+
+        def column(tile, state):
+            k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
+            spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+            s = self._scores(spec, q, k)
+            m = ops.max(s, axis=-1, keepdims=True)
+            if state is not None:
+                # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
+                m = ops.where(m < state[0], state[0], m)
+            p = ops.exp(s - m)
+            ell = ops.sum(p, axis=-1, keepdims=True)
+            if self.plan.single:
+                saved.append(p)
+            o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
+            if state is None:
+                return m, ell, o
+            shrink = ops.exp(state[0] - m)
+            return m, state[1] * shrink + ell, state[2] * shrink + o
+
+        def zeros():
+            shape = backend.shape(q)[:3]
+            return (
+                ops.full((*shape, 1), MASKED, dtype=self.wide),
+                ops.zeros((*shape, 1), dtype=self.wide),
+                ops.zeros((*shape, value.shape[-1]), dtype=self.wide),
+            )
+
+        m, ell, o = self._columns(chunk, i, column, None, zeros)
+        # On the output, which has fewer elements than the weights.
+        share, lse = 1.0 / ell, m + ops.log(ell)
+        if tiles.restricted:
+            share = ops.where(m > HAS_KEYS, share, 0.0)
+            lse = ops.where(m > HAS_KEYS, lse, MASKED)
+        if self.plan.single:
+            saved.append(share)
+        return o * share, lse
+
+    def _weights(self, spec, t):
+        """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
+        lse = ops.where(t["lse"] > HAS_KEYS, t["lse"], -MASKED)
+        # Never above 0, except by rounding of huge scores: exp would be infinite.
+        return ops.exp(ops.clip(self._scores(spec, t["q"], t["k"]) - lse, 2 * MASKED, 0.0))
+
+    def _share(self, saved, lse):
+        """By what the weights of a query must be multiplied, or None: those stored are not
+        divided by their sums.
+        """
+        return saved[1][None] if saved else None
+
+
+class _Rows(_Passes):
+    """All keys that queries see in one tile, by the backend's softmax."""
+
+    def _columns(self, chunk, i, body, first, zeros):
+        return body(self.tiles.visible(chunk, i), first)
+
+    def _row(self, scored, value, arrays, chunk, i, saved):
+        """As of `_Blocks`, with an lse that says only which queries have keys."""
+        tiles = self.tiles
+        tile = tiles.visible(chunk, i)
+        q = tiles.cut_rows(scored[0], tile)
+        k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
+        spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+        p = backend.softmax(self._scores(spec, q, k))
+        if self.plan.single:
+            saved.append(p)
+        o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
+        lse = ops.zeros_like(o[..., :1])
+        if not self.spec.restricted:
+            return o, lse
+        lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
+        return o * self._share((), lse), lse
+
+    def _has_keys(self, spec, tile):
+        """Whether queries have keys, as an array that broadcasts to (b, h, t, 1)."""
+        mask, terms = semantics.mask(spec), self.tiles.constants["key_terms"]
+        if terms is not None:
+            terms = self.tiles.cut_columns(terms, tile)[:, :1, None, :, 0]
+            seen = terms > HAS_KEYS
+            mask = seen if mask is None else ops.logical_and(mask, seen)
+        return ops.any(mask, axis=-1, keepdims=True)
+
+    def _weights(self, spec, t):
+        return backend.softmax(self._scores(spec, t["scored_q"], t["scored_k"]))
+
+    def _share(self, saved, lse):
+        return ops.cast(lse > HAS_KEYS, self.wide) if self.spec.restricted else None
+
+    # A term of each key, or of each query, is one more feature of a product.
+
+    def _scored(self, x):
+        terms = self.tiles.constants["key_terms"]
+        if terms is None:
+            return x["query"], x["key"]
+        terms = ops.cast(terms, self.wide)
+        return _beside(x["query"], ops.ones_like(x["query"][..., :1])), _beside(x["key"], terms)
+
+    def _less_delta(self, do, v, delta):
+        if self.subtracts:
+            return do, v
+        return _beside(do, -delta), _beside(v, ops.ones_like(v[..., :1]))
+
+
+def _beside(array, feature):
+    return ops.concatenate([array, feature], axis=-1)
+
+
+def _dropped(p, mask):
+    """Weights without those that dropout drops; the others it would multiply by 1 / (1 − rate)."""
+    return p if mask is None else ops.where(mask, p, 0.0)

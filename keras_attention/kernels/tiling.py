@@ -1,129 +1,52 @@
 """Splits a problem into tiles, and assembles the results of tiles.
 
-    whole   query (B, G, R, T', K)    key (B, G, S', K)    scores (B, H, T', S'), H = G · R
-    tile    query (b, g, r·t, K)      key (b, g, s, K)     scores (b, g, r·t, s), or (b, h, t, s)
+    whole   query (B, T, H, K)         key (B, S, G, K)      scores (B, H, T', S'), H = G · R
+    rows    query (n, b, g, r·t, K)    of n tiles; outputs and their gradients are kept so too
+    columns                            key (n, b, g, s, K)
+    tile    query (b, g, r·t, K)       key (b, g, s, K)      scores (b, g, r·t, s), or (b, h, t, s)
 
 R is the number of query heads that share a key head. T' and S' are T and S, padded to multiples of
-a tile's t and s. A tile has all R heads of a key head: r = R.
+a tile's t and s. A tile has all R heads of a key head: r = R. The first axis of rows and columns
+counts tiles, so that a tile is a slice which TensorFlow does not copy.
 """
 
 import copy
-import dataclasses
+import functools
 import typing
 
 import keras
 
 from keras_attention.backend import backend
-from keras_attention.kernels.sizes import blocks, known, least, most
+from keras_attention.kernels.semantics import MASKED
+from keras_attention.kernels.sizes import known, least, most
 from keras_attention.spec import Positions
 
 ops = keras.ops
 
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The sizes of a tile, and the number of tiles along each axis.
-
-    A tile has `batch` sequences, `groups` of their key heads (and the `repeats` query heads of
-    each), `queries` and `keys`. There are `batches` · `groupings` · `query_blocks` · `key_blocks`.
-    """
-
-    batch: object
-    groups: int
-    repeats: int
-    queries: object
-    keys: object
-    batches: object
-    groupings: int
-    query_blocks: object
-    key_blocks: object
-
-    @property
-    def heads(self):
-        """Query heads of a tile."""
-        return self.groups * self.repeats
-
-    @property
-    def chunks(self):
-        """The number of chunks of sequences and heads."""
-        return self.batches * self.groupings
-
-    @property
-    def single(self):
-        """Whether there is known to be one tile."""
-        return all(
-            isinstance(count, int) and count == 1
-            for count in (self.batches, self.groupings, self.query_blocks, self.key_blocks)
-        )
-
-
-def plan(batch, heads, groups, queries, keys, elements, all_heads=False, skips=False):
-    """A `Plan` for arrays of these sizes, with about `elements` scores in a tile.
-
-    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
-    requires several.
-    """
-    repeats = heads // groups
-    pairs = queries * keys if known(queries, keys) else None
-    if known(pairs):
-        # A quarter, with a tile per head, is as fast and fits the cache under XLA.
-        some = groups if all_heads else _divisor(groups, elements // 4 // max(1, repeats * pairs))
-        if some < groups:
-            few = 1
-        elif known(batch):
-            few = _divisor(batch, elements // max(1, heads * pairs))
-        else:
-            few = batch if heads * pairs <= elements // 16 else 1
-    else:
-        # The whole batch at once if it is small. By quotients: the product of all sizes may
-        # overflow the graph's 32-bit integers.
-        some = groups
-        room = 4 * elements // heads // most(1, batch) // most(1, keys)
-        few = ops.where(queries <= room, batch, 1)
-    together = some * repeats
-    if known(pairs) and pairs * together <= elements:
-        rows, columns = queries, keys
-    else:
-        # Many queries to few keys: matrix products are fastest so.
-        columns = 1024 if together <= 2 else 512
-        rows = least(queries, max(16, elements // (together * columns)))
-        if known(rows):
-            columns = max(columns, elements // (together * rows))
-        columns = least(keys, columns)
-    if skips and known(pairs) and pairs >= 2**20:
-        # Smaller, so that more of them are skipped, but then with more heads.
-        rows, columns = (
-            min(size, max(512, length // 4)) for size, length in ((rows, queries), (columns, keys))
-        )
-        if not all_heads:
-            some = _divisor(groups, elements // max(1, repeats * rows * columns))
-    query_blocks, rows = blocks(queries, rows)
-    key_blocks, columns = blocks(keys, columns)
-    batches = 1 if few is batch else most(1, batch) // most(1, few)
-    return Plan(
-        few, some, repeats, rows, columns, batches, groups // some, query_blocks, key_blocks
-    )
-
-
-def _divisor(number, most):
-    """The largest divisor of `number` that is at most `most`, or 1."""
-    return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
+# Rows are cut at multiples of so many keys.
+SOME_KEYS = 272
 
 
 class Tile(typing.NamedTuple):
-    """Which tile: the chunk of sequences and heads, the block of queries, the block of keys."""
+    """Which tile: the chunk of sequences and heads, the block of queries, the block of keys.
+
+    Of that block it has `keys` keys from `first`, which counts from the start of the block.
+    """
 
     chunk: object
     row: object
     column: object
+    first: object
+    keys: object
 
 
 class Tiling:
     """A problem in tiles: cuts its arrays, and derives the spec of a tile."""
 
-    def __init__(self, spec, plan, batch, queries, keys):
+    def __init__(self, spec, plan, batch, queries, keys, masks_keys_apart=False):
         self.spec, self.plan = spec, plan
         self.batch, self.queries, self.keys = batch, queries, keys
+        self.masks_keys_apart = masks_keys_apart
         self.pads_keys = not (known(keys, plan.keys) and keys % plan.keys == 0)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
@@ -133,14 +56,35 @@ class Tiling:
             "query_positions": self._pad(spec.positions.query, -1, queries, plan.queries),
             "key_positions": self._pad(spec.positions.key, -1, keys, plan.keys),
             "offset": None if isinstance(offset, int) else offset,
-            "masks": [self.fit(mask) for mask in spec.masks],
+            "masks": [self.fit(mask) for mask in spec.masks if not self._is_apart(mask)],
             "segment_ids": spec.segment_ids
             and (
                 self._pad(spec.segment_ids[0], 1, queries, plan.queries),
                 self._pad(spec.segment_ids[1], 1, keys, plan.keys),
             ),
             "dropout_key": backend.dropout_key(spec.seed) if spec.dropout else None,
+            "key_terms": self._key_terms(),
         }
+        # The known bounds of what a query sees, or None.
+        self.span = span_of(spec)
+
+    def _is_apart(self, mask):
+        """Whether a mask is one of keys that `key_terms` stand for."""
+        return self.masks_keys_apart and tuple(mask.shape[1:3]) == (1, 1)
+
+    def _key_terms(self):
+        """Columns (n, b, g, s, 1) of what masks of keys, and padding, add to scores, or None."""
+        masks = [self.fit(mask) for mask in self.spec.masks if self._is_apart(mask)]
+        length = self.plan.key_blocks * self.plan.keys
+        if self.pads_keys:
+            masks.append((ops.arange(length, dtype="int32") < self.keys)[None, None, None])
+        if not (self.masks_keys_apart and masks):
+            return None
+        seen = functools.reduce(ops.logical_and, masks)
+        terms = ops.where(ops.transpose(seen, (0, 3, 1, 2)), 0.0, MASKED)
+        groups = self.plan.groupings * self.plan.groups
+        terms = ops.broadcast_to(terms, (self.batch, length, groups, 1))
+        return self._apart(terms, self.plan.key_blocks, self.plan.keys, self.plan.groups)
 
     def with_constants(self, constants):
         """The same with other arrays as `constants`."""
@@ -151,30 +95,39 @@ class Tiling:
     # Whole arrays
 
     def rows_of(self, query):
-        """Query (B, T, H, K) as (B, G, R, T', K)."""
-        query = self._pad(query, 1, self.queries, self.plan.queries)
-        query = ops.transpose(query, (0, 2, 1, 3))
-        batch, heads, length, size = backend.shape(query)
-        repeats = self.plan.repeats
-        return ops.reshape(query, (batch, heads // repeats, repeats, length, size))
+        """Rows of a query (B, T, H, K)."""
+        plan = self.plan
+        query = self._pad(query, 1, self.queries, plan.queries)
+        tiles = self._apart(query, plan.query_blocks, plan.queries, plan.heads)
+        return ops.reshape(tiles, (backend.shape(tiles)[0], *plan.shape, query.shape[-1]))
 
     def columns_of(self, key):
-        """Key or value (B, S, G, K) as (B, G, S', K)."""
-        key = self._pad(key, 1, self.keys, self.plan.keys)
-        if key.shape[2] == 1:
-            return ops.reshape(key, (*backend.shape(key)[:1], 1, -1, key.shape[3]))
-        return ops.transpose(key, (0, 2, 1, 3))
+        """Columns of a key or value (B, S, G, K)."""
+        plan = self.plan
+        key = self._pad(key, 1, self.keys, plan.keys)
+        return self._apart(key, plan.key_blocks, plan.keys, plan.groups)
+
+    def _apart(self, array, blocks, size, heads):
+        """Tiles (n, b, h, t, K) of (B, T, H, K)."""
+        plan, features = self.plan, array.shape[-1]
+        sizes = (plan.batches, plan.batch, blocks, size, plan.groupings, heads, features)
+        array = ops.transpose(ops.reshape(array, sizes), (0, 4, 2, 1, 5, 3, 6))
+        return ops.reshape(array, (plan.chunks * blocks, plan.batch, heads, size, features))
 
     def from_rows(self, rows):
-        """(B, T, H, n) of (B, G, R, T', n)."""
-        plan = self.plan
-        length = plan.query_blocks * plan.queries
+        """(B, T, H, K) of rows."""
+        plan, features = self.plan, rows.shape[-1]
         # Sizes that are known, not those of `rows`: ONNX's converter gets them wrong after a loop.
-        sizes = self.batch, plan.groupings * plan.heads, length, rows.shape[-1]
-        rows = ops.reshape(rows, sizes)
-        if not (known(length, self.queries) and length == self.queries):
-            rows = rows[:, :, : self.queries]
-        return ops.transpose(rows, (0, 2, 1, 3))
+        sizes = (
+            *(plan.batches, plan.groupings, plan.query_blocks),
+            *(plan.batch, plan.heads, plan.queries, features),
+        )
+        rows = ops.transpose(ops.reshape(rows, sizes), (0, 3, 2, 5, 1, 4, 6))
+        length = plan.query_blocks * plan.queries
+        rows = ops.reshape(rows, (self.batch, length, plan.groupings * plan.heads, features))
+        if known(length, self.queries) and length == self.queries:
+            return rows
+        return rows[:, : self.queries]
 
     def fit(self, array):
         """An array that broadcasts to (B, H, T, S), padded, each axis known to be 1 or whole."""
@@ -209,24 +162,51 @@ class Tiling:
             chunk % self.plan.groupings * self.plan.groups,
         )
 
+    def tile(self, chunk, row, column):
+        """The `Tile` of a block of queries and a block of keys."""
+        return Tile(chunk, row, column, 0, self.plan.keys)
+
+    def visible(self, chunk, row):
+        """The `Tile` of a block of queries and the keys that they can see, in one block of all."""
+        if self.span is None or self.plan.single:
+            return self.tile(chunk, row, 0)
+        keys = self.plan.keys
+        first, last = self._reach(row, SOME_KEYS, -(-keys // SOME_KEYS))
+        # At least one, so that the softmax of a query without keys is a number.
+        first = least(first * SOME_KEYS, keys - 1)
+        last = least(most(last * SOME_KEYS, first + 1), keys)
+        return Tile(chunk, row, 0, first, last - first)
+
+    def _is_whole(self, tile):
+        """Whether a tile has all keys of its block."""
+        return tile.keys is self.plan.keys
+
+    def _first_key(self, tile):
+        """The index of the tile's first key in the sequence."""
+        return tile.column * self.plan.keys + tile.first
+
     def cut_rows(self, rows, tile):
-        """A tile's (b, g, r·t, n) of (B, G, R, T', n)."""
-        plan = self.plan
-        first, group = self._chunk(tile.chunk)
-        rows = backend.dynamic_slice(rows, 0, first, plan.batch)
-        rows = backend.dynamic_slice(rows, 1, group, plan.groups)
-        rows = backend.dynamic_slice(rows, 3, tile.row * plan.queries, plan.queries)
-        return ops.reshape(
-            rows, (plan.batch, plan.groups, plan.repeats * plan.queries, rows.shape[-1])
-        )
+        """A tile's (b, g, r·t, K) of rows."""
+        index = tile.chunk * self.plan.query_blocks + tile.row
+        rows = backend.dynamic_slice(rows, 0, index, 1)
+        return ops.reshape(rows, (*self.plan.shape, rows.shape[-1]))
 
     def cut_columns(self, columns, tile):
-        """A tile's (b, g, s, n) of (B, G, S', n)."""
+        """A tile's (b, g, s, K) of columns."""
         plan = self.plan
-        first, group = self._chunk(tile.chunk)
-        columns = backend.dynamic_slice(columns, 0, first, plan.batch)
-        columns = backend.dynamic_slice(columns, 1, group, plan.groups)
-        return backend.dynamic_slice(columns, 2, tile.column * plan.keys, plan.keys)
+        columns = backend.dynamic_slice(columns, 0, tile.chunk * plan.key_blocks + tile.column, 1)
+        columns = ops.reshape(columns, (plan.batch, plan.groups, plan.keys, columns.shape[-1]))
+        if self._is_whole(tile):
+            return columns
+        return backend.dynamic_slice(columns, 2, tile.first, tile.keys)
+
+    def _uncut(self, array, tile, axis):
+        """An array of a tile's keys, with zeros for the other keys of the block."""
+        if self._is_whole(tile):
+            return array
+        widths = [(0, 0)] * len(array.shape)
+        widths[axis] = (tile.first, self.plan.keys - tile.first - tile.keys)
+        return ops.pad(array, widths)
 
     def cut_pairs(self, array, tile):
         """A tile's part of an array that broadcasts to (B, H, T', S'); axes of 1 stay 1."""
@@ -236,18 +216,18 @@ class Tiling:
             (first, plan.batch),
             (group * plan.repeats, plan.heads),
             (tile.row * plan.queries, plan.queries),
-            (tile.column * plan.keys, plan.keys),
+            (self._first_key(tile), tile.keys),
         )
         for axis, (start, size) in enumerate(cuts):
             if array.shape[axis] != 1:
                 array = backend.dynamic_slice(array, axis, start, size)
         return array
 
-    def _cut_integers(self, array, tile, block, size):
-        """A tile's block of integers (T',) or (B, T')."""
+    def _cut_integers(self, array, tile, start, size):
+        """A tile's part of integers (T',) or (B, T'), from `start`."""
         if len(array.shape) == 2 and array.shape[0] != 1:
             array = backend.dynamic_slice(array, 0, self._chunk(tile.chunk)[0], self.plan.batch)
-        return backend.dynamic_slice(array, len(array.shape) - 1, block * size, size)
+        return backend.dynamic_slice(array, len(array.shape) - 1, start, size)
 
     def by_heads(self, array):
         """(b, g, r·t, n) as (b, h, t, n)."""
@@ -269,23 +249,19 @@ class Tiling:
 
     def cut_spec(self, arrays, tile):
         """The spec of a tile, whose arrays are the result of `cut_arrays`."""
-        plan, constants = self.plan, self.constants
+        constants = self.constants
         tables = {
             name: self._table(arrays[name], tile)
             for name in ("relative_keys", "relative_values")
             if name in arrays
         }
         kept = [self.cut_pairs(mask, tile) for mask in constants["masks"]]
-        if self.pads_keys:
-            column = tile.column * plan.keys + ops.arange(plan.keys, dtype="int32")
+        if self.pads_keys and not self.masks_keys_apart:
+            column = self._first_key(tile) + ops.arange(tile.keys, dtype="int32")
             kept.append((column < self.keys)[None, None, None])
         segment_ids = constants["segment_ids"]
         if segment_ids is not None:
-            queries, keys = segment_ids
-            segment_ids = (
-                self._cut_integers(queries, tile, tile.row, plan.queries),
-                self._cut_integers(keys, tile, tile.column, plan.keys),
-            )
+            segment_ids = self._of_tile(segment_ids, tile)
         return self.spec.with_arrays({**arrays, **tables}).replace(
             masks=tuple(kept), segment_ids=segment_ids, positions=self._positions(tile)
         )
@@ -302,12 +278,17 @@ class Tiling:
         plan, constants = self.plan, self.constants
         consecutive, offset = self.spec.positions.consecutive, 0
         if consecutive:
-            offset = self._start() + tile.row * plan.queries - tile.column * plan.keys
-        return Positions(
-            self._cut_integers(constants["query_positions"], tile, tile.row, plan.queries),
-            self._cut_integers(constants["key_positions"], tile, tile.column, plan.keys),
-            consecutive,
-            offset,
+            offset = self._start() + tile.row * plan.queries - self._first_key(tile)
+        both = constants["query_positions"], constants["key_positions"]
+        return Positions(*self._of_tile(both, tile), consecutive, offset)
+
+    def _of_tile(self, integers, tile):
+        """A tile's part of integers of queries and of keys."""
+        queries, keys = integers
+        size = self.plan.queries
+        return (
+            self._cut_integers(queries, tile, tile.row * size, size),
+            self._cut_integers(keys, tile, self._first_key(tile), tile.keys),
         )
 
     def _start(self):
@@ -323,39 +304,43 @@ class Tiling:
 
     # Loops over tiles
 
-    def over_columns(self, row, body, first, zeros):
-        """`carry = body(j, carry)` for the blocks of keys that queries of a block may see.
+    def over_columns(self, chunk, row, body, first, zeros):
+        """`carry = body(tile, carry)` for the tiles of keys that queries of a block may see.
 
         It starts from `first` if there is known to be one, otherwise from `zeros()`.
         """
         if known(self.plan.key_blocks) and self.plan.key_blocks == 1:
-            return body(0, first)
-        return backend.fori_loop(*self._reach(row), body, zeros())
+            return body(self.tile(chunk, row, 0), first)
+        first, last = 0, self.plan.key_blocks
+        if self.span is not None:
+            first, last = self._reach(row, self.plan.keys, last)
+        return backend.fori_loop(
+            first, last, lambda j, carry: body(self.tile(chunk, row, j), carry), zeros()
+        )
 
-    def _reach(self, row):
-        """The first block of keys that queries of a block can see, and the one after the last."""
-        span, plan = span_of(self.spec), self.plan
-        if span is None or not self.spec.positions.consecutive:
-            return 0, plan.key_blocks
-        start = self._start() + row * plan.queries
-        first, last = 0, plan.key_blocks
-        if span.left is not None:
-            first = most(0, (start - span.left) // plan.keys)
-        if span.right is not None:
-            last = least(last, most(0, (start + plan.queries - 1 + span.right) // plan.keys + 1))
+    def _reach(self, row, size, count):
+        """Of `count` blocks of `size` keys, the first that queries of a block can see, and the one
+        after the last.
+        """
+        start = self._start() + row * self.plan.queries
+        first, last = 0, count
+        if self.span.left is not None:
+            first = most(0, (start - self.span.left) // size)
+        if self.span.right is not None:
+            end = start + self.plan.queries - 1 + self.span.right
+            last = least(last, most(0, end // size + 1))
         return first, last
 
     def over_rows(self, body, sizes, dtype, carry=()):
-        """The results of `body(chunk, row, carry)` for each block of queries, assembled.
+        """The results of `body(chunk, row, carry)` for each block of queries, as rows.
 
         `body` returns arrays (b, g, r·t, n), for each n of `sizes`, and the next carry. This
-        returns arrays (B, G, R, T', n), and the last carry.
+        returns the rows of each, and the last carry.
         """
         plan = self.plan
         if plan.single:
             found, carry = body(0, 0, carry)
-            shape = (plan.batch, plan.groups, plan.repeats, plan.queries)
-            return [ops.reshape(x, (*shape, n)) for x, n in zip(found, sizes, strict=True)], carry
+            return [x[None] for x in found], carry
 
         def step(n, state):
             buffers, carry = state
@@ -366,22 +351,15 @@ class Tiling:
             return tuple(written), carry
 
         count = plan.chunks * plan.query_blocks
-        tile = (plan.batch, plan.groups, plan.repeats * plan.queries)
-        buffers = tuple(backend.make_buffer(count, (*tile, n), dtype, zeros=False) for n in sizes)
-        buffers, carry = backend.fori_loop(0, count, step, (buffers, carry))
-        return [self._rows_together(b, n) for b, n in zip(buffers, sizes, strict=True)], carry
-
-    def _rows_together(self, buffer, size):
-        """(B, G, R, T', n) of tiles (b, g, r·t, n)."""
-        plan = self.plan
-        return _interleave(
-            backend.stack_buffer(buffer),
-            (plan.batches, plan.groupings, 1, plan.query_blocks, 1),
-            (plan.batch, plan.groups, plan.repeats, plan.queries, size),
+        buffers = tuple(
+            backend.make_buffer(count, (*plan.shape, n), dtype, zeros=False) for n in sizes
         )
+        buffers, carry = backend.fori_loop(0, count, step, (buffers, carry))
+        return [backend.stack_buffer(buffer) for buffer in buffers], carry
 
     def add_columns(self, buffer, tile, array):
         """A buffer of tiles (b, g, n, s) with an array added to one."""
+        array = self._uncut(array, tile, 3)
         return _add(buffer, tile.chunk * self.plan.key_blocks + tile.column, array)
 
     def columns_buffer(self, size, dtype):
@@ -390,17 +368,10 @@ class Tiling:
         shape = (plan.batch, plan.groups, size, plan.keys)
         return backend.make_buffer(plan.chunks * plan.key_blocks, shape, dtype)
 
-    def columns_together(self, buffer, size):
-        """(B, G, S', n) of tiles (b, g, n, s)."""
-        plan = self.plan
-        if plan.single:
-            return ops.swapaxes(buffer, -1, -2)
-        found = _interleave(
-            backend.stack_buffer(buffer),
-            (plan.batches, plan.groupings, 1, plan.key_blocks),
-            (plan.batch, plan.groups, size, plan.keys),
-        )
-        return ops.swapaxes(found, -1, -2)
+    def columns_together(self, buffer):
+        """Columns of tiles (b, g, K, s)."""
+        columns = buffer[None] if self.plan.single else backend.stack_buffer(buffer)
+        return ops.swapaxes(columns, -1, -2)
 
     def _pairs_counts(self, array):
         """The number of blocks of an array of pairs along each axis: 1 if the axis is 1."""
@@ -415,6 +386,8 @@ class Tiling:
         index = 0
         for size, count, coordinate in zip(like.shape, self._pairs_counts(like), at, strict=True):
             index = index if size == 1 else index * count + coordinate
+        if like.shape[3] != 1:
+            array = self._uncut(array, tile, 3)
         return _add(buffer, index, array)
 
     def pairs_buffer(self, like, dtype):
@@ -457,7 +430,8 @@ def _add(buffer, index, array):
 
 
 def span_of(spec):
-    """The known bounds of the pattern, or None."""
+    """The bounds of the pattern, or None if it has none, or positions are not consecutive."""
     span = getattr(spec.pattern, "span", None)
     span = span and span()
-    return span if span and (span.left is not None or span.right is not None) else None
+    bounded = span and (span.left is not None or span.right is not None)
+    return span if bounded and spec.positions.consecutive else None

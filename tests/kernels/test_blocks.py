@@ -10,7 +10,7 @@ import pytest
 import keras_attention
 from keras_attention import patterns
 from keras_attention.backend import backend
-from keras_attention.kernels import banded, merge, relative, tiling
+from keras_attention.kernels import banded, merge, plans, relative
 from keras_attention.spec import PositionBias
 from tests import problems
 from tests.gradients import gradients
@@ -81,7 +81,7 @@ def check(kernel, groups, learned, given, lengths=(T, S), size=V):
 
 @pytest.mark.parametrize("name", CASES)
 def test_many_blocks_are_the_reference(monkeypatch, name):
-    whole = tiling.plan
+    whole = plans.of_blocks
 
     def several(*args, **kwargs):
         """Blocks of one sequence, few queries and few keys, which divide no length."""
@@ -90,7 +90,7 @@ def test_many_blocks_are_the_reference(monkeypatch, name):
             made, batch=1, batches=B, queries=7, query_blocks=4, keys=9, key_blocks=4
         )
 
-    monkeypatch.setattr(tiling, "plan", several)
+    monkeypatch.setattr(plans, "of_blocks", several)
     check("blockwise", *CASES[name])
 
 

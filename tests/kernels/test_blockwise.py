@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import keras_attention
 from keras_attention import ops, patterns, positions
-from keras_attention.kernels import tiling
+from keras_attention.kernels import plans
 from keras_attention.spec import PositionBias
 from tests.gradients import gradients
 from tests.problems import (
@@ -32,6 +32,7 @@ from tests.problems import (
     attend,
     attended,
     blocks_of,
+    rows_of,
     by_xla,
     check_dropout,
     compare,
@@ -55,6 +56,13 @@ BLOCKS = {
     "700": lambda: at_once(700),
     "keys": lambda: blocks_of(16, 16),
 }
+# JAX's arrays have one size, and queries see various numbers of keys.
+if keras.backend.backend() != "jax":
+    BLOCKS |= {
+        "one of rows": lambda: rows_of(700, kept=2**20),
+        "rows": lambda: rows_of(700),
+        "rows of heads": lambda: rows_of(4096),
+    }
 
 
 def with_empty_rows():
@@ -223,19 +231,26 @@ def test_every_problem_in_all_blocks_is_that_of_the_reference(name):
 
 
 def test_the_problems_are_cut_as_they_are_meant_to_be():
-    plans = []
-    plan = tiling.plan
+    made = {}
     for name, blocks in BLOCKS.items():
         with blocks(), pytest.MonkeyPatch.context() as patch:
-            cut = tiling.plan if tiling.plan is not plan else plan
-            patch.setattr(
-                tiling, "plan", lambda *x, cut=cut, **y: plans.append(cut(*x, **y)) or plans[-1]
-            )
+            for kind in ("of_blocks", "of_rows"):
+
+                def keep(*x, planner=getattr(plans, kind), name=name, **y):
+                    made[name] = planner(*x, **y)
+                    return made[name]
+
+                patch.setattr(plans, kind, keep)
             attended("blockwise", inputs(), {})
-        assert plans[-1].single == (name == "one")
-    assert plans[1].chunks > 1 and plans[2].chunks == B * G and plans[2].query_blocks > 1
-    assert plans[3].query_blocks == 2 and plans[3].key_blocks == 3
-    assert plans[3].queries * 2 > T and plans[3].keys * 3 > S
+        assert made[name].single == (name in ("one", "one of rows"))
+    assert made["4096"].chunks > 1
+    assert made["700"].chunks == B * G and made["700"].query_blocks > 1
+    assert made["keys"].query_blocks == 2 and made["keys"].key_blocks == 3
+    assert made["keys"].queries * 2 > T and made["keys"].keys * 3 > S
+    if "rows" in made:
+        assert made["rows"].chunks > 1 and made["rows"].query_blocks > 1
+        assert made["rows of heads"].chunks > 1
+        assert all(made[name].keys == S + 3 for name in BLOCKS if "rows" in name)
 
 
 def _rounded(array, dtype):
@@ -703,7 +718,7 @@ def test_sizes_whose_product_is_beyond_32_bits():
 
     @tf.function(input_signature=sizes)
     def sequences(batch, queries, keys):
-        return tiling.plan(batch, 4, 4, queries, keys, 2**21).batch
+        return plans.of_blocks(batch, 4, 4, queries, keys, 2**21).batch
 
     # 32 · 4 · 4200² is more than 2³¹.
     assert int(sequences(32, 4200, 4200)) == 1

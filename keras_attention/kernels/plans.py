@@ -1,0 +1,136 @@
+"""The sizes of the tiles of a problem."""
+
+import dataclasses
+
+import keras
+
+from keras_attention.kernels.sizes import blocks, known, least, most
+
+ops = keras.ops
+
+# Of a tile with all keys, if it has a choice.
+MANY_QUERIES = 512
+# Products with transposed scores are slow if rows of scores lie a multiple of EVEN numbers apart:
+# they fall into the same few lines of the cache. Longer rows get UNEVEN keys more, which are masked.
+EVEN, UNEVEN = 512, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The sizes of a tile, and the number of tiles along each axis.
+
+    A tile has `batch` sequences, `groups` of their key heads (and the `repeats` query heads of
+    each), `queries` and `keys`. There are `batches` · `groupings` · `query_blocks` · `key_blocks`.
+    """
+
+    batch: object
+    groups: int
+    repeats: int
+    queries: object
+    keys: object
+    batches: object
+    groupings: int
+    query_blocks: object
+    key_blocks: object
+
+    @property
+    def shape(self):
+        """Of a tile's scores, without its keys: (b, g, r·t)."""
+        return self.batch, self.groups, self.repeats * self.queries
+
+    @property
+    def heads(self):
+        """Query heads of a tile."""
+        return self.groups * self.repeats
+
+    @property
+    def chunks(self):
+        """The number of chunks of sequences and heads."""
+        return self.batches * self.groupings
+
+    @property
+    def single(self):
+        """Whether there is known to be one tile."""
+        return all(
+            isinstance(count, int) and count == 1
+            for count in (self.batches, self.groupings, self.query_blocks, self.key_blocks)
+        )
+
+
+def of_blocks(batch, heads, groups, queries, keys, elements, all_heads=False, skips=False):
+    """A `Plan` for arrays of these sizes, with about `elements` scores in a tile.
+
+    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
+    requires several.
+    """
+    repeats = heads // groups
+    pairs = _product(queries, keys)
+    # A quarter, with a tile per head, is as fast and fits the cache under XLA.
+    some = groups
+    if known(pairs) and not all_heads:
+        some = _divisor(groups, elements // 4 // max(1, repeats * pairs))
+    few = _sequences(batch, heads, queries, keys, elements) if some == groups else 1
+    together = some * repeats
+    if known(pairs) and pairs * together <= elements:
+        rows, columns = queries, keys
+    else:
+        # Many queries to few keys: matrix products are fastest so.
+        columns = 1024 if together <= 2 else 512
+        rows = least(queries, max(16, elements // (together * columns)))
+        if known(rows):
+            columns = max(columns, elements // (together * rows))
+        columns = least(keys, columns)
+    if skips and known(pairs) and pairs >= 2**20:
+        # Smaller, so that more of them are skipped, but then with more heads.
+        rows, columns = (
+            min(size, max(512, length // 4)) for size, length in ((rows, queries), (columns, keys))
+        )
+        if not all_heads:
+            some = _divisor(groups, elements // max(1, repeats * rows * columns))
+    query_blocks, rows = blocks(queries, rows)
+    key_blocks, columns = blocks(keys, columns)
+    batches = 1 if few is batch else most(1, batch) // most(1, few)
+    return Plan(
+        few, some, repeats, rows, columns, batches, groups // some, query_blocks, key_blocks
+    )
+
+
+def of_rows(batch, heads, groups, queries, keys, elements, all_heads=False, pads=False):
+    """A `Plan` as of `of_blocks`, whose tiles have all keys; with `pads`, more, if that is faster."""
+    repeats = heads // groups
+    some = groups
+    if known(queries, keys) and not all_heads:
+        # Products of many queries are faster than those of few, for more heads.
+        many = repeats * min(queries, MANY_QUERIES) * keys
+        some = _divisor(groups, elements // max(1, many))
+    few = _sequences(batch, heads, queries, keys, elements) if some == groups else 1
+    rows = least(queries, most(16, elements // (some * repeats) // most(1, keys)))
+    query_blocks, rows = blocks(queries, rows)
+    batches = 1 if few is batch else most(1, batch) // most(1, few)
+    # A length unknown in a graph may be 0.
+    columns = keys if known(keys) else most(1, keys)
+    if pads and known(keys) and keys > EVEN and keys % EVEN == 0:
+        columns += UNEVEN
+    return Plan(few, some, repeats, rows, columns, batches, groups // some, query_blocks, 1)
+
+
+def _sequences(batch, heads, queries, keys, elements):
+    """How many sequences a tile has, if it has all heads."""
+    pairs = _product(queries, keys)
+    if not known(pairs):
+        # The whole batch at once if it is small. By quotients: the product of all sizes may
+        # overflow the graph's 32-bit integers.
+        room = 4 * elements // heads // most(1, batch) // most(1, keys)
+        return ops.where(queries <= room, batch, 1)
+    if known(batch):
+        return _divisor(batch, elements // max(1, heads * pairs))
+    return batch if heads * pairs <= elements // 16 else 1
+
+
+def _product(queries, keys):
+    return queries * keys if known(queries, keys) else None
+
+
+def _divisor(number, most):
+    """The largest divisor of `number` that is at most `most`, or 1."""
+    return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
