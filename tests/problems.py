@@ -194,9 +194,8 @@ def rows_of(elements, kept=0):
     @contextlib.contextmanager
     def context():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blockwise, "ROW_ELEMENTS", elements)
+            patch.setattr(blockwise, "ROW_ELEMENTS", (elements, elements))
             patch.setattr(blockwise, "KEPT", kept)
-            patch.setattr(plans, "MANY_QUERIES", 8)
             patch.setattr(plans, "UNEVEN", 3)
             patch.setattr(plans, "EVEN", 1)
             patch.setattr(tiling, "SOME_KEYS", 5)

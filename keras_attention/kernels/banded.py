@@ -38,9 +38,11 @@ def run(spec, query, key, value):
     wide = shapes.accumulation_dtype(query, key, value)
     dtype = keras.backend.standardize_dtype(value.dtype)
     query, key, value = (ops.cast(x, wide) for x in (query, key, value))
+    parts = merge.split(spec, query, key, value)
+    needs_lse = len(parts) > 1 or blockwise.needs_lse(spec)
     found = [
-        (blockwise.attend if _unsupported_reason(*part) else _attend)(*part)
-        for part in merge.split(spec, query, key, value)
+        (blockwise.attend if _unsupported_reason(*part) else _attend)(*part, needs_lse)
+        for part in parts
     ]
     return blockwise.finish(spec, *merge.merge(found), dtype)
 
@@ -75,12 +77,12 @@ def _unsupported_reason(spec, query, key, value):
     return None
 
 
-def _attend(spec, query, key, value):
+def _attend(spec, query, key, value, needs_lse):
     """As `blockwise.attend`."""
     span = spec.pattern.span()
     if span.rate > 1:
-        return _apart(spec, query, key, value, span.rate)
-    return _windows(spec, query, key, value, span)
+        return _apart(spec, query, key, value, span.rate, needs_lse)
+    return _windows(spec, query, key, value, span, needs_lse)
 
 
 # Rates
@@ -106,7 +108,7 @@ class _Stretched:
         return [self]
 
 
-def _apart(spec, query, key, value, rate):
+def _apart(spec, query, key, value, rate, needs_lse):
     """Positions a rate apart as separate sequences."""
     length = query.shape[1]
     size = -(-length // rate)
@@ -140,7 +142,8 @@ def _apart(spec, query, key, value, rate):
         positions=Positions.of(size, size),
     )
     folded = folded, fold(query), fold(key), fold(value)
-    output, lse = (blockwise.attend if _unsupported_reason(*folded) else _attend)(*folded)
+    attend = blockwise.attend if _unsupported_reason(*folded) else _attend
+    output, lse = attend(*folded, needs_lse)
     heads, features = query.shape[2], value.shape[3]
     output = ops.reshape(output, (batch, rate, size, heads, features))
     output = ops.reshape(
@@ -154,7 +157,7 @@ def _apart(spec, query, key, value, rate):
 # Windows
 
 
-def _windows(spec, query, key, value, span):
+def _windows(spec, query, key, value, span, needs_lse):
     """Blocks of queries as a batch."""
     queries, keys = query.shape[1], key.shape[1]
     offset = spec.positions.offset
@@ -197,7 +200,8 @@ def _windows(spec, query, key, value, span):
         ),
         positions=positions,
     )
-    output, lse = blockwise.attend(folded, of_queries(query), of_keys(key), of_keys(value))
+    folded = folded, of_queries(query), of_keys(key), of_keys(value)
+    output, lse = blockwise.attend(*folded, needs_lse)
     heads, features = query.shape[2], value.shape[3]
     output = ops.reshape(output, (batch, count * size, heads, features))
     lse = ops.reshape(lse, (batch, count, heads, size))

@@ -19,7 +19,7 @@ lse is an output with a gradient too: it merges results over different keys
 tile stores its weights.
 
 Where the backend's own softmax is one pass over the scores, a tile has few queries and all keys
-that they see, so that P = softmax(S) needs neither m nor l, and the gradient computes it again.
+that they see, so that P = softmax(S) needs no l, and the gradient computes it again.
 """
 
 import keras
@@ -35,8 +35,10 @@ ops = keras.ops
 # The number of scores in a tile, over all its heads. On CPUs, few enough to stay in the cache;
 # an accelerator is busy only with many.
 ELEMENTS = {False: 2**21, True: 2**26}
-# The same with all keys in a tile, and of a problem that is one tile.
-ROW_ELEMENTS = 2**22
+# The same with all keys in a tile: (fewest, most). Products are faster the larger they are, and the
+# longer the sequence, the more memory its other arrays need.
+ROW_ELEMENTS = 2**21, 2**24
+# Of a problem that is one tile.
 KEPT = 2**24
 
 
@@ -56,9 +58,13 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
-    needs_lse = spec.return_lse or spec.sink is not None
-    output, lse = attend(spec, query, key, value, needs_lse)
+    output, lse = attend(spec, query, key, value, needs_lse(spec))
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
+
+
+def needs_lse(spec):
+    """Whether `finish` reads more of lse than which queries have keys."""
+    return spec.return_lse or spec.sink is not None
 
 
 def finish(spec, output, lse, dtype):
@@ -74,7 +80,7 @@ def finish(spec, output, lse, dtype):
     return AttentionResult(ops.cast(output, dtype), lse, has_keys=has_keys)
 
 
-def attend(spec, query, key, value, needs_lse=True):
+def attend(spec, query, key, value, needs_lse):
     """The output (B, T, H, V) in float32 (float64 for float64 inputs), and lse, (B, H, T).
 
     A query without keys has an output of 0, and an lse below `HAS_KEYS`; that is all that lse says
@@ -83,7 +89,7 @@ def attend(spec, query, key, value, needs_lse=True):
     wide = shapes.accumulation_dtype(query, key, value)
     batch, queries, heads, _ = backend.shape(query)
     keys = backend.shape(key)[1]
-    by_rows = backend.has_fast_softmax() and not needs_lse
+    by_rows = backend.has_fast_softmax()
     # Before other terms are added, masks are terms too.
     apart = by_rows and not semantics.adjustments(spec)
     plan = _plan(spec, by_rows, apart, query, batch, heads, key.shape[2], queries, keys)
@@ -106,7 +112,8 @@ def attend(spec, query, key, value, needs_lse=True):
     }
 
     def make(constants):
-        passes = (_Rows if by_rows else _Blocks)(tiles.with_constants(constants), inputs, wide)
+        kind = _Rows if by_rows else _Blocks
+        passes = kind(tiles.with_constants(constants), inputs, wide, needs_lse)
         return passes.forward, passes.backward
 
     output, lse = backend.custom_vjp(
@@ -120,7 +127,14 @@ def _plan(spec, by_rows, pads, query, *sizes):
     if by_rows:
         given = {"all_heads": all_heads, "pads": pads}
         one = plans.of_rows(*sizes, KEPT, **given)
-        return one if one.single else plans.of_rows(*sizes, ROW_ELEMENTS, **given)
+        if one.single:
+            return one
+        (fewest, most), keys = ROW_ELEMENTS, sizes[-1]
+        if tiling.span_of(spec) is not None or spec.dropout:
+            # The fewer queries, the more keys that none of them sees; dropout needs more memory.
+            most, given["many_queries"] = most // 4, 512
+        elements = max(fewest, min(most, 4096 * most // keys)) if isinstance(keys, int) else fewest
+        return plans.of_rows(*sizes, elements, **given)
     elements = ELEMENTS[backend.on_accelerator(query)]
     skips = tiling.span_of(spec) is not None
     return plans.of_blocks(*sizes, elements, all_heads=all_heads, skips=skips)
@@ -129,8 +143,8 @@ def _plan(spec, by_rows, pads, query, *sizes):
 class _Passes:
     """The two passes. `inputs` are the names of their arrays, in order."""
 
-    def __init__(self, tiles, inputs, wide):
-        self.tiles, self.wide = tiles, wide
+    def __init__(self, tiles, inputs, wide, needs_lse):
+        self.tiles, self.wide, self.needs_lse = tiles, wide, needs_lse
         self.spec, self.plan = tiles.spec, tiles.plan
         self.structure = keras.tree.map_structure(lambda _: 0, inputs)
         self.adjusts = bool(semantics.adjustments(self.spec))
@@ -392,17 +406,22 @@ class _Rows(_Passes):
         return body(self.tiles.visible(chunk, i), first)
 
     def _row(self, scored, value, arrays, chunk, i, saved):
-        """As of `_Blocks`, with an lse that says only which queries have keys."""
+        """As of `_Blocks`."""
         tiles = self.tiles
         tile = tiles.visible(chunk, i)
         q = tiles.cut_rows(scored[0], tile)
         k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
         spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
-        p = backend.softmax(self._scores(spec, q, k))
+        s = self._scores(spec, q, k)
+        p = backend.softmax(s)
         if self.plan.single:
             saved.append(p)
         o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
-        lse = ops.zeros_like(o[..., :1])
+        if self.needs_lse:
+            # The largest weight is 1 / l.
+            lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
+        else:
+            lse = ops.zeros_like(o[..., :1])
         if not self.spec.restricted:
             return o, lse
         lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))

@@ -149,7 +149,7 @@ def _by_lengths(spec, query, key, value):
 
     def by_tiles(query, key, value, *_):
         # The masks are in the spec.
-        return ops.cast(blockwise.attend(spec, query, key, value)[0], value.dtype)
+        return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
 
     def by_fused(query, key, value, lengths=None):
         return backend.fused_attention(query, key, value, lengths, causal, spec.scale)

@@ -8,8 +8,6 @@ from keras_attention.kernels.sizes import blocks, known, least, most
 
 ops = keras.ops
 
-# Of a tile with all keys, if it has a choice.
-MANY_QUERIES = 512
 # Products with transposed scores are slow if rows of scores lie a multiple of EVEN numbers apart:
 # they fall into the same few lines of the cache. Longer rows get UNEVEN keys more, which are masked.
 EVEN, UNEVEN = 512, 16
@@ -95,13 +93,18 @@ def of_blocks(batch, heads, groups, queries, keys, elements, all_heads=False, sk
     )
 
 
-def of_rows(batch, heads, groups, queries, keys, elements, all_heads=False, pads=False):
-    """A `Plan` as of `of_blocks`, whose tiles have all keys; with `pads`, more, if that is faster."""
+def of_rows(
+    batch, heads, groups, queries, keys, elements, all_heads=False, many_queries=2048, pads=False
+):
+    """A `Plan` as of `of_blocks`, whose tiles have all keys.
+
+    A tile has fewer heads rather than fewer than `many_queries`. `pads` allows more keys than there
+    are, where that is faster.
+    """
     repeats = heads // groups
     some = groups
     if known(queries, keys) and not all_heads:
-        # Products of many queries are faster than those of few, for more heads.
-        many = repeats * min(queries, MANY_QUERIES) * keys
+        many = repeats * min(queries, many_queries) * keys
         some = _divisor(groups, elements // max(1, many))
     few = _sequences(batch, heads, queries, keys, elements) if some == groups else 1
     rows = least(queries, most(16, elements // (some * repeats) // most(1, keys)))
