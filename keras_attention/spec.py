@@ -82,7 +82,7 @@ class PositionBias:
 class AttentionSpec:
     """The specification of attention, without its query, key and value.
 
-        scores  = clip(cap(query · key · scale + relative) + biases)
+        scores  = cap(query · key · scale + relative) + clip(biases)
         weights = normalize(scores over the keys that masks, pattern and segments allow)
         output  = dropout(weights · multiplier) · (value + relative)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import keras_attention
 from benchmarks.attention.backends import BACKEND, gpu
+from keras_attention.backend import backend
 
 COLUMNS = (
     "row",
@@ -83,9 +84,12 @@ def surroundings(options):
         "machine": {
             "cores": len(affinity(0)),
             "architecture": platform.machine(),
-            "processor": processor(),
+            "processor": processor("model name") or platform.processor(),
+            "vector extensions": vector_extensions(),
             "device": found[0] if found else "CPU",
         },
+        # TensorFlow's default depends on the processor.
+        "onednn": backend.has_fast_softmax() if BACKEND == "tensorflow" else None,
         # What changes the speed of TensorFlow's products; unset is its own choice.
         "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         "small": options.small,
@@ -94,11 +98,16 @@ def surroundings(options):
     }
 
 
-def processor():
-    """The processor's name, where the system tells."""
+def processor(field):
+    """A line on the processor, where the system tells, or an empty one."""
     path = pathlib.Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*:\s*(.*)", path.read_text()) if path.exists() else None
-    return named[1] if named else platform.processor()
+    found = re.search(rf"{field}\s*:\s*(.*)", path.read_text()) if path.exists() else None
+    return found[1] if found else ""
+
+
+def vector_extensions():
+    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+    return [name for name in wanted if name in processor("flags").split()]
 
 
 def preamble(report):
@@ -106,8 +115,11 @@ def preamble(report):
     machine = report["machine"]
     text = (
         f"{report['date']}, {report['backend']}: {versions}. {machine['device']}; "
-        f"{machine['cores']} cores, {machine['architecture']}, {machine['processor']}."
+        f"{machine['cores']} cores, {machine['architecture']}, {machine['processor']}, "
+        f"{' '.join(machine['vector extensions']) or 'vector extensions unknown'}."
     )
+    if report["onednn"] is not None:
+        text += f" oneDNN is {'on' if report['onednn'] else 'off'}."
     text += "".join(f" {name}={value}." for name, value in report["environment"].items())
     return text + (" Small sizes: these figures mean nothing." if report["small"] else "")
 

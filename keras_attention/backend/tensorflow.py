@@ -15,7 +15,7 @@ FUSED_READS = None
 _GENERATOR = "philox"
 
 
-# TensorFlow has no public way to ask whether oneDNN is on, and whether a function is traced for XLA.
+# TensorFlow has no public way to ask whether oneDNN is on, nor whether XLA is to compile a graph.
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _uses_xla
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as _uses_onednn

@@ -9,7 +9,7 @@ from keras_attention.kernels.sizes import blocks, known, least, most
 ops = keras.ops
 
 # Products with transposed scores are slow if rows of scores lie a multiple of EVEN numbers apart:
-# they fall into the same few lines of the cache. Longer rows get UNEVEN keys more, which are masked.
+# they fall into the same few lines of the cache. Longer rows get UNEVEN more keys, all masked.
 EVEN, UNEVEN = 512, 16
 
 

@@ -1,6 +1,6 @@
 """The steps between a product and a weight, defined once for all kernels.
 
-    scores = clip(cap(products + relative) + biases), and MASKED where a mask, the pattern or the
+    scores = cap(products + relative) + clip(biases), and MASKED where a mask, the pattern or the
     segments mask a pair
 
 Every function takes an `AttentionSpec`: of the whole problem, or of a tile of it, whose arrays
@@ -18,7 +18,8 @@ from keras_attention.kernels import relative
 ops = keras.ops
 
 # Queries and keys are clipped to ±LARGEST, so that products and their sums stay inside float32,
-# and scores with added terms to ±HIGHEST, so that differences do. A masked score is
+# and added terms to ±HIGHEST together, so that differences do: the terms, not the scores, of which
+# there are more. A masked score is
 # MASKED, so far below them that its weight is exp(−huge) = 0 exactly. A query whose largest score
 # is below HAS_KEYS has no visible key.
 LARGEST = 1e17
@@ -65,9 +66,12 @@ def adjust(spec, logits, query):
         logits = logits + relative.scores(query, table, keys, spec.positions, spec.relative_near)
     if spec.logit_soft_cap is not None:
         logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
-    for bias in (*spec.biases, *(of_positions(bias, spec) for bias in spec.position_biases)):
-        logits = logits + ops.cast(bias, dtype)
-    return ops.clip(logits, -HIGHEST, HIGHEST)
+    terms = [*spec.biases, *(of_positions(bias, spec) for bias in spec.position_biases)]
+    for term in terms:
+        limit = HIGHEST / len(terms)
+        term = ops.clip(ops.cast(term, dtype), -limit, limit)
+        logits = logits + term
+    return logits
 
 
 def of_positions(bias, spec):

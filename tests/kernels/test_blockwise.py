@@ -32,7 +32,6 @@ from tests.problems import (
     attend,
     attended,
     blocks_of,
-    rows_of,
     by_xla,
     check_dropout,
     compare,
@@ -42,6 +41,7 @@ from tests.problems import (
     on_tensorflow,
     random,
     relative_bias,
+    rows_of,
     slow,
     some,
 )
@@ -235,8 +235,9 @@ def test_the_problems_are_cut_as_they_are_meant_to_be():
     for name, blocks in BLOCKS.items():
         with blocks(), pytest.MonkeyPatch.context() as patch:
             for kind in ("of_blocks", "of_rows"):
+                planner = getattr(plans, kind)
 
-                def keep(*x, planner=getattr(plans, kind), name=name, **y):
+                def keep(*x, planner=planner, name=name, **y):
                     made[name] = planner(*x, **y)
                     return made[name]
 

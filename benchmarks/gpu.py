@@ -1,0 +1,287 @@
+"""Attention on a GPU, checked and then timed: `python -m benchmarks.gpu`.
+
+First every kernel against `reference`: outputs and gradients, float32 and bfloat16, with masks,
+windows and caches. Then times: of the attention alone against PyTorch's
+`scaled_dot_product_attention`, of layers against Keras's, and of training steps of whole models.
+It takes less than nine minutes: rows for which no time is left are named at the end.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import keras
+import numpy as np
+
+import keras_attention
+from benchmarks import generation, imdb_step
+from benchmarks.attention.backends import BACKEND, compiled, gpu
+from benchmarks.attention.cases import Case, Contestant, Row
+from benchmarks.attention.contestants import OUR_MODEL, THEIR_MODEL, NoWeights
+from benchmarks.attention.measuring import distance, measured
+from benchmarks.attention.report import header, line, preamble, surroundings
+from benchmarks.attention.rows import against_keras, decoding_rows, shrunk
+from keras_attention import kernels, patterns
+from keras_attention.backend import backend
+
+ops = keras.ops
+
+BUDGET = 8 * 60  # seconds
+LENGTHS = {512: 16, 2048: 8, 8192: 2, 32768: 1}  # with so many sequences
+# The largest distance from `reference` in float32, relative to its norm. A GPU may multiply float32
+# with fewer bits.
+FARTHEST = {"float32": 5e-3, "bfloat16": 2e-2}
+
+
+# Correctness
+
+
+def problems(length):
+    """By name: lengths of queries and keys, key heads, and arguments of `ops.attend`."""
+    rng = np.random.default_rng(0)
+    batch, heads = 2, 4
+    padding = np.arange(length) < np.array([[length], [length // 2]])
+    bias = rng.standard_normal((heads, length, length), dtype="float32")
+    segments = np.repeat(np.arange(4), length // 4)[None].repeat(batch, 0).astype("int32")
+    window = patterns.SlidingWindow(length // 16, length // 16)
+    given = {
+        "plain": {},
+        "padding": {"mask": padding[:, None, None]},
+        "causal": {"pattern": "causal"},
+        "window": {"pattern": window},
+        "bias": {"bias": bias},
+        "segments": {"segment_ids": (segments, segments), "pattern": "causal"},
+        "soft cap": {"logit_soft_cap": 5.0},
+    }
+    every = {name: (length, length, heads, options) for name, options in given.items()}
+    every["grouped heads"] = length, length, 2, {"pattern": "causal"}
+    every["one token, cache"] = 1, length, 2, {"pattern": "causal", "offset": length - 1}
+    chunk = length // 8
+    every["chunk, cache"] = chunk, length, 4, {"pattern": "causal", "offset": length - chunk}
+    return batch, heads, every
+
+
+def answers(kernel, arrays, upstream, options):
+    """The output, and the gradients of query, key and value."""
+
+    def attend(*arrays):
+        return keras_attention.ops.attend(*arrays, kernel=kernel, **options)
+
+    output, pull = backend.vjp(attend, arrays)
+    found = [output, *pull(ops.cast(upstream, output.dtype))]
+    return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in found]
+
+
+def checked(length, size=64):
+    """A dictionary for each kernel, problem and dtype: how far it is from `reference`."""
+    batch, heads, every = problems(length)
+    rng = np.random.default_rng(1)
+    for dtype, farthest in FARTHEST.items():
+        for name, (queries, keys, groups, options) in every.items():
+            options = {k: _tensors(x) for k, x in options.items()}
+            shapes = [(batch, n, h, size) for n, h in ((queries, heads), *[(keys, groups)] * 2)]
+            arrays = [
+                ops.cast(rng.standard_normal(shape, dtype="float32"), dtype) for shape in shapes
+            ]
+            upstream = ops.convert_to_tensor(rng.standard_normal(shapes[0], dtype="float32"))
+            # The definition of the same numbers, in float32.
+            exact = [ops.cast(array, "float32") for array in arrays]
+            expected = answers("reference", exact, upstream, options)
+            for kernel in kernels.names():
+                try:
+                    found = answers(kernel, arrays, upstream, options)
+                except ValueError as error:
+                    if "cannot do this" not in str(error):
+                        raise
+                    continue
+                apart = max(map(distance, found, expected))
+                row = {"kernel": kernel, "problem": name, "dtype": dtype, "apart": apart}
+                yield {**row, "agrees": bool(apart < farthest)}
+
+
+def _tensors(option):
+    if isinstance(option, tuple):
+        return tuple(map(ops.convert_to_tensor, option))
+    return ops.convert_to_tensor(option) if isinstance(option, np.ndarray) else option
+
+
+# Times
+
+
+def _heads(case):
+    """Query, key and value in one array, so that all three have a gradient."""
+    shape = (3, case.batch, case.length, case.heads, case.key_dim)
+    return np.random.default_rng(0).standard_normal(shape, dtype="float32")
+
+
+def _attend_alone(case):
+    window = case.window and patterns.SlidingWindow(case.window, case.window)
+    mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
+    mask = ops.convert_to_tensor(mask[:, None, None]) if case.padding else None
+
+    def attend(heads):
+        parts = (heads[n] for n in range(3))
+        pattern = "causal" if case.causal else window
+        return keras_attention.ops.attend(*parts, mask=mask, pattern=pattern)
+
+    inputs = [ops.convert_to_tensor(_heads(case), dtype=case.dtype)]
+    layer = NoWeights(attend)
+    # The layer's call would cast to its own dtype.
+    return compiled(layer.function, layer, inputs, case)
+
+
+def _torch_alone(case):
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, case.dtype)
+    heads = torch.tensor(_heads(case), device=device, dtype=dtype).requires_grad_(case.training)
+
+    def run():
+        query, key, value = (part.transpose(1, 2) for part in heads)
+        output = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=case.causal
+        )
+        if case.training:
+            (output,) = torch.autograd.grad(output.float().square().sum(), [heads])
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return (output.detach(),)
+
+    return run
+
+
+ALONE = Contestant("ops.attend", _attend_alone)
+TORCH = Contestant("torch scaled_dot_product_attention, without padding", _torch_alone)
+
+
+def _imdb_step(attend):
+    def prepare(case):
+        model = imdb_step.build(attend, case.xla)
+        rng = np.random.default_rng(0)
+        ids = rng.integers(0, imdb_step.WORDS, (case.batch, imdb_step.LENGTH)).astype("int32")
+        labels = rng.integers(0, 2, (case.batch, 1)).astype("float32")
+        return lambda: (model.train_on_batch(ids, labels),)
+
+    return prepare
+
+
+def _translation_step(make):
+    def prepare(case):
+        size = generation.SMALL if case.length < generation.Size().source else generation.Size()
+        step = generation.training(make(size), size)
+        return lambda: (step(),)
+
+    return prepare
+
+
+def attention_rows(size):
+    for dtype in ("bfloat16", "float32"):
+        for length, batch in LENGTHS.items():
+            for training in (False, True):
+                case = size(
+                    Case(batch, length, 512, 8, training=training, padding=True, dtype=dtype)
+                )
+                step = "training" if training else "forward"
+                yield Row(
+                    f"alone-{dtype}-{length}-{step}",
+                    f"attention alone: {case.describe()}",
+                    (ALONE, case),
+                    (TORCH, case),
+                    case.gflop(projections=0),
+                    same=False,
+                )
+
+
+def layer_rows(size):
+    works = {
+        "plain": {},
+        "padding, dropout": {"padding": True, "dropout": 0.1},
+        "window": {"window": 1023},
+    }
+    for length, batch in LENGTHS.items():
+        for work, options in works.items():
+            case = size(Case(batch, length, 512, 8, dtype="bfloat16", xla=True, **options))
+            yield against_keras(f"layer-{length}-{work.replace(', ', '-')}", case)
+
+
+def model_rows(size):
+    case = size(Case(8, 2048, 512, 8, xla=True))
+    gflop = 2 * case.gflop(projections=12)
+    work = f"two-block model: {case.describe()}"
+    yield Row("model", work, (OUR_MODEL, case), (THEIR_MODEL, case), gflop)
+    case = size(Case(32, 80, 128, 8, xla=True))
+    sides = (
+        Contestant(name, _imdb_step(imdb_step.LAYERS[name]))
+        for name in ("keras_attention.MultiHeadAttention(8, 16)", imdb_step.BASELINE)
+    )
+    ours, theirs = ((side, case) for side in sides)
+    yield Row("imdb", "IMDB model, training step", ours, theirs, case.gflop(), same=False)
+    case = size(Case(64, 32, 256, 4, xla=True))
+    ours = Contestant("examples.translation", _translation_step(generation.ours)), case
+    theirs = Contestant("KerasHub", _translation_step(generation.theirs)), case
+    yield Row("translation", "Transformer, training step", ours, theirs, case.gflop(), same=False)
+
+
+def rows(small):
+    """All rows, the most telling first."""
+    size = shrunk if small else lambda case: case
+    found = [*attention_rows(size), *layer_rows(size), *decoding_rows(size), *model_rows(size)]
+    if not small:
+        return found
+    kept = ("alone-bfloat16-512-training", "layer-512-window", "model", "imdb")
+    return [row for row in found if row.name in kept]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--repeats", type=int, default=21, help="bursts of each side of a row")
+    parser.add_argument("--seconds", type=float, default=3, help="for each row")
+    parser.add_argument(
+        "--output",
+        type=pathlib.Path,
+        help=f"default: benchmarks/results/gpu_{BACKEND}.json, unless --small",
+    )
+    options = parser.parse_args()
+    if not (gpu() or options.small):
+        parser.error(f"{BACKEND} sees no GPU; --small shows on a CPU that this program runs")
+    if options.small:
+        options.repeats, options.seconds = 2, 0.2
+    started = time.monotonic()
+    report = surroundings(options)
+    print(preamble(report), flush=True)
+
+    report["kernels"] = list(checked(64 if options.small else 1024))
+    wrong = [row for row in report["kernels"] if not row["agrees"]]
+    print(f"{len(report['kernels'])} comparisons with `reference`, {len(wrong)} apart.")
+    for row in wrong:
+        print("APART:", json.dumps(row))
+
+    print(f"\n{header()}", flush=True)
+    report["rows"], report["left_out"] = [], []
+    for row in rows(options.small):
+        if time.monotonic() - started > BUDGET:
+            report["left_out"].append(row.name)
+            continue
+        report["rows"].append(measured(row, options))
+        print(line(report["rows"][-1]), flush=True)
+    if report["left_out"]:
+        print(f"\nNo time was left for: {', '.join(report['left_out'])}.")
+    output = options.output
+    if output is None and not options.small:
+        output = pathlib.Path(__file__).parent / "results" / f"gpu_{BACKEND}.json"
+    if output:
+        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    failed = any(
+        "error" in row.get("ours", {}) or row["reached"] == "differs" for row in report["rows"]
+    )
+    return int(bool(wrong) or failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""The forward and the backward pass over tiles, `Blocks` of keys or `Rows` of all keys.
+
+Softmax needs the largest score of a query and the sum of its exponentials. Both can be updated
+block by block over the keys (Milakov & Gimelshein 2018). With m the largest so far, l (`ell`)
+the sum and o the weighted values, a tile of scores S updates
+
+    m' = max(m, max S)
+    l' = l · exp(m − m') + Σ exp(S − m')
+    o' = o · exp(m − m') + exp(S − m') V
+
+and the output is O = o / l. The gradient does not store the weights either (Dao et al. 2022,
+appendix B): from lse = m + ln l it recomputes them as P = exp(S − lse), and with
+delta = dO · O − dlse
+
+    dV = Pᵀ dO    dS = P ∘ (dO Vᵀ − delta)    dQ = dS K    dK = dSᵀ Q
+
+lse is an output with a gradient too: it merges results over different keys
+(`kernels.merge`). Blocks of keys that no query of a block can see are skipped. A problem of one
+tile stores its weights.
+
+Where the backend's own softmax is one pass over the scores, a tile has few queries and all keys
+that they see, so that P = softmax(S) needs no l, and the gradient computes it again.
+"""
+
+import keras
+
+from keras_attention.backend import backend
+from keras_attention.kernels import semantics
+from keras_attention.kernels.semantics import HAS_KEYS, MASKED
+
+ops = keras.ops
+
+
+class Passes:
+    """The two passes. `inputs` are the names of their arrays, in order.
+
+    A subclass has `_row`, the output of a block of queries; `_columns`, a loop over the tiles of
+    their keys; `_weights`, the weights of a tile again, and `_share`, what they lack.
+    """
+
+    def __init__(self, tiles, inputs, wide, needs_lse):
+        self.tiles, self.wide, self.needs_lse = tiles, wide, needs_lse
+        self.spec, self.plan = tiles.spec, tiles.plan
+        self.structure = keras.tree.map_structure(lambda _: 0, inputs)
+        self.adjusts = bool(semantics.adjustments(self.spec))
+        # By what dropout multiplies the weights that it keeps: on arrays with fewer elements.
+        self.grown = 1 / (1 - self.spec.dropout)
+
+    def _named(self, flat):
+        """The inputs by name, and those that belong to the spec."""
+        inputs = keras.tree.pack_sequence_as(self.structure, list(flat))
+        arrays = {k: x for k, x in inputs.items() if k not in ("query", "key", "value")}
+        return inputs, arrays
+
+    def forward(self, *flat):
+        tiles, (x, arrays) = self.tiles, self._named(flat)
+        saved, scored = [], self._scored(x)
+
+        def row(chunk, i, carry):
+            o, lse = self._row(scored, x["value"], arrays, chunk, i, saved)
+            return (o * self.grown if self.spec.dropout else o, lse), carry
+
+        sizes = (x["value"].shape[-1], 1)
+        outputs, _ = tiles.over_rows(row, sizes, self.wide)
+        return tuple(outputs), tuple(saved)
+
+    def backward(self, flat, outputs, saved, upstream):
+        tiles, (x, arrays) = self.tiles, self._named(flat)
+        (output, lse), (of_output, of_lse) = outputs, upstream
+        delta = ops.sum(of_output * output, axis=-1, keepdims=True) - of_lse
+        if self.spec.dropout:
+            of_output = of_output * self.grown
+        share = self._share(saved, lse)
+        if share is not None:
+            of_output, delta = of_output * share, delta * share
+        rows = {"q": x["query"], "do": of_output, "lse": lse}
+        columns = {"k": x["key"], "v": x["value"]}
+        rows["scored_q"], columns["scored_k"] = self._scored(x)
+        more_rows, more_columns = self._of_weights(of_output, x["value"], delta)
+        rows, columns = {**rows, **more_rows}, {**columns, **more_columns}
+
+        def row(chunk, i, sums):
+            one = tiles.tile(chunk, i, 0)
+            cut_rows = {name: tiles.cut_rows(array, one) for name, array in rows.items()}
+            q = cut_rows["q"]
+
+            def column(tile, state):
+                dq, sums = state
+                cut = {name: tiles.cut_columns(array, tile) for name, array in columns.items()}
+                t = {**cut, **cut_rows}
+                own = tiles.cut_arrays(arrays, tile)
+                spec = tiles.cut_spec(own, tile)
+                p = saved[0] if saved else self._weights(spec, t)
+                more, found = self._gradients(tile, own, p, t)
+                return more if dq is None else dq + more, self._add(sums, tile, found, arrays)
+
+            start = (None, sums), lambda: (ops.zeros_like(q), sums)
+            dq, sums = self._columns(chunk, i, column, *start)
+            return (dq,), sums
+
+        sizes = (x["query"].shape[-1],)
+        start = None if self.plan.single else self._nothing(x, arrays)
+        (of_query,), sums = tiles.over_rows(row, sizes, self.wide, start)
+        found = {"query": of_query, **self._together(sums, arrays)}
+        return [
+            ops.cast(gradient, array.dtype)
+            for gradient, array in zip(keras.tree.flatten(found), flat, strict=True)
+        ]
+
+    # Of one tile
+
+    def _scores(self, spec, q, k):
+        """Scores (b, g, r·t, s), masked."""
+        tiles = self.tiles
+        s = backend.matmul(q, k, transpose_second=True)
+        mask = semantics.mask(spec)
+        if not self.adjusts and mask is None:
+            return s
+        s = tiles.by_heads(s)
+        if self.adjusts:
+            s = semantics.adjust(spec, s, tiles.by_heads(q))
+        return tiles.by_groups(semantics.masked(s, mask))
+
+    def _weighted(self, spec, p, v):
+        """Values, and embeddings of distances, summed by weights."""
+        output = backend.matmul(p, v)
+        if spec.relative_values is None:
+            return output
+        tiles = self.tiles
+        return output + tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(p)))
+
+    def _dropout_mask(self, p, tile):
+        if not self.spec.dropout:
+            return None
+        return self.tiles.dropout_mask(backend.shape(p), tile)
+
+    def _scored(self, x):
+        """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
+        return x["query"], x["key"]
+
+    def _of_weights(self, do, v, delta):
+        """Rows and columns whose products are dO Vᵀ, and `delta`, if it is yet to be subtracted."""
+        return {"of_weights": do, "delta": delta}, {"of_weights_v": v}
+
+    def _gradients(self, tile, arrays, p, t):
+        """The gradient of the query, and the others by name.
+
+        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), since products are
+        faster if their large side is not.
+        """
+        tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
+        mask = self._dropout_mask(p, tile)
+        dropped = _dropped(p, mask)
+        dp = backend.matmul(t["of_weights"], t["of_weights_v"], transpose_second=True)
+        found = {"biases": (), "position_biases": ()}
+        if "relative_values" in arrays:
+
+            def of_values(dropped, table):
+                spec = tiles.cut_spec({**arrays, "relative_values": table}, tile)
+                return tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(dropped)))
+
+            _, pull = backend.vjp(of_values, (dropped, arrays["relative_values"]))
+            more, found["relative_values"] = pull(do)
+            dp = dp + more
+        ds = p * (_dropped(dp, mask) - t["delta"] if "delta" in t else dp)
+        found["value"] = backend.matmul(do, dropped, transpose_first=True)
+        if not self.adjusts:
+            found["key"] = backend.matmul(q, ds, transpose_first=True)
+            return backend.matmul(ds, k), found
+
+        # From the scores back to the products, the query and the arrays.
+        own = {name: array for name, array in arrays.items() if name != "relative_values"}
+
+        def adjusted(products, q, *flat):
+            given = keras.tree.pack_sequence_as(own, list(flat))
+            spec = tiles.cut_spec({**arrays, **given}, tile)
+            scores = semantics.adjust(spec, tiles.by_heads(products), tiles.by_heads(q))
+            return tiles.by_groups(scores)
+
+        products = backend.matmul(q, k, transpose_second=True)
+        _, pull = backend.vjp(adjusted, (products, q, *keras.tree.flatten(own)))
+        ds, dq, *flat = pull(ds)
+        found["key"] = backend.matmul(q, ds, transpose_first=True)
+        found |= keras.tree.pack_sequence_as(own, flat)
+        return backend.matmul(ds, k) + dq, found
+
+    # Gradients so far: of keys, values and biases by tiles, of other arrays as sums
+
+    def _wider(self, array):
+        """The dtype in which gradients of an array of the spec are accumulated."""
+        dtype = keras.backend.standardize_dtype(array.dtype)
+        return dtype if dtype == "float64" else self.wide
+
+    def _nothing(self, x, arrays):
+        tiles = self.tiles
+        zeros = keras.tree.map_structure(lambda a: ops.zeros_like(a, dtype=self._wider(a)), arrays)
+        zeros["biases"] = tuple(tiles.pairs_buffer(b, self._wider(b)) for b in arrays["biases"])
+        for name in ("key", "value"):
+            zeros[name] = tiles.columns_buffer(x[name].shape[-1], self.wide)
+        return zeros
+
+    def _add(self, sums, tile, found, arrays):
+        """The gradients so far, none for a single tile, plus those of a tile."""
+        if self.plan.single:
+            return found
+        tiles = self.tiles
+        added = {}
+        for name, total in sums.items():
+            if name in ("key", "value"):
+                added[name] = tiles.add_columns(total, tile, found[name])
+            elif name == "biases":
+                each = zip(total, found[name], arrays[name], strict=True)
+                added[name] = tuple(
+                    tiles.add_pairs(so_far, tile, ops.cast(new, self._wider(like)), like)
+                    for so_far, new, like in each
+                )
+            else:
+                added[name] = keras.tree.map_structure(
+                    lambda so_far, new: so_far + ops.cast(new, so_far.dtype), total, found[name]
+                )
+        return added
+
+    def _together(self, sums, arrays):
+        """The gradients, each in the shape of its array."""
+        tiles = self.tiles
+        found = dict(sums)
+        for name in ("key", "value"):
+            found[name] = tiles.columns_together(sums[name])
+        if not self.plan.single:
+            each = zip(sums["biases"], arrays["biases"], strict=True)
+            found["biases"] = tuple(tiles.pairs_together(total, like) for total, like in each)
+        return found
+
+
+class Blocks(Passes):
+    """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
+
+    @property
+    def _columns(self):
+        return self.tiles.over_columns
+
+    def _row(self, scored, value, arrays, chunk, i, saved):
+        """The output and lse of a block of queries; `saved` gets what the gradient needs."""
+        tiles = self.tiles
+        q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
+
+        def column(tile, state):
+            k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
+            spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+            s = self._scores(spec, q, k)
+            m = ops.max(s, axis=-1, keepdims=True)
+            if state is not None:
+                # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
+                m = ops.where(m < state[0], state[0], m)
+            p = ops.exp(s - m)
+            ell = ops.sum(p, axis=-1, keepdims=True)
+            if self.plan.single:
+                saved.append(p)
+            o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
+            if state is None:
+                return m, ell, o
+            shrink = ops.exp(state[0] - m)
+            return m, state[1] * shrink + ell, state[2] * shrink + o
+
+        def zeros():
+            shape = backend.shape(q)[:3]
+            return (
+                ops.full((*shape, 1), MASKED, dtype=self.wide),
+                ops.zeros((*shape, 1), dtype=self.wide),
+                ops.zeros((*shape, value.shape[-1]), dtype=self.wide),
+            )
+
+        m, ell, o = self._columns(chunk, i, column, None, zeros)
+        # On the output, which has fewer elements than the weights.
+        share, lse = 1.0 / ell, m + ops.log(ell)
+        if tiles.restricted:
+            share = ops.where(m > HAS_KEYS, share, 0.0)
+            lse = ops.where(m > HAS_KEYS, lse, MASKED)
+        if self.plan.single:
+            saved.append(share)
+        return o * share, lse
+
+    def _weights(self, spec, t):
+        """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
+        lse = ops.where(t["lse"] > HAS_KEYS, t["lse"], -MASKED)
+        # Never above 0, except by rounding of huge scores: exp would be infinite.
+        return ops.exp(ops.clip(self._scores(spec, t["q"], t["k"]) - lse, 2 * MASKED, 0.0))
+
+    def _share(self, saved, lse):
+        """By what the weights of a query must be multiplied, or None: those stored are not
+        divided by their sums.
+        """
+        return saved[1][None] if saved else None
+
+
+class Rows(Passes):
+    """All keys that queries see in one tile, by the backend's softmax."""
+
+    def _columns(self, chunk, i, body, first, zeros):
+        return body(self.tiles.visible(chunk, i), first)
+
+    def _row(self, scored, value, arrays, chunk, i, saved):
+        """As of `Blocks`."""
+        tiles = self.tiles
+        tile = tiles.visible(chunk, i)
+        q = tiles.cut_rows(scored[0], tile)
+        k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
+        spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+        s = self._scores(spec, q, k)
+        p = backend.softmax(s)
+        if self.plan.single:
+            saved.append(p)
+        o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
+        if self.needs_lse:
+            # The largest weight is 1 / l.
+            lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
+        else:
+            lse = ops.zeros_like(o[..., :1])
+        if not self.spec.restricted:
+            return o, lse
+        lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
+        return o * self._share((), lse), lse
+
+    def _has_keys(self, spec, tile):
+        """Whether queries have keys, as an array that broadcasts to (b, h, t, 1)."""
+        mask, terms = semantics.mask(spec), self.tiles.constants["key_terms"]
+        if terms is not None:
+            terms = self.tiles.cut_columns(terms, tile)[:, :1, None, :, 0]
+            seen = terms > HAS_KEYS
+            mask = seen if mask is None else ops.logical_and(mask, seen)
+        return ops.any(mask, axis=-1, keepdims=True)
+
+    def _weights(self, spec, t):
+        return backend.softmax(self._scores(spec, t["scored_q"], t["scored_k"]))
+
+    def _share(self, saved, lse):
+        return ops.cast(lse > HAS_KEYS, self.wide) if self.spec.restricted else None
+
+    # A term of each key, or of each query, is one more feature of a product.
+
+    def _scored(self, x):
+        terms = self.tiles.constants["key_terms"]
+        if terms is None:
+            return x["query"], x["key"]
+        terms = ops.cast(terms, self.wide)
+        return _beside(x["query"], _ones(x["query"])), _beside(x["key"], terms)
+
+    def _of_weights(self, do, v, delta):
+        if self.spec.dropout:
+            return super()._of_weights(do, v, delta)
+        return {"of_weights": _beside(do, -delta)}, {"of_weights_v": _beside(v, _ones(v))}
+
+
+def _ones(array):
+    """A feature for `array`: (…, 1)."""
+    return ops.ones_like(array[..., :1])
+
+
+def _beside(array, feature):
+    return ops.concatenate([array, feature], axis=-1)
+
+
+def _dropped(p, mask):
+    """Weights without those that dropout drops; the others it would multiply by 1 / (1 − rate)."""
+    return p if mask is None else ops.where(mask, p, 0.0)
