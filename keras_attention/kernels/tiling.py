@@ -171,7 +171,8 @@ class Tiling:
         if self.span is None or self.plan.single:
             return self.tile(chunk, row, 0)
         keys = self.plan.keys
-        first, last = self._reach(row, SOME_KEYS, -(-keys // SOME_KEYS))
+        # Not by the quotient of a negative number: ONNX's converter truncates it.
+        first, last = self._reach(row, SOME_KEYS, (keys + SOME_KEYS - 1) // SOME_KEYS)
         # At least one, so that the softmax of a query without keys is a number.
         first = least(first * SOME_KEYS, keys - 1)
         last = least(most(last * SOME_KEYS, first + 1), keys)
