@@ -8,8 +8,6 @@ A layer has one of them. The projections are attributes of the layer, where save
 their weights.
 """
 
-from typing import Any
-
 import keras
 
 from keras_attention import inputs, saving, shapes
@@ -195,25 +193,18 @@ class DenseHeads(Heads):
         return ops.reshape(projected, (batch, length, heads, projected.shape[-1] // heads))
 
     def split_all(self, query, key, value):
-        given = dict(zip(ROLES, (query, key, value), strict=True))
-        if not self._together(**given):
+        if not self._are_matrices(query):
             return super().split_all(query, key, value)
-        heads: dict[str, Any] = {}
-        for role, x in given.items():
+        found = []
+        for role, x in zip(ROLES, (query, key, value), strict=True):
             self.check_features(role, x)
-            if role not in heads:
-                # Projections of one sequence are one product.
-                roles = [other for other, y in given.items() if y is x]
-                denses = [self.dense(role) for role in roles]
-                sizes = [(self.count(role), self.size(role, x.shape)) for role in roles]
-                heads |= zip(roles, projections.to_heads(x, denses, sizes), strict=True)
-        return [heads[role] for role in ROLES]
+            size = self.count(role), self.size(role, x.shape)
+            found.append(projections.to_heads(x, self.dense(role), size))
+        return found
 
-    def _together(self, query, key, value):
-        if query is not key and key is not value:
-            return False
-        # Concatenating all weights does not pay off for a single token.
-        return key.shape[1] != 1 and projections.plain(self.layer, *map(self.dense, ROLES))
+    def _are_matrices(self, query):
+        """Whether the projections are products with matrices, which `projections` computes."""
+        return projections.plain(self.layer, *map(self.dense, ROLES))
 
 
 class EinsumHeads(DenseHeads):
@@ -296,8 +287,8 @@ class EinsumHeads(DenseHeads):
             value, key = (axes.matched(x, query) for x in (value, key))
         return super().split_all(query, key, value)
 
-    def _together(self, query, key, value):
-        return self.axes(query.shape).trivial and super()._together(query, key, value)
+    def _are_matrices(self, query):
+        return self.axes(query.shape).trivial and super()._are_matrices(query)
 
     def join(self, result, query):
         heads, axes = result.output, self.axes(query.shape)

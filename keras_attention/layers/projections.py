@@ -1,7 +1,7 @@
-"""Projections to heads and back as one matrix product, with weights of several layers.
+"""Projections to heads and back as products of two matrices.
 
-Self-attention projects one sequence three times. Here the weights, which stay separate variables,
-are concatenated, and one product computes all three.
+TensorFlow would multiply a batch of matrices, one sequence at a time. One product for query, key
+and value of a sequence is slower than three: what it finds is copied apart.
 """
 
 import keras
@@ -24,22 +24,14 @@ def plain(layer, *denses):
     )
 
 
-def to_heads(x, denses, sizes):
-    """Heads (B, T, H, K) of `x` (B, T, D) by each of `denses`; `sizes` are their (H, K)."""
-    batch, length = ops.shape(x)[:2]
-    kernels = [ops.reshape(dense.kernel, (x.shape[-1], -1)) for dense in denses]
-    biases = [ops.reshape(dense.bias, (-1,)) for dense in denses if dense.bias is not None]
-    # As a matrix: TensorFlow would multiply a batch of matrices, one sequence at a time.
-    projected = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), _beside(kernels))
-    if biases:
-        projected = ops.add(projected, _beside(biases))
-    if len(denses) == 1:
-        return [ops.reshape(projected, (batch, length, *sizes[0]))]
-    ends = [sum(heads * size for heads, size in sizes[:n]) for n in range(1, len(sizes))]
-    return [
-        ops.reshape(part, (batch, length, *size))
-        for part, size in zip(ops.split(projected, ends, axis=-1), sizes, strict=True)
-    ]
+def to_heads(x, dense, size):
+    """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
+    batch, length, features = ops.shape(x)
+    kernel = ops.reshape(dense.kernel, (x.shape[-1], -1))
+    heads = ops.matmul(ops.reshape(x, (-1, features)), kernel)
+    if dense.bias is not None:
+        heads = ops.add(heads, ops.reshape(dense.bias, (-1,)))
+    return ops.reshape(heads, (batch, length, *size))
 
 
 def from_heads(heads, dense, output_shape):
@@ -51,7 +43,3 @@ def from_heads(heads, dense, output_shape):
     if dense.bias is not None:
         output = ops.add(output, ops.reshape(dense.bias, (-1,)))
     return ops.reshape(output, (batch, length, *output_shape))
-
-
-def _beside(arrays):
-    return arrays[0] if len(arrays) == 1 else ops.concatenate(arrays, axis=-1)
