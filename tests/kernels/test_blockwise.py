@@ -726,3 +726,28 @@ def test_sizes_whose_product_is_beyond_32_bits():
     assert int(sequences(2, 70000, 70000)) == 1
     assert int(sequences(32, 100, 100)) == 32
     assert int(sequences(32, 0, 0)) == 32
+
+
+@on_tensorflow
+def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
+    import tensorflow as tf
+
+    from keras_attention.backend import backend
+
+    def in_a_program(**options):
+        seen = []
+
+        def function():
+            seen.append(backend.has_fast_softmax())
+            return tf.ones(1)
+
+        tf.function(function, autograph=False, **options)()
+        return seen
+
+    monkeypatch.setattr(backend, "on_accelerator", lambda _: False)
+    monkeypatch.setattr(backend, "_uses_onednn", lambda: True)
+    assert backend.has_fast_softmax()
+    assert in_a_program() == [True]
+    assert in_a_program(jit_compile=True) == [False]
+    monkeypatch.setattr(backend, "_uses_onednn", lambda: False)
+    assert not backend.has_fast_softmax()
