@@ -139,12 +139,14 @@ def attended(kernel, arrays, rest):
     return attend(**arrays, **rest, bias=biases, kernel=kernel)
 
 
-def compare(kernel, arrays, rest, dtype="float32", differentiate=gradients, expected=None):
+def compare(
+    kernel, arrays, rest, dtype="float32", differentiate=gradients, expected=None, roundings=1
+):
     if expected is None:
         expected = answers("reference", arrays, rest, dtype)
     found = answers(kernel, arrays, rest, dtype, differentiate)
     for name, array in expected.items():
-        error = ROUNDING[dtype] * max(1.0, np.abs(array).max(initial=0.0))
+        error = roundings * ROUNDING[dtype] * max(1.0, np.abs(array).max(initial=0.0))
         np.testing.assert_allclose(found[name], array, rtol=0, atol=error, err_msg=name)
     return expected
 
@@ -200,6 +202,7 @@ def rows_of(elements, kept=0):
             patch.setattr(plans, "EVEN", 1)
             patch.setattr(tiling, "SOME_KEYS", 5)
             patch.setattr(backend, "has_fast_softmax", lambda: True)
+            patch.setattr(backend, "has_fast_bfloat16", lambda: True)
             yield
 
     return context()

@@ -91,6 +91,9 @@ class Backend(typing.Protocol):
     def has_fast_softmax(self) -> bool:
         """Whether `softmax` is one pass, in a program whose arrays may have sizes that vary."""
 
+    def has_fast_bfloat16(self) -> bool:
+        """Whether products of bfloat16, rounded to bfloat16, are faster than those of float32."""
+
     def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
 

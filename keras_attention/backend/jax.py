@@ -81,6 +81,10 @@ def has_fast_softmax():
     return False
 
 
+def has_fast_bfloat16():
+    return False
+
+
 def clip(array, limit):
     return jnp.clip(array, -limit, limit)
 

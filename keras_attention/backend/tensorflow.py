@@ -1,6 +1,8 @@
 """TensorFlow. Sizes may be unknown in graphs; control flow and custom gradients are special."""
 
 import contextlib
+import functools
+import pathlib
 
 import keras
 import tensorflow as tf
@@ -109,6 +111,16 @@ def has_fast_softmax():
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
     graph = tf.compat.v1.get_default_graph()
     return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)
+
+
+@functools.cache
+def has_fast_bfloat16():
+    # oneDNN emulates them elsewhere. TensorFlow cannot be asked which instructions there are.
+    try:
+        flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
 
 
 def clip(array, limit):

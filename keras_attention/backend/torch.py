@@ -80,6 +80,10 @@ def has_fast_softmax():
     return False
 
 
+def has_fast_bfloat16():
+    return False
+
+
 def clip(array, limit):
     return torch.clip(array, -limit, limit)
 

@@ -73,6 +73,9 @@ def attend(spec, query, key, value, needs_lse):
     by_rows = backend.has_fast_softmax()
     # Before other terms are added, masks are terms too.
     apart = by_rows and not semantics.adjustments(spec)
+    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
+    rounds = apart and spec.relative_values is None and dtypes == {"bfloat16"}
+    narrow = "bfloat16" if rounds and backend.has_fast_bfloat16() else wide
     plan = _plan(spec, by_rows, apart, query, batch, heads, key.shape[2], queries, keys)
     tiles = tiling.Tiling(spec, plan, batch, queries, keys, apart)
     inputs = {
@@ -94,7 +97,7 @@ def attend(spec, query, key, value, needs_lse):
 
     def make(constants):
         kind = passes.Rows if by_rows else passes.Blocks
-        both = kind(tiles.with_constants(constants), inputs, wide, needs_lse)
+        both = kind(tiles.with_constants(constants), inputs, wide, narrow, needs_lse)
         return both.forward, both.backward
 
     output, lse = backend.custom_vjp(

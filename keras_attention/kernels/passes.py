@@ -34,12 +34,16 @@ ops = keras.ops
 class Passes:
     """The two passes. `inputs` are the names of their arrays, in order.
 
+    All is computed in the dtype `wide`, but products of the gradient of plain attention in
+    `narrow`, which rounds each once, after its sum over the keys or queries of a tile.
+
     A subclass has `_row`, the output of a block of queries; `_columns`, a loop over the tiles of
-    their keys; `_weights`, the weights of a tile again, and `_share`, what they lack.
+    their keys; `_weights`, the weights of a tile again, and `_share`, what they lack; `_of_weights`
+    and `_less_delta`, the gradient of weights.
     """
 
-    def __init__(self, tiles, inputs, wide, needs_lse):
-        self.tiles, self.wide, self.needs_lse = tiles, wide, needs_lse
+    def __init__(self, tiles, inputs, wide, narrow, needs_lse):
+        self.tiles, self.wide, self.narrow, self.needs_lse = tiles, wide, narrow, needs_lse
         self.spec, self.plan = tiles.spec, tiles.plan
         self.structure = keras.tree.map_structure(lambda _: 0, inputs)
         self.adjusts = bool(semantics.adjustments(self.spec))
@@ -73,10 +77,10 @@ class Passes:
         share = self._share(saved, lse)
         if share is not None:
             of_output, delta = of_output * share, delta * share
-        rows = {"q": x["query"], "do": of_output, "lse": lse}
-        columns = {"k": x["key"], "v": x["value"]}
+        rows = {"q": self._narrow(x["query"]), "do": self._narrow(of_output), "lse": lse}
+        columns = {"k": self._narrow(x["key"]), "v": self._narrow(x["value"])}
         rows["scored_q"], columns["scored_k"] = self._scored(x)
-        more_rows, more_columns = self._of_weights(of_output, x["value"], delta)
+        more_rows, more_columns = self._of_weights(of_output, columns["v"], delta)
         rows, columns = {**rows, **more_rows}, {**columns, **more_columns}
 
         def row(chunk, i, sums):
@@ -90,11 +94,11 @@ class Passes:
                 t = {**cut, **cut_rows}
                 own = tiles.cut_arrays(arrays, tile)
                 spec = tiles.cut_spec(own, tile)
-                p = saved[0] if saved else self._weights(spec, t)
+                p = saved[0] if saved else self._narrow(self._weights(spec, t))
                 more, found = self._gradients(tile, own, p, t)
                 return more if dq is None else dq + more, self._add(sums, tile, found, arrays)
 
-            start = (None, sums), lambda: (ops.zeros_like(q), sums)
+            start = (None, sums), lambda: (ops.zeros_like(q, dtype=self.wide), sums)
             dq, sums = self._columns(chunk, i, column, *start)
             return (dq,), sums
 
@@ -108,6 +112,13 @@ class Passes:
         ]
 
     # Of one tile
+
+    def _narrow(self, array):
+        return ops.cast(array, self.narrow)
+
+    def _product(self, first, second, **transposed):
+        """A product of `narrow` arrays, in `wide`."""
+        return ops.cast(backend.matmul(first, second, **transposed), self.wide)
 
     def _scores(self, spec, q, k):
         """Scores (b, g, r·t, s), masked."""
@@ -138,10 +149,6 @@ class Passes:
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
         return x["query"], x["key"]
 
-    def _of_weights(self, do, v, delta):
-        """Rows and columns whose products are dO Vᵀ, and `delta`, if it is yet to be subtracted."""
-        return {"of_weights": do, "delta": delta}, {"of_weights_v": v}
-
     def _gradients(self, tile, arrays, p, t):
         """The gradient of the query, and the others by name.
 
@@ -162,11 +169,11 @@ class Passes:
             _, pull = backend.vjp(of_values, (dropped, arrays["relative_values"]))
             more, found["relative_values"] = pull(do)
             dp = dp + more
-        ds = p * (_dropped(dp, mask) - t["delta"] if "delta" in t else dp)
-        found["value"] = backend.matmul(do, dropped, transpose_first=True)
+        ds = p * self._less_delta(dp, mask, t["delta"])
+        found["value"] = self._product(do, dropped, transpose_first=True)
         if not self.adjusts:
-            found["key"] = backend.matmul(q, ds, transpose_first=True)
-            return backend.matmul(ds, k), found
+            found["key"] = self._product(q, ds, transpose_first=True)
+            return self._product(ds, k), found
 
         # From the scores back to the products, the query and the arrays.
         own = {name: array for name, array in arrays.items() if name != "relative_values"}
@@ -280,6 +287,14 @@ class Blocks(Passes):
             saved.append(share)
         return o * share, lse
 
+    def _of_weights(self, do, v, delta):
+        """Rows and columns whose products are dO Vᵀ, or that less delta, and `delta`."""
+        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
+
+    def _less_delta(self, dp, mask, delta):
+        """By what weights are multiplied for the gradient of scores."""
+        return _dropped(dp, mask) - delta
+
     def _weights(self, spec, t):
         """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
         lse = ops.where(t["lse"] > HAS_KEYS, t["lse"], -MASKED)
@@ -309,7 +324,7 @@ class Rows(Passes):
         s = self._scores(spec, q, k)
         p = backend.softmax(s)
         if self.plan.single:
-            saved.append(p)
+            saved.append(self._narrow(p))
         o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
         if self.needs_lse:
             # The largest weight is 1 / l.
@@ -346,9 +361,17 @@ class Rows(Passes):
         return _beside(x["query"], _ones(x["query"])), _beside(x["key"], terms)
 
     def _of_weights(self, do, v, delta):
-        if self.spec.dropout:
-            return super()._of_weights(do, v, delta)
-        return {"of_weights": _beside(do, -delta)}, {"of_weights_v": _beside(v, _ones(v))}
+        # In two parts if it is rounded, since it may nearly cancel dO Vᵀ.
+        parts = [self._narrow(delta)]
+        if self.narrow != self.wide:
+            parts.append(self._narrow(delta - ops.cast(parts[0], self.wide)))
+        rows, columns = self._narrow(do), v
+        for part in parts:
+            rows, columns = _beside(rows, -part), _beside(columns, _ones(v))
+        return {"of_weights": rows, "delta": delta}, {"of_weights_v": columns}
+
+    def _less_delta(self, dp, mask, delta):
+        return dp if mask is None else ops.where(mask, dp, ops.cast(-delta, dp.dtype))
 
 
 def _ones(array):

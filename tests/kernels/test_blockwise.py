@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import pathlib
 import weakref
 
 import keras
@@ -288,6 +289,39 @@ def test_every_dtype_is_that_of_the_reference(name, dtype):
         tensors = [keras.ops.cast(arrays[n], dtype) for n in ("query", "key", "value")]
         output = attend(*tensors, kernel="blockwise").output
     assert keras.backend.standardize_dtype(output.dtype) == dtype
+
+
+BY_ROWS = [name for name in BLOCKS if "rows" in name]
+
+
+@pytest.mark.parametrize("rows", BY_ROWS)
+@pytest.mark.parametrize("name", ["all masks", "causal", "shaw of heads", "nothing allowed"])
+def test_products_in_bfloat16_are_those_of_the_reference(rows, name):
+    with BLOCKS[rows]():
+        # Weights and their gradients are rounded too.
+        compare("blockwise", *problem(name), "bfloat16", roundings=1.5)
+
+
+@pytest.mark.parametrize("rows", BY_ROWS)
+def test_dropout_in_bfloat16_is_that_of_float32(rows):
+    arrays, rest = problem("all masks")
+    rest = {**rest, "dropout": 0.4, "seed": 3}
+    with BLOCKS[rows]():
+        rounded = {name: _rounded(array, "bfloat16") for name, array in arrays.items()}
+        expected = answers("blockwise", rounded, rest)
+        compare("blockwise", arrays, rest, "bfloat16", expected=expected, roundings=1.5)
+
+
+def test_gradients_in_bfloat16_where_all_values_are_alike():
+    """The gradient of a score is then the small difference of large numbers."""
+    query, key, value = (random(2, 60, 2, 8, seed=n) for n in range(3))
+    arrays = {"query": query, "key": key, "value": _rounded(value + 30, "bfloat16")}
+    with rows_of(4096):
+        found = answers("blockwise", arrays, {}, "bfloat16")
+    expected = answers("reference", {n: _rounded(x, "bfloat16") for n, x in arrays.items()}, {})
+    for name in ("query", "key"):
+        error = np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()
+        assert error < 2**-6
 
 
 @pytest.mark.slow
@@ -751,3 +785,25 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
     assert in_a_program(jit_compile=True) == [False]
     monkeypatch.setattr(backend, "_uses_onednn", lambda: False)
     assert not backend.has_fast_softmax()
+
+
+@on_tensorflow
+@pytest.mark.parametrize(
+    "flags, fast",
+    [
+        ("flags : fma avx512_bf16 avx512_vnni", True),
+        ("flags : amx_bf16", True),
+        ("flags : avx512_vnni", False),
+        (OSError("no such file"), False),
+    ],
+)
+def test_products_in_bfloat16_are_for_processors_that_have_them(monkeypatch, flags, fast):
+    from keras_attention.backend import backend
+
+    def read_text(path):
+        if isinstance(flags, OSError):
+            raise flags
+        return flags
+
+    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+    assert backend.has_fast_bfloat16.__wrapped__() is fast
