@@ -18,6 +18,8 @@ class Case:
     dropout: float = 0.0
     window: int | None = None  # keys seen to either side
     max_distance: int | None = None
+    bias: bool = False  # an input that is added to scores, (1, H, T, T)
+    position: str | None = None
     dtype: str = "float32"
     xla: bool = False
 
@@ -39,6 +41,8 @@ class Case:
             self.dropout and f"dropout {self.dropout}",
             window,
             self.max_distance and f"Shaw k={self.max_distance}",
+            self.bias and "additive bias",
+            self.position,
             self.dtype != "float32" and self.dtype,
             self.xla and "XLA",
         ]

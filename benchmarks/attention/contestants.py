@@ -24,25 +24,35 @@ def sequence(case):
     return np.random.default_rng(0).standard_normal(shape, dtype="float32")
 
 
+def others(case):
+    """What a layer is given beside the sequence."""
+    given = {}
+    if case.padding:
+        lengths = np.linspace(0.75, 1, case.batch)[:, None] * case.length
+        given["mask"] = np.arange(case.length) < lengths
+    if case.bias:
+        shape = (1, case.heads, case.length, case.length)
+        given["bias"] = np.random.default_rng(2).standard_normal(shape, dtype="float32")
+    return given
+
+
 def layer_contestant(label, make, call):
-    """A layer: `make(case)`, and `call(layer, case, x, mask)`, where a mask may be None."""
+    """A layer: `make(case)`, and `call(layer, case, x, …)` with the `others` by name."""
 
     def prepare(case):
         layer = make(case)
         x = ops.convert_to_tensor(sequence(case), dtype=case.dtype)
-        mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
-        inputs = (x, ops.convert_to_tensor(mask)) if case.padding else (x,)
-        symbols = [
-            keras.Input(
-                given.shape[1:], case.batch, dtype=keras.backend.standardize_dtype(given.dtype)
-            )
-            for given in inputs
-        ]
-        call(layer, case, *symbols)  # builds it
+        given = keras.tree.map_structure(ops.convert_to_tensor, others(case))
+        inputs = (x, *given.values())
 
-        def run(x, mask=None):
-            return call(layer, case, x, mask)
+        def symbol(array):
+            dtype = keras.backend.standardize_dtype(array.dtype)
+            return keras.Input(array.shape[1:], array.shape[0], dtype=dtype)
 
+        def run(x, *arrays):
+            return call(layer, case, x, **dict(zip(given, arrays, strict=True)))
+
+        run(*map(symbol, inputs))  # builds it
         return compiled(run, seeded(layer), inputs, case)
 
     return Contestant(label, prepare)
@@ -55,16 +65,36 @@ def _our_layer(case):
         case.key_dim,
         dropout=case.dropout,
         pattern=None if window is None else keras_attention.patterns.SlidingWindow(window, window),
+        position=case.position,
         dtype=case.policy,
     )
 
 
-def _our_call(layer, case, x, mask=None):
-    return layer(x, key_mask=mask, use_causal_mask=case.causal, training=case.training)
+def _our_call(layer, case, x, mask=None, bias=None):
+    causal = case.causal
+    return layer(
+        x, key_mask=mask, attention_bias=bias, use_causal_mask=causal, training=case.training
+    )
+
+
+class Biased(keras.layers.MultiHeadAttention):
+    """Keras's layer, which takes no bias, around Keras's function, which does."""
+
+    bias = None
+
+    def call(self, query, value, bias=None, **options):
+        self.bias = bias
+        return super().call(query, value, **options)
+
+    def _compute_attention(self, query, key, value, attention_mask=None, **options):
+        if self.bias is None:
+            return super()._compute_attention(query, key, value, attention_mask, **options)
+        return ops.dot_product_attention(query, key, value, self.bias, attention_mask), None
 
 
 def _their_layer(case):
-    return keras.layers.MultiHeadAttention(
+    kind = Biased if case.bias else keras.layers.MultiHeadAttention
+    return kind(
         case.heads,
         case.key_dim,
         dropout=case.dropout,
@@ -73,9 +103,10 @@ def _their_layer(case):
     )
 
 
-def _their_call(layer, case, x, mask=None):
+def _their_call(layer, case, x, mask=None, **bias):
     mask = None if mask is None else mask[:, None, :]
-    return layer(x, x, attention_mask=mask, use_causal_mask=case.causal, training=case.training)
+    causal = case.causal
+    return layer(x, x, attention_mask=mask, use_causal_mask=causal, training=case.training, **bias)
 
 
 OURS = layer_contestant("keras_attention.MultiHeadAttention", _our_layer, _our_call)

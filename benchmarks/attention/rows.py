@@ -44,6 +44,7 @@ OPTIONS = {
     "padding": {"padding": True},
     "causal": {"causal": True},
     "dropout": {"dropout": 0.1},
+    "bias": {"bias": True},
     "all-three": {"padding": True, "causal": True, "dropout": 0.1},
 }
 
@@ -134,6 +135,26 @@ def shaw_rows(size):
     yield dataclasses.replace(row, name="shaw-memory", **memory)
 
 
+POSITIONS = {"alibi": (1.3, 1.15), "relative_bias": (1.3, 1.15), "rotary": (1.1, None)}
+
+
+def position_rows(size):
+    """Against ours without."""
+    for position, bars in POSITIONS.items():
+        for sizes in ((1, 1024, 128, 8), (1, 2048, 256, 4)):
+            plain = size(Case(*sizes))
+            case = dataclasses.replace(plain, position=position)
+            yield Row(
+                f"{position}-{sizes[1]}",
+                f"{case.describe()}, against ours without",
+                (OURS, case),
+                (OURS, plain),
+                case.gflop(),
+                *bars,
+                same=False,
+            )
+
+
 def decoding_rows(size):
     case = size(Case(16, 8192, 512, 8, training=False))
     yield Row(
@@ -201,6 +222,7 @@ def rows(small):
         *memory_rows(size),
         *window_rows(size),
         *shaw_rows(size),
+        *position_rows(size),
         *decoding_rows(size),
         *model_rows(size, xla=False),
         *(model_rows(size, xla=True) if BACKEND == "tensorflow" else ()),
