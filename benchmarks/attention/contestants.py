@@ -78,17 +78,15 @@ def _our_call(layer, case, x, mask=None, bias=None):
 
 
 class Biased(keras.layers.MultiHeadAttention):
-    """Keras's layer, which takes no bias, around Keras's function, which does."""
+    """Keras's layer, which takes no bias, around Keras's function, which does: set `bias`."""
 
     bias = None
 
-    def call(self, query, value, bias=None, **options):
-        self.bias = bias
-        return super().call(query, value, **options)
-
-    def _compute_attention(self, query, key, value, attention_mask=None, **options):
+    def _compute_attention(self, query, key, value, attention_mask=None, *options, **named):
         if self.bias is None:
-            return super()._compute_attention(query, key, value, attention_mask, **options)
+            return super()._compute_attention(
+                query, key, value, attention_mask, *options, **named
+            )
         return ops.dot_product_attention(query, key, value, self.bias, attention_mask), None
 
 
@@ -103,10 +101,10 @@ def _their_layer(case):
     )
 
 
-def _their_call(layer, case, x, mask=None, **bias):
+def _their_call(layer, case, x, mask=None, bias=None):
     mask = None if mask is None else mask[:, None, :]
-    causal = case.causal
-    return layer(x, x, attention_mask=mask, use_causal_mask=causal, training=case.training, **bias)
+    layer.bias = bias
+    return layer(x, x, attention_mask=mask, use_causal_mask=case.causal, training=case.training)
 
 
 OURS = layer_contestant("keras_attention.MultiHeadAttention", _our_layer, _our_call)

@@ -56,8 +56,9 @@ def as_reported(row):
     return {**{key: getattr(row, key) for key in figures}, **nothing, "ours": FOUND}
 
 
-def test_both_sides_of_a_row_compute_the_same():
-    row = rows(small=True)["cpu"]["short-training"]
+@pytest.mark.parametrize("name", ["short-training", "short-padding", "short-bias"])
+def test_both_sides_of_a_row_compute_the_same(name):
+    row = rows(small=True)["cpu"][name]
     ours, theirs = (contestant.prepare(case)()[0] for contestant, case in row.sides.values())
     ours, theirs = (np.array(ops.convert_to_numpy(x)) for x in (ours, theirs))
     assert measuring.distance(ours, theirs) < 1e-4
