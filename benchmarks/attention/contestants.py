@@ -84,9 +84,7 @@ class Biased(keras.layers.MultiHeadAttention):
 
     def _compute_attention(self, query, key, value, attention_mask=None, *options, **named):
         if self.bias is None:
-            return super()._compute_attention(
-                query, key, value, attention_mask, *options, **named
-            )
+            return super()._compute_attention(query, key, value, attention_mask, *options, **named)
         return ops.dot_product_attention(query, key, value, self.bias, attention_mask), None
 
 
