@@ -67,11 +67,13 @@ class PositionBias:
             (B, 1, T, 1) and (B, 1, 1, S) one that broadcasts to (B, H, T, S).
         arrays: arrays with gradients, such as a table of embeddings.
         by_distance: whether it depends on the distance j − i alone.
+        bounded: whether its values are surely finite, and small enough to add up in float32.
     """
 
     function: Callable[..., Tensor]
     arrays: tuple[Tensor, ...] = ()
     by_distance: bool = False
+    bounded: bool = False
 
     def __call__(self, query, key):
         """The bias of all pairs of positions (T,) or (B, T), and (S,) or (B, S)."""

@@ -97,6 +97,9 @@ class Backend(typing.Protocol):
     def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
 
+    def windows(self, array: Tensor, rows: Size, columns: Size) -> Tensor:
+        """(n, rows, columns) of (n, rows + columns − 1): row t starts at rows − 1 − t."""
+
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
 

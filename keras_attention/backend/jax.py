@@ -89,6 +89,14 @@ def clip(array, limit):
     return jnp.clip(array, -limit, limit)
 
 
+def windows(array, rows, columns):
+    # By slices: the gradient of reshapes that shift is slower.
+    def window(start):
+        return lax.dynamic_slice_in_dim(array, start, columns, 1)
+
+    return jax.vmap(window, out_axes=1)(jnp.arange(rows - 1, -1, -1))
+
+
 def bucket_sums(weights, buckets, count):
     batch, heads, queries, _ = weights.shape
     rows = batch * heads * queries

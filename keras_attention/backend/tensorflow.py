@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import pathlib
 
 import keras
@@ -130,6 +131,27 @@ def clip(array, limit):
         return ops.clip(array, -limit, limit), lambda upstream: upstream
 
     return function(array)
+
+
+def windows(array, rows, columns):
+    # Blocks of rows, then the rows of a block, to copy not much more than the result.
+    some = 1
+    if isinstance(rows, int):
+        some = max(n for n in range(1, math.isqrt(rows) + 1) if rows % n == 0)
+    blocks = _windows(array, rows // some, columns + some - 1, some)
+    if some == 1:
+        return blocks
+    found = _windows(tf.reshape(blocks, (-1, columns + some - 1)), some, columns, 1)
+    return tf.reshape(found, (-1, rows, columns))
+
+
+def _windows(array, rows, columns, step):
+    """(n, rows, columns) of (n, N): row t starts at (rows − 1 − t) · step."""
+    length = columns + (rows - 1) * step
+    # Repeated rows that are cut too short make the next one start `step` earlier.
+    flat = tf.tile(tf.pad(array, [(0, 0), (0, step)]), (1, rows))
+    flat = dynamic_slice(flat, 1, (rows - 1) * step, rows * length)
+    return dynamic_slice(tf.reshape(flat, (-1, rows, length)), 2, 0, columns)
 
 
 def bucket_sums(weights, buckets, count):

@@ -88,6 +88,10 @@ def clip(array, limit):
     return torch.clip(array, -limit, limit)
 
 
+def windows(array, rows, columns):
+    return array.unfold(1, columns, 1).flip(1)
+
+
 def bucket_sums(weights, buckets, count):
     # Keras's segment_sum would sum in float32 for every dtype.
     sums = weights.new_zeros((*weights.shape[:3], count))

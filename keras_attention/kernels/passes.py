@@ -184,7 +184,9 @@ class Passes:
             scores = semantics.adjust(spec, tiles.by_heads(products), tiles.by_heads(q))
             return tiles.by_groups(scores)
 
-        products = backend.matmul(q, k, transpose_second=True)
+        # Of a sum, the gradient does not depend on them.
+        capped = self.spec.logit_soft_cap is not None
+        products = backend.matmul(q, k, transpose_second=True) if capped else ds
         _, pull = backend.vjp(adjusted, (products, q, *keras.tree.flatten(own)))
         ds, dq, *flat = pull(ds)
         found["key"] = backend.matmul(q, ds, transpose_first=True)

@@ -141,8 +141,7 @@ def by_distance(function, queries, keys, offset):
     rows, columns = sizes.most(1, queries), sizes.most(1, keys)
     distance = ops.arange(rows + columns - 1, dtype="int32") - (rows - 1) - offset
     found = function(ops.zeros((1, 1), "int32"), distance[None])
-    found = ops.reshape(found, (1, -1, 1, rows + columns - 1))
-    found = _to_pairs(ops.repeat(found, rows, axis=2), columns)
+    found = backend.windows(ops.reshape(found, (-1, rows + columns - 1)), rows, columns)[None]
     if sizes.known(queries, keys) and 0 not in (queries, keys):
         return found
     return found[:, :, :queries, :keys]

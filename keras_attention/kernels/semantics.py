@@ -66,24 +66,35 @@ def adjust(spec, logits, query):
         logits = logits + relative.scores(query, table, keys, spec.positions, spec.relative_near)
     if spec.logit_soft_cap is not None:
         logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
-    terms = [*spec.biases, *(of_positions(bias, spec) for bias in spec.position_biases)]
-    for term in terms:
-        limit = HIGHEST / len(terms)
-        term = ops.clip(ops.cast(term, dtype), -limit, limit)
-        logits = logits + term
+    count = len(spec.biases) + len(spec.position_biases)
+
+    def clipped(term, bounded=False):
+        term = ops.cast(term, dtype)
+        return term if bounded else backend.clip(term, HIGHEST / count)
+
+    for bias in spec.biases:
+        logits = logits + clipped(bias)
+    for bias in spec.position_biases:
+        then = functools.partial(clipped, bounded=bias.bounded)
+        logits = logits + of_positions(bias, spec, then)
     return logits
 
 
-def of_positions(bias, spec):
-    """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S)."""
+def of_positions(bias, spec, then=lambda term: term):
+    """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S).
+
+    `then` is a function of each of its elements.
+    """
     positions = spec.positions
+
+    def function(i, j):
+        return then(bias.function(i, j, *bias.arrays))
+
     # Without arrays the function is arithmetic, cheaper than few distances and many copies.
     if bias.arrays and bias.by_distance and positions.consecutive and positions.shared:
         queries, keys = (backend.shape(x)[0] for x in (positions.query, positions.key))
-        return relative.by_distance(
-            lambda i, j: bias.function(i, j, *bias.arrays), queries, keys, positions.offset
-        )
-    return bias(positions.query, positions.key)
+        return relative.by_distance(function, queries, keys, positions.offset)
+    return function(*positions.pairs)
 
 
 def relative_values(spec, weights):

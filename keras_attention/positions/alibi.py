@@ -44,7 +44,7 @@ class ALiBi(Position):
     (2, 5, 32)
     """
 
-    by_distance = True
+    by_distance = bounded = True
 
     def __init__(self, max_bias: float = 8.0, **kwargs: Any):
         super().__init__(**kwargs)

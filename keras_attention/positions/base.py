@@ -32,6 +32,8 @@ class Position(saving.ConfigurableLayer):
 
     # Whether `bias` depends on the distance j − i alone, so that few distances cover all pairs.
     by_distance = False
+    # Whether `bias` is surely finite, and small enough to add up in float32: it is not clipped.
+    bounded = False
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
     # The supported classes of score; None for all.
@@ -108,4 +110,4 @@ class Position(saving.ConfigurableLayer):
                 return self.bias(i, j, num_heads)
 
         values = tuple(ops.convert_to_tensor(variable) for variable in variables)
-        return PositionBias(function, values, self.by_distance)
+        return PositionBias(function, values, self.by_distance, self.bounded)

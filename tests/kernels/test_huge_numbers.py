@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import kernels, ops
+from keras_attention import kernels, ops, patterns
+from keras_attention.spec import PositionBias
 from tests import definition
 from tests.gradients import gradients
 from tests.kernels.small_problem import (
@@ -27,6 +28,7 @@ from tests.kernels.small_problem import (
     random,
     tensors,
 )
+from tests.problems import attend
 
 
 def huge(dtype):
@@ -130,6 +132,28 @@ def test_a_huge_bias_lifts_no_mask_and_makes_no_nan(number):
     for gradient in gradients(lambda *x: keras.ops.square(attend(*x)[0]), arrays_float32()):
         assert np.isfinite(gradient).all()
         np.testing.assert_array_equal(gradient[1], 0.0)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "blockwise"])
+@pytest.mark.parametrize("by_distance", [False, True])
+def test_an_infinite_position_bias_is_a_mask_and_makes_no_nan(by_distance, kernel):
+    def function(i, j, table):
+        return keras.ops.take(table, keras.ops.clip(j - i, -3, 3) + 3)[None]
+
+    def answers(**given):
+        def squares(*inputs):
+            return keras.ops.square(attend(*inputs, kernel=kernel, **given).output)
+
+        return [numpy(squares(*tensors(*arrays()))), *gradients(squares, arrays_float32())]
+
+    def biased(table):
+        return answers(bias=PositionBias(function, tensors(table.astype("float32")), by_distance))
+
+    of_future = biased(np.where(np.arange(7) > 3, -np.inf, 0.0))
+    for found, expected in zip(of_future, answers(pattern=patterns.Causal()), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for found in biased(np.full(7, -np.inf)):
+        assert np.isfinite(found).all()
 
 
 # What padding holds
