@@ -73,6 +73,9 @@ class Backend(typing.Protocol):
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
         """`size` elements along an axis from `start`."""
 
+    def dynamic_slices(self, array: Tensor, cuts: dict[int, tuple[Size, Size]]) -> Tensor:
+        """`array` cut along several axes at once: from `start`, `size` elements of each."""
+
     def matmul(
         self,
         first: Tensor,

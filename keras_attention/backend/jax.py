@@ -66,6 +66,12 @@ def dynamic_slice(array, axis, start, size):
     return lax.dynamic_slice_in_dim(array, start, size, axis)
 
 
+def dynamic_slices(array, cuts):
+    for axis, (start, size) in cuts.items():
+        array = dynamic_slice(array, axis, start, size)
+    return array
+
+
 def matmul(first, second, transpose_first=False, transpose_second=False):
     first = jnp.swapaxes(first, -1, -2) if transpose_first else first
     second = jnp.swapaxes(second, -1, -2) if transpose_second else second

@@ -90,10 +90,17 @@ def stack_buffer(buffer):
 
 
 def dynamic_slice(array, axis, start, size):
-    if isinstance(size, int) and array.shape[axis] == size:
+    return dynamic_slices(array, {axis: (start, size)})
+
+
+def dynamic_slices(array, cuts):
+    # By one operation: each copies.
+    begin, sizes, whole = [0] * len(array.shape), list(ops.shape(array)), True
+    for axis, (start, size) in cuts.items():
+        if not (isinstance(size, int) and array.shape[axis] == size):
+            begin[axis], sizes[axis], whole = start, size, False
+    if whole:
         return array
-    begin, sizes = [0] * len(array.shape), list(ops.shape(array))
-    begin[axis], sizes[axis] = start, size
     found = tf.slice(array, begin, sizes)
     found.set_shape([size if isinstance(size, int) else None for size in sizes])
     return found

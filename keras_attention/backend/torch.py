@@ -66,6 +66,12 @@ def dynamic_slice(array, axis, start, size):
     return array.narrow(axis, start, size)
 
 
+def dynamic_slices(array, cuts):
+    for axis, (start, size) in cuts.items():
+        array = dynamic_slice(array, axis, start, size)
+    return array
+
+
 def matmul(first, second, transpose_first=False, transpose_second=False):
     return torch.matmul(
         first.mT if transpose_first else first, second.mT if transpose_second else second

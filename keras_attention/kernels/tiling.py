@@ -213,16 +213,14 @@ class Tiling:
         """A tile's part of an array that broadcasts to (B, H, T', S'); axes of 1 stay 1."""
         plan = self.plan
         first, group = self._chunk(tile.chunk)
-        cuts = (
+        whole = (
             (first, plan.batch),
             (group * plan.repeats, plan.heads),
             (tile.row * plan.queries, plan.queries),
             (self._first_key(tile), tile.keys),
         )
-        for axis, (start, size) in enumerate(cuts):
-            if array.shape[axis] != 1:
-                array = backend.dynamic_slice(array, axis, start, size)
-        return array
+        cuts = {axis: cut for axis, cut in enumerate(whole) if array.shape[axis] != 1}
+        return backend.dynamic_slices(array, cuts)
 
     def _cut_integers(self, array, tile, start, size):
         """A tile's part of integers (T',) or (B, T'), from `start`."""
