@@ -9,7 +9,7 @@ import pytest
 
 from tests.api_snapshot import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_backend]
+pytestmark = pytest.mark.any_backend
 
 # The layers as the patch leaves them: biases scaled by the option are biases scaled by hand.
 PROGRAM = """
@@ -48,19 +48,28 @@ for name, arguments in LAYERS.items():
 """
 
 
-def test_the_patch_adds_an_option(tmp_path):
+@pytest.fixture
+def patched(tmp_path):
+    """A folder with the package, the patch applied."""
     page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
     (patch,) = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(set(re.findall(r"^\+\+\+ (.*)$", patch, re.MULTILINE))) == 4
     shutil.copytree(ROOT / "keras_attention", tmp_path / "keras_attention")
-    subprocess.run(
-        ["git", "apply", "-"],
-        input=patch.encode(),
-        cwd=tmp_path,
-        check=True,
-    )
-    program = PROGRAM.format(folder=str(tmp_path))
     process = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+        ["git", "apply", "-"], input=patch, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    return tmp_path
+
+
+def test_the_patch_applies(patched):
+    assert (patched / "keras_attention").is_dir()
+
+
+@pytest.mark.slow
+def test_the_patch_adds_an_option(patched):
+    program = PROGRAM.format(folder=str(patched))
+    process = subprocess.run(
+        [sys.executable, "-c", program], cwd=patched, capture_output=True, text=True
     )
     assert process.returncode == 0, process.stderr
