@@ -32,12 +32,27 @@ class Backend(typing.Protocol):
     def on_accelerator(self, array: Tensor) -> bool:
         """Whether a program on `array` will run on an accelerator, not on a CPU."""
 
+    def may_share_arrays(self) -> bool:
+        """Whether several devices may each have a part of an array, as a program sees it."""
+
     # Control flow
 
     def fori_loop(
         self, start: Size, stop: Size, body: Callable[[Size, Any], Any], carry: Tensors
     ) -> Tensors:
         """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
+
+    def while_loop(
+        self,
+        cond: Callable[..., Tensor],
+        body: Callable[..., Tensors],
+        carry: Tensors,
+        constants: Any = (),
+    ) -> Tensors:
+        """`carry = body(constants, *carry)` while `cond(*carry)`.
+
+        `constants` are all other arrays that the body reads and that are computed in the program.
+        """
 
     def cond(
         self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]

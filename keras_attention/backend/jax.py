@@ -25,8 +25,40 @@ def on_accelerator(array):
     return jax.default_backend() != "cpu"
 
 
+def may_share_arrays():
+    return jax.device_count() > 1
+
+
 def fori_loop(start, stop, body, carry):
-    return lax.fori_loop(start, stop, body, carry)
+    return lax.fori_loop(start, stop, body, _varying(body, start, carry))
+
+
+def _varying(body, index, carry):
+    """The carry of a loop, with the types that a `shard_map` requires of it.
+
+    Zeros are the same on every device of the mesh, until a step adds to them what is not.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return carry
+
+    def axes(array):
+        # Its name before JAX 0.10 was `vma`.
+        kind = getattr(array, "manual_axis_type", None)
+        return array.vma if kind is None else kind.varying
+
+    def like(array, after):
+        more = tuple(axes(after) - axes(jax.typeof(array)))
+        return lax.pcast(array, more, to="varying") if more else array
+
+    before = None
+    while jax.tree.map(jax.typeof, carry) != before:
+        before = jax.tree.map(jax.typeof, carry)
+        carry = jax.tree.map(like, carry, jax.eval_shape(body, index, carry))
+    return carry
+
+
+def while_loop(cond, body, carry, constants=()):
+    return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
 
 def cond(condition, true_fn, false_fn):

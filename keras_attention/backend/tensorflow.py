@@ -39,6 +39,10 @@ def on_accelerator(array):
     return bool(tf.config.list_logical_devices("GPU"))
 
 
+def may_share_arrays():
+    return False
+
+
 def fori_loop(start, stop, body, carry):
     def step(i, carry):
         return i + 1, tf.nest.map_structure(_like, body(i, carry), carry)
@@ -54,6 +58,10 @@ def fori_loop(start, stop, body, carry):
 
 def _like(new, old):
     return new if isinstance(new, tf.TensorArray) else tf.ensure_shape(new, old.shape)
+
+
+def while_loop(cond, body, carry, constants=()):
+    return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
 
 def cond(condition, true_fn, false_fn):

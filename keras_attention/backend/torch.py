@@ -4,6 +4,7 @@ import keras
 import torch
 
 from keras_attention import keras_private
+from keras_attention.backend import torch_loops
 
 ops = keras.ops
 
@@ -18,10 +19,18 @@ def on_accelerator(array):
     return array.device.type != "cpu"
 
 
+def may_share_arrays():
+    return False
+
+
 def fori_loop(start, stop, body, carry):
     for i in range(start, stop):
         carry = body(i, carry)
     return carry
+
+
+def while_loop(cond, body, carry, constants=()):
+    return torch_loops.while_loop(cond, body, carry, constants)
 
 
 def cond(condition, true_fn, false_fn):
@@ -189,7 +198,7 @@ def where_fused(function, otherwise, arrays):
 
 
 def compile(function, layer):
-    return torch.no_grad()(function)
+    return torch_loops.Program(function, layer)
 
 
 def trace_id():

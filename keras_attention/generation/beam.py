@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_attention import shapes
+from keras_attention.backend import backend
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import NONE, Step, Steps, check_found, normalized
 from keras_attention.hints import Tensor, Tensors
@@ -118,8 +119,8 @@ def beam_search(
         bound, worst = live.scores[:, 0] / penalties[-1], finished.scores[:, -1]
         return ops.logical_and(t < max_tokens, ops.any(bound > worst))
 
-    def advance(t, tokens, leaves, live, finished, lost):
-        logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves)
+    def advance(memory, t, tokens, leaves, live, finished, lost):
+        logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves, memory)
         log_probs, unknown = _log_probs(logits, live)
         lost = ops.logical_or(lost, unknown)
         live, parents, tokens = _continued(live, t, log_probs, candidates)
@@ -149,7 +150,7 @@ def beam_search(
         _empty(steps.rows, num_return, max_tokens, pad_token),
         ops.zeros((steps.rows,), dtype="bool"),
     )
-    t, _, _, live, finished, lost = ops.while_loop(undecided, advance, start)
+    t, _, _, live, finished, lost = backend.while_loop(undecided, advance, start, steps.memory)
 
     # If the loop ended early, live beams are incomplete hypotheses.
     scores = ops.where(t == max_tokens, live.scores / penalties[-1], NONE)

@@ -15,16 +15,17 @@ Result = TypeVar("Result")
 def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..., Result]:
     """A function of arrays as one compiled program for each of their shapes and dtypes.
 
-    XLA on TensorFlow, `jax.jit` on JAX; on PyTorch the function itself, without gradients. The
-    program reads the variables at every call: weights trained or loaded since
-    apply without recompilation. Variables that it assigns, such as the state of a
-    `keras.random.SeedGenerator`, are updated.
+    XLA on TensorFlow, `jax.jit` on JAX. On PyTorch the function itself, without gradients, in
+    which a step of each generation loop is recorded once, and replayed. The program reads the
+    variables at every call: weights trained or loaded since apply without recompilation.
+    Variables that it assigns, such as the state of a `keras.random.SeedGenerator`, are updated.
 
     Args:
         function: from tensors to tensors, either in any nested structure, such as a call of
             `greedy`, `sample` or `beam_search` with all computations before it.
         layer: the built `keras.Layer`, or model, that `function` calls. On JAX, variables of
-            others that it reads are found by tracing it twice.
+            others that it reads are found by tracing it twice; on PyTorch, a step that reads
+            such variables, or closes over other arrays, is recorded in every call.
 
     Returns:
         A function with the same arguments (NumPy arrays are accepted) and results.
@@ -33,6 +34,9 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
         TypeError: `function` is not callable, or `layer` no layer.
         ValueError: `layer` is not built; or, after the program has run, a generated row is
             lost, as described in `greedy`.
+
+    Warns:
+        UserWarning: on PyTorch, a step reads values of tensors, so that it cannot be recorded.
 
     Example:
 

@@ -2,26 +2,29 @@
 
 import keras
 
+from keras_attention.backend import backend
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import NONE, check_found, normalized
 
 ops = keras.ops
 
 
-def generate(steps, choose, max_tokens, pad_token):
+def generate(steps, choose, max_tokens, pad_token, *numbers):
     """Steps until every row has a stop token or `max_tokens` tokens.
 
-    `choose(t, logits, history, lengths)` returns the tokens (B,) of step `t`, from float32 logits
-    (B, V), the tokens so far, (max_tokens, B), and their number, (B,).
+    `choose(t, logits, history, lengths, *numbers)` returns the tokens (B,) of step `t`, from
+    float32 logits (B, V), the tokens so far, (max_tokens, B), their number, (B,), and `numbers`,
+    arrays for the whole loop.
     """
 
     def unfinished(t, tokens, leaves, finished, *_):
         return ops.logical_and(t < max_tokens, ops.logical_not(ops.all(finished)))
 
-    def advance(t, tokens, leaves, finished, lengths, history, log_probs):
-        logits, leaves = steps(tokens, leaves)
+    def advance(constants, t, tokens, leaves, finished, lengths, history, log_probs):
+        memory, numbers = constants
+        logits, leaves = steps(tokens, leaves, memory)
         # A finished row keeps stepping, with tokens that are always in the vocabulary.
-        tokens = ops.cast(choose(t, logits, history, lengths), "int32")
+        tokens = ops.cast(choose(t, logits, history, lengths, *numbers), "int32")
         logits, norm = normalized(logits)
         log_prob = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
@@ -44,7 +47,8 @@ def generate(steps, choose, max_tokens, pad_token):
         ops.full((max_tokens, steps.rows), pad_token, dtype="int32"),
         ops.zeros((max_tokens, steps.rows), dtype="float32"),
     )
-    *_, lengths, history, log_probs = ops.while_loop(unfinished, advance, start)
+    constants = (steps.memory, numbers)
+    *_, lengths, history, log_probs = backend.while_loop(unfinished, advance, start, constants)
     scores = ops.sum(log_probs, axis=0)
     check_found(scores)
     return Generated(ops.transpose(history), lengths, ops.transpose(log_probs), scores)

@@ -102,7 +102,7 @@ def sample(
     # All numbers of the loop at once, since none can be drawn inside it.
     numbers = backend.uniform((max_tokens, 2, steps.rows), seed)
 
-    def choose(t, logits, history, lengths):
+    def choose(t, logits, history, lengths, numbers):
         if repetition_penalty != 1:
             logits = _penalized(logits, history, lengths, repetition_penalty)
         # The best is 0 first, so a small temperature cannot make two of them infinite.
@@ -120,7 +120,7 @@ def sample(
         index = _drawn(masses, ops.take(numbers, t, axis=0))
         return index if candidates is None else _element(candidates, index)
 
-    return generate(steps, choose, max_tokens, pad_token)
+    return generate(steps, choose, max_tokens, pad_token, numbers)
 
 
 def _check_share(name, value):
@@ -130,15 +130,17 @@ def _check_share(name, value):
 
 def _penalized(logits, history, lengths, penalty):
     """Logits with the tokens that each row has generated made less likely."""
-    rows, steps = ops.shape(logits)[0], history.shape[0]
+    rows, vocabulary, steps = ops.shape(logits)[0], logits.shape[1], history.shape[0]
     written = ops.arange(steps, dtype="int32")[None] < lengths[:, None]
-    # Unwritten elements may be padding that is no token.
-    token = ops.where(written, ops.transpose(history), 0)
+    # Unwritten elements may be padding that is no token: they mark a column of their own.
+    token = ops.where(written, ops.transpose(history), vocabulary)
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))
     pairs = ops.reshape(ops.stack([row, token], axis=-1), (-1, 2))
-    times = ops.scatter(pairs, ops.reshape(ops.cast(written, "float32"), (-1,)), ops.shape(logits))
+    # On PyTorch, Keras's `scatter` is a loop in Python.
+    unseen = ops.zeros((rows, vocabulary + 1))
+    seen = ops.scatter_update(unseen, pairs, ops.ones_like(pairs[:, 0], dtype=unseen.dtype))
     changed = ops.where(logits > 0, logits / penalty, logits * penalty)
-    return ops.where(times > 0, changed, logits)
+    return ops.where(seen[:, :vocabulary] > 0, changed, logits)
 
 
 def _least_of_nucleus(logits, top_p):

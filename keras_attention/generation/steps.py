@@ -53,14 +53,14 @@ class Steps:
         # A loop cannot carry None, which a cache may contain.
         self.leaves = self._leaves(self.cache)
 
-    def __call__(self, tokens, leaves):
+    def __call__(self, tokens, leaves, memory):
         """Float32 logits (R, V) of tokens (R,), and the leaves of the next cache."""
         remaining = iter(leaves)
         cache = keras.tree.pack_sequence_as(
             self.cache,
             [None if leaf is None else next(remaining) for leaf in keras.tree.flatten(self.cache)],
         )
-        context = () if self.memory is None else (self.memory,)
+        context = () if memory is None else (memory,)
         found = self.step(tokens, cache, *context)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise ValueError(

@@ -1,0 +1,143 @@
+"""PyTorch's loops in compiled functions: one step as a graph of PyTorch's own operators.
+
+Where Keras and Python spend several times the time of the operators, the graph leaves the
+operators. `torch.compile` of Keras's layers would break at every one of them, so the operators are
+recorded instead, on tensors without values (`make_fx`), and replayed.
+"""
+
+import operator
+import threading
+import typing
+import warnings
+
+import keras
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+# The call of a `Program` that runs in this thread.
+_running = threading.local()
+
+
+class Program:
+    """`function` without gradients, a step of each of its loops recorded once for each shape."""
+
+    def __init__(self, function, layer):
+        self.function, self.layer = function, layer
+        self.steps = {}
+
+    def __call__(self, *arrays):
+        outer = getattr(_running, "call", None)
+        _running.call = _Call(self, _kinds(arrays))
+        try:
+            with torch.no_grad():
+                return self.function(*arrays)
+        finally:
+            _running.call = outer
+
+
+def while_loop(cond, body, carry, constants):
+    """`backend.while_loop`."""
+    call = getattr(_running, "call", None)
+    if call is None:
+        return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
+    return call.loop(cond, body, carry, constants)
+
+
+class _Call:
+    def __init__(self, program, kinds):
+        self.program, self.kinds, self.loops = program, kinds, 0
+
+    def loop(self, cond, body, carry, constants):
+        """`keras.ops.while_loop`, by the graph of a step that this or an earlier call recorded."""
+        carry = tuple(carry)
+        key = (self.kinds, self.loops, body.__code__, _kinds((carry, constants)))
+        self.loops += 1
+        step = self.program.steps.get(key)
+        if step is None or not step.is_for(self.program.layer):
+            if not cond(*carry):
+                return carry
+            # Once as it is: what is wrong in the user's step raises here, and not in a recording.
+            carry = tuple(body(constants, *carry))
+            step = _recorded(body, carry, constants, self.program.layer)
+            if step is None:
+                while cond(*carry):
+                    carry = tuple(body(constants, *carry))
+                return carry
+            if step.repeatable:
+                self.program.steps[key] = step
+        arrays, fixed = _arrays(carry), _arrays(constants)
+        while cond(*_like(carry, arrays)):
+            arrays = step.graph(*arrays, *fixed)
+        return _like(carry, arrays)
+
+
+class _Step(typing.NamedTuple):
+    """The graph of a step of a layer, and the tensors that were the layer's variables."""
+
+    graph: torch.fx.GraphModule
+    variables: list
+    repeatable: bool
+
+    def is_for(self, layer):
+        """Whether the layer has these variables still: quantization, for one, replaces them."""
+        now = _variables(layer)
+        return len(now) == len(self.variables) and all(map(operator.is_, now, self.variables))
+
+
+def _recorded(body, carry, constants, layer):
+    """The `_Step` of `body`, or None, with a warning, if it needs the values of tensors."""
+
+    def step(*arrays):
+        carried, fixed = _like((carry, constants), arrays)
+        return _arrays(body(fixed, *carried))
+
+    _running.call, outer = None, _running.call
+    try:
+        # Tensors that the step closes over stay themselves, and are sorted out below.
+        graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
+            *_arrays(carry), *_arrays(constants)
+        )
+    # Whatever the step does with values, `int` or NumPy, has its own error. It has run once.
+    except Exception as error:
+        warnings.warn(
+            "A step of a compiled function reads values of tensors, so that it runs uncompiled: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            stacklevel=2,
+        )
+        return None
+    finally:
+        _running.call = outer
+    variables = _variables(layer)
+    known, repeatable = {id(tensor) for tensor in variables}, True
+    for node in graph.graph.nodes:
+        # A variable, or a number in the code, or else an array that another call may compute anew.
+        if node.op == "get_attr" and id(getattr(graph, node.target)) not in known:
+            copied = torch.ops.aten.lift_fresh_copy.default
+            repeatable = repeatable and all(user.target is copied for user in node.users)
+    return _Step(graph, variables, repeatable)
+
+
+def _variables(layer):
+    return [variable.value for variable in layer.variables]
+
+
+def _arrays(nested):
+    """The tensors in a nested structure, in the order in memory for which a graph is recorded."""
+    leaves = keras.tree.flatten(nested)
+    return [keras.ops.convert_to_tensor(x).contiguous() for x in leaves if x is not None]
+
+
+def _like(nested, arrays):
+    """The nested structure, with these arrays for its own; it may have leaves of None."""
+    rest = iter(arrays)
+    leaves = [None if x is None else next(rest) for x in keras.tree.flatten(nested)]
+    return keras.tree.pack_sequence_as(nested, leaves)
+
+
+def _kinds(nested):
+    """The structure, shapes and dtypes: for what a graph is valid."""
+
+    def kind(array):
+        return None if array is None else (tuple(array.shape), array.dtype, array.device)
+
+    return repr(keras.tree.map_structure(kind, nested))
