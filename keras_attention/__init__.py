@@ -2,6 +2,7 @@
 
 from keras_attention import (
     convert,
+    distribution,
     generation,
     losses,
     normalizations,
@@ -64,6 +65,7 @@ __all__ = [
     "__version__",
     "check_masks",
     "convert",
+    "distribution",
     "generation",
     "losses",
     "normalizations",

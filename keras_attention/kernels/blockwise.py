@@ -121,4 +121,6 @@ def _plan(spec, by_rows, pads, query, *sizes):
         return plans.of_rows(*sizes, elements, **given)
     elements = ELEMENTS[backend.on_accelerator(query)]
     skips = tiling.span_of(spec) is not None
+    if backend.may_share_arrays() and plans.known(*sizes):
+        return plans.of_shared(*sizes, elements, skips=skips)
     return plans.of_blocks(*sizes, elements, all_heads=all_heads, skips=skips)

@@ -93,6 +93,17 @@ def of_blocks(batch, heads, groups, queries, keys, elements, all_heads=False, sk
     )
 
 
+def of_shared(batch, heads, groups, queries, keys, elements, skips=False):
+    """A `Plan` as of `of_blocks`, with all sequences and heads in each tile.
+
+    Devices that share the sequences or the heads then have their part of every tile. A loop over
+    chunks of them would gather each chunk on every device.
+    """
+    all_heads, all_groups = batch * heads, batch * groups
+    plan = of_blocks(1, all_heads, all_groups, queries, keys, elements, all_heads=True, skips=skips)
+    return dataclasses.replace(plan, batch=batch, groups=groups)
+
+
 def of_rows(
     batch, heads, groups, queries, keys, elements, all_heads=False, many_queries=2048, pads=False
 ):

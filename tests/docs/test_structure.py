@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Data flows down: each part may import those on later lines, and itself.
 ORDER = [
     {"__init__"},
-    {"convert", "generation", "mask_flow", "visualization"},
+    {"convert", "distribution", "generation", "mask_flow", "visualization"},
     {"layers", "ops"},
     {"scores", "normalizations", "patterns", "positions", "regularizers", "losses", "schedules"},
     {"kernels", "inputs"},

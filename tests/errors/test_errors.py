@@ -17,6 +17,7 @@ from tests.errors import (
     attention,
     caches,
     cells,
+    distribution,
     generation,
     inputs,
     positions,
@@ -33,6 +34,7 @@ PARTS = (
     caches.ROWS,
     positions.ROWS,
     cells.ROWS,
+    distribution.ROWS,
     generation.ROWS,
     visualization.ROWS,
 )

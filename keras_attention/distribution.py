@@ -1,0 +1,92 @@
+"""`layout_map`: how `keras.distribution.ModelParallel` splits the weights of a model."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.scaled_embedding import ScaledEmbedding
+from keras_attention.positions import RelativeBias, Shaw
+
+__all__ = ["layout_map"]
+
+# The axes to split: heads, inner features, or tokens. By the ends of the weights' paths.
+SPLIT = {
+    MultiHeadAttention: {
+        **{f"{role}/kernel": 1 for role in ("query", "key", "value", "gate")},
+        **{f"{role}/bias": 0 for role in ("query", "key", "value", "gate")},
+        "attention_output/kernel": 0,
+        "sink": 0,
+    },
+    RelativeBias: {"embeddings": 1},
+    Shaw: {"key_embeddings": 0, "value_embeddings": 0},
+    FeedForward: {
+        **{f"{role}/kernel": 1 for role in ("intermediate", "gate")},
+        **{f"{role}/bias": 0 for role in ("intermediate", "gate")},
+        "output/kernel": 0,
+    },
+    ScaledEmbedding: {"embeddings": 0},
+    keras.layers.Embedding: {"embeddings": 0},
+}
+
+
+def layout_map(
+    mesh: keras.distribution.DeviceMesh, model: keras.Layer, axis: str = "model"
+) -> keras.distribution.LayoutMap:
+    """A `keras.distribution.LayoutMap` that splits a model's weights over one axis of a mesh.
+
+    Each device gets part of the heads of a `MultiHeadAttention` and of the inner features of a
+    `FeedForward`, both also within `TransformerBlock`: the first projections are split by columns
+    and the last by rows, so that a block needs two sums over devices and no other exchange, as in
+    Megatron-LM (Shoeybi et al. 2019). Biases by head are split with the heads, embeddings
+    (`ScaledEmbedding`, `keras.layers.Embedding`) by tokens. All other weights are whole on
+    every device, as are axes that the devices do not divide: grouped key heads that are fewer than
+    the devices, for one.
+
+    Weights are found by their paths, so the layout holds for every model of the same names: one
+    loaded from a file, or cloned. Optimizers split their states like the weights.
+
+    Args:
+        mesh: the `keras.distribution.DeviceMesh`.
+        model: a built `keras.Model`, or layer.
+        axis: the name of the mesh's axis.
+
+    Returns:
+        The `keras.distribution.LayoutMap`, whose entries can be changed.
+
+    Raises:
+        TypeError: `mesh` is no mesh, or `model` no layer.
+        ValueError: the mesh has no axis of that name, or the model is not built.
+
+    Example (Keras distributes models on JAX):
+
+    >>> import keras
+    >>> from keras_attention import TransformerBlock, distribution
+    >>> model = keras.Sequential([keras.Input((None, 16)), TransformerBlock(32, 4, name="block")])
+    >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    >>> layouts = distribution.layout_map(mesh, model)
+    >>> layouts["block/attention/attention_output/kernel"].axes
+    ('model', None, None)
+    """
+    if not isinstance(mesh, keras.distribution.DeviceMesh):
+        raise TypeError(f"`mesh` must be a `keras.distribution.DeviceMesh`. Received: {mesh!r}")
+    if not isinstance(model, keras.Layer):
+        raise TypeError(f"`model` must be a Keras model or layer. Received: {model!r}")
+    if axis not in mesh.axis_names:
+        raise ValueError(
+            f"`axis` must be one of the mesh's axes, {mesh.axis_names}. Received: axis={axis!r}"
+        )
+    if not model.built:
+        raise ValueError(f"`model` must be built. Received: {model!r}, not built")
+    devices = mesh.shape[mesh.axis_names.index(axis)]
+    layouts = keras.distribution.LayoutMap(mesh)
+    for layer in model._flatten_layers():
+        for kind, axes in SPLIT.items():
+            if isinstance(layer, kind):
+                for variable in layer.weights:
+                    split = axes.get(variable.path.removeprefix(f"{layer.path}/"))
+                    if split is not None and variable.shape[split] % devices == 0:
+                        names = [axis if n == split else None for n in range(len(variable.shape))]
+                        layouts[variable.path] = keras.distribution.TensorLayout(names, mesh)
+    return layouts

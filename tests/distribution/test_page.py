@@ -1,0 +1,26 @@
+"""The blocks of `docs/scaling.md` for the backend that runs."""
+
+import pathlib
+import re
+
+import keras
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"
+
+
+def test_the_blocks_of_the_page_run(monkeypatch, tmp_path):
+    # What `torchrun` sets.
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "29571")
+    backend = keras.config.backend()
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(rf"^```python(?: {backend})?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names = {"__name__": "__main__"}
+    try:
+        for block in blocks:
+            exec(compile(block, str(PAGE), "exec"), names)
+    finally:
+        if backend == "jax":
+            keras.distribution.set_distribution(None)
+    assert len(blocks) == {"jax": 3, "tensorflow": 2, "torch": 2}[backend]

@@ -1,0 +1,39 @@
+"""Errors of `keras_attention.distribution`."""
+
+import keras
+
+from keras_attention import TransformerBlock, distribution
+
+
+def mesh():
+    return keras.distribution.DeviceMesh((1,), ["model"], ["cpu:0"])
+
+
+def block():
+    layer = TransformerBlock(8, 2)
+    layer.build((None, None, 4))
+    return layer
+
+
+ROWS = {
+    "no mesh": (
+        lambda: distribution.layout_map([8], block()),
+        TypeError,
+        r"`mesh` must be a `keras\.distribution\.DeviceMesh`\. Received: \[8\]",
+    ),
+    "no model to lay out": (
+        lambda: distribution.layout_map(mesh(), "block"),
+        TypeError,
+        r"`model` must be a Keras model or layer\. Received: 'block'",
+    ),
+    "no such axis of a mesh": (
+        lambda: distribution.layout_map(mesh(), block(), "heads"),
+        ValueError,
+        r"`axis` must be one of the mesh's axes, \['model'\]\. Received: axis='heads'",
+    ),
+    "a model to lay out that is not built": (
+        lambda: distribution.layout_map(mesh(), TransformerBlock(8, 2, name="b")),
+        ValueError,
+        r"`model` must be built\. Received: <TransformerBlock name=b, built=False>, not built",
+    ),
+}

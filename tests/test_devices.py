@@ -1,0 +1,28 @@
+"""Runs `tests/distribution` on eight virtual devices of this machine."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+
+# CI runs slow tests on TensorFlow only.
+pytestmark = [pytest.mark.slow] if keras.config.backend() == "tensorflow" else []
+
+
+def test_eight_virtual_devices():
+    backend = keras.config.backend()
+    flags = os.environ.get("XLA_FLAGS", "")
+    environment = {
+        **os.environ,
+        "VIRTUAL_DEVICES": "8",
+        "KERAS_BACKEND": backend,
+        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/distribution"]
+    # Not a worker of the run that this test belongs to.
+    environment = {k: v for k, v in environment.items() if not k.startswith("PYTEST_")}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert found.returncode == 0, found.stdout[-10000:] + found.stderr[-2000:]
+    assert " passed" in found.stdout
