@@ -10,10 +10,11 @@ from typing import Any
 import keras
 
 from keras_attention import inputs, kernels, masks, normalizations, patterns, scores, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Seed, Tensor, Tensors
 from keras_attention.spec import AttentionSpec, Positions
 
-__all__ = ["attend", "explain", "mask", "merge"]
+__all__ = ["attend", "explain", "mask", "merge", "ring_attend", "ring_order", "ring_positions"]
 
 
 def attend(
@@ -172,6 +173,131 @@ def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
     wide = results[0][1].dtype
     output, lse = kernels.merge.merge([(keras.ops.cast(o, wide), lse) for o, lse in results])
     return keras.ops.cast(output, dtype), lse
+
+
+def ring_attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    axis_name: str,
+    mask: Tensor | None = None,
+    pattern: patterns.PatternLike | None = None,
+    score: scores.ScoreLike = "scaled_dot",
+    dropout: float = 0.0,
+    seed: Seed = None,
+    logit_soft_cap: float | None = None,
+    sink: Tensor | None = None,
+    segment_ids: Sequence[Tensor] | None = None,
+    zigzag: bool = False,
+    return_lse: bool = False,
+) -> Tensors:
+    """`attend` over a sequence that is split over the devices of a mesh: ring attention (JAX).
+
+    Called inside `jax.shard_map`, on a device's part of the sequence. Keys and values go from
+    device to device, and results are merged by log-sum-exp (Liu et al. 2023, "Ring Attention with
+    Blockwise Transformers"); so does the gradient. A device holds O(T / n) of T positions. Parts
+    that a pattern masks whole are not computed. See `kernels.ring`.
+
+    Args:
+        query: (B, T, H, K), the T positions of this device.
+        key: (B, S, G, K), as of `attend`; every device has as many.
+        value: (B, S, G, V).
+        axis_name: the name of the mesh's axis.
+        mask: None or boolean (B, S), which of this device's keys are real.
+        pattern, score, dropout, logit_soft_cap, sink, return_lse: as of `attend`, of positions in
+            the whole sequence.
+        seed: of the dropout; each part of the weights has random numbers of its own.
+        segment_ids: None, or a pair of integer arrays (B, T) and (B, S), of this device.
+        zigzag: whether the sequence is in the order of `ring_order`, in which all devices have as
+            much to do under a causal mask.
+
+    Returns:
+        (B, T, H, V), of this device, as of `attend`; or `(output, lse)`.
+
+    Raises:
+        ValueError: the code does not run over such an axis: outside `jax.shard_map`, or on another
+            backend; or lengths are odd in zig-zag order; or as `attend`.
+
+    Example:
+
+    >>> from keras_attention import ops
+    >>> def attend(query, key, value):  # jax.shard_map(…, in_specs=P(None, "sequence"))
+    ...     return ops.ring_attend(query, key, value, "sequence", pattern="causal")
+    """
+    axis = _mesh_axis(axis_name)
+    if mask is not None:
+        mask = masks.boolean("mask", mask)
+        shapes.check_rank("mask", mask, 2, "(B, S)")
+        mask = mask[:, None, None]
+    options = {
+        "mask": mask,
+        "pattern": pattern,
+        "score": score,
+        "dropout": dropout,
+        "seed": seed,
+        "logit_soft_cap": logit_soft_cap,
+        "sink": sink,
+        "segment_ids": segment_ids,
+        "return_lse": return_lse,
+    }
+    spec, query, key, value = _problem(_given(query, key, value, options))
+    result = kernels.ring.run(spec, query, key, value, axis, zigzag)
+    return (result.output, result.lse) if return_lse else result.output
+
+
+def ring_positions(axis_name: str, length: int, zigzag: bool = False) -> Tensor:
+    """The positions in the whole sequence of a device's `length` positions, (T,).
+
+    For `positions.Rotary` and embeddings inside `jax.shard_map`; see `ring_attend`.
+
+    >>> from keras_attention import ops
+    >>> def positions():  # inside jax.shard_map
+    ...     return ops.ring_positions("sequence", 1024)
+    """
+    axis = _mesh_axis(axis_name)
+    chunks = kernels.ring.chunks(axis.index, axis.size, length, zigzag)
+    return keras.ops.concatenate(
+        [chunk.position + keras.ops.arange(chunk.size, dtype="int32") for chunk in chunks]
+    )
+
+
+def ring_order(array: Tensor, devices: int, axis: int = 1, inverse: bool = False) -> Tensor:
+    """A sequence in zig-zag order, or back: what `ring_attend(…, zigzag=True)` expects.
+
+    The sequence is cut into 2n chunks for n devices, of which device r gets r and 2n − 1 − r
+    (Grattafiori et al. 2024, section 3.3.2). Its length must be a multiple of 2n.
+
+    >>> import keras
+    >>> from keras_attention import ops
+    >>> ordered = ops.ring_order(keras.ops.arange(8), devices=2, axis=0)
+    >>> print(keras.ops.convert_to_numpy(ordered))
+    [0 1 6 7 2 3 4 5]
+    >>> print(keras.ops.convert_to_numpy(ops.ring_order(ordered, 2, axis=0, inverse=True)))
+    [0 1 2 3 4 5 6 7]
+    """
+    shapes.check_count("devices", devices)
+    array = keras.ops.convert_to_tensor(array)
+    chunks = 2 * devices
+    if array.shape[axis] is None or array.shape[axis] % chunks:
+        raise ValueError(
+            f"The length of the sequence must be a multiple of 2 · devices = {chunks}. "
+            f"Received: array.shape={tuple(array.shape)}, axis={axis}"
+        )
+    order = [chunk for r in range(devices) for chunk in (r, chunks - 1 - r)]
+    if inverse:
+        order = [order.index(chunk) for chunk in range(chunks)]
+    pieces = keras.ops.split(array, chunks, axis=axis)
+    return keras.ops.concatenate([pieces[chunk] for chunk in order], axis=axis)
+
+
+def _mesh_axis(name):
+    axis = backend.mesh_axis(name)
+    if axis is None:
+        raise ValueError(
+            "A ring of devices needs JAX, and code inside `jax.shard_map` over an axis of a mesh "
+            f"with that name. Received: axis_name={name!r}"
+        )
+    return axis
 
 
 def _given(query, key, value, arguments):

@@ -35,6 +35,13 @@ class Backend(typing.Protocol):
     def may_share_arrays(self) -> bool:
         """Whether several devices may each have a part of an array, as a program sees it."""
 
+    def mesh_axis(self, name: str) -> Any:
+        """The axis of a mesh over whose devices the code runs (`jax.shard_map`), or None.
+
+        It has `size`; `index`, of this device; `from_previous(array)`, what the device before
+        passes; and `fold(key, number)`, a key of dropout for each number.
+        """
+
     # Control flow
 
     def fori_loop(
@@ -150,7 +157,7 @@ class Backend(typing.Protocol):
         """Float32 numbers in [0, 1), of an integer or a `keras.random.SeedGenerator`."""
 
     def dropout_key(self, seed: Seed) -> Tensor:
-        """The key for `dropout_mask`, from an integer or a `keras.random.SeedGenerator`."""
+        """The key for `dropout_mask`, of an integer, a `keras.random.SeedGenerator` or a key."""
 
     def dropout_mask(self, key: Tensor, index: Size, shape: Sequence[Size], rate: float) -> Tensor:
         """Which elements of a block dropout keeps: deterministic for a key and an index."""

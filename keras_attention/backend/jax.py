@@ -33,27 +33,32 @@ def fori_loop(start, stop, body, carry):
     return lax.fori_loop(start, stop, body, _varying(body, start, carry))
 
 
-def _varying(body, index, carry):
-    """The carry of a loop, with the types that a `shard_map` requires of it.
+def _mapped():
+    """Whether this is traced inside a `shard_map`, which checks what differs between devices."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
-    Zeros are the same on every device of the mesh, until a step adds to them what is not.
-    """
-    if not jax.sharding.get_abstract_mesh().manual_axes:
-        return carry
+
+def _like(arrays, *others):
+    """Arrays as different between devices as others of the same structure."""
 
     def axes(array):
         # Its name before JAX 0.10 was `vma`.
         kind = getattr(array, "manual_axis_type", None)
         return array.vma if kind is None else kind.varying
 
-    def like(array, after):
-        more = tuple(axes(after) - axes(jax.typeof(array)))
-        return lax.pcast(array, more, to="varying") if more else array
+    def like(array, *others):
+        more = frozenset().union(*map(axes, others)) - axes(jax.typeof(array))
+        return lax.pcast(array, tuple(more), to="varying") if more else array
 
+    return jax.tree.map(like, arrays, *others)
+
+
+def _varying(body, index, carry):
+    """The carry of a loop, as different between devices as a step makes it: zeros are the same."""
     before = None
-    while jax.tree.map(jax.typeof, carry) != before:
+    while _mapped() and jax.tree.map(jax.typeof, carry) != before:
         before = jax.tree.map(jax.typeof, carry)
-        carry = jax.tree.map(like, carry, jax.eval_shape(body, index, carry))
+        carry = _like(carry, jax.eval_shape(body, index, carry))
     return carry
 
 
@@ -61,10 +66,28 @@ def while_loop(cond, body, carry, constants=()):
     return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
 
+class mesh_axis:
+    # The axis of a mesh over which a `shard_map` maps, or None.
+
+    def __new__(cls, name):
+        known = name in jax.sharding.get_abstract_mesh().manual_axes
+        return super().__new__(cls) if known else None
+
+    def __init__(self, name):
+        self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
+
+    def from_previous(self, array):
+        return lax.ppermute(array, self.name, [(n, (n + 1) % self.size) for n in range(self.size)])
+
+    def fold(self, key, number):
+        return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), number))
+
+
 def cond(condition, true_fn, false_fn):
     # A known predicate needs no two compiled branches.
     if isinstance(condition, jax.core.Tracer):
-        return lax.cond(condition, true_fn, false_fn)
+        found = [jax.eval_shape(function) for function in (true_fn, false_fn)] if _mapped() else []
+        return lax.cond(condition, *(lambda f=f: _like(f(), *found) for f in (true_fn, false_fn)))
     return true_fn() if condition else false_fn()
 
 
@@ -169,6 +192,8 @@ def uniform(shape, seed):
 
 
 def dropout_key(seed):
+    if isinstance(seed, jax.Array):
+        return seed
     return jnp.asarray(keras_private.draw_seed(seed), "uint32")
 
 

@@ -33,6 +33,10 @@ def while_loop(cond, body, carry, constants=()):
     return torch_loops.while_loop(cond, body, carry, constants)
 
 
+def mesh_axis(name):
+    return None
+
+
 def cond(condition, true_fn, false_fn):
     return true_fn() if condition else false_fn()
 

@@ -15,11 +15,12 @@ from keras_attention.kernels import (
     fused,
     merge,
     reference,
+    ring,
     semantics,
     single_query,
 )
 
-__all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "names", "run", "semantics"]
+__all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "names", "ring", "run", "semantics"]
 
 
 class Kernel(typing.NamedTuple):

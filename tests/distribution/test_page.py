@@ -23,4 +23,4 @@ def test_the_blocks_of_the_page_run(monkeypatch, tmp_path):
     finally:
         if backend == "jax":
             keras.distribution.set_distribution(None)
-    assert len(blocks) == {"jax": 3, "tensorflow": 2, "torch": 2}[backend]
+    assert len(blocks) == {"jax": 4, "tensorflow": 2, "torch": 2}[backend]

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import TransformerBlock, distribution
+from keras_attention import TransformerBlock, distribution, kernels, ops
 
 
 def mesh():
@@ -35,5 +35,20 @@ ROWS = {
         lambda: distribution.layout_map(mesh(), TransformerBlock(8, 2, name="b")),
         ValueError,
         r"`model` must be built\. Received: <TransformerBlock name=b, built=False>, not built",
+    ),
+    "a ring that is none": (
+        lambda: ops.ring_positions("sequence", 4),
+        ValueError,
+        r"inside `jax\.shard_map` over an axis of a mesh .* Received: axis_name='sequence'",
+    ),
+    "an order of a sequence that devices do not divide": (
+        lambda: ops.ring_order(keras.ops.arange(10), 2, axis=0),
+        ValueError,
+        r"a multiple of 2 · devices = 4\. Received: array\.shape=\(10,\), axis=0",
+    ),
+    "a sequence of two chunks that is odd": (
+        lambda: kernels.ring.chunks(0, 2, 5, zigzag=True),
+        ValueError,
+        r"its length must be even\. Received: length 5",
     ),
 }

@@ -1,0 +1,253 @@
+"""Attention whose sequences are split over the devices of a mesh: keys and values go round.
+
+Each device has its own queries. In n steps every device computes attention over the keys that it
+holds, merges it with what it has by log-sum-exp, and hands the keys to the next (Liu et al. 2023,
+"Ring Attention with Blockwise Transformers"). With the whole output O and L = lse, a part (o, l)
+has the gradient
+
+    do = dO · exp(l − L)    dl = exp(l − L) · (dO · (o − O) + dL)
+
+so the gradient goes round as well, with the keys and their gradients: a device never holds more
+than its share and one more.
+
+With a causal mask, the device of the last queries would do most of the work. In zig-zag order
+(Grattafiori et al. 2024, "The Llama 3 Herd of Models", section 3.3.2) the sequence is 2n chunks, of
+which device r has r and 2n − 1 − r: each then computes two of four pairs of chunks in every step.
+"""
+
+import dataclasses
+
+import keras
+
+from keras_attention import shapes
+from keras_attention.backend import backend
+from keras_attention.kernels import blockwise, merge
+from keras_attention.kernels.semantics import HAS_KEYS, MASKED
+from keras_attention.spec import Positions
+
+ops = keras.ops
+
+
+def run(spec, query, key, value, axis, zigzag=False):
+    """The `AttentionResult` of a device's queries, over an axis of a mesh: `backend.mesh_axis`.
+
+    `spec` has masks of keys alone, (B, 1, 1, S), a pattern, segments, dropout, a soft cap, a sink.
+    """
+    ring = _Ring(spec, query, key, value, axis, zigzag)
+    arrays = [ops.cast(x, ring.wide) for x in (query, key, value)]
+    output, lse = backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
+    dtype = keras.backend.standardize_dtype(value.dtype)
+    return blockwise.finish(spec, output, lse, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A run of consecutive positions: `size` elements from `first`, the first at `position`."""
+
+    first: int
+    size: int
+    position: object
+
+
+def chunks(device, devices, length, zigzag):
+    """The chunks of a device's part of a sequence."""
+    if not zigzag:
+        return [Chunk(0, length, device * length)]
+    if length % 2:
+        raise ValueError(
+            "In zig-zag order each device has two chunks of a sequence: its length must be even. "
+            f"Received: length {length}"
+        )
+    half = length // 2
+    return [
+        Chunk(0, half, device * half),
+        Chunk(half, half, (2 * devices - 1 - device) * half),
+    ]
+
+
+class _Ring:
+    """The passes. What goes round are `travelling` arrays of keys: masks and segments."""
+
+    def __init__(self, spec, query, key, value, axis, zigzag):
+        self.spec, self.axis, self.zigzag = spec, axis, zigzag
+        self.wide = shapes.accumulation_dtype(query, key, value)
+        self.count = axis.size
+        self.lengths = query.shape[1], key.shape[1]
+        segments = spec.segment_ids
+        self.constants = {
+            "device": axis.index,
+            "seed": backend.dropout_key(spec.seed) if spec.dropout else None,
+            "segments": None if segments is None else segments[0],
+            "travelling": (tuple(spec.masks), None if segments is None else segments[1]),
+        }
+        self.span = spec.pattern.span() if spec.pattern is not None else None
+
+    def passes(self, constants):
+        """`forward` and `backward` for `backend.custom_vjp`."""
+        return (
+            lambda *arrays: self.forward(constants, *arrays),
+            lambda *given: self.backward(constants, *given),
+        )
+
+    def forward(self, constants, query, key, value):
+        """The output (B, T, H, V) and lse (B, H, T)."""
+        batch, length, heads, _ = query.shape
+        nothing = (
+            ops.zeros((batch, length, heads, value.shape[3]), self.wide),
+            ops.full((batch, heads, length), MASKED, dtype=self.wide),
+        )
+
+        def step(n, carry):
+            found, moving = carry
+            for q, k, visible in self._pairs(constants, n):
+                found = self._merged(found, q, k, visible, n, constants, query, *moving)
+            return found, self._moved(moving)
+
+        start = (nothing, (key, value, constants["travelling"]))
+        found, _ = backend.fori_loop(0, self.count, step, start)
+        return found, ()
+
+    def _merged(self, found, q, k, visible, n, constants, query, key, value, travelling):
+        """The result so far, and that of a pair of chunks."""
+        part = self._part(q, k, n, constants, travelling)
+        so_far = _of_queries(found, q)
+
+        def more():
+            arrays = _cut(query, q), _cut(key, k), _cut(value, k)
+            return tuple(merge.merge([so_far, part(*arrays)]))
+
+        return _with_queries(found, q, backend.cond(visible, more, lambda: so_far))
+
+    def backward(self, constants, arrays, outputs, saved, upstream):
+        """The gradients of query, key and value."""
+        query, key, value = arrays
+        zeros = tuple(map(ops.zeros_like, arrays))
+
+        def step(n, carry):
+            of_query, moving, of_columns = carry
+            for q, k, visible in self._pairs(constants, n):
+                of_query, of_columns = self._gradients(
+                    (of_query, of_columns),
+                    q,
+                    k,
+                    visible,
+                    n,
+                    constants,
+                    query,
+                    moving,
+                    outputs,
+                    upstream,
+                )
+            # The gradients of keys and values travel with them, and arrive where they began.
+            return of_query, self._moved(moving), self._moved(of_columns)
+
+        start = zeros[0], (key, value, constants["travelling"]), zeros[1:]
+        of_query, _, (of_key, of_value) = backend.fori_loop(0, self.count, step, start)
+        return of_query, of_key, of_value
+
+    def _gradients(self, so_far, q, k, visible, n, constants, query, moving, outputs, upstream):
+        """The gradients so far, and those of a pair of chunks."""
+        key, value, travelling = moving
+        part = self._part(q, k, n, constants, travelling)
+        arrays = _cut(query, q), _cut(key, k), _cut(value, k)
+        (output, lse), (of_output, of_lse) = _of_queries(outputs, q), _of_queries(upstream, q)
+
+        def more():
+            (part_output, part_lse), pull = backend.vjp(part, arrays)
+            # A query without keys here, and maybe without any: exp of a difference would be 1.
+            share = ops.where(part_lse > HAS_KEYS, ops.exp(part_lse - lse), 0.0)
+            of_share = ops.transpose(ops.sum(of_output * (part_output - output), -1), (0, 2, 1))
+            of_part = of_output * ops.transpose(share, (0, 2, 1))[..., None]
+            return tuple(pull((of_part, share * (of_share + of_lse))))
+
+        nothing = tuple(map(ops.zeros_like, arrays))
+        dq, *of_k = backend.cond(visible, more, lambda: nothing)
+        of_query, of_columns = so_far
+        return (
+            _add(of_query, q, dq),
+            tuple(_add(total, k, new) for total, new in zip(of_columns, of_k, strict=True)),
+        )
+
+    def _part(self, q, k, n, constants, travelling):
+        """Attention of a chunk of queries over one of keys: a function of their arrays."""
+        masks, segments = travelling
+        spec = self.spec.replace(
+            masks=tuple(_cut(mask, k, 3) for mask in masks),
+            segment_ids=None
+            if segments is None
+            else (_cut(constants["segments"], q), _cut(segments, k)),
+            positions=self._positions(q, k),
+            sink=None,
+            return_lse=True,
+        )
+        if spec.dropout:
+            # A pair of chunks that no other pair draws for.
+            chunks = 2 * self.count
+            pair = q.position // q.size * chunks + k.position // k.size
+            spec = spec.replace(seed=self.axis.fold(constants["seed"], pair))
+        return lambda *arrays: blockwise.attend(spec, *arrays, True)
+
+    def _positions(self, q, k):
+        if self.span is None or self.span.by_distance:
+            return Positions.of(q.size, k.size, offset=q.position - k.position)
+        return Positions.of(
+            q.size,
+            k.size,
+            q.position + ops.arange(q.size, dtype="int32"),
+            k.position + ops.arange(k.size, dtype="int32"),
+        )
+
+    # What is where
+
+    def _pairs(self, constants, n):
+        """The chunks of queries and of the keys that are here in step n, and who sees any."""
+        device = constants["device"]
+        source = (device - n) % self.count
+        queries, keys = self.lengths
+        for q in chunks(device, self.count, queries, self.zigzag):
+            for k in chunks(source, self.count, keys, self.zigzag):
+                yield q, k, self._visible(q, k)
+
+    def _visible(self, q, k):
+        """Whether a query of a chunk can see a key of another."""
+        visible = ops.ones((), "bool")
+        if self.span is not None and self.span.left is not None:
+            visible = ops.logical_and(
+                visible, k.position + k.size - 1 >= q.position - self.span.left
+            )
+        if self.span is not None and self.span.right is not None:
+            last = q.position + q.size - 1 + self.span.right
+            visible = ops.logical_and(visible, k.position <= last)
+        return visible
+
+    def _moved(self, arrays):
+        """What the device before had."""
+        return keras.tree.map_structure(self.axis.from_previous, arrays)
+
+
+def _cut(array, chunk, axis=1):
+    if array.shape[axis] == chunk.size:
+        return array
+    return backend.dynamic_slice(array, axis, chunk.first, chunk.size)
+
+
+def _of_queries(pair, chunk):
+    """A chunk of an output (B, T, H, V) and lse (B, H, T)."""
+    return _cut(pair[0], chunk), _cut(pair[1], chunk, 2)
+
+
+def _with_queries(pair, chunk, found):
+    """An output and lse with those of a chunk replaced."""
+    if pair[0].shape[1] == chunk.size:
+        return found
+    return (
+        ops.slice_update(pair[0], (0, chunk.first, 0, 0), found[0]),
+        ops.slice_update(pair[1], (0, 0, chunk.first), found[1]),
+    )
+
+
+def _add(total, chunk, found):
+    if total.shape[1] == chunk.size:
+        return total + found
+    found = _cut(total, chunk) + found
+    return ops.slice_update(total, (0, chunk.first, 0, 0), found)

@@ -1,0 +1,186 @@
+"""Sequences split over devices: `ring_attend` is `attend` of the whole sequence."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from keras_attention import ops, patterns, positions
+from tests.distribution.programs import collectives
+
+DEVICES = 8
+BATCH, LENGTH, HEADS, GROUPS, SIZE = 2, 256, 4, 2, 8
+MESH = Mesh(np.array(jax.devices()), ("sequence",))
+SPLIT = P(None, "sequence")
+CASES = {
+    "plain": {},
+    "causal": {"pattern": "causal"},
+    "window": {"pattern": patterns.SlidingWindow(40, 8)},
+    "prefix": {"pattern": patterns.Causal() | patterns.Prefix(5)},
+    "capped, with a sink": {"logit_soft_cap": 5.0, "sink": np.linspace(-1, 1, HEADS)},
+    "cosine": {"score": "cosine", "pattern": "causal"},
+}
+
+
+def problem(length=LENGTH, batch=BATCH, heads=HEADS, groups=GROUPS, size=SIZE):
+    """Query, key and value, a mask of keys, and segments."""
+    rng = np.random.default_rng(0)
+    arrays = [
+        jnp.asarray(rng.normal(size=(batch, length, n, size)), "float32")
+        for n in (heads, groups, groups)
+    ]
+    mask = jnp.asarray(rng.random((batch, length)) < 0.8)
+    # A row without keys.
+    mask = mask.at[0].set(False)
+    segments = jnp.asarray(np.sort(rng.integers(0, 3, (batch, length)), axis=1))
+    return arrays, mask, segments
+
+
+def around(arrays, mask, segments, zigzag, **options):
+    """Output and lse of the whole sequence, by a ring."""
+
+    def attend(query, key, value, mask, segments):
+        pair = None if segments is None else (segments, segments)
+        return ops.ring_attend(
+            query,
+            key,
+            value,
+            "sequence",
+            mask=mask,
+            segment_ids=pair,
+            zigzag=zigzag,
+            return_lse=True,
+            **options,
+        )
+
+    order = functools.partial(ops.ring_order, devices=DEVICES) if zigzag else lambda x, **_: x
+    given = [None if x is None else order(x) for x in (*arrays, mask, segments)]
+    specs = tuple(None if x is None else SPLIT for x in given)
+    ring = jax.shard_map(
+        attend, mesh=MESH, in_specs=specs, out_specs=(SPLIT, P(None, None, "sequence"))
+    )
+    output, lse = ring(*given)
+    back = {"inverse": True} if zigzag else {}
+    return order(output, **back), order(lse, axis=2, **back)
+
+
+def whole(arrays, mask, segments, **options):
+    """Output and lse by `attend`."""
+    mask = None if mask is None else mask[:, None, None]
+    pair = None if segments is None else (segments, segments)
+    return ops.attend(*arrays, mask, segment_ids=pair, return_lse=True, **options)
+
+
+def gradients(function):
+    """Output, lse and gradients of both."""
+
+    def loss(arrays):
+        output, lse = function(arrays)
+        seen = jnp.where(lse > -1e30, lse, 0.0)
+        return jnp.sum(output**2) + jnp.sum(jnp.sin(seen)), (output, lse)
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def assert_same(found, expected, atol):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=atol, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "masked", "zigzag"),
+    [
+        ("plain", False, False),
+        ("causal", True, True),
+        ("causal", True, False),
+        ("window", False, True),
+        ("prefix", False, False),
+        ("capped, with a sink", True, False),
+        ("cosine", False, False),
+    ],
+)
+def test_it_is_attend(name, masked, zigzag):
+    arrays, mask, segments = problem()
+    if not masked:
+        mask = segments = None
+    options = CASES[name]
+    found = gradients(lambda x: around(x, mask, segments, zigzag, **options))(arrays)
+    expected = gradients(lambda x: whole(x, mask, segments, **options))(arrays)
+    assert_same(found, expected, 2e-5)
+
+
+def test_it_is_attend_at_8192_positions():
+    arrays, *_ = problem(8192, batch=1, heads=2, groups=1)
+    found = gradients(lambda x: around(x, None, None, True, pattern="causal"))(arrays)
+    expected = gradients(lambda x: whole(x, None, None, pattern="causal"))(arrays)
+    assert_same(found, expected, 5e-5)
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_rotary_positions_are_those_of_the_whole_sequence(zigzag):
+    (query, *_), *_ = problem()
+    rotary = positions.Rotary()
+
+    def encoded(x):
+        at = ops.ring_positions("sequence", x.shape[1], zigzag)
+        return rotary.encode(x, x, at, at)[0]
+
+    order = functools.partial(ops.ring_order, devices=DEVICES) if zigzag else lambda x, **_: x
+    found = jax.shard_map(encoded, mesh=MESH, in_specs=SPLIT, out_specs=SPLIT)(order(query))
+    expected, _ = rotary.encode(query, query, jnp.arange(LENGTH), jnp.arange(LENGTH))
+    np.testing.assert_allclose(found, order(expected), atol=1e-5)
+
+
+def test_dropout_drops_each_weight_alone_and_the_gradient_the_same():
+    arrays, *_ = problem(size=LENGTH, heads=2, groups=2)
+    query, key, _ = arrays
+    # Values that are the identity show the weights.
+    value = jnp.broadcast_to(jnp.eye(LENGTH)[None, :, None], (BATCH, LENGTH, 2, LENGTH))
+
+    @jax.jit
+    def weights(query, seed_value):
+        return around((query, key, seed_value), None, None, True, dropout=0.25, seed=3)[0]
+
+    found, pull = jax.vjp(lambda v: weights(query, v), value)
+    kept = np.asarray(found) > 0
+    assert abs(kept.mean() - 0.75) < 0.01
+    # No two blocks of queries or keys are alike.
+    blocks = kept[0, :, 0].reshape(16, 16, 16, 16).swapaxes(1, 2).reshape(256, 256)
+    assert len(np.unique(blocks, axis=0)) == 256
+    # The output is linear in the values, so the gradient shows the weights again.
+    (of_value,) = pull(jnp.ones_like(found))
+    np.testing.assert_allclose(
+        np.asarray(of_value)[0, :, 0, 0], np.asarray(found)[0, :, 0].sum(0), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_only_neighbours_talk_and_memory_grows_with_a_share():
+    def program(length):
+        sharding = NamedSharding(MESH, SPLIT)
+        arrays = [
+            jax.ShapeDtypeStruct((1, length, n, 16), "float32", sharding=sharding)
+            for n in (4, 4, 4)
+        ]
+
+        def loss(arrays):
+            return jnp.sum(around(arrays, None, None, False, pattern="causal")[0] ** 2)
+
+        return jax.grad(loss), arrays
+
+    function, arrays = program(2**13)
+    found = collectives(function, arrays)
+    assert set(found) == {"collective-permute"}, found
+
+    def memory(length):
+        function, arrays = program(length)
+        analysis = jax.jit(function).lower(arrays).compile().memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    share = 2**16 // DEVICES * 4 * 16 * 4  # bytes of one array of a device
+    # At T = 65,536 the scores of a head would be 17 GB, and a device's part of them 2 GB.
+    assert memory(2**16) < 60 * share
+    assert memory(2**16) < 2.2 * memory(2**15)
