@@ -23,6 +23,6 @@ def test_eight_virtual_devices():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/distribution"]
     # Not a worker of the run that this test belongs to.
     environment = {k: v for k, v in environment.items() if not k.startswith("PYTEST_")}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert found.returncode == 0, found.stdout[-10000:] + found.stderr[-2000:]
     assert " passed" in found.stdout

@@ -64,8 +64,11 @@ def step(name, shares):
     return function, (weights, state, place(x, rows), place(mask, rows))
 
 
-@pytest.mark.parametrize("shares", ["batch", "heads"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [(name, "batch") for name in CASES]
+    + [(name, "heads") for name in ("one block", "causal blocks", "bias by distance")],
+)
 def test_a_training_step_gathers_nothing(name, shares):
     function, arrays = step(name, shares)
     found = collectives(function, *arrays)

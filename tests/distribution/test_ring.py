@@ -22,7 +22,6 @@ CASES = {
     "window": {"pattern": patterns.SlidingWindow(40, 8)},
     "prefix": {"pattern": patterns.Causal() | patterns.Prefix(5)},
     "capped, with a sink": {"logit_soft_cap": 5.0, "sink": np.linspace(-1, 1, HEADS)},
-    "cosine": {"score": "cosine", "pattern": "causal"},
 }
 
 
@@ -96,11 +95,9 @@ def assert_same(found, expected, atol):
     [
         ("plain", False, False),
         ("causal", True, True),
-        ("causal", True, False),
-        ("window", False, True),
+        ("window", False, False),
         ("prefix", False, False),
         ("capped, with a sink", True, False),
-        ("cosine", False, False),
     ],
 )
 def test_it_is_attend(name, masked, zigzag):
