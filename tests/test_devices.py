@@ -18,6 +18,7 @@ def test_eight_virtual_devices():
         **os.environ,
         "VIRTUAL_DEVICES": "8",
         "KERAS_BACKEND": backend,
+        "GLOO_SOCKET_IFNAME": "lo",
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/distribution"]
