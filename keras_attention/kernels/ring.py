@@ -34,7 +34,8 @@ def run(spec, query, key, value, axis, zigzag=False):
     `spec` has masks of keys alone, (B, 1, 1, S), a pattern, segments, dropout, a soft cap, a sink.
     """
     ring = _Ring(spec, query, key, value, axis, zigzag)
-    arrays = [ops.cast(x, ring.wide) for x in (query, key, value)]
+    # They travel in their own dtype, and are computed with in `ring.wide`.
+    arrays = (query, key, value)
     output, lse = backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
     dtype = keras.backend.standardize_dtype(value.dtype)
     return blockwise.finish(spec, output, lse, dtype)
@@ -113,7 +114,7 @@ class _Ring:
         so_far = _of_queries(found, q)
 
         def more():
-            arrays = _cut(query, q), _cut(key, k), _cut(value, k)
+            arrays = self._widened(_cut(query, q), _cut(key, k), _cut(value, k))
             return tuple(merge.merge([so_far, part(*arrays)]))
 
         return _with_queries(found, q, backend.cond(visible, more, lambda: so_far))
@@ -121,7 +122,7 @@ class _Ring:
     def backward(self, constants, arrays, outputs, saved, upstream):
         """The gradients of query, key and value."""
         query, key, value = arrays
-        zeros = tuple(map(ops.zeros_like, arrays))
+        zeros = tuple(map(ops.zeros_like, self._widened(*arrays)))
 
         def step(n, carry):
             of_query, moving, of_columns = carry
@@ -143,13 +144,14 @@ class _Ring:
 
         start = zeros[0], (key, value, constants["travelling"]), zeros[1:]
         of_query, _, (of_key, of_value) = backend.fori_loop(0, self.count, step, start)
-        return of_query, of_key, of_value
+        found = zip((of_query, of_key, of_value), arrays, strict=True)
+        return [ops.cast(gradient, array.dtype) for gradient, array in found]
 
     def _gradients(self, so_far, q, k, visible, n, constants, query, moving, outputs, upstream):
         """The gradients so far, and those of a pair of chunks."""
         key, value, travelling = moving
         part = self._part(q, k, n, constants, travelling)
-        arrays = _cut(query, q), _cut(key, k), _cut(value, k)
+        arrays = self._widened(_cut(query, q), _cut(key, k), _cut(value, k))
         (output, lse), (of_output, of_lse) = _of_queries(outputs, q), _of_queries(upstream, q)
 
         def more():
@@ -196,6 +198,9 @@ class _Ring:
             q.position + ops.arange(q.size, dtype="int32"),
             k.position + ops.arange(k.size, dtype="int32"),
         )
+
+    def _widened(self, *arrays):
+        return tuple(ops.cast(array, self.wide) for array in arrays)
 
     # What is where
 

@@ -1,6 +1,7 @@
 """Sequences split over devices: `ring_attend` is `attend` of the whole sequence."""
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -115,6 +116,25 @@ def test_it_is_attend_at_8192_positions():
     found = gradients(lambda x: around(x, None, None, True, pattern="causal"))(arrays)
     expected = gradients(lambda x: whole(x, None, None, pattern="causal"))(arrays)
     assert_same(found, expected, 5e-5)
+
+
+def test_half_precision_travels_as_such_and_is_summed_in_float32():
+    arrays, *_ = problem()
+    narrow = [x.astype("bfloat16") for x in arrays]
+    function = gradients(lambda x: around(x, None, None, False, pattern="causal"))
+    ((_, (output, lse)), found) = function(narrow)
+    exact = gradients(lambda x: whole(x, None, None, pattern="causal"))(
+        [x.astype("float32") for x in narrow]
+    )
+    assert output.dtype == "bfloat16" and lse.dtype == "float32"
+    np.testing.assert_allclose(output.astype("float32"), exact[0][1][0], atol=0.02)
+    for one, other in zip(found, exact[1], strict=True):
+        assert one.dtype == "bfloat16"
+        np.testing.assert_allclose(one.astype("float32"), other, rtol=0.02, atol=0.05)
+    # XLA on CPUs widens what travels, so this is the program before it. Gradients are wide.
+    text = function.lower(narrow).as_text()
+    sent = re.findall(r"collective_permute.*-> tensor<(?:\d+x)*(\w+)>", text)
+    assert sorted(sent) == ["bf16"] * 4 + ["f32"] * 2
 
 
 @pytest.mark.parametrize("zigzag", [False, True])
