@@ -45,7 +45,8 @@ def layout_map(
     the devices, for one.
 
     Weights are found by their paths, so the layout holds for every model of the same names: one
-    loaded from a file, or cloned. Optimizers split their states like the weights.
+    loaded from a file, or cloned. Paths in a `keras.Sequential` begin with its name. Optimizers
+    split their states like the weights.
 
     Args:
         mesh: the `keras.distribution.DeviceMesh`.
@@ -63,7 +64,8 @@ def layout_map(
 
     >>> import keras
     >>> from keras_attention import TransformerBlock, distribution
-    >>> model = keras.Sequential([keras.Input((None, 16)), TransformerBlock(32, 4, name="block")])
+    >>> x = keras.Input((None, 16))
+    >>> model = keras.Model(x, TransformerBlock(32, 4, name="block")(x))
     >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
     >>> layouts = distribution.layout_map(mesh, model)
     >>> layouts["block/attention/attention_output/kernel"].axes

@@ -32,18 +32,19 @@ class ShapeChecker(doctest.OutputChecker):
         return super().check_output(want, got, optionflags)
 
 
+def module_names():
+    """The package's modules, without those of backends whose library may not be installed."""
+    others = {"tensorflow", "jax", "torch"} - {keras.config.backend()}
+    others = tuple(f"keras_attention.backend.{name}" for name in others)
+    modules = pkgutil.walk_packages(keras_attention.__path__, "keras_attention.")
+    names = [module.name for module in modules if not module.name.startswith(others)]
+    return ["keras_attention", *names]
+
+
 def docstring_failures():
     """Runs the docstrings of all modules; returns (failed, attempted)."""
     failed = attempted = 0
-    # The library of a backend that does not run may not be installed.
-    others = {"tensorflow", "jax", "torch"} - {keras.config.backend()}
-    others = tuple(f"keras_attention.backend.{name}" for name in others)
-    names = [
-        module.name
-        for module in pkgutil.walk_packages(keras_attention.__path__, "keras_attention.")
-        if not module.name.startswith(others)
-    ]
-    for name in ["keras_attention", *names]:
+    for name in module_names():
         module = importlib.import_module(name)
         runner = doctest.DocTestRunner(ShapeChecker(), optionflags=doctest.ELLIPSIS)
         for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):

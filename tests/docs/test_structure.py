@@ -1,15 +1,18 @@
 """The shape of the code: what imports what, where backends are told apart, what is documented."""
 
 import ast
+import importlib.util
 import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
 import keras_attention
+from tests import doctests
 
 PACKAGE = Path(keras_attention.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -126,6 +129,16 @@ def test_a_branch_on_the_backend_is_seen(tmp_path):
         path = tmp_path / "module.py"
         path.write_text(f"import keras\n{line}\n")
         assert backend_branches(path), line
+
+
+def test_doctests_need_no_other_backend():
+    others = VENDORS - {keras.config.backend()}
+    names = doctests.module_names()
+    assert len(names) > 50
+    for name in names:
+        file = importlib.util.find_spec(name).origin
+        roots = {imported.split(".")[0] for imported in imported_modules(Path(file))}
+        assert not roots & others, f"{name} imports {roots & others}, which may not be installed"
 
 
 @every_file
