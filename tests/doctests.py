@@ -55,17 +55,23 @@ def docstring_failures():
     return failed, attempted
 
 
+def programs(page):
+    """Yields the line and the compiled code of each Python block of a page."""
+    text = page.read_text(encoding="utf-8")
+    for block in BLOCK.finditer(text):
+        lines = text[: block.start(1)].count("\n")
+        yield lines + 1, compile("\n" * lines + block.group(1), str(page), "exec")
+
+
 def page_failures():
     """Runs the Python blocks of every page; returns (failed, attempted)."""
     failed = attempted = 0
-    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-    for page in pages:
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
         names = {"__name__": "__main__"}
-        for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
-            line = page.read_text(encoding="utf-8")[: block.start()].count("\n") + 2
+        for line, program in programs(page):
             attempted += 1
             try:
-                exec(compile("\n" * (line - 1) + block.group(1), str(page), "exec"), names)
+                exec(program, names)
             except Exception as error:
                 failed += 1
                 print(f"{page.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")
