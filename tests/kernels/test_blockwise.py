@@ -2,32 +2,25 @@
 
 import gc
 import itertools
-import pathlib
 import weakref
 
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import keras_attention
-from keras_attention import ops, patterns, positions
+from keras_attention import ops, patterns
 from keras_attention.kernels import plans
 from keras_attention.spec import PositionBias
 from tests.gradients import gradients
+from tests.kernels.blockwise_problems import BLOCKS, CASES, RIGHT, problem
 from tests.problems import (
     BACKEND,
     FEW,
-    PATTERNS,
     B,
     G,
     H,
-    K,
     S,
     T,
-    Thirds,
-    V,
     answers,
     at_once,
     attend,
@@ -37,7 +30,6 @@ from tests.problems import (
     check_dropout,
     compare,
     inputs,
-    integers,
     largest_in_training,
     on_tensorflow,
     random,
@@ -46,163 +38,6 @@ from tests.problems import (
     slow,
     some,
 )
-
-# JAX compiles each case anew.
-EXAMPLES = {"tensorflow": 3, "jax": 2, "torch": 10}[BACKEND]
-
-# One block; several of batch, heads and queries; several of queries and keys, which fill neither.
-BLOCKS = {
-    "one": lambda: at_once(2**20),
-    "4096": lambda: at_once(4096),
-    "700": lambda: at_once(700),
-    "keys": lambda: blocks_of(16, 16),
-}
-# JAX's arrays have one size, and queries see various numbers of keys.
-if keras.backend.backend() != "jax":
-    BLOCKS |= {
-        "one of rows": lambda: rows_of(700, kept=2**20),
-        "rows": lambda: rows_of(700),
-        "rows of heads": lambda: rows_of(4096),
-    }
-
-
-def with_empty_rows():
-    mask = some(B, H, T, S, rate=0.1)
-    mask[0, 0, 3] = False
-    mask[0, :, 5] = False
-    mask[1] = False
-    return mask
-
-
-RIGHT = (np.arange(S) < np.array([[S], [20]]))[:, None, None]
-LEFT = RIGHT[..., ::-1].copy()
-WINDOW = patterns.SlidingWindow(3, 5)
-
-# Name: arrays beside query, key and value; all other arguments; sizes that are not the usual.
-CASES = {
-    "plain": lambda: ({}, {}, {"groups": H}),
-    "grouped": lambda: ({}, {"scale": 0.3}, {}),
-    "one group": lambda: ({}, {"pattern": patterns.Causal()}, {"groups": 1}),
-    "padded right": lambda: ({}, {"mask": RIGHT}, {}),
-    "padded left": lambda: ({}, {"mask": LEFT, "pattern": patterns.Causal()}, {"groups": 1}),
-    "mask of queries": lambda: ({}, {"mask": some(B, 1, T, 1)}, {}),
-    "mask of heads": lambda: ({}, {"mask": [some(1, H, 1, S), some(1, H, 1, 1, rate=0.7)]}, {}),
-    "all masks": lambda: (
-        {"bias": random(B, H, T, S)},
-        {"mask": [RIGHT, with_empty_rows(), some(T, S)]},
-        {"groups": H},
-    ),
-    "nothing allowed": lambda: ({"sink": random(H)}, {"mask": np.zeros((1, 1, 1, 1), bool)}, {}),
-    "sink": lambda: ({"sink": random(H)}, {"mask": with_empty_rows()}, {}),
-    "sink of all keys": lambda: ({"sink": random(H) + 2}, {}, {}),
-    "biases": lambda: (
-        {"bias": random(H, 1, S), "more_bias": random(B, 1, T, 1)},
-        {"logit_soft_cap": 2.0, "pattern": WINDOW, "offset": 4},
-        {},
-    ),
-    "bias of one number": lambda: ({"bias": random(1, 1, 1, 1), "sink": random(H)}, {}, {}),
-    "causal": lambda: ({}, {"pattern": patterns.Causal(), "offset": 14}, {}),
-    "far offset": lambda: ({}, {"pattern": WINDOW, "offset": 43}, {}),
-    "negative offset": lambda: ({}, {"pattern": patterns.Causal(), "offset": -9}, {}),
-    "offset array": lambda: (
-        {},
-        {"pattern": WINDOW, "offset": keras.ops.convert_to_tensor(np.int32(6))},
-        {},
-    ),
-    "offset of rows": lambda: (
-        {},
-        {"pattern": patterns.Causal() & WINDOW, "offset": integers(-3, 20, B)},
-        {},
-    ),
-    "wide window": lambda: ({}, {"pattern": patterns.SlidingWindow(99, 99)}, {}),
-    "future": lambda: ({}, {"pattern": ~patterns.Causal(), "offset": 20}, {}),
-    "dilated": lambda: ({}, {"pattern": patterns.Dilated(3)}, {}),
-    "strided": lambda: ({}, {"pattern": patterns.Strided(5) & patterns.Causal()}, {}),
-    "prefix": lambda: ({}, {"pattern": patterns.Causal() | patterns.Prefix(7)}, {}),
-    "block": lambda: ({}, {"pattern": patterns.Block(9), "offset": 5}, {}),
-    "not": lambda: ({}, {"pattern": ~WINDOW & ~patterns.Dilated(2)}, {}),
-    "own pattern": lambda: ({}, {"pattern": Thirds() & patterns.Causal()}, {}),
-    "of a user": lambda: ({}, {"pattern": Thirds(), "mask": RIGHT}, {}),
-    "segments": lambda: (
-        {},
-        {"segment_ids": (integers(0, 3, B, T), integers(0, 3, B, S)), "pattern": patterns.Causal()},
-        {},
-    ),
-    "positions": lambda: (
-        {},
-        {
-            "pattern": patterns.Causal(),
-            "query_positions": integers(0, 50, B, T),
-            "key_positions": integers(0, 50, S),
-        },
-        {},
-    ),
-    "alibi": lambda: (
-        {},
-        {"between": positions.ALiBi().bias_between(H), "pattern": patterns.Causal(), "offset": 14},
-        {"groups": H},
-    ),
-    "alibi anywhere": lambda: (
-        {},
-        {
-            "between": positions.ALiBi().bias_between(H),
-            "query_positions": integers(0, 50, T),
-            "key_positions": integers(0, 50, B, S),
-        },
-        {},
-    ),
-    "relative bias": lambda: (
-        {"table": random(8, H)},
-        {"between": relative_bias(), "mask": RIGHT, "offset": 5},
-        {},
-    ),
-    "relative bias of rows": lambda: (
-        {"table": random(8, H), "bias": random(1, 1, T, S)},
-        {"between": relative_bias(), "offset": integers(0, 20, B), "logit_soft_cap": 3.0},
-        {},
-    ),
-    "shaw": lambda: (
-        {"relative_keys": random(1, 7, K), "relative_values": random(1, 7, V)},
-        {"pattern": patterns.Causal(), "offset": 10},
-        {"groups": H},
-    ),
-    "shaw of heads": lambda: (
-        {"relative_keys": random(H, 7, K), "relative_values": random(H, 7, V)},
-        {"mask": with_empty_rows()},
-        {},
-    ),
-    "shaw of keys": lambda: (
-        {"relative_keys": random(H, 5, K), "bias": random(B, 1, 1, S)},
-        {"logit_soft_cap": 4.0, "offset": -4},
-        {},
-    ),
-    "shaw of values": lambda: ({"relative_values": random(1, 9, V)}, {"mask": LEFT}, {}),
-    "shaw anywhere": lambda: (
-        {"relative_keys": random(H, 7, K), "relative_values": random(1, 7, V)},
-        {"query_positions": integers(0, 50, B, T)},
-        {},
-    ),
-    "more queries than keys": lambda: (
-        {},
-        {"pattern": patterns.Causal()},
-        {"queries": 47, "keys": 11},
-    ),
-    "many keys": lambda: ({}, {"mask": some(B, 1, 1, 300)}, {"queries": 5, "keys": 300}),
-    "one query": lambda: (
-        {},
-        {"pattern": WINDOW, "offset": 30},
-        {"queries": 1},
-    ),
-    "one key": lambda: ({}, {"mask": some(B, H, T, 1)}, {"keys": 1}),
-    "one of each": lambda: ({"sink": random(H)}, {}, {"queries": 1, "keys": 1, "size": 1}),
-    "one feature": lambda: ({}, {"pattern": patterns.Causal()}, {"size": 1, "features": 1}),
-}
-
-
-def problem(name):
-    arrays, rest, sizes = CASES[name]()
-    return {**inputs(**sizes), **arrays}, rest
-
 
 # Those that differ most from one another, and from the problems of test_blocks.py.
 QUICK = (
@@ -377,174 +212,6 @@ def test_queries_without_keys_are_known_and_have_zeros(name):
     assert np.isfinite(gradient).all()
 
 
-# By chance
-
-
-SIDES = st.integers(0, 1)
-
-
-@st.composite
-def problems(draw, longest):
-    """Arrays and other arguments of `answers`, with all things beside one another."""
-    batch, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
-    heads = groups * draw(st.integers(1, 2))
-    queries, keys = draw(st.integers(1, longest)), draw(st.integers(1, longest))
-    arrays = inputs(batch, queries, keys, heads, groups, draw(st.sampled_from([1, 4])), 3)
-
-    def pairs():
-        whole = zip((batch, heads, queries, keys), (draw(SIDES) for _ in range(4)), strict=True)
-        return [size if there else 1 for size, there in whole]
-
-    rest = {"logit_soft_cap": draw(st.sampled_from([None, 2.0]))}
-    rest["mask"] = [
-        some(*pairs(), rate=draw(st.sampled_from([0.0, 0.3, 0.8])), seed=n)
-        for n in range(draw(st.integers(0, 2)))
-    ]
-    rest["pattern"] = draw(st.one_of(st.none(), PATTERNS))
-    where = draw(st.sampled_from(["from 0", "from 0", "offset", "rows", "query", "both"]))
-    if where == "offset":
-        rest["offset"] = draw(st.integers(-20, 50))
-    elif where == "rows":
-        rest["offset"] = integers(-20, 50, batch)
-    elif where in ("query", "both"):
-        rest["query_positions"] = integers(0, 40, batch, queries)
-        if where == "both":
-            rest["key_positions"] = integers(0, 40, keys)
-    if draw(st.booleans()):
-        arrays["bias"] = random(*pairs(), seed=5)
-    if draw(st.booleans()):
-        arrays["sink"] = random(heads, seed=6)
-    size = 2 * draw(st.integers(0, 4)) + 1
-    if draw(st.booleans()):
-        shape = draw(st.sampled_from([1, heads])), size, arrays["query"].shape[3]
-        arrays["relative_keys"] = random(*shape, seed=7)
-    if draw(st.booleans()):
-        arrays["relative_values"] = random(draw(st.sampled_from([1, heads])), size, 3, seed=8)
-    if draw(st.booleans()):
-        rest["between"] = positions.ALiBi().bias_between(heads)
-    return arrays, rest
-
-
-CUTS = st.integers(7, 20), st.integers(7, 20), st.sampled_from([100, 10**4, 10**6])
-
-
-def check(case, rows, columns, elements):
-    arrays, rest = case
-    with blocks_of(rows, columns, elements):
-        compare("blockwise", arrays, rest)
-
-
-@settings(deadline=None, max_examples=EXAMPLES, derandomize=True)
-@given(problems(20), *CUTS)
-def test_all_things_beside_one_another_are_those_of_the_reference(case, rows, columns, elements):
-    check(case, rows, columns, elements)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=10 * EXAMPLES)
-@given(problems(40), *CUTS)
-def test_many_more_things_beside_one_another(case, rows, columns, elements):
-    check(case, rows, columns, elements)
-
-
-@pytest.mark.parametrize("groups", [H, G])
-@pytest.mark.parametrize("queries, keys", [(0, 5), (5, 0), (0, 0)])
-def test_lengths_of_zero(queries, keys, groups):
-    arrays = inputs(queries=queries, keys=keys, groups=groups)
-    for rest in ({}, {"pattern": WINDOW}, {"mask": np.ones((B, 1, 1, keys), bool)}):
-        found = answers("auto", arrays, rest)
-        assert found["output"].shape == (B, queries, H, V)
-        for name, array in found.items():
-            assert array.shape == arrays.get(name, array).shape
-            np.testing.assert_array_equal(array, 0.0)
-    reached = attended("auto", arrays, {"pattern": WINDOW}).has_keys
-    assert not keras.ops.convert_to_numpy(reached).any()
-
-
-# Lengths that are not known
-
-
-@pytest.mark.slow
-@on_tensorflow
-@pytest.mark.parametrize("blocks", ["4096", "700", "keys"])
-@pytest.mark.parametrize("name", ["all masks", "causal", "shaw", "biases", "relative bias"])
-def test_unknown_lengths(name, blocks):
-    import tensorflow as tf
-
-    arrays, rest = problem(name)
-    masks = [np.array(mask) for mask in rest.pop("mask", [])] if name == "all masks" else []
-
-    def spec(array, axes, dtype):
-        shape = list(array.shape)
-        for axis in axes:
-            if shape[axis] != 1:
-                shape[axis] = None
-        return tf.TensorSpec(shape, dtype)
-
-    # Axes of the batch and of lengths.
-    unknown = {"query": (0, 1), "key": (0, 1), "value": (0, 1), "bias": (0, -1, -2)}
-    signature = [
-        [spec(array, unknown.get(n, ()), "float32") for n, array in arrays.items()],
-        [spec(mask, range(len(mask.shape)), "bool") for mask in masks],
-    ]
-
-    @tf.function(autograph=False, input_signature=signature)
-    def step(tensors, masks):
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            named = dict(zip(arrays, tensors, strict=True))
-            given = {**rest, "mask": masks} if masks else rest
-            output = attended("blockwise", named, given).output
-            total = tf.reduce_sum(output**2)
-        return output, tape.gradient(total, tensors, unconnected_gradients="zero")
-
-    def check(arrays):
-        output, found = step([tf.constant(x) for x in arrays.values()], masks)
-        if 0 in arrays["query"].shape or 0 in arrays["key"].shape:
-            assert output.shape == (*arrays["query"].shape[:3], V)
-            for array in (output, *found):
-                np.testing.assert_array_equal(array, 0.0)
-            return
-        given = {**rest, "mask": masks} if masks else rest
-
-        def reference(*tensors):
-            return attended("reference", dict(zip(arrays, tensors, strict=True)), given).output
-
-        tensors = [tf.constant(array) for array in arrays.values()]
-        np.testing.assert_allclose(output, reference(*tensors), rtol=0, atol=2e-5)
-        expected = gradients(lambda *x: reference(*x) ** 2, tensors)
-        for n, array, wanted in zip(arrays, found, expected, strict=True):
-            error = 1e-5 * max(10.0, np.abs(wanted).max(initial=0.0))
-            np.testing.assert_allclose(array, wanted, rtol=0, atol=error, err_msg=n)
-
-    with BLOCKS[blocks]():
-        check(arrays)
-        # The same function, of other lengths and another batch.
-        if name in ("causal", "shaw"):
-            groups = arrays["key"].shape[2]
-            for sizes in ((1, 70, 20), (3, 1, 5), (2, 6, 1), (2, 0, 4), (2, 4, 0), (0, 5, 6)):
-                check({**arrays, **inputs(*sizes, groups=groups)})
-
-
-@on_tensorflow
-def test_a_batch_of_no_rows_among_unknown_sizes():
-    import tensorflow as tf
-
-    layer = keras_attention.SelfAttention(2, 4, pattern=patterns.SlidingWindow(3, 0))
-    layer.build((None, None, 8))
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None, None, 8))])
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output = layer(x)
-        return output, tape.gradient(output, x)
-
-    for length in (6, 1):
-        output, gradient = step(tf.zeros((0, length, 8)))
-        assert output.shape == gradient.shape == (0, length, 8)
-
-
 @on_tensorflow
 @pytest.mark.parametrize("blocks", ["one", "700", "keys"])
 def test_what_a_tape_of_eager_code_keeps(blocks, monkeypatch):
@@ -586,66 +253,6 @@ def test_what_a_tape_of_eager_code_keeps(blocks, monkeypatch):
         assert all(gradient is not None for gradient in tape.gradient(found, tensors))
         for one, other in zip(second("blockwise"), second("reference"), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
-
-
-# Huge numbers
-
-
-HUGE = {"float32": 1e30, "float16": 6e4, "bfloat16": 1e30}
-
-
-@pytest.mark.parametrize(
-    "name, dtype",
-    [
-        ("shaw", "float32"),
-        ("all masks", "float16"),
-        slow("shaw", "float16"),
-        slow("shaw", "bfloat16"),
-        slow("all masks", "float32"),
-        slow("all masks", "bfloat16"),
-        *(slow(name, dtype) for name in ("plain", "causal") for dtype in HUGE),
-    ],
-)
-def test_huge_inputs_give_finite_outputs_and_gradients_that_are_numbers(name, dtype):
-    arrays, rest = problem(name)
-    # Values are not: gradients are products of values and keys, which would be infinite in float32
-    # by the definition too, and sums of such are no numbers.
-    huge = {
-        n: array if "value" in n else np.sign(array) * HUGE[dtype] for n, array in arrays.items()
-    }
-    with BLOCKS["keys"]():
-        found = answers("blockwise", huge, rest, dtype)
-    assert np.isfinite(found["output"]).all()
-    assert np.abs(found["output"]).max() > 0.1
-    for n, array in found.items():
-        assert not np.isnan(array).any(), n
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", slow("bfloat16")])
-def test_huge_values_give_finite_outputs_and_gradients(dtype):
-    arrays, rest = problem("causal")
-    arrays["value"] = np.sign(arrays["value"]) * HUGE[dtype]
-    with BLOCKS["keys"]():
-        found = answers("blockwise", arrays, rest, dtype)
-    # The gradients of query and key are as large as float16 has no number for.
-    for n in ("output", "value") if dtype == "float16" else found:
-        assert np.isfinite(found[n]).all()
-    assert np.abs(found["output"]).max() > 0.1 * HUGE[dtype]
-    assert not any(np.isnan(array).any() for array in found.values())
-
-
-def test_what_masked_keys_hold_changes_nothing():
-    arrays, kept = inputs(), some(B, S, seed=9)
-    rest = {"mask": kept[:, None, None]}
-    with BLOCKS["keys"]():
-        expected = answers("blockwise", arrays, rest)
-        for name in ("key", "value"):
-            arrays[name] = np.where(kept[..., None, None], arrays[name], np.float32(1e30))
-        found = answers("blockwise", arrays, rest)
-    for name, array in found.items():
-        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
-    for name in ("key", "value"):
-        np.testing.assert_array_equal(found[name][~kept], 0.0)
 
 
 # Dropout
@@ -743,67 +350,3 @@ def test_the_function_and_its_kernels_agree():
             for kernel in ("auto", "reference")
         )
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other lengths are known")
-def test_sizes_whose_product_is_beyond_32_bits():
-    import tensorflow as tf
-
-    sizes = [tf.TensorSpec((), "int32")] * 3
-
-    @tf.function(input_signature=sizes)
-    def sequences(batch, queries, keys):
-        return plans.of_blocks(batch, 4, 4, queries, keys, 2**21).batch
-
-    # 32 · 4 · 4200² is more than 2³¹.
-    assert int(sequences(32, 4200, 4200)) == 1
-    assert int(sequences(2, 70000, 70000)) == 1
-    assert int(sequences(32, 100, 100)) == 32
-    assert int(sequences(32, 0, 0)) == 32
-
-
-@on_tensorflow
-def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
-    import tensorflow as tf
-
-    from keras_attention.backend import backend
-
-    def in_a_program(**options):
-        seen = []
-
-        def function():
-            seen.append(backend.has_fast_softmax())
-            return tf.ones(1)
-
-        tf.function(function, autograph=False, **options)()
-        return seen
-
-    monkeypatch.setattr(backend, "on_accelerator", lambda _: False)
-    monkeypatch.setattr(backend, "_uses_onednn", lambda: True)
-    assert backend.has_fast_softmax()
-    assert in_a_program() == [True]
-    assert in_a_program(jit_compile=True) == [False]
-    monkeypatch.setattr(backend, "_uses_onednn", lambda: False)
-    assert not backend.has_fast_softmax()
-
-
-@on_tensorflow
-@pytest.mark.parametrize(
-    "flags, fast",
-    [
-        ("flags : fma avx512_bf16 avx512_vnni", True),
-        ("flags : amx_bf16", True),
-        ("flags : avx512_vnni", False),
-        (OSError("no such file"), False),
-    ],
-)
-def test_products_in_bfloat16_are_for_processors_that_have_them(monkeypatch, flags, fast):
-    from keras_attention.backend import backend
-
-    def read_text(path):
-        if isinstance(flags, OSError):
-            raise flags
-        return flags
-
-    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
-    assert backend.has_fast_bfloat16.__wrapped__() is fast

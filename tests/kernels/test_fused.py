@@ -1,0 +1,294 @@
+"""The backend's fused kernel against the reference, and where it is chosen."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention
+from keras_attention import patterns
+from keras_attention.backend import backend
+from tests import problems
+from tests.gradients import gradients
+from tests.kernels.small_blocks import (
+    EMPTY,
+    SEGMENTS,
+    SHAW,
+    B,
+    H,
+    K,
+    S,
+    T,
+    check,
+    distance,
+    random,
+    some,
+    tensor,
+)
+from tests.problems import explain
+
+FUSED = {
+    "all keys": (4, {}),
+    "causal": (2, {"pattern": patterns.Causal()}),
+    "causal, from 5 on": (2, {"pattern": patterns.Causal(), "offset": 5}),
+    "padding": (1, {"mask": some(B, 1, 1, S)}),
+    "padded queries": (4, {"mask": [some(B, 1, T, 1), some(B, 1, 1, S)]}),
+    "causal, padded queries": (4, {"mask": some(B, 1, T, 1), "pattern": patterns.Causal()}),
+    "causal, padded keys": (4, {"mask": some(B, 1, 1, S), "pattern": patterns.Causal()}),
+    "causal by other positions": (
+        4,
+        {"pattern": patterns.Causal(), "key_positions": np.arange(S, dtype="int32")[::-1].copy()},
+    ),
+    "rows without keys": (4, {"mask": [EMPTY, some(1, 1, T, 1)]}),
+    "segments": (2, {"segment_ids": SEGMENTS, "pattern": ~patterns.Causal()}),
+}
+
+
+by_masks = pytest.mark.skipif(backend.FUSED_READS != "masks", reason="not of this backend")
+by_lengths = pytest.mark.skipif(backend.FUSED_READS != "lengths", reason="not of this backend")
+
+
+@by_masks
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_is_the_reference(name):
+    groups, given = FUSED[name]
+    given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
+    check("fused", groups, {}, given, size=K)
+
+
+@by_masks
+@pytest.mark.parametrize("lengths", [(S, T), (1, 1), (1, S), (T, 1)])
+def test_fused_of_other_lengths(lengths):
+    for offset in (0, 3):
+        check("fused", 2, {}, {"pattern": patterns.Causal(), "offset": offset}, lengths, size=K)
+
+
+@by_masks
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_fused_in_other_dtypes_and_with_huge_numbers(dtype):
+    check_huge_numbers("fused", dtype, EMPTY)
+
+
+def check_huge_numbers(kernel, dtype, mask):
+    query, key, value = (random(B, n, H, K, seed=n) for n in (T, S, S))
+    query[0, 1], key[0, 2], value[1, 3] = 6e4, -6e4, 6e4
+    if dtype != "float16":
+        query[1, 4], key[1, 5] = 1e30, 3e38
+    arrays = [keras.ops.cast(tensor(array), dtype) for array in (query, key, value)]
+    # NumPy lacks bfloat16.
+    readable = "float32" if dtype == "bfloat16" else dtype
+    found, expected = (
+        keras.ops.convert_to_numpy(keras.ops.cast(attended.output, readable)).astype("float64")
+        for attended in (
+            problems.attend(*arrays, mask=tensor(mask), kernel=name)
+            for name in (kernel, "reference")
+        )
+    )
+    rounding = {"float64": 1e-7, "float32": 1e-6, "bfloat16": 2**-7, "float16": 2**-10}[dtype]
+    np.testing.assert_allclose(found, expected, rtol=2 * rounding, atol=rounding)
+
+
+@by_masks
+def test_fused_with_infinite_keys_that_are_masked():
+    query, key, value = (random(B, n, H, K, seed=n).astype("float16") for n in (T, S, S))
+    key[0, S - 1] = np.inf
+    mask = {"mask": tensor(np.arange(S)[None, None, None] < S - 1)}
+    weights = tensor(random(B, T, H, K).astype("float16"))
+
+    def answers(kernel):
+        def attend(*arrays):
+            return problems.attend(*arrays, kernel=kernel, **mask).output
+
+        output = keras.ops.convert_to_numpy(attend(*map(tensor, (query, key, value))))
+        return output, gradients(lambda *x: attend(*x) * weights, [query, key, value])[0]
+
+    for found, expected in zip(answers("fused"), answers("reference"), strict=True):
+        # Gradients are sums of numbers rounded to float16.
+        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.fixture
+def on_processor_cores(monkeypatch):
+    """JAX's own attention of whole scores in place of cuDNN's, which needs a GPU."""
+    monkeypatch.setattr(backend, "FUSED", {"platform": "cpu", "implementation": "xla"})
+    monkeypatch.setattr(backend, "fused_unsupported_reason", lambda *_: None)
+    taken = []
+    attend = backend.fused_attention
+    monkeypatch.setattr(backend, "fused_attention", lambda *x: taken.append(x) or attend(*x))
+    return taken
+
+
+def lengths(*numbers, of=S):
+    return np.arange(of) < np.array(numbers)[:, None, None, None]
+
+
+# Lengths, and what else is given.
+BY_LENGTHS = {
+    "all keys": ((T, S), {}),
+    "causal": ((S, S), {"pattern": patterns.Causal()}),
+    "padded at the end": ((T, S), {"mask": lengths(9, S)}),
+    "padded alike": ((T, S), {"mask": lengths(9)}),
+    "padded whole": ((T, S), {"mask": lengths(0, 3)}),
+    "padded at the start": ((T, S), {"mask": ~lengths(9, 3)}),
+    "with gaps": ((T, S), {"mask": some(B, 1, 1, S)}),
+    "causal, padded at the end": ((S, S), {"mask": lengths(9, 0), "pattern": patterns.Causal()}),
+    "causal, padded at the start": ((S, S), {"mask": ~lengths(9, 0), "pattern": patterns.Causal()}),
+    "padded queries": ((T, S), {"mask": [lengths(9, S), some(B, 1, T, 1), lengths(12)]}),
+}
+
+
+@by_lengths
+@pytest.mark.parametrize("name", BY_LENGTHS)
+def test_fused_by_lengths_is_the_reference(name, on_processor_cores):
+    sizes, given = BY_LENGTHS[name]
+    check("fused", 2, {}, given, sizes, size=K)
+    assert on_processor_cores
+
+
+@by_lengths
+def test_lengths_are_read_where_padding_comes_last(on_processor_cores):
+    """Outside of compiled programs one kernel runs, and it is seen which."""
+    arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
+    for mask, fused in ((lengths(9, S), True), (~lengths(9, 3), False), (some(B, 1, 1, S), False)):
+        on_processor_cores.clear()
+        problems.attend(*map(tensor, arrays), mask=tensor(mask), kernel="fused")
+        assert bool(on_processor_cores) == fused
+    on_processor_cores.clear()
+    problems.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
+    assert np.array_equal(on_processor_cores[0][3], [1, 4])
+    # An array that lies elsewhere than where the kernel is.
+    on_processor_cores.clear()
+    backend.FUSED["platform"] = "cuda"
+    problems.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
+    assert not on_processor_cores
+
+
+@by_lengths
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_fused_by_lengths_in_other_dtypes_and_with_huge_numbers(dtype, on_processor_cores):
+    check_huge_numbers("fused", dtype, lengths(8, 0))
+
+
+@by_lengths
+def test_fused_by_lengths_is_chosen_where_it_can_be(monkeypatch, on_processor_cores):
+    def chosen(*sizes, **given):
+        arrays = random(B, sizes[0], H, K), random(B, sizes[1], 2, K), random(B, sizes[1], 2, K)
+        return explain(*arrays, **given)
+
+    causal = patterns.Causal()
+    assert chosen(T, S)[0] == chosen(S, S, pattern=causal)[0] == "fused"
+    assert chosen(T, S, mask=lengths(9, S))[0] == "fused"
+    assert chosen(1, S)[0] == "single_query"
+    for given, why in (
+        ({"pattern": causal, "offset": 3}, "no pattern but the causal one"),
+        ({"pattern": ~causal}, "no pattern but the causal one"),
+        ({"segment_ids": (SEGMENTS[1], SEGMENTS[1])}, "no segments"),
+        ({"mask": some(B, 1, S, S)}, "masks of keys only"),
+        ({"mask": some(B, H, 1, S)}, "masks of keys only"),
+        ({"dropout": 0.1}, "drops weights"),
+    ):
+        assert chosen(S, S, **given)[0] == "blockwise"
+        with pytest.raises(ValueError, match=f"'fused' cannot do this: .*{why}"):
+            chosen(S, S, kernel="fused", **given)
+    with pytest.raises(ValueError, match="equal lengths"):
+        chosen(T, S, kernel="fused", pattern=causal)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="'fused' cannot do this: cuDNN's kernel needs a GPU"):
+        chosen(T, S, kernel="fused")
+
+
+@by_lengths
+def test_models_train_through_lengths(monkeypatch, on_processor_cores):
+    tokens = np.random.default_rng(0).integers(1, 9, (4, 12))
+    tokens[0, 9:], tokens[1, :4], tokens[2] = 0, 0, 0
+
+    def trained():
+        keras.utils.set_random_seed(0)
+        block = {"intermediate_dim": 16, "num_heads": 2, "causal": True}
+        inputs = keras.Input((None,), dtype="int32")
+        x = keras.layers.Embedding(9, 8, mask_zero=True)(inputs)
+        model = keras.Model(inputs, keras_attention.TransformerBlock(**block)(x))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(tokens, np.ones((4, 12, 8)), batch_size=2, epochs=2, shuffle=False, verbose=0)
+        return [*model.get_weights(), model.predict(tokens, verbose=0)]
+
+    found = trained()
+    assert on_processor_cores
+    monkeypatch.setattr(backend, "FUSED_READS", None)
+    for one, other in zip(found, trained(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@by_lengths
+def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(monkeypatch):
+    """Programs are made for a GPU that is not here, and what JAX asks of it is answered."""
+    import jax
+
+    asked = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(asked, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(asked, "check_compute_capability", lambda _: True)
+    monkeypatch.setattr(asked, "is_cuda_compute_capability_equal", lambda _: False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+    def arrays(dtype, size=16, length=32):
+        return [jax.numpy.ones((B, length, heads, size), dtype) for heads in (H, 2, 2)]
+
+    for given, why in (
+        (("float32",), "float32"),
+        (("bfloat16", 12), "multiple of 8"),
+        (("float16", 16, 31), "length"),
+    ):
+        name, reason = explain(*arrays(*given))
+        assert name == "blockwise"
+        assert re.search(f"not 'fused': JAX refuses: .*{why}", reason), reason
+
+    calls = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
+    unchecked = [jax.export.DisabledSafetyCheck.custom_call(name) for name in calls]
+    for given in (
+        {},
+        {"mask": lengths(9, 32, of=32)},
+        {"pattern": patterns.Causal()},
+        {"mask": lengths(9, 32, of=32), "pattern": patterns.Causal()},
+    ):
+
+        def total(*arrays, given=given):
+            name, why = explain(*arrays, **given)
+            assert name == "fused", why
+            return problems.attend(*arrays, **given).output.astype("float32").sum()
+
+        program = jax.jit(jax.grad(total, (0, 1, 2)))
+        for platform in ("cuda", "cpu"):
+            made = jax.export.export(program, platforms=[platform], disabled_checks=unchecked)
+            text = made(*arrays("bfloat16")).mlir_module()
+            assert all((f"@{name}(" in text) == (platform == "cuda") for name in calls)
+
+
+@pytest.mark.skipif(backend.FUSED_READS is None, reason="not of this backend")
+def test_keras_can_disable_it(monkeypatch):
+    arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
+    monkeypatch.setattr(keras.config, "is_flash_attention_enabled", lambda: False)
+    name, reason = explain(*arrays)
+    assert name == "blockwise" and "not 'fused': flash attention is disabled" in reason
+
+
+def test_fused_is_chosen_where_the_backend_has_it():
+    arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
+    expected = "fused" if backend.FUSED_READS == "masks" else "blockwise"
+    assert explain(*arrays)[0] == expected
+    assert explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
+    for given in (
+        {"dropout": 0.1},
+        {"bias": distance},
+        {"bias": random(1, 1, T, S)},
+        {"logit_soft_cap": 2.0},
+        {"sink": random(H)},
+        {"relative_values": SHAW["relative_values"][..., :1]},
+        {"relative_keys": SHAW["relative_keys"]},
+    ):
+        assert explain(*arrays, **given)[0] == "blockwise"
+    assert explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
+    long = np.zeros((1, 2**13, 1, 1), "float32")
+    assert explain(long, long, long, pattern=patterns.Causal())[0] == expected
+    several = {"pattern": patterns.Causal(), "mask": np.ones((1, 1, 1, 2**13), "bool")}
+    assert explain(long, long, long, **several)[0] == "blockwise"

@@ -1,0 +1,75 @@
+"""What the sizes of tiles depend on: products beyond 32 bits, and what the machine has."""
+
+import pathlib
+
+import keras
+import pytest
+
+from keras_attention.kernels import plans
+from tests.problems import (
+    on_tensorflow,
+)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other lengths are known")
+def test_sizes_whose_product_is_beyond_32_bits():
+    import tensorflow as tf
+
+    sizes = [tf.TensorSpec((), "int32")] * 3
+
+    @tf.function(input_signature=sizes)
+    def sequences(batch, queries, keys):
+        return plans.of_blocks(batch, 4, 4, queries, keys, 2**21).batch
+
+    # 32 · 4 · 4200² is more than 2³¹.
+    assert int(sequences(32, 4200, 4200)) == 1
+    assert int(sequences(2, 70000, 70000)) == 1
+    assert int(sequences(32, 100, 100)) == 32
+    assert int(sequences(32, 0, 0)) == 32
+
+
+@on_tensorflow
+def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
+    import tensorflow as tf
+
+    from keras_attention.backend import backend
+
+    def in_a_program(**options):
+        seen = []
+
+        def function():
+            seen.append(backend.has_fast_softmax())
+            return tf.ones(1)
+
+        tf.function(function, autograph=False, **options)()
+        return seen
+
+    monkeypatch.setattr(backend, "on_accelerator", lambda _: False)
+    monkeypatch.setattr(backend, "_uses_onednn", lambda: True)
+    assert backend.has_fast_softmax()
+    assert in_a_program() == [True]
+    assert in_a_program(jit_compile=True) == [False]
+    monkeypatch.setattr(backend, "_uses_onednn", lambda: False)
+    assert not backend.has_fast_softmax()
+
+
+@on_tensorflow
+@pytest.mark.parametrize(
+    "flags, fast",
+    [
+        ("flags : fma avx512_bf16 avx512_vnni", True),
+        ("flags : amx_bf16", True),
+        ("flags : avx512_vnni", False),
+        (OSError("no such file"), False),
+    ],
+)
+def test_products_in_bfloat16_are_for_processors_that_have_them(monkeypatch, flags, fast):
+    from keras_attention.backend import backend
+
+    def read_text(path):
+        if isinstance(flags, OSError):
+            raise flags
+        return flags
+
+    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+    assert backend.has_fast_bfloat16.__wrapped__() is fast
