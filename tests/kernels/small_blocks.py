@@ -1,4 +1,4 @@
-"""Problems of unequal lengths, and a check of a kernel, gradients included, against the reference."""
+"""Problems of unequal lengths, and a check of a kernel and its gradients against the reference."""
 
 import keras
 import numpy as np

@@ -1,6 +1,4 @@
-"""The banded kernel and attention in parts against the reference; spans; which kernel is chosen."""
-
-import re
+"""The kernel of windows and rates against the reference: outputs and gradients."""
 
 import keras
 import numpy as np
@@ -9,173 +7,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_attention
-from keras_attention import kernels, ops, patterns, positions
-from keras_attention.backend import backend
-from keras_attention.kernels import banded, merge
-from keras_attention.spec import PositionBias
+from keras_attention import kernels
+from keras_attention.patterns import Block, Causal, Dilated, SlidingWindow, Strided
 from tests.gradients import weight_gradients
+from tests.kernels.banded_problems import (
+    CASES,
+    B,
+    H,
+    T,
+    alibi,
+    banded_problem,
+    make_short,
+    segments,
+    tables,
+)
 from tests.problems import (
     BACKEND,
     FEW,
     PATTERNS,
     answers,
-    attend,
     attended,
     blocks_of,
     by_default,
     by_xla,
     check_dropout,
     compare,
-    explain,
     inputs,
     integers,
     largest_in_training,
     on_tensorflow,
     random,
-    relative_bias,
     slow,
     some,
 )
 
-B, T, H, K, V = 2, 50, 4, 8, 6
-Causal, SlidingWindow, Dilated = patterns.Causal, patterns.SlidingWindow, patterns.Dilated
-Strided, Block, Prefix = patterns.Strided, patterns.Block, patterns.Prefix
 # JAX compiles each case anew.
 EXAMPLES = {"tensorflow": 4, "jax": 2, "torch": 10}[BACKEND]
-
-
-def make_short(patch):
-    """Lets short sequences take the ways of long ones."""
-    patch.setattr(banded, "SMALLEST", 5)
-    long = merge._long
-    patch.setattr(merge, "_long", lambda *given: long(*given[:-1], min(given[-1], 20)))
 
 
 @pytest.fixture
 def short(monkeypatch):
     make_short(monkeypatch)
-
-
-def segments(batch=B, queries=T, keys=T):
-    """Numbers of a few runs, for all rows of queries and for one of keys."""
-    runs = np.arange(max(queries, keys)) // 9 % 2
-    return tuple(
-        keras.ops.convert_to_tensor(np.tile(runs[:n], (rows, 1)).astype("int32"))
-        for rows, n in ((batch, queries), (1, keys))
-    )
-
-
-def alibi():
-    return positions.ALiBi().bias_between(H)
-
-
-def fold_masks():
-    return [some(B, 1, 1, T), some(1, 1, T, 1, rate=0.8), some(1, H, 1, T, rate=0.8)]
-
-
-def tables(heads=H):
-    return {"relative_keys": random(heads, 7, K), "relative_values": random(1, 7, V)}
-
-
-# Name: arrays beside query, key and value; all other arguments; sizes that are not the usual.
-CASES = {
-    "window": lambda: ({}, {"pattern": SlidingWindow(3, 5)}, {"groups": H}),
-    "window of itself": lambda: ({}, {"pattern": SlidingWindow(0, 0)}, {}),
-    "causal window": lambda: (
-        {"bias": random(B, H, 1, T), "sink": random(H)},
-        {"pattern": SlidingWindow(3, 5) & Causal(), "mask": fold_masks()},
-        {},
-    ),
-    "causal window of one group": lambda: ({}, {"pattern": SlidingWindow(4, 0)}, {"groups": 1}),
-    "few queries": lambda: (
-        {},
-        {"pattern": SlidingWindow(2, 9), "offset": 13, "segment_ids": segments(B, 43, T)},
-        {"queries": 43},
-    ),
-    "few keys": lambda: (
-        {"bias": random(1, 1, T, 1)},
-        {"pattern": SlidingWindow(2, 9), "offset": -5},
-        {"keys": 39},
-    ),
-    "many keys": lambda: ({}, {"pattern": SlidingWindow(2, 3), "offset": 70}, {"keys": 90}),
-    "beyond the keys": lambda: (
-        {"sink": random(H)},
-        {"pattern": SlidingWindow(2, 3), "offset": 100},
-        {},
-    ),
-    "nothing allowed": lambda: (
-        {},
-        {"pattern": SlidingWindow(2, 3), "mask": np.zeros((B, 1, 1, 1), bool)},
-        {},
-    ),
-    "few queries of many keys": lambda: (
-        {"bias": random(B, H, 1, 90)},
-        {"pattern": SlidingWindow(20, 0), "offset": 80, "mask": some(B, 1, 1, 90)},
-        {"queries": 2, "keys": 90},
-    ),
-    "biases of heads": lambda: (
-        {"bias": random(B, H, 1, 1), "more_bias": random(1, H, T, 1)},
-        {"pattern": SlidingWindow(6, 1), "logit_soft_cap": 2.0, "mask": some(B, H, 1, 1)},
-        {},
-    ),
-    "block": lambda: ({}, {"pattern": Block(7), "between": alibi()}, {}),
-    "block with a table": lambda: (
-        {"table": random(8, H)},
-        {"pattern": Block(7) & Causal(), "between": relative_bias()},
-        {},
-    ),
-    "alibi": lambda: ({}, {"pattern": SlidingWindow(5, 0), "between": alibi(), "offset": 3}, {}),
-    "relative bias": lambda: (
-        {"table": random(8, H)},
-        {"pattern": SlidingWindow(5, 2), "between": relative_bias(), "mask": some(B, 1, 1, T)},
-        {},
-    ),
-    "not by distance": lambda: (
-        {},
-        {
-            "pattern": SlidingWindow(4, 2),
-            "between": PositionBias(
-                lambda i, j: 0.1 * keras.ops.cast(keras.ops.mod(i * j, 7), "float32")
-            ),
-        },
-        {},
-    ),
-    "dilated": lambda: ({}, {"pattern": Dilated(3), "between": alibi()}, {}),
-    "dilated causal": lambda: (
-        {"table": random(8, H), "bias": random(1, 1, 1, T), "sink": random(H)},
-        {"pattern": Dilated(4) & Causal(), "between": relative_bias(), "segment_ids": segments()},
-        {},
-    ),
-    "dilated window": lambda: (
-        {},
-        {
-            "pattern": Dilated(3) & SlidingWindow(6, 3),
-            "mask": fold_masks(),
-            "segment_ids": segments(),
-        },
-        {},
-    ),
-    "strided": lambda: ({"bias": random(B, 1, 1, T)}, {"pattern": Strided(5)}, {}),
-    "strided causal": lambda: (
-        {"sink": random(H)},
-        {"pattern": Strided(5) & Causal(), "mask": some(B, 1, 1, T)},
-        {},
-    ),
-    "shaw in a window": lambda: (tables(), {"pattern": SlidingWindow(2, 2)}, {}),
-    "shaw": lambda: (tables(), {"mask": some(B, 1, 1, T)}, {"groups": H}),
-    "shaw causal": lambda: (tables(1), {"pattern": Causal(), "offset": 5}, {"groups": H}),
-    "shaw prefix": lambda: (
-        {**tables(), "sink": random(H)},
-        {"pattern": Prefix(10) | Causal()},
-        {"keys": 41, "groups": H},
-    ),
-    "shaw wide": lambda: (tables(), {"pattern": SlidingWindow(9, 2), "offset": 5}, {}),
-}
-
-
-def banded_problem(name):
-    arrays, rest, sizes = CASES[name]()
-    return {**inputs(**{"queries": T, "keys": T, **sizes}), **arrays}, rest
 
 
 # Those of the rest differ from one of these, or of test_blocks.py, in little.
@@ -366,134 +238,6 @@ def test_queries_without_keys_are_known_and_have_zeros(short):
     found = answers("banded", arrays, rest)
     for name in ("output", "query"):
         np.testing.assert_array_equal(found[name][empty.transpose(0, 2, 1)], 0.0)
-
-
-# Spans and parts
-
-
-QUERIES, KEYS = np.arange(-12, 30), np.arange(-5, 40)
-
-
-def asked(pattern, i=QUERIES, j=KEYS):
-    return keras.ops.convert_to_numpy(pattern(i.astype("int32"), j.astype("int32")))
-
-
-EVERY = [
-    Causal(), SlidingWindow(3, 1), SlidingWindow(0, 0), Dilated(1), Dilated(4), Strided(1),
-    Strided(5), Prefix(3), Block(1), Block(6), ~Causal(), ~Dilated(3), Causal() & Strided(3),
-    Strided(3) & Strided(4), Dilated(4) & Dilated(6), Dilated(4) | Dilated(6), Causal() | Prefix(2),
-    SlidingWindow(3, 9) & SlidingWindow(7, 2), SlidingWindow(3, 9) | SlidingWindow(7, 2),
-    SlidingWindow(3, 9) | Causal(), Block(4) & Dilated(2), ~~Block(3), ~(Causal() & Prefix(2)),
-]  # fmt: skip
-
-
-def check_span(pattern):
-    span, allowed = pattern.span(), asked(pattern)
-    distance = KEYS[None] - QUERIES[:, None]
-    seen = distance[allowed]
-    assert span.left is None or (seen >= -span.left).all(), (pattern, span)
-    assert span.right is None or (seen <= span.right).all(), (pattern, span)
-    assert (seen % span.rate == 0).all(), (pattern, span)
-    if span.by_distance:
-        np.testing.assert_array_equal(asked(pattern, QUERIES + 7, KEYS + 7), allowed)
-    together = np.zeros(allowed.shape, int)
-    for part in pattern.parts():
-        together += asked(part)
-    np.testing.assert_array_equal(together, allowed, err_msg=repr(pattern))
-
-
-@pytest.mark.parametrize("pattern", EVERY, ids=map(repr, EVERY))
-def test_spans_and_parts_of_every_pattern_are_true(pattern):
-    check_span(pattern)
-
-
-@settings(deadline=None, max_examples=60, derandomize=True)
-@given(PATTERNS)
-def test_spans_and_parts_of_combinations_are_true(pattern):
-    check_span(pattern)
-
-
-def test_spans_say_what_is_known():
-    assert Causal().span() == patterns.Span(None, 0, 1, True, exact=True)
-    assert (Causal() & SlidingWindow(4, 2)).span() == patterns.Span(4, 0, 1, True)
-    assert (Dilated(4) & Dilated(6)).span().rate == 12
-    assert (Dilated(4) | Dilated(6)).span().rate == 2
-    assert Block(5).span() == patterns.Span(4, 4, 1, False)
-    assert Prefix(3).span() == patterns.Span()
-    assert len(Strided(3).parts()) == 2 and len((Strided(3) & Strided(4)).parts()) == 4
-
-
-# The choice
-
-
-def chosen(length=600, keys=None, size=4, **given):
-    query = keras.ops.zeros((1, length, 2, size))
-    key = keras.ops.zeros((1, keys or length, 2, size))
-    return ops.explain(query, key, key, **given)
-
-
-FULL = np.ones((600, 600), bool)
-CHOICES = [
-    ({}, "blockwise: no more than a block .*no window and no rate"),
-    ({"pattern": "causal"}, "blockwise: .*no window and no rate"),
-    ({"pattern": ~SlidingWindow(2, 2)}, "blockwise: .*no window and no rate"),
-    ({"pattern": SlidingWindow(16, 0)}, "banded: the pattern lets a query see few keys"),
-    ({"pattern": SlidingWindow(16, 0), "offset": 5}, "banded"),
-    ({"pattern": Causal() & SlidingWindow(16, 99)}, "banded"),
-    ({"pattern": Block(32)}, "banded"),
-    ({"pattern": SlidingWindow(16, 0), "mask": np.ones((1, 1, 1, 600), bool)}, "banded"),
-    ({"pattern": SlidingWindow(300, 0)}, "blockwise: .*as wide as the sequence"),
-    ({"pattern": SlidingWindow(16, 0), "length": 200}, "blockwise: .*as wide as the sequence"),
-    ({"pattern": SlidingWindow(16, 0), "mask": FULL}, "blockwise: .*holds all pairs"),
-    ({"pattern": SlidingWindow(16, 0), "bias": np.zeros((1, 1, 600, 600), "float32")}, "blockwise"),
-    ({"pattern": SlidingWindow(9, 0), "query_positions": np.arange(600)}, "blockwise: .*consec"),
-    ({"pattern": SlidingWindow(9, 0), "offset": np.array([3])}, "blockwise: .*consecutive"),
-    ({"pattern": Dilated(4)}, "banded"),
-    ({"pattern": Dilated(4) & Causal()}, "banded"),
-    ({"pattern": Dilated(4), "keys": 500}, "blockwise: .*not one sequence"),
-    ({"pattern": Dilated(4), "offset": 1}, "blockwise: .*not one sequence"),
-    ({"pattern": Dilated(4) & Block(100)}, "blockwise: .*more than the distance"),
-    ({"pattern": Dilated(200)}, "blockwise: .*hardly longer than the rate"),
-    ({"pattern": Strided(8)}, "banded"),
-    ({"pattern": Strided(8) & Causal()}, "banded"),
-    (
-        {"pattern": SlidingWindow(16, 0), "return_attention_scores": True},
-        "reference: `return_attention_scores`",
-    ),
-    ({"pattern": SlidingWindow(16, 0), "normalization": "sigmoid"}, "reference: the normaliz"),
-    ({"pattern": SlidingWindow(16, 0), "score": "cosine"}, "(banded|reference)"),
-]
-
-
-@pytest.mark.parametrize("given, expected", CHOICES)
-def test_the_choice(monkeypatch, given, expected):
-    monkeypatch.setattr(backend, "FUSED_READS", None)
-    given = dict(given)
-    if "query_positions" in given:
-        given["query_positions"] = given["query_positions"].astype("int32")
-    found = chosen(**given)
-    assert re.match(expected, found), found
-
-
-def test_the_choice_for_embeddings_of_distances():
-    def chosen(length):
-        query = keras.ops.zeros((1, length, 2, 4))
-        return explain(query, query, query, relative_keys=keras.ops.zeros((1, 9, 4)))
-
-    assert chosen(1100)[0] == "banded" and chosen(900)[0] == "blockwise"
-
-
-@pytest.mark.parametrize(
-    "given, why",
-    [({"pattern": Causal()}, "no window"), ({"pattern": SlidingWindow(9, 9)}, "as wide")],
-)
-def test_what_is_not_for_it_is_refused(given, why):
-    with pytest.raises(ValueError, match=f"'banded' cannot do this: .*{why}"):
-        attend(
-            **{n: keras.ops.convert_to_tensor(x) for n, x in inputs(1, 20, 20).items()},
-            **given,
-            kernel="banded",
-        )
 
 
 # Layers

@@ -1,0 +1,141 @@
+"""Problems for the kernel of windows and rates."""
+
+import keras
+import numpy as np
+
+from keras_attention import positions
+from keras_attention.kernels import banded, merge
+from keras_attention.patterns import Block, Causal, Dilated, Prefix, SlidingWindow, Strided
+from keras_attention.spec import PositionBias
+from tests.problems import inputs, random, relative_bias, some
+
+B, T, H, K, V = 2, 50, 4, 8, 6
+
+
+def make_short(patch):
+    """Lets short sequences take the ways of long ones."""
+    patch.setattr(banded, "SMALLEST", 5)
+    long = merge._long
+    patch.setattr(merge, "_long", lambda *given: long(*given[:-1], min(given[-1], 20)))
+
+
+def segments(batch=B, queries=T, keys=T):
+    """Numbers of a few runs, for all rows of queries and for one of keys."""
+    runs = np.arange(max(queries, keys)) // 9 % 2
+    return tuple(
+        keras.ops.convert_to_tensor(np.tile(runs[:n], (rows, 1)).astype("int32"))
+        for rows, n in ((batch, queries), (1, keys))
+    )
+
+
+def alibi():
+    return positions.ALiBi().bias_between(H)
+
+
+def fold_masks():
+    return [some(B, 1, 1, T), some(1, 1, T, 1, rate=0.8), some(1, H, 1, T, rate=0.8)]
+
+
+def tables(heads=H):
+    return {"relative_keys": random(heads, 7, K), "relative_values": random(1, 7, V)}
+
+
+# Name: arrays beside query, key and value; all other arguments; sizes that are not the usual.
+CASES = {
+    "window": lambda: ({}, {"pattern": SlidingWindow(3, 5)}, {"groups": H}),
+    "window of itself": lambda: ({}, {"pattern": SlidingWindow(0, 0)}, {}),
+    "causal window": lambda: (
+        {"bias": random(B, H, 1, T), "sink": random(H)},
+        {"pattern": SlidingWindow(3, 5) & Causal(), "mask": fold_masks()},
+        {},
+    ),
+    "causal window of one group": lambda: ({}, {"pattern": SlidingWindow(4, 0)}, {"groups": 1}),
+    "few queries": lambda: (
+        {},
+        {"pattern": SlidingWindow(2, 9), "offset": 13, "segment_ids": segments(B, 43, T)},
+        {"queries": 43},
+    ),
+    "few keys": lambda: (
+        {"bias": random(1, 1, T, 1)},
+        {"pattern": SlidingWindow(2, 9), "offset": -5},
+        {"keys": 39},
+    ),
+    "many keys": lambda: ({}, {"pattern": SlidingWindow(2, 3), "offset": 70}, {"keys": 90}),
+    "beyond the keys": lambda: (
+        {"sink": random(H)},
+        {"pattern": SlidingWindow(2, 3), "offset": 100},
+        {},
+    ),
+    "nothing allowed": lambda: (
+        {},
+        {"pattern": SlidingWindow(2, 3), "mask": np.zeros((B, 1, 1, 1), bool)},
+        {},
+    ),
+    "few queries of many keys": lambda: (
+        {"bias": random(B, H, 1, 90)},
+        {"pattern": SlidingWindow(20, 0), "offset": 80, "mask": some(B, 1, 1, 90)},
+        {"queries": 2, "keys": 90},
+    ),
+    "biases of heads": lambda: (
+        {"bias": random(B, H, 1, 1), "more_bias": random(1, H, T, 1)},
+        {"pattern": SlidingWindow(6, 1), "logit_soft_cap": 2.0, "mask": some(B, H, 1, 1)},
+        {},
+    ),
+    "block": lambda: ({}, {"pattern": Block(7), "between": alibi()}, {}),
+    "block with a table": lambda: (
+        {"table": random(8, H)},
+        {"pattern": Block(7) & Causal(), "between": relative_bias()},
+        {},
+    ),
+    "alibi": lambda: ({}, {"pattern": SlidingWindow(5, 0), "between": alibi(), "offset": 3}, {}),
+    "relative bias": lambda: (
+        {"table": random(8, H)},
+        {"pattern": SlidingWindow(5, 2), "between": relative_bias(), "mask": some(B, 1, 1, T)},
+        {},
+    ),
+    "not by distance": lambda: (
+        {},
+        {
+            "pattern": SlidingWindow(4, 2),
+            "between": PositionBias(
+                lambda i, j: 0.1 * keras.ops.cast(keras.ops.mod(i * j, 7), "float32")
+            ),
+        },
+        {},
+    ),
+    "dilated": lambda: ({}, {"pattern": Dilated(3), "between": alibi()}, {}),
+    "dilated causal": lambda: (
+        {"table": random(8, H), "bias": random(1, 1, 1, T), "sink": random(H)},
+        {"pattern": Dilated(4) & Causal(), "between": relative_bias(), "segment_ids": segments()},
+        {},
+    ),
+    "dilated window": lambda: (
+        {},
+        {
+            "pattern": Dilated(3) & SlidingWindow(6, 3),
+            "mask": fold_masks(),
+            "segment_ids": segments(),
+        },
+        {},
+    ),
+    "strided": lambda: ({"bias": random(B, 1, 1, T)}, {"pattern": Strided(5)}, {}),
+    "strided causal": lambda: (
+        {"sink": random(H)},
+        {"pattern": Strided(5) & Causal(), "mask": some(B, 1, 1, T)},
+        {},
+    ),
+    "shaw in a window": lambda: (tables(), {"pattern": SlidingWindow(2, 2)}, {}),
+    "shaw": lambda: (tables(), {"mask": some(B, 1, 1, T)}, {"groups": H}),
+    "shaw causal": lambda: (tables(1), {"pattern": Causal(), "offset": 5}, {"groups": H}),
+    "shaw prefix": lambda: (
+        {**tables(), "sink": random(H)},
+        {"pattern": Prefix(10) | Causal()},
+        {"keys": 41, "groups": H},
+    ),
+    "shaw wide": lambda: (tables(), {"pattern": SlidingWindow(9, 2), "offset": 5}, {}),
+}
+
+
+def banded_problem(name):
+    arrays, rest, sizes = CASES[name]()
+    return {**inputs(**{"queries": T, "keys": T, **sizes}), **arrays}, rest

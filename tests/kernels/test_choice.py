@@ -1,0 +1,104 @@
+"""Which kernel computes a problem, and why the others do not."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import ops
+from keras_attention.backend import backend
+from keras_attention.patterns import Block, Causal, Dilated, SlidingWindow, Strided
+from tests.kernels.small_problem import arrays, tensors
+from tests.problems import attend, explain, inputs
+
+
+def test_an_unknown_kernel_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"`kernel` must be one of .*'reference'.*quantum"):
+        ops.attend(*tensors(*arrays()), kernel="quantum")
+
+
+def test_explain_names_the_kernel_and_says_why():
+    inputs = tensors(*arrays())
+    assert ops.explain(*inputs).startswith("blockwise: ")
+    assert ops.explain(*inputs, kernel="reference") == "reference: it was asked for by name"
+    assert ops.explain(*inputs, normalization="sigmoid").startswith("reference: the normaliz")
+    with pytest.raises(ValueError, match="`kernel` must be one of"):
+        ops.explain(*inputs, kernel="quantum")
+
+
+def test_a_kernel_that_cannot_says_why():
+    with pytest.raises(ValueError, match=r"'blockwise' cannot do this: the normalization is not"):
+        ops.attend(*tensors(*arrays()), normalization="sigmoid", kernel="blockwise")
+    with pytest.raises(ValueError, match=r"'banded' cannot do this: the pattern has no window"):
+        ops.attend(*tensors(*arrays()), kernel="banded")
+
+
+def chosen(length=600, keys=None, size=4, **given):
+    query = keras.ops.zeros((1, length, 2, size))
+    key = keras.ops.zeros((1, keys or length, 2, size))
+    return ops.explain(query, key, key, **given)
+
+
+FULL = np.ones((600, 600), bool)
+CHOICES = [
+    ({}, "blockwise: no more than a block .*no window and no rate"),
+    ({"pattern": "causal"}, "blockwise: .*no window and no rate"),
+    ({"pattern": ~SlidingWindow(2, 2)}, "blockwise: .*no window and no rate"),
+    ({"pattern": SlidingWindow(16, 0)}, "banded: the pattern lets a query see few keys"),
+    ({"pattern": SlidingWindow(16, 0), "offset": 5}, "banded"),
+    ({"pattern": Causal() & SlidingWindow(16, 99)}, "banded"),
+    ({"pattern": Block(32)}, "banded"),
+    ({"pattern": SlidingWindow(16, 0), "mask": np.ones((1, 1, 1, 600), bool)}, "banded"),
+    ({"pattern": SlidingWindow(300, 0)}, "blockwise: .*as wide as the sequence"),
+    ({"pattern": SlidingWindow(16, 0), "length": 200}, "blockwise: .*as wide as the sequence"),
+    ({"pattern": SlidingWindow(16, 0), "mask": FULL}, "blockwise: .*holds all pairs"),
+    ({"pattern": SlidingWindow(16, 0), "bias": np.zeros((1, 1, 600, 600), "float32")}, "blockwise"),
+    ({"pattern": SlidingWindow(9, 0), "query_positions": np.arange(600)}, "blockwise: .*consec"),
+    ({"pattern": SlidingWindow(9, 0), "offset": np.array([3])}, "blockwise: .*consecutive"),
+    ({"pattern": Dilated(4)}, "banded"),
+    ({"pattern": Dilated(4) & Causal()}, "banded"),
+    ({"pattern": Dilated(4), "keys": 500}, "blockwise: .*not one sequence"),
+    ({"pattern": Dilated(4), "offset": 1}, "blockwise: .*not one sequence"),
+    ({"pattern": Dilated(4) & Block(100)}, "blockwise: .*more than the distance"),
+    ({"pattern": Dilated(200)}, "blockwise: .*hardly longer than the rate"),
+    ({"pattern": Strided(8)}, "banded"),
+    ({"pattern": Strided(8) & Causal()}, "banded"),
+    (
+        {"pattern": SlidingWindow(16, 0), "return_attention_scores": True},
+        "reference: `return_attention_scores`",
+    ),
+    ({"pattern": SlidingWindow(16, 0), "normalization": "sigmoid"}, "reference: the normaliz"),
+    ({"pattern": SlidingWindow(16, 0), "score": "cosine"}, "(banded|reference)"),
+]
+
+
+@pytest.mark.parametrize("given, expected", CHOICES)
+def test_the_choice(monkeypatch, given, expected):
+    monkeypatch.setattr(backend, "FUSED_READS", None)
+    given = dict(given)
+    if "query_positions" in given:
+        given["query_positions"] = given["query_positions"].astype("int32")
+    found = chosen(**given)
+    assert re.match(expected, found), found
+
+
+def test_the_choice_for_embeddings_of_distances():
+    def chosen(length):
+        query = keras.ops.zeros((1, length, 2, 4))
+        return explain(query, query, query, relative_keys=keras.ops.zeros((1, 9, 4)))
+
+    assert chosen(1100)[0] == "banded" and chosen(900)[0] == "blockwise"
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [({"pattern": Causal()}, "no window"), ({"pattern": SlidingWindow(9, 9)}, "as wide")],
+)
+def test_what_is_not_for_it_is_refused(given, why):
+    with pytest.raises(ValueError, match=f"'banded' cannot do this: .*{why}"):
+        attend(
+            **{n: keras.ops.convert_to_tensor(x) for n, x in inputs(1, 20, 20).items()},
+            **given,
+            kernel="banded",
+        )
