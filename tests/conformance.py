@@ -1,4 +1,4 @@
-"""The suite that every layer passes. A layer enters it with one `Case` in test_conformance.py.
+"""The suite that every layer passes, a `Case` of layers/conformance_cases.py each.
 
 A case names the layer, its inputs, and for every constructor argument a value other than its
 default, so that an argument which the configuration forgets cannot hide.

@@ -32,6 +32,7 @@ ANY_BACKEND = {
     "test_constructors",
     "test_names",
     "visualization/test_attention_page",
+    "visualization/test_attention_page_in_browser",
     "visualization/test_plot",
 }
 

@@ -14,7 +14,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import normalizations, patterns, positions, regularizers, scores
 from tests import definition
-from tests.layers.test_conformance import CASES
+from tests.layers.conformance_cases import CASES
 
 LAYERS = {str(case): case.make for case in CASES if case.other_arguments is not None}
 SLOTS = {

@@ -13,7 +13,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import normalizations, patterns, positions, regularizers, scores
 from tests.conformance import numpy, outputs_of
-from tests.layers.test_conformance import CASES
+from tests.layers.conformance_cases import CASES
 
 BACKEND = keras.backend.backend()
 ONCE = [case for case in CASES if case.other_arguments is not None]

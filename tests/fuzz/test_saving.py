@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.conformance import numpy, outputs_of
 from tests.fuzz import campaign
 from tests.fuzz.configurations import Random, Short
-from tests.layers.test_conformance import CASES
+from tests.layers.conformance_cases import CASES
 
 # Each argument has a value other than its default.
 ONCE = {str(case): case for case in CASES if case.other_arguments is not None}

@@ -1,112 +1,32 @@
-"""Decoding with a cache: in any pieces, with any padding, it is one causal pass."""
+"""Decoding with a cache: in any pieces, it is one causal pass."""
 
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import keras_attention as ka
-from keras_attention import masks, patterns, positions, scores
+from keras_attention import patterns, positions
 from keras_attention.layers import kv_cache
 from tests.gradients import weight_gradients
-
-B, T, D, H = 3, 9, 16, 4
-
-PATTERNS = {
-    "none": lambda: None,
-    "causal": patterns.Causal,
-    "window": lambda: patterns.SlidingWindow(2, 0),
-    "window both ways": lambda: patterns.SlidingWindow(3, 2),
-    "window of itself": lambda: patterns.SlidingWindow(0, 0),
-    "dilated window": lambda: patterns.SlidingWindow(4, 4) & patterns.Dilated(2),
-    "dilated": lambda: patterns.Dilated(3),
-    "strided": lambda: patterns.Strided(3),
-    "prefix": lambda: patterns.SlidingWindow(1, 0) | patterns.Prefix(2),
-    "block": lambda: patterns.Block(4),
-    "not": lambda: ~patterns.Dilated(2) | patterns.SlidingWindow(0, 0),
-}
-RINGS = {"window", "window both ways", "window of itself", "dilated window", "block"}
-
-
-class Marked(positions.Position):
-    """Turns keys in a way of its own, which a cache knows nothing of, and by absolute positions."""
-
-    def encode(self, query, key, query_positions, key_positions):
-        at = keras.ops.cast(key_positions, "float32")[..., None, None]
-        return query, keras.ops.cast(key, "float32") * (1 + 0.1 * at)
-
-
-POSITIONS = {
-    "none": lambda: None,
-    "rotary": positions.Rotary,
-    "yarn": lambda: positions.Rotary(
-        dim=4, layout="interleaved", scaling="yarn", factor=4.0, original_max_length=4
-    ),
-    "alibi": positions.ALiBi,
-    "relative bias": lambda: positions.RelativeBias(8, 6, bidirectional=False),
-    "shaw": lambda: positions.Shaw(2, per_head=True),
-    "own": Marked,
-}
-
-
-def some(cases):
-    """All cases, or every third on JAX, which compiles seconds for each."""
-    return cases[:: 3 if keras.backend.backend() == "jax" else 1]
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-X = random(B, T, D)
-
-
-def made(layer, *shapes, seed=0):
-    """The layer, built, with random weights, biases and sinks included."""
-    layer.build(*(shapes or (X.shape,)))
-    for place, weight in enumerate(layer.trainable_weights):
-        # Like those of other seeds: rows of a table that differ by 1 or so.
-        weight.assign(random(*weight.shape, seed=100 * seed + place) / weight.shape[0] ** 0.5)
-    return layer
-
-
-def heads(**kwargs):
-    return made(ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs))
-
-
-def pieces(x, sizes):
-    return [x[:, end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
-
-
-def decoded(layer, x, sizes, cache, *context):
-    """The outputs of `x` in pieces of these sizes, side by side, and the last cache."""
-    step = ready(lambda x, cache: layer(x, *context, cache=cache))
-    outputs = []
-    for piece in pieces(x, sizes):
-        output, cache = step(piece, cache)
-        outputs.append(output)
-    return keras.ops.concatenate(outputs, axis=1), cache
-
-
-def ready(function):
-    """A function of arrays and caches, for several calls. JAX would compile each operation."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
-
-
-def agree(found, expected, tolerance=2e-5):
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=tolerance, atol=tolerance)
-
-
-# One causal pass
+from tests.layers.small_caches import (
+    PATTERNS,
+    POSITIONS,
+    RINGS,
+    B,
+    D,
+    H,
+    T,
+    X,
+    agree,
+    decoded,
+    heads,
+    made,
+    numpy,
+    pieces,
+    random,
+    ready,
+    some,
+)
 
 
 @pytest.mark.parametrize(
@@ -229,91 +149,6 @@ def test_dynamic_scaling_is_of_the_tokens_so_far(pattern):
         at += size
         expected = whole(X[:, :at])
         agree(output, expected[:, -size:])
-
-
-# Padding, and rows of unequal length
-
-
-def scattered(tokens, kept, seed=0):
-    """Rows of `kept` shape with the tokens of each row where it is True, and garbage elsewhere."""
-    rows = 9 * random(*kept.shape, tokens.shape[-1], seed=seed)
-    for row, flags in enumerate(kept):
-        rows[row, flags] = tokens[row, : flags.sum()]
-    return rows
-
-
-def check_padded(layer, pieces_kept, length, tolerance=2e-5, carried=False):
-    """Pieces with real tokens where their masks say, against each row on its own."""
-    counts = np.sum([kept.sum(1) for kept in pieces_kept], axis=0)
-    tokens = random(len(counts), max(1, counts.max()), D, seed=5)
-    there = np.arange(tokens.shape[1]) < counts[:, None]
-
-    step = ready(lambda x, flags, cache: layer(x, query_mask=flags, cache=cache))
-    whole = ready(lambda x, there: layer(x, query_mask=there, use_causal_mask=True))
-    expected = numpy(whole(tokens, there))
-    cache, done = layer.make_cache(len(counts), length), np.zeros_like(counts)
-    for kept in pieces_kept:
-        ahead = np.stack([np.roll(row, -n, axis=0) for row, n in zip(tokens, done, strict=True)])
-        x = keras.ops.convert_to_tensor(scattered(ahead, kept))
-        flags = keras.ops.convert_to_tensor(kept)
-        if carried:
-            output, cache = layer(masks.carry(x, flags), cache=cache)
-            assert masks.implicit(output) is not None
-        else:
-            output, cache = step(x, flags, cache)
-        output = numpy(output)
-        for row, flags in enumerate(kept):
-            new = expected[row, done[row] : done[row] + flags.sum()]
-            np.testing.assert_allclose(output[row, flags], new, rtol=tolerance, atol=tolerance)
-        assert (output[~kept] == 0).all()
-        done = done + kept.sum(1)
-        np.testing.assert_array_equal(numpy(cache["index"]), done)
-
-
-@pytest.mark.parametrize(
-    "pattern, position",
-    some(
-        [
-            ("window", "rotary"),
-            ("none", "none"),
-            ("none", "shaw"),
-            ("block", "relative bias"),
-            ("prefix", "own"),
-        ]
-    ),
-)
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_prompts_of_unequal_length(side, pattern, position):
-    lengths = np.array([5, 2, 0])[:, None]
-    prompt = np.arange(5) < lengths
-    prompt = prompt[:, ::-1] if side == "left" else prompt
-    layer = heads(pattern=PATTERNS[pattern](), position=POSITIONS[position]())
-    every = np.ones((3, 1), bool)
-    check_padded(layer, [prompt, every, every, np.array([[True], [False], [True]])], 8)
-
-
-# JAX takes a second to compile each piece.
-@settings(max_examples=4 if keras.backend.backend() == "jax" else 15, deadline=None)
-@given(st.data())
-def test_any_pieces_with_any_padding(data):
-    pattern = data.draw(st.sampled_from(sorted(PATTERNS)))
-    position = data.draw(st.sampled_from(sorted(set(POSITIONS) - {"yarn"})))
-    rows = data.draw(st.integers(1, 3))
-    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
-    share = data.draw(st.sampled_from([0.3, 0.7, 1.0]))
-    kept = [rng.random((rows, size)) < share for size in sizes]
-    longest = int(max(np.sum([flags.sum(1) for flags in kept], axis=0).max(), 1))
-    layer = heads(
-        pattern=PATTERNS[pattern](),
-        position=POSITIONS[position](),
-        num_key_value_heads=data.draw(st.sampled_from([1, 2, 4])),
-        use_sink=data.draw(st.booleans()),
-        qk_norm=data.draw(st.sampled_from([False, "rms"])),
-    )
-    check_padded(
-        layer, kept, longest + data.draw(st.integers(0, 2)), carried=data.draw(st.booleans())
-    )
 
 
 # What a cache is
@@ -542,84 +377,6 @@ def test_a_cache_is_an_input_of_a_model(pattern, tmp_path):
         agree(keras.ops.concatenate(outputs, axis=1), expected)
 
 
-# The memory of cross-attention
-
-CONTEXT = random(B, 7, 6, seed=1)
-THERE = np.arange(7) < np.array([[7], [3], [0]])
-
-
-def across(**kwargs):
-    layer = ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs)
-    return made(layer, X.shape, CONTEXT.shape)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_key_value_heads": 2, "qk_norm": "rms", "use_sink": True},
-        {"score": "additive", "position": "relative_bias"},
-        {"score": scores.Location(9), "position": None},
-        {"position": "rotary", "pattern": patterns.SlidingWindow(3, 3)},
-    ],
-    ids=["plain", "grouped", "additive", "location", "rotary"],
-)
-@pytest.mark.parametrize("masked", [False, True])
-def test_memory_is_the_context(options, masked):
-    layer = across(**options)
-    mask = {"key_mask": keras.ops.convert_to_tensor(THERE)} if masked else {}
-    expected, weights = layer(X, CONTEXT, return_attention_scores=True, **mask)
-    memory = layer.cache_context(CONTEXT, **mask)
-    assert sorted(memory) == ["key", "mask", "value"]
-    output, found, again = layer(X, cache=memory, return_attention_scores=True)
-    agree(output, expected)
-    agree(found, weights)
-    agree(layer(X, cache=again)[0], expected)
-    here = layer(X[:, 4:], cache=memory, positions=(np.arange(4, T), None))[0]
-    agree(here, expected[:, 4:])
-
-
-def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
-    layer = made(ka.MultiHeadAttention(H, 8), X.shape, CONTEXT.shape, (B, 7, 4))
-    keys = random(B, 7, 4, seed=2)
-    carried = THERE & (np.arange(7) != 1)
-    value = masks.carry(keras.ops.convert_to_tensor(CONTEXT), keras.ops.convert_to_tensor(carried))
-    here = np.arange(7) != 0
-    here = np.broadcast_to(here, (B, 7))
-    expected = layer(X, value, keys, key_mask=here)
-    memory = layer.cache_context(value, keys, key_mask=here)
-    np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)
-    agree(layer(X, cache=memory)[0], expected)
-    assert masks.implicit(value) is not None
-
-
-def test_memory_without_projections():
-    layer = ka.Attention()
-    expected = layer(X, random(B, 7, D, seed=2))
-    agree(layer(X, cache=layer.cache_context(random(B, 7, D, seed=2)))[0], expected)
-
-
-def test_memory_in_half_precision():
-    layer = across(dtype="mixed_bfloat16")
-    carried = keras.ops.convert_to_tensor(THERE)
-    context = masks.carry(keras.ops.convert_to_tensor(CONTEXT), carried)
-    memory = layer.cache_context(context)
-    assert keras.backend.standardize_dtype(memory["key"].dtype) == "bfloat16"
-    np.testing.assert_array_equal(numpy(memory["mask"]), THERE)
-    agree(layer(X, cache=memory)[0], layer(X, context), 1e-2)
-
-
-def test_a_mask_of_all_rows_is_one_of_each():
-    layer, there = heads(), np.arange(T)[None] < 6
-    for size in (1, 2):
-        cache = layer.make_cache(B, T)
-        for at in range(4, 8, size):
-            _, cache = layer(X[:, at : at + size], query_mask=there[:, at : at + size], cache=cache)
-        np.testing.assert_array_equal(numpy(cache["index"]), [2] * B)
-    memory = across().cache_context(CONTEXT, key_mask=THERE[:1])
-    np.testing.assert_array_equal(numpy(memory["mask"]), np.repeat(THERE[:1], B, axis=0))
-
-
 @pytest.mark.parametrize("pattern", ["none", "window"])
 def test_no_tokens_change_nothing(pattern):
     layer = heads(pattern=PATTERNS[pattern](), position="rotary")
@@ -627,12 +384,3 @@ def test_no_tokens_change_nothing(pattern):
     output, same = layer(X[:, 3:3], cache=cache)
     assert output.shape == (B, 0, D)
     agree(layer(X[:, 3:4], cache=same)[0], layer(X[:, 3:4], cache=cache)[0], 0)
-
-
-def test_a_query_mask_counts_with_memory():
-    layer = across()
-    flags = np.arange(T) < np.array([[T], [2], [4]])
-    expected = layer(X, CONTEXT, query_mask=flags)
-    output = layer(X, query_mask=flags, cache=layer.cache_context(CONTEXT))[0]
-    agree(output, expected)
-    assert (numpy(output)[~flags] == 0).all()

@@ -1,7 +1,7 @@
 """What other attention layers get wrong, and these must not: one group of tests for each defect.
 
 Each was seen in Keras's layers, in KerasHub's, or reported against them. Those of masks are in
-`test_peer_defects_of_masks.py`, int8 models that do not load again in `test_keras_drop_in.py`.
+`test_peer_defects_of_masks.py`, int8 models that do not load again in `test_quantization.py`.
 """
 
 import inspect

@@ -1,0 +1,361 @@
+"""The cases of test_conformance.py: every public layer, with a value for every argument."""
+
+import keras
+
+import keras_attention as ka
+from keras_attention import normalizations, patterns, positions, regularizers, scores
+from tests.conformance import Case
+
+
+@keras.saving.register_keras_serializable(package="conformance")
+class Nearer(positions.Position):
+    def bias(self, i, j, num_heads):
+        return -0.3 * keras.ops.cast(keras.ops.abs(i - j), "float32")
+
+
+PROJECTIONS = {
+    "kernel_initializer": "he_normal",
+    "bias_initializer": "ones",
+    "kernel_regularizer": keras.regularizers.L2(0.01),
+    "bias_regularizer": keras.regularizers.L1(0.01),
+    "activity_regularizer": keras.regularizers.L2(0.02),
+    "kernel_constraint": keras.constraints.NonNeg(),
+    "bias_constraint": keras.constraints.MaxNorm(3),
+}
+SLOTS = {
+    "score": scores.General(),
+    "normalization": normalizations.Sigmoid(),
+    "pattern": patterns.Causal() & patterns.SlidingWindow(2, 0),
+    "position": Nearer(),
+    "scores_regularizer": regularizers.Entropy(0.1),
+}
+HEAD_OPTIONS = {
+    "num_key_value_heads": 1,
+    "qk_norm": "rms",
+    "logit_soft_cap": 5.0,
+    "use_sink": True,
+}
+POSITION_TABLE = {
+    "embeddings_initializer": "ones",
+    "embeddings_regularizer": keras.regularizers.L2(0.01),
+    "embeddings_constraint": keras.constraints.NonNeg(),
+}
+HEADS = {"value_dim": 3, "dropout": 0.4, "seed": 3, **PROJECTIONS}
+# T ≠ S and unequal numbers of features: (positions, features) of query, value and key.
+CROSS = ((5, 8), (7, 6), (7, 4))
+
+ATTENTION = {"use_bias": True, **HEADS, **SLOTS, **HEAD_OPTIONS}
+MULTI_HEAD = {
+    "use_bias": False,
+    "output_shape": (2, 5),
+    "attention_axes": (1,),
+    "sliding_window": 2,
+    "flash_attention": False,
+    "use_gate": True,
+    **HEADS,
+    **SLOTS,
+    **HEAD_OPTIONS,
+}
+
+
+def without(arguments, *names):
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
+BLOCK = {
+    "dropout": 0.3,
+    "activation": "gelu",
+    "layer_norm_epsilon": 1e-3,
+    "normalize_first": True,
+    "causal": True,
+    "cross_attention": True,
+    "gated": True,
+    "norm": "rms",
+    "kernel_initializer": "he_normal",
+    "bias_initializer": "ones",
+    "seed": 3,
+    **SLOTS,
+    **HEAD_OPTIONS,
+}
+
+
+CASES = [
+    Case(
+        ka.Attention,
+        {"num_heads": 2, "key_dim": 4},
+        ATTENTION,
+        CROSS,
+        listed=True,
+        returns_scores=True,
+    ),
+    Case(
+        ka.Attention,
+        {"score": "general"},
+        None,
+        ((5, 8), (7, 6)),
+        listed=True,
+        returns_scores=True,
+        decodes=False,
+        id="Attention-without-projections",
+    ),
+    Case(
+        ka.Attention,
+        {
+            "num_heads": 2,
+            "key_dim": 4,
+            "use_bias": True,
+            "score": scores.Cosine(scale=3.0),
+            "pattern": patterns.SlidingWindow(2, 3) | patterns.Prefix(1),
+            "position": Nearer(),
+        },
+        None,
+        CROSS,
+        returns_scores=True,
+        id="Attention-every-slot",
+    ),
+    Case(
+        ka.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 4},
+        MULTI_HEAD,
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.MultiHeadAttention,
+        {"num_heads": 4, "key_dim": 4, "position": positions.Rotary(), **HEAD_OPTIONS},
+        None,
+        CROSS,
+        returns_scores=True,
+        id="MultiHeadAttention-grouped",
+    ),
+    Case(
+        ka.MultiHeadAttention,
+        {
+            "num_heads": 2,
+            "key_dim": 4,
+            "score": scores.Additive(3),
+            "normalization": "sparsemax",
+            "position": positions.RelativeBias(8, 16),
+            "qk_norm": "layer",
+        },
+        None,
+        CROSS,
+        returns_scores=True,
+        id="MultiHeadAttention-additive",
+    ),
+    Case(
+        ka.MultiHeadAttention,
+        {
+            "num_heads": 2,
+            "key_dim": 4,
+            "use_gate": True,
+            "output_shape": (2, 3),
+            "sliding_window": 3,
+        },
+        None,
+        ((5, 8),),
+        returns_scores=True,
+        id="MultiHeadAttention-self-gated",
+    ),
+    Case(
+        ka.SelfAttention,
+        {"num_heads": 2, "key_dim": 4},
+        {"causal": True, **ATTENTION},
+        returns_scores=True,
+        decodes=False,
+    ),
+    Case(
+        ka.LocalSelfAttention,
+        {"num_heads": 2, "key_dim": 4, "neighbors": 1},
+        {"rate": 2, "causal": True, **ATTENTION},
+        returns_scores=True,
+        decodes=False,
+    ),
+    Case(
+        ka.AtrousSelfAttention,
+        {"num_heads": 2, "key_dim": 4, "rate": 2},
+        {"causal": True, **ATTENTION},
+        returns_scores=True,
+        decodes=False,
+    ),
+    Case(
+        ka.SparseSelfAttention,
+        {"num_heads": 2, "key_dim": 4, "rate": 2},
+        {"causal": True, **ATTENTION},
+        returns_scores=True,
+        decodes=False,
+    ),
+    Case(
+        ka.LocalAttention,
+        {"window": 2, "num_heads": 2, "key_dim": 4},
+        {
+            "mode": "predictive",
+            "units": 3,
+            "center_initializer": "ones",
+            **ATTENTION,
+            "score": "dot",
+        },
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.LocalAttention,
+        {"window": 3, "mode": "predictive", "num_heads": 2, "key_dim": 4},
+        None,
+        CROSS,
+        returns_scores=True,
+        decodes=False,
+        id="LocalAttention-predictive",
+    ),
+    Case(
+        ka.RelativePositionAttention,
+        {"num_heads": 2, "key_dim": 4, "max_distance": 2},
+        {
+            "use_values": False,
+            "per_head": True,
+            **POSITION_TABLE,
+            **without(ATTENTION, "position"),
+            "score": "dot",
+        },
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.HardAttention,
+        {"num_heads": 2, "key_dim": 4},
+        {
+            "gradient": "reinforce",
+            "temperature": 0.5,
+            **without(ATTENTION, "normalization", "use_sink"),
+        },
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.TransformerBlock,
+        {"intermediate_dim": 16, "num_heads": 2},
+        BLOCK,
+        returns_scores=True,
+        decodes=False,
+    ),
+    Case(
+        ka.TransformerBlock,
+        {"intermediate_dim": 16, "num_heads": 2, "normalize_first": True, "gated": True},
+        None,
+        returns_scores=True,
+        decodes=False,
+        id="TransformerBlock-pre-norm",
+    ),
+    Case(
+        ka.TransformerBlock,
+        {"intermediate_dim": 16, "num_heads": 2, "causal": True, "cross_attention": True},
+        None,
+        ((5, 8), (7, 6)),
+        returns_scores=True,
+        id="TransformerBlock-decoder",
+    ),
+    Case(
+        ka.TransformerBlock,
+        {
+            "intermediate_dim": 16,
+            "num_heads": 4,
+            "causal": True,
+            "cross_attention": True,
+            "normalize_first": True,
+            "norm": "rms",
+            "gated": True,
+            "position": "rotary",
+            "score": scores.Dot(),
+            **HEAD_OPTIONS,
+        },
+        None,
+        ((5, 8), (7, 6)),
+        returns_scores=True,
+        id="TransformerBlock-decoder-of-today",
+    ),
+    Case(
+        ka.AttentionPooling,
+        {},
+        None,
+        returns_scores=True,
+        carries_mask=False,
+    ),
+    Case(
+        ka.AttentionPooling,
+        {"num_queries": 3, "num_heads": 2, "key_dim": 4},
+        {
+            "value_dim": 3,
+            "score": "dot",
+            "normalization": "sigmoid",
+            "dropout": 0.2,
+            "query_initializer": "ones",
+            "seed": 1,
+        },
+        returns_scores=True,
+        carries_mask=False,
+        id="AttentionPooling-queries",
+    ),
+    Case(
+        ka.FeedForwardAttention,
+        {},
+        {
+            "units": 5,
+            "activation": "gelu",
+            "normalization": "sigmoid",
+            "dropout": 0.2,
+            "kernel_initializer": "ones",
+            "seed": 1,
+        },
+        returns_scores=True,
+        carries_mask=False,
+    ),
+    Case(ka.ClassToken, {}, {"initializer": "ones"}, mixes_positions=False, before=1),
+    Case(
+        ka.FeedForward,
+        {"intermediate_dim": 16},
+        {
+            "activation": "gelu",
+            "gated": True,
+            "dropout": 0.2,
+            "output_dim": 5,
+            "use_bias": False,
+            "kernel_initializer": "he_normal",
+            "bias_initializer": "ones",
+            "seed": 2,
+        },
+        mixes_positions=False,
+    ),
+    Case(
+        ka.SinCosPositionEmbedding,
+        {},
+        {"dim": 8, "merge_mode": "concat", "max_wavelength": 100},
+        mixes_positions=False,
+    ),
+    Case(
+        ka.SinCosPositionEmbedding,
+        {"dim": 5, "merge_mode": "concat"},
+        None,
+        mixes_positions=False,
+        id="SinCosPositionEmbedding-concat",
+    ),
+    Case(
+        ka.LearnedPositionEmbedding,
+        {"max_length": 9},
+        {"dim": 8, "merge_mode": "concat", **POSITION_TABLE},
+        mixes_positions=False,
+    ),
+    Case(
+        ka.LearnedPositionEmbedding,
+        {"max_length": 9, "dim": 5, "merge_mode": "none"},
+        None,
+        mixes_positions=False,
+        id="LearnedPositionEmbedding-none",
+    ),
+    Case(
+        ka.ScaledEmbedding,
+        {"vocabulary_size": 10, "dim": 6},
+        {"mask_zero": True, **POSITION_TABLE},
+        ((5, None),),
+        mixes_positions=False,
+    ),
+]

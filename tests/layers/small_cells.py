@@ -1,0 +1,147 @@
+"""Small recurrent decoders, and the recurrences of the two papers in float64."""
+
+import keras
+import numpy as np
+
+from keras_attention import scores
+
+layers, ops = keras.layers, keras.ops
+
+# Batch, steps, length of the memory, features of the input, memory and states, all different.
+B, T, S, D, M, H = 3, 4, 6, 5, 7, 8
+
+
+def numpy(tensor):
+    return np.asarray(ops.convert_to_numpy(tensor))
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+X, MEMORY, STATE = random(B, T, D), random(B, S, M, seed=1), 0.5 * random(B, H, seed=2)
+MASK = np.arange(S) < np.array([[6], [4], [1]])
+
+
+def weights_drawn(layer, seed=3):
+    """Sets every weight, biases too, to something that no zero hides."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape) / np.sqrt(weight.shape[0]))
+
+
+def made(cell, *inputs, **kwargs):
+    """An `RNN` round `cell`, with drawn weights."""
+    rnn = layers.RNN(cell, return_sequences=True, **kwargs)
+    cell.initial_state(MEMORY)
+    rnn.build(X.shape)
+    weights_drawn(rnn)
+    return rnn
+
+
+# The papers, in float64
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(cell, x, states):
+    """Keras's GRU with `reset_after=True`."""
+    kernel, recurrent, bias = (numpy(w).astype("float64") for w in cell.weights)
+    (h,) = states
+    xz, xr, xh = np.split(x @ kernel + bias[0], 3, -1)
+    hz, hr, hh = np.split(h @ recurrent + bias[1], 3, -1)
+    z, r = sigmoid(xz + hz), sigmoid(xr + hr)
+    h = z * h + (1 - z) * np.tanh(xh + r * hh)
+    return h, [h]
+
+
+def lstm(cell, x, states):
+    kernel, recurrent, bias = (numpy(w).astype("float64") for w in cell.weights)
+    h, c = states
+    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(c)
+    return h, [h, c]
+
+
+def simple(cell, x, states):
+    kernel, recurrent, bias = (numpy(w).astype("float64") for w in cell.weights)
+    h = np.tanh(x @ kernel + states[0] @ recurrent + bias)
+    return h, [h]
+
+
+def stacked(cell, x, states):
+    """A stack of GRUs."""
+    after = []
+    for part, state in zip(cell.cells, states, strict=True):
+        x, (h,) = gru(part, x, [state])
+        after.append(h)
+    return x, after
+
+
+CELLS = {
+    gru: lambda: layers.GRUCell(H),
+    lstm: lambda: layers.LSTMCell(H),
+    simple: lambda: layers.SimpleRNNCell(H),
+    stacked: lambda: layers.StackedRNNCells([layers.GRUCell(3), layers.GRUCell(H)]),
+}
+
+
+def score_of(layer, query, key):
+    """One number."""
+    if isinstance(layer, scores.Dot):
+        return query @ key
+    named = {w.name: numpy(w).astype("float64")[0] for w in layer.weights}
+    if isinstance(layer, scores.General):
+        return query @ named["kernel"] @ key
+    hidden = query @ named["query_kernel"] + key @ named["key_kernel"] + named["bias"]
+    return named["v"] @ np.tanh(hidden)
+
+
+def context_of(layer, query, memory, mask, t, window):
+    """c_t and the weights of one row."""
+    allowed = [
+        s for s in range(len(memory)) if mask[s] and (window is None or abs(s - t) <= window)
+    ]
+    weights = np.zeros(len(memory))
+    if allowed:
+        powers = np.exp([score_of(layer, query, memory[s]) for s in allowed])
+        weights[allowed] = powers / powers.sum()
+    return weights @ memory, weights
+
+
+def by_the_papers(cell, step, x, memory, states, mask, window=None):
+    """The outputs (B, T, …) and alignments (B, T, S) of an `AttentionCell`, by loops."""
+    x, memory = x.astype("float64"), memory.astype("float64")
+    states, fed, outputs, alignments = list(states), None, [], []
+
+    def attend(query, t):
+        rows = zip(query, memory, mask, strict=True)
+        found = [context_of(cell.attention.score, *row, t, window) for row in rows]
+        return (np.stack(column) for column in zip(*found, strict=True))
+
+    def attentional(context, h):
+        both = np.concatenate([context, h], -1)
+        if cell.attention_dim is None:
+            return both
+        return np.tanh(both @ numpy(cell._attention_dense.kernel).astype("float64"))
+
+    for t in range(x.shape[1]):
+        if cell.mode == "bahdanau":
+            query = states[-1] if step is stacked else states[0]
+            context, weights = attend(query, t)
+            h, states = step(cell.cell, np.concatenate([x[:, t], context], -1), states)
+            wide = cell.attention_dim is not None or cell.output_context
+            outputs.append(attentional(context, h) if wide else h)
+        else:
+            if fed is None:
+                fed = np.zeros((len(x), cell.attention_dim or memory.shape[-1] + H))
+            inputs = np.concatenate([x[:, t], fed], -1) if cell.input_feeding else x[:, t]
+            h, states = step(cell.cell, inputs, states)
+            context, weights = attend(h, t)
+            fed = attentional(context, h)
+            outputs.append(fed)
+        alignments.append(weights)
+    return np.stack(outputs, 1), np.stack(alignments, 1)
