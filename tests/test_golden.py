@@ -179,13 +179,13 @@ def has_default(cls, argument):
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_class_and_argument_has_a_case(name, values):
-    assert name in values, f"{name} needs a case in tests/golden/cases.py"
+    assert name in values, f"{name} needs a case in tests/golden/cases/"
     cls = REGISTERED[name]
     for argument in saving.constructor_arguments(cls, stop=saving.ConfigurableLayer):
         if (name, argument) in NEVER_SAVED:
             continue
         found = values[name].get(argument, set())
         assert len(found) >= 1 + has_default(cls, argument), (
-            f"`{argument}` of {name} needs cases in tests/golden/cases.py: one with its default, "
+            f"`{argument}` of {name} needs cases in tests/golden/cases/: one with its default, "
             f"if it has one, and one with another value. Found: {sorted(found)}"
         )

@@ -1,0 +1,111 @@
+"""Cases of scores, normalizations, patterns, positions and options of heads."""
+
+import keras_attention as ka
+from keras_attention import normalizations, patterns, positions, regularizers, scores
+from tests.golden.cases.case import BIAS, KERNEL, SCORES, TABLE, of_layer
+
+# Scores
+
+of_layer("attention", ka.Attention, 8, 8, listed=True, **SCORES)
+of_layer("attention-key", ka.Attention, 8, 6, 8, listed=True, **SCORES)
+for name, cls in scores.BUILTIN.items():
+    needed = {"reduced_rank": (3,), "location": (9,)}.get(name, ())
+    of_layer(
+        f"score-{name}-projected",
+        lambda cls=cls, needed=needed: ka.Attention(2, 4, score=cls(*needed)),
+        8,
+        6,
+        **SCORES,
+    )
+for name, make, features in (
+    ("scaled_dot", lambda: scores.ScaledDot(scale=0.3), (8, 8)),
+    ("cosine", lambda: scores.Cosine(scale=3.0), (8, 8)),
+    ("dot", lambda: "dot", (8, 8)),
+    ("general", lambda: scores.General(**KERNEL), (8, 6)),
+    ("reduced_rank", lambda: scores.ReducedRank(3, **KERNEL), (8, 6)),
+    ("additive", lambda: scores.Additive(3, normalize=True, **KERNEL, **BIAS), (8, 6)),
+    ("additive-no-bias", lambda: scores.Additive(use_bias=False), (8, 6)),
+    ("concat", lambda: scores.Concat(3, **KERNEL), (8, 6)),
+    ("location", lambda: scores.Location(9, **KERNEL), (8, 6)),
+    ("key_only", lambda: scores.KeyOnly(3, "relu", use_bias=False, **KERNEL, **BIAS), (8, 6)),
+    ("key_only-bias", lambda: scores.KeyOnly(3, **BIAS), (8, 6)),
+):  # fmt: skip
+    of_layer(f"score-{name}", lambda make=make: ka.Attention(score=make()), *features, **SCORES)
+
+# Normalizations
+
+for name in normalizations.BUILTIN:
+    of_layer(
+        f"normalization-{name}", lambda name=name: ka.Attention(2, 4, normalization=name), 8, 6
+    )
+
+of_layer(
+    "normalization-hard-temperature",
+    lambda: ka.Attention(normalization=normalizations.Hard(temperature=0.5)),
+)
+
+# Patterns
+
+for name, pattern in {
+    "causal": "causal",
+    "sliding_window": patterns.SlidingWindow(1, 0),
+    "dilated": patterns.Dilated(2),
+    "strided": patterns.Strided(2),
+    "prefix": patterns.Prefix(2),
+    "block": patterns.Block(2),
+    "and": patterns.Causal() & patterns.SlidingWindow(2, 0) & patterns.Block(3),
+    "or": patterns.Causal() | patterns.Prefix(2),
+    "not": ~patterns.SlidingWindow(0, 1),
+    "combined": (patterns.Causal() & ~patterns.Dilated(2)) | patterns.Prefix(1),
+}.items():
+    of_layer(
+        f"pattern-{name}", lambda pattern=pattern: ka.MultiHeadAttention(2, 4, pattern=pattern)
+    )
+
+# Positions
+
+YARN = {"scaling": "yarn", "factor": 4.0, "original_max_length": 3}
+for name, make in {
+    "rotary": lambda: "rotary",
+    "rotary-interleaved": lambda: positions.Rotary(100, dim=2, layout="interleaved"),
+    "rotary-linear": lambda: positions.Rotary(scaling="linear", factor=2.0),
+    "rotary-dynamic": lambda: positions.Rotary(scaling="dynamic", original_max_length=3),
+    "rotary-yarn": lambda: positions.Rotary(**YARN),
+    "rotary-yarn-all": lambda: positions.Rotary(
+        **YARN, beta_fast=8.0, beta_slow=2.0, attention_factor=1.5, truncate=False
+    ),
+    "alibi": lambda: "alibi",
+    "alibi-options": lambda: positions.ALiBi(max_bias=4.0),
+    "relative_bias": lambda: "relative_bias",
+    "relative_bias-options": lambda: positions.RelativeBias(6, 9, bidirectional=False, **TABLE),
+    "shaw": lambda: positions.Shaw(2),
+    "shaw-options": lambda: positions.Shaw(2, use_values=False, per_head=True, **TABLE),
+}.items():
+    of_layer(
+        f"position-{name}", lambda make=make: ka.MultiHeadAttention(2, 4, position=make()), 8, 6
+    )
+
+# Heads
+
+for name, arguments in {
+    "grouped": {"num_heads": 4, "num_key_value_heads": 2},
+    "one_key_head": {"num_heads": 4, "num_key_value_heads": 1},
+    "rms_norm": {"qk_norm": "rms"},
+    "layer_norm": {"qk_norm": "layer"},
+    "soft_cap": {"logit_soft_cap": 2.0},
+    "sink": {"use_sink": True},
+    "bias": {"use_bias": True},
+    "value_dim": {"value_dim": 3},
+    "doubly_stochastic": {"scores_regularizer": "doubly_stochastic"},
+    "doubly_stochastic-options": {
+        "scores_regularizer": regularizers.DoublyStochastic(0.5, target=None)
+    },
+    "entropy": {"scores_regularizer": regularizers.Entropy(-0.1)},
+}.items():
+    of_layer(
+        f"heads-{name}",
+        lambda arguments=arguments: ka.Attention(**{"num_heads": 2, "key_dim": 4, **arguments}),
+        8,
+        6,
+        **SCORES,
+    )
