@@ -30,7 +30,7 @@ setup(
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
     package_data={
         "keras_attention": ["py.typed"],
-        "keras_attention.visualization": ["page.html", "page.css", "page.js"],
+        "keras_attention.visualization": ["page.html", "page.css", "page_*.js"],
     },
     install_requires=["keras>=3.13", "numpy"],
     extras_require={
