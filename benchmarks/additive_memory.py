@@ -2,9 +2,10 @@
 
 Our `kernels.additive` against the same equation written down, `Σ_u v_u tanh(q_tu + k_su)` over an
 array (B, T, S, H, U), forward and in a training step (scores, and the gradients of all three
-arguments), on the backend that KERAS_BACKEND names. Each figure is a process of its own: what its
-largest resident set grew by after imports and a small warm-up. It is shown beside what the array of
-all hidden units alone would take. Seconds are those of one run after the first, as a rough guide.
+arguments), on the backend that KERAS_BACKEND names. Each figure is from a separate process: what
+its largest resident set grew by after imports and a small warm-up. It is shown beside what the
+array of all hidden units alone would take. Seconds are those of one run after the first, as a
+rough guide.
 """
 
 import argparse
@@ -108,7 +109,7 @@ def measure(ours, case, train, mode):
 
 
 def in_a_process(*arguments):
-    """`measure` in a process of its own."""
+    """`measure` in a separate process."""
     return json.loads(answer("benchmarks.additive_memory", "--measure", json.dumps(arguments)))
 
 
@@ -150,7 +151,7 @@ def main():
                     flush=True,
                 )
     if arguments.output:
-        # Each backend has a run of its own; the file keeps what the others wrote.
+        # Each backend has a separate run; the file keeps what the others wrote.
         kept = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
         kept[backend] = {
             "machine": f"{os.cpu_count()} cores, {platform.machine()}",

@@ -117,7 +117,7 @@ def their_search(model, size):
 def training(model, size):
     """A function that makes one training step."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # XLA made a step of the translation example slower on processor cores.
+    # XLA made a step of the translation example slower on CPUs.
     model.compile("adam", loss, jit_compile=keras.config.backend() == "jax")
     rng = np.random.default_rng(0)
     arrays = [

@@ -21,7 +21,7 @@ RECIPE = imdb_recipes.RECIPES["best"]
 
 
 def measure(dataset, regularization):
-    """Test accuracy for inverse strengths of regularization, with processor time."""
+    """Test accuracy for inverse strengths of regularization, with CPU time."""
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
@@ -74,7 +74,7 @@ def main(argv=None):
     found = measure(dataset, (0.1, 1.0))
     for strength, accuracy in found["test_accuracy"].items():
         print(f"C = {strength}: accuracy {accuracy:.4f}")
-    print(f"{found['ngrams']:,} n-grams, {found['processor_seconds']} s of processor time")
+    print(f"{found['ngrams']:,} n-grams, {found['processor_seconds']} s of CPU time")
     return found
 
 

@@ -4,7 +4,7 @@ The same model four times, but for the layer in the middle: `keras_attention.Att
 `keras.layers.MultiHeadAttention(8, 16)`, our `MultiHeadAttention(8, 16)`, and nothing (embedding,
 pooling, head and optimizer alone). Each is compiled and warmed up, then they take turns, a burst of
 steps each, so that a machine that slows down slows all of them. Quoted are medians over the bursts,
-of wall-clock time and of the processor time of all cores (steadier on a machine that others share),
+of wall-clock time and of the CPU time of all cores (steadier on a machine that others share),
 and the ratios of these medians.
 """
 
@@ -49,7 +49,7 @@ def build(attend, jit_compile):
 
 
 def measure(jit_compile, bursts, steps):
-    """Milliseconds a step of each model, wall clock and processor, burst by burst."""
+    """Milliseconds a step of each model, wall clock and CPU, burst by burst."""
     rng = np.random.default_rng(0)
     # Words as frequent as Zipf's law has them: how many distinct rows of the table a batch
     # touches decides what its gradient costs.

@@ -1,4 +1,4 @@
-"""Processes of their own, for what is measured of a process: its memory."""
+"""Separate processes, to measure memory."""
 
 import pathlib
 import re

@@ -2,7 +2,7 @@
 
 `RelativePositionAttention` against plain attention, and against a layer that looks up the embedding
 of every pair, (T, T, key_dim), for keys and for values, which is how equations 3 and 4 of Shaw et
-al. 2018 are often written down. Each is measured in a process of its own: how much further its
+al. 2018 are often written down. Each is measured in a separate process: how much further its
 largest resident memory grows in a forward pass, or in a training step, than after imports and the
 same on a short sequence. Compiling counts where the backend compiles anew for a new length (JAX).
 """

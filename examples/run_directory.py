@@ -1,6 +1,6 @@
 """The folder that a training program writes to: finished epochs survive whatever ends the program.
 
-`figures.json` is the one source of truth. It is replaced as a whole, after the files that it speaks
+`figures.json` is the one source of truth. It is replaced as a whole, after the files that it names
 of are on the disk, so a program killed at any moment leaves the state of its last finished epoch.
 Nothing here imports Keras, so a mistake in `--output` is reported at once.
 """
@@ -23,8 +23,8 @@ class RunDirectory:
     The lock is the operating system's: it ends with the process, however that ends.
 
     Args:
-        path: the folder. It may not exist yet, be empty, or hold a run of the same program.
-        program: what the program calls itself in `figures.json`.
+        path: the folder. It may not exist yet, be empty, or contain a run of the same program.
+        program: the program's name in `figures.json`.
 
     Raises:
         UsageError: the folder cannot be written to, holds something else, or another process has
@@ -152,8 +152,8 @@ class RunDirectory:
         """Starts a run with `settings`, or takes up the one that is there if it has the same.
 
         Args:
-            settings: everything that the figures depend on, ready for JSON.
-            **facts: what else `figures.json` is to say.
+            settings: everything that the results depend on, ready for JSON.
+            **facts: what else goes into `figures.json`.
         """
         if self.figures is not None:
             self.check({**dict.fromkeys(self.figures["settings"]), **settings})
@@ -180,7 +180,7 @@ class RunDirectory:
             raise UsageError(f"{self.path / name} cannot be written: {error}.") from error
 
     def finish_epoch(self, model, epoch):
-        """Saves the model with its optimizer, and then says in `figures.json` what `epoch` gave."""
+        """Saves the model with its optimizer, and then the results of `epoch` in `figures.json`."""
         number = len(self.epochs) + 1
         self.write(self._checkpoint(number).name, model.save)
         self.epochs.append(epoch)
@@ -218,7 +218,7 @@ class RunDirectory:
 
 
 def read_figures(path, program):
-    """What `figures.json` in the folder `path` says, after a check that `program` wrote it.
+    """The contents of `figures.json` in the folder `path`, after a check that `program` wrote it.
 
     Raises:
         UsageError: `path` is not the folder of a run of `program`.

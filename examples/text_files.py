@@ -1,4 +1,4 @@
-"""Reading text files of data folders, which may hold anything."""
+"""Reading text files of data folders, whose contents are unchecked."""
 
 import gzip
 import zlib

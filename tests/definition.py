@@ -14,8 +14,8 @@ def perceptron(inputs, v):
     return sum(v[u] * math.tanh(inputs[u]) for u in range(len(v)))
 
 
-def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=None, place=None):
-    """The score of one query vector and one key vector, which stands at `place`.
+def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=None, index=None):
+    """The score of one query vector and one key vector, at position `index`.
 
     `matrix` is that of "general"; `weights` are the named ones of the scores with several.
     """
@@ -30,7 +30,7 @@ def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=
     if score == "concat":
         return perceptron(np.concatenate([query, key]) @ weights["kernel"], weights["v"])
     if score == "location":
-        return query @ weights["kernel"][:, place]
+        return query @ weights["kernel"][:, index]
     if score == "key_only":
         hidden = np.tanh(key @ weights["kernel"] + weights.get("bias", 0.0))
         return hidden @ weights["v"] if "v" in weights else hidden[0]
@@ -58,7 +58,7 @@ def normalize(scores, normalization="softmax"):
         powers = [math.exp(score - max(scores)) for score in scores]
         return [power / sum(powers) for power in powers]
     if normalization == "hard":
-        return [float(place == scores.index(max(scores))) for place in range(len(scores))]
+        return [float(index == scores.index(max(scores))) for index in range(len(scores))]
     if normalization == "sparsemax":
         return sparsemax(scores)
     raise ValueError(normalization)
@@ -162,13 +162,13 @@ def gradients(function, arrays, step=1e-5):
     arrays = [np.array(array, "float64") for array in arrays]
     found = [np.zeros_like(array) for array in arrays]
     for array, gradient in zip(arrays, found, strict=True):
-        for place in np.ndindex(array.shape):
-            here = array[place]
-            array[place] = here + step
+        for index in np.ndindex(array.shape):
+            here = array[index]
+            array[index] = here + step
             above = function(*arrays)
-            array[place] = here - step
-            gradient[place] = (above - function(*arrays)) / (2 * step)
-            array[place] = here
+            array[index] = here - step
+            gradient[index] = (above - function(*arrays)) / (2 * step)
+            array[index] = here
     return found
 
 
@@ -200,7 +200,7 @@ PATTERNS = {
 
 
 def attends(pattern, i, j):
-    """What a pattern says of one pair, by its name and arguments."""
+    """Whether a pattern allows one pair, by its name and arguments."""
     name = type(pattern).__name__
     if name == "Not":
         return not attends(pattern.pattern, i, j)
@@ -254,7 +254,7 @@ def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs
         return angle / factor
     if scaling != "yarn":
         return angle
-    # The pair that turns `times` times within the length: length · w^(−2i/d) = 2π · times.
+    # The pair that rotates `times` times within the length: length · w^(−2i/d) = 2π · times.
     ends = [
         size / 2 * math.log(length / 2 / math.pi / times, wavelength)
         for times in (kwargs["beta_fast"], kwargs["beta_slow"])
@@ -270,8 +270,8 @@ def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs
     return angle * (1 - share) + angle / factor * share
 
 
-def turned(x, at, last, layout="half_split", dim=None, **kwargs):
-    """`x` (B, T, H, K) with each pair of features turned as a complex number."""
+def rotated(x, at, last, layout="half_split", dim=None, **kwargs):
+    """`x` (B, T, H, K) with each pair of features rotated as a complex number."""
     x = np.asarray(x, "float64")
     out = x.copy()
     size = dim or x.shape[-1]

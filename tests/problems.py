@@ -288,7 +288,7 @@ def weights_shown(kernel, arrays, rest, **given):
 
 
 def check_dropout(kernel, arrays, rest, rate):
-    """Whatever a kernel drops is at random, as a seed says, and alike in output and gradients.
+    """Whatever a kernel drops is at random, by its seed, and alike in output and gradients.
 
     Returns which weights (B, H, T, S) are kept, and which there are.
     """
@@ -314,9 +314,9 @@ def check_dropout(kernel, arrays, rest, rate):
         unlike = (first != second)[there].mean()
         assert abs(unlike - 2 * rate * (1 - rate)) < 0.08 * min(1, 20 * rate)
 
-    gain = kept.astype("float32") / np.float32(1 - rate)
+    multiplier = kept.astype("float32") / np.float32(1 - rate)
     expected = answers(
-        "reference", arrays, {**rest, "multiplier": keras.ops.convert_to_tensor(gain)}
+        "reference", arrays, {**rest, "multiplier": keras.ops.convert_to_tensor(multiplier)}
     )
     compare(kernel, arrays, {**rest, **dropout}, expected=expected)
     return kept, there

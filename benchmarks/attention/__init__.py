@@ -11,7 +11,7 @@ KERAS_BACKEND names, and prints them as a Markdown table.
 - Time: both sides have the same weights and inputs, are compiled and warmed up, and then take
   turns, a burst of calls each, so that a machine that slows down slows both. Quoted are medians of
   wall-clock time and the ratio of these medians. With dropout off, the two must also agree.
-- Memory: the peak growth of a process of its own over its peak once it had run the same on a short
+- Memory: the peak growth of a separate process over its peak once it had run the same on a short
   sequence: of resident memory, or on a GPU of the memory in use there. GB are 10⁹ bytes. Compiling
   counts where the backend compiles anew for a new length. The milliseconds of these rows are those
   of that process, the two sides one after the other, not in turns: a rough guide.
@@ -24,7 +24,7 @@ KERAS_BACKEND names, and prints them as a Markdown table.
 
 Bars and aims are for TensorFlow on two cores of a CPU. On other backends and machines, the same
 rows are a report. Figures of a machine that others share are noisy: the JSON file has quartiles and
-processor time beside each median, and a ratio near its bar wants a second run.
+CPU time beside each median, and a ratio near its bar wants a second run.
 
 `--gpu` measures rows for a GPU instead (made for JAX: XLA, bfloat16, then float32). They run on a
 CPU too, which says nothing about a GPU. `--small` shrinks everything, and runs one row of each

@@ -78,7 +78,7 @@ class Row:
     figure: str = "time"  # or "memory"
     judged: str = "ratio"  # ours / other; or "GB", ours alone
     same: bool = True  # whether both compute the same
-    heavy: bool = False  # whether the other is measured only when asked for
+    heavy: bool = False  # whether the other is measured only on request
 
     @property
     def sides(self):

@@ -21,7 +21,7 @@ ALIKE = re.compile(
 
 
 def chosen(options, parser):
-    """The rows that the command line asks for."""
+    """The rows that the command line specifies."""
     groups = rows(options.small)
     if options.rows is None and options.small:
         named = {**groups["cpu"], **groups["gpu"]}

@@ -165,10 +165,10 @@ def decoding_contestant(label, groups):
     """The attention of one new token over a cache of `case.length`, its own key included."""
 
     def attend(query, key, value):
-        # As a cache holds them: heads before slots.
-        turned = (ops.transpose(array, (0, 2, 1, 3)) for array in (key, value))
+        # As a cache stores them: heads before entries.
+        transposed = (ops.transpose(array, (0, 2, 1, 3)) for array in (key, value))
         offset = key.shape[2] - 1
-        return keras_attention.ops.attend(query, *turned, offset=offset, pattern="causal")
+        return keras_attention.ops.attend(query, *transposed, offset=offset, pattern="causal")
 
     def prepare(case):
         rng = np.random.default_rng(0)

@@ -51,7 +51,7 @@ def milliseconds(run, repeats, seconds=math.inf):
 
 
 def in_turns(runs, repeats, seconds):
-    """(wall, processor) milliseconds a call of each of `runs`, burst by burst, taking turns."""
+    """(wall, CPU) milliseconds per call of each of `runs`, burst by burst, taking turns."""
     calls = {
         who: math.ceil(BURST / max(milliseconds(run, 1)[0] / 1000, 1e-6))
         for who, run in runs.items()
@@ -132,7 +132,7 @@ def grown(contestant, case):
 
 
 def measure_memory(row, options):
-    """The sides of a memory row, each measured in a process of its own."""
+    """The sides of a memory row, each measured in a separate process."""
     found = {}
     for who in row.sides:
         if who == "other" and row.heavy and not options.keras_too:
@@ -188,7 +188,7 @@ def reached(judged, bar, aim):
 
 
 def series(options):
-    """What the plot shows: memory and time over the length, from processes of their own."""
+    """What the plot shows: memory and time over the length, from separate processes."""
     found = []
     for row in rows(options.small)["over"].values():
         result = measured(row, options)

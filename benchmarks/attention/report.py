@@ -88,7 +88,7 @@ def surroundings(options):
             "vector extensions": vector_extensions(),
             "device": found[0] if found else "CPU",
         },
-        # TensorFlow's default depends on the processor.
+        # TensorFlow's default depends on the CPU.
         "onednn": backend.has_fast_softmax() if BACKEND == "tensorflow" else None,
         # What changes the speed of TensorFlow's products; unset is its own choice.
         "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
@@ -99,7 +99,7 @@ def surroundings(options):
 
 
 def processor(field):
-    """A line on the processor, where the system tells, or an empty one."""
+    """A line about the CPU, if the system has one, or an empty line."""
     path = pathlib.Path("/proc/cpuinfo")
     found = re.search(rf"{field}\s*:\s*(.*)", path.read_text()) if path.exists() else None
     return found[1] if found else ""

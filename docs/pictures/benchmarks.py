@@ -1,6 +1,6 @@
-"""Draws measured figures as bars: `python docs/pictures/benchmarks.py` writes the pictures here.
+"""Draws results as bars: `python docs/pictures/benchmarks.py` writes the pictures here.
 
-The figures are those of benchmarks/results/attention.json and additive_memory.json.
+The results are those of benchmarks/results/attention.json and additive_memory.json.
 """
 
 import json
@@ -15,7 +15,7 @@ LABELS, WIDTH, ROW = 380, 430, 24
 
 
 def label(x, y, words, anchor="start"):
-    """A line of grey text."""
+    """A line of gray text."""
     words = words.replace("&", "&amp;")
     return f"<text x='{x}' y='{y}' text-anchor='{anchor}' {FONT} fill='{NOTE}'>{words}</text>"
 

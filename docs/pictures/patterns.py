@@ -1,6 +1,7 @@
 """Draws a picture of each pattern: `python docs/pictures/patterns.py` writes them beside this file.
 
-A pattern is asked about 16 by 16 positions; queries go down, keys across, and what is seen is blue.
+A pattern is evaluated for 16 by 16 positions; queries go down, keys across, and allowed pairs are
+blue.
 A test compares the pictures with what the patterns answer.
 """
 
@@ -36,8 +37,8 @@ SHOWN = {
 
 def answers(pattern):
     """Booleans (16, 16): which key each query sees."""
-    places = np.arange(LENGTH)
-    return keras.ops.convert_to_numpy(pattern(places, places))
+    positions = np.arange(LENGTH)
+    return keras.ops.convert_to_numpy(pattern(positions, positions))
 
 
 def svg(seen):

@@ -3,7 +3,7 @@
 import pathlib
 
 HERE = pathlib.Path(__file__).parent
-# Colors that can be read on a white page and on a dark one; text stands on color, or is grey.
+# Colors that can be read on a white page and on a dark one; text is on color, or gray.
 STEP, SLOT, LINE, NOTE = "#2f5d8c", "#b3541e", "#8a8f98", "#8a8f98"
 FONT = "font-family='system-ui, sans-serif'"
 
@@ -46,7 +46,7 @@ def svg(width, height, title, *parts):
 
 
 def pipeline():
-    """Steps from left to right; the slots that fill them stand above, the kernels below."""
+    """Steps from left to right; the slots that fill them are above, the kernels below."""
     steps = ["project", "score", "mask", "normalize", "combine", "project"]
     shapes = ["(B, T, H, K)", "(B, H, T, S)", "", "", "(B, T, H, V)", "(B, T, D)"]
     width, step = 118, 146

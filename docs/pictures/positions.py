@@ -27,8 +27,8 @@ def draw_positions_sincos():
     axes[0].set_xlabel("position")
     axes[0].set_ylabel("feature")
     axes[0].set_title("SinCosPositionEmbedding(), 32 features", fontsize=9)
-    for place, color in ((16, GREY), (32, INK), (48, WARM)):
-        axes[1].plot(vectors @ vectors[place], color=color, label=f"with {place}", linewidth=1.4)
+    for index, color in ((16, GREY), (32, INK), (48, WARM)):
+        axes[1].plot(vectors @ vectors[index], color=color, label=f"with {index}", linewidth=1.4)
     axes[1].set_title("inner products of the vectors", fontsize=9)
     axes[1].set_xlabel("position")
     axes[1].set_ylim(None, 19)
@@ -76,13 +76,13 @@ def draw_positions_rotary():
     axes[1].set_xlabel("pair of features (of 64)")
     axes[1].legend(frameon=False, fontsize=8)
 
-    places = np.unique(np.logspace(0, np.log10(2**24 - 1), 200).astype("int64"))
-    exact = np.exp(1j * places[:, None] * plain)
-    product = (places.astype("float32")[:, None] * plain.astype("float32")).astype("float64")
-    ours = array(positions.rotary.angles(keras.ops.cast(places, "float32"), plain))
+    at = np.unique(np.logspace(0, np.log10(2**24 - 1), 200).astype("int64"))
+    exact = np.exp(1j * at[:, None] * plain)
+    product = (at.astype("float32")[:, None] * plain.astype("float32")).astype("float64")
+    ours = array(positions.rotary.angles(keras.ops.cast(at, "float32"), plain))
     for angles, color, label in ((product, GREY, "p · θ in float32"), (ours, INK, "Rotary")):
         error = np.abs(np.exp(1j * angles.astype("float64")) - exact).max(axis=-1)
-        axes[2].plot(places, np.maximum(error, 1e-9), color=color, label=label, linewidth=1.2)
+        axes[2].plot(at, np.maximum(error, 1e-9), color=color, label=label, linewidth=1.2)
     axes[2].set_xscale("log")
     axes[2].set_yscale("log")
     axes[2].set_title("largest error of an angle", fontsize=9)
@@ -101,7 +101,7 @@ def draw_positions_alibi():
     for head, line in enumerate(bias):
         shade = SHADES(0.25 + 0.75 * head / 7)
         axes[0].plot(distances, line, color=shade, linewidth=1.4)
-        if head < 5 or head == 7:  # Those between would stand on one another.
+        if head < 5 or head == 7:  # Those between would overlap.
             at = np.flatnonzero(line >= -8)[-1]
             axes[0].text(distances[at] + 1, line[at], f"head {head + 1}", fontsize=7, va="center")
     axes[0].set_ylim(-8.2, 0.3)
@@ -131,7 +131,7 @@ def draw_positions_relative_bias():
         axis.set_title(f"RelativeBias(bidirectional={bidirectional})", fontsize=9)
         axis.set_xlabel("j − i")
     axes[0].set_ylabel("bucket")
-    # Copying what stood five places before: only the bias can tell where that is.
+    # Copying the token five positions back: only the bias can tell where that is.
     keras.utils.set_random_seed(0)
     generator = np.random.default_rng(0)
     position = positions.RelativeBias(16, 32, bidirectional=False)
@@ -154,8 +154,8 @@ def draw_positions_relative_bias():
 def draw_positions_shaw():
     """Which row of the table a pair reads."""
     figure, axis = plt.subplots(figsize=(3.4, 3))
-    places = np.arange(12)
-    rows = np.clip(places - places[:, None], -3, 3)
+    tokens = np.arange(12)
+    rows = np.clip(tokens - tokens[:, None], -3, 3)
     shown = axis.imshow(rows, cmap="RdBu", vmin=-4, vmax=4)
     axis.set_xlabel("keys j")
     axis.set_ylabel("queries i")

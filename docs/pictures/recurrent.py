@@ -56,9 +56,9 @@ def main():
         model, tokens, target, shifted = trained(arguments, reverse="copying" not in title)
         alignments = model.predict([tokens, shifted], verbose=0)[0, 0]
         image = axes.imshow(alignments, vmin=0, vmax=1, cmap="Blues")
-        places = range(LENGTH)
-        axes.set(title=title, xlabel="memory", xticks=places, xticklabels=tokens[0])
-        axes.set(yticks=places, yticklabels=target[0])
+        ticks = range(LENGTH)
+        axes.set(title=title, xlabel="memory", xticks=ticks, xticklabels=tokens[0])
+        axes.set(yticks=ticks, yticklabels=target[0])
     figure.axes[0].set_ylabel("output")
     figure.colorbar(image, ax=figure.axes, label="weight")
     figure.savefig(Path(__file__).with_name("recurrent_alignments.png"), dpi=100)

@@ -58,15 +58,15 @@ def draw(name, score):
 
 def draw_location():
     """A map of the score over positions, for a query that moves."""
-    steps, places = 24, 30
+    steps, length = 24, 30
     angle = np.linspace(0, np.pi, steps)
     query = np.stack([np.cos(angle), np.sin(angle)], axis=-1).reshape(1, steps, 1, 2)
-    score = scores.Location(places)
-    score.build(query.shape, (1, places, 1, 2))
-    # Columns that turn as the query does: what training finds where sentences are in step.
-    turned = np.linspace(0, np.pi, places)
-    score.set_weights([np.stack([np.cos(turned), np.sin(turned)])[None]])
-    table = score(query.astype("float32"), np.zeros((1, places, 1, 2), "float32"))
+    score = scores.Location(length)
+    score.build(query.shape, (1, length, 1, 2))
+    # Columns that rotate as the query does: what training finds where sentences are in step.
+    angles = np.linspace(0, np.pi, length)
+    score.set_weights([np.stack([np.cos(angles), np.sin(angles)])[None]])
+    table = score(query.astype("float32"), np.zeros((1, length, 1, 2), "float32"))
     figure, axes = plt.subplots(figsize=(3.2, 2.6), layout="constrained")
     image = axes.imshow(
         keras.ops.convert_to_numpy(table)[0, 0], cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto"

@@ -2,7 +2,7 @@
 
 They are written for a terminal: sections "Args:", "Call arguments:", "Returns:", "Raises:" and
 "Example:", and examples of the interpreter. Arguments become a list of definitions, examples
-fenced code; everything else is Markdown as it stands. The signature of a preset lists what it
+fenced code; everything else is Markdown, unchanged. The signature of a preset lists what it
 passes on to its base class.
 """
 

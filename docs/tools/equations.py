@@ -9,7 +9,7 @@ from mkdocs.plugins import get_plugin_logger
 EQUATION = re.compile(
     r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL
 )
-# What the converter leaves as it stands where it does not know a command.
+# What the converter leaves unchanged where it does not know a command.
 UNKNOWN = re.compile(r"<mi>(\\.*?|&)</mi>")
 # A word is one name and not so many letters, and bars come in pairs, as high as what they enclose.
 WORD = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')

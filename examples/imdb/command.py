@@ -5,7 +5,7 @@
 
 It runs on the backend of Keras: KERAS_BACKEND=tensorflow, jax or torch. Without --data-dir the
 reviews come from TensorFlow Datasets, and if they are unavailable, from a small synthetic sample,
-which the program then says. The folder --output gets model.keras, text.npz (the vocabulary),
+and the program says so. The folder --output gets model.keras, text.npz (the vocabulary),
 figures.json and curves.png. If the program is interrupted, the same command resumes after the last
 finished epoch.
 """
@@ -77,7 +77,7 @@ def train(options):
 
 
 def predict(options):
-    """What the model of an earlier run says of some texts."""
+    """What the model of an earlier run predicts for some texts."""
     model_files.check_texts(options.texts, "a text")
     model_files.finished_run(options.directory, PROGRAM)
     _import_keras()

@@ -88,14 +88,14 @@ def _best(ids, size, log_ratios, attend):
     attended = keras_attention.Attention(score="dot", dtype="float32", name="attention")(
         [ops.ones_like(score[:, :1]), evidence, score], value_mask=mask
     )
-    # The mean of a long review says more than that of a short one, and its sum too much. This is
-    # between them, and equals the sum at 256 words.
+    # The mean underrates a long review, and the sum overrates it. This is between them, and equals
+    # the sum at 256 words.
     total = ops.multiply(attended[:, 0], 16 * ops.sqrt(length))
     return keras.layers.Activation("sigmoid", dtype="float32", name="probability")(total)
 
 
 def _evidence(ngrams, size, log_ratios):
-    """How much the n-grams that end at each word speak for a positive review, (B, T, 1)."""
+    """The weighted log-count ratios of the n-grams that end at each word, (B, T, 1)."""
     ratio = keras.layers.Embedding(size, 1, trainable=False, dtype="float32", name="log_ratio")
     weight = keras.layers.Embedding(
         size, 1, embeddings_initializer="zeros", dtype="float32", name="weight"
@@ -106,17 +106,17 @@ def _evidence(ngrams, size, log_ratios):
 
 
 def _score(words, mask, size):
-    """What each word and its position deserve, (B, T, 1)."""
+    """The score of each word and its position, (B, T, 1)."""
     word = keras.layers.Embedding(
         size, 1, embeddings_initializer="zeros", dtype="float32", name="word_score"
     )
-    place = keras.layers.Dense(
-        1, use_bias=False, kernel_initializer="zeros", dtype="float32", name="place_score"
+    position = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer="zeros", dtype="float32", name="position_score"
     )
-    return ops.add(word(words), place(_places(mask)))
+    return ops.add(word(words), position(_positions(mask)))
 
 
-def _places(mask):
+def _positions(mask):
     """Six features of each position, (B, T, 6): how near it is to either end, at three scales."""
     count = ops.cumsum(ops.cast(mask, "float32"), axis=1)
     distances = (count - 1, count[:, -1:] - count)

@@ -1,4 +1,4 @@
-"""N-grams of words as numbers of their own, and how much more often each is said in praise.
+"""N-grams of words as separate numbers, and how much more often each occurs in praise.
 
 An n-gram is one integer, its key. Those of enough training reviews have numbers, which follow those
 of the words. The others have 0. So has an n-gram that occurred earlier in the same review: as in
@@ -75,7 +75,7 @@ def log_ratios(rows, labels, size):
     labels = np.asarray(labels)
     counts = np.zeros((2, size))
     for row, label in zip(rows, labels, strict=True):
-        # Each number stands once in a row, but 0, which is no n-gram.
+        # Each number occurs once in a row, but 0, which is no n-gram.
         counts[int(label), row[:, 1:].ravel()] += 1
     rates = (counts + 1) / (np.bincount(labels, minlength=2) + 2)[:, None]
     ratios = np.log(rates[1] / rates[0])

@@ -1,4 +1,4 @@
-"""What a trained model says of new texts, and which of their words it attended to most."""
+"""What a trained model predicts for new texts, and which of their words it attended to most."""
 
 import dataclasses
 from pathlib import Path
@@ -95,7 +95,7 @@ def with_weights(classifier):
 
 
 def place_weights(scores):
-    """How much each place was attended to, (B, S): the share of all heads and queries together."""
+    """The share of all heads and queries together that each position gets, (B, S)."""
     # Queries that are padding have weights of 0.
     weights = np.asarray(scores, "float32").sum(axis=(1, 2))
     return weights / weights.sum(axis=1, keepdims=True)

@@ -49,7 +49,7 @@ RECIPES = {
 
 
 def describe_data(figures):
-    """What the figures were measured on, in one line that never passes for more than it is."""
+    """What the results were measured on, in one line."""
     sizes = figures["sizes"]
     limit = figures["settings"]["limit"]
     limited = "" if limit is None else f", limited to {limit:,}"

@@ -19,7 +19,7 @@ SUBJECTS = (
     "story",
     "cast",
     "direction",
-    "humour",
+    "humor",
     "opening scene",
     "main character",
     "villain",
@@ -73,7 +73,7 @@ ASIDES = (
     "It runs for about two hours.",
     "The book came out years ago.",
     "There were six people in the cinema.",
-    "My neighbour had recommended it.",
+    "My neighbor had recommended it.",
 )
 GOOD_VERDICTS = (
     "I would watch it again.",

@@ -1,7 +1,7 @@
 """From raw reviews to the numbers that a model reads, in plain Python and NumPy.
 
 0 is padding, 1 a word outside the vocabulary, and then come the words by frequency and the n-grams.
-What was learned is saved in a file of its own, without pickled objects: any backend can read it.
+What was learned is saved in a separate file, without pickled objects: any backend can read it.
 """
 
 import collections
@@ -27,7 +27,7 @@ _WORDS_AND_PUNCTUATION = re.compile(rf"{_WORD}|[.!?]+|[^\w\s]")
 
 
 def tokens(text, punctuation=False):
-    """The words of `text` in lower case, and with `punctuation` what stands between them."""
+    """The words of `text` in lower case, and with `punctuation` what is between them."""
     pattern = _WORDS_AND_PUNCTUATION if punctuation else _WORDS
     return pattern.findall(text.replace("<br />", " ").lower())
 
@@ -104,7 +104,7 @@ class Encoder:
 
     def save(self, path):
         """Writes a file that `load` reads."""
-        # Tokens hold no white space, so one string with a token a line holds them all.
+        # Tokens contain no white space, so one string has them all, one per line.
         words = np.frombuffer("\n".join(self.words).encode("utf-8"), "uint8")
         settings = np.array([self.max_length, self.window == "both_ends", self.punctuation])
         ngrams = {f"ngrams_{i}": keys for i, keys in enumerate(self.ngrams or ())}
@@ -140,8 +140,8 @@ def pad(rows, length=None):
     """Rows of numbers as one array, padded at the end to `length`, by default to the longest."""
     length = max(map(len, rows)) if length is None else length
     padded = np.full((len(rows), length, *rows[0].shape[1:]), PADDING, "int32")
-    for place, row in zip(padded, rows, strict=True):
-        place[: len(row)] = row
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
     return padded
 
 

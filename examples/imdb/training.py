@@ -18,17 +18,17 @@ CURVES = "curves.png"
 
 
 def train(run, name, dataset, settings):
-    """Trains the model `name`, or resumes it, and returns the figures.
+    """Trains the model `name`, or resumes it, and returns the results.
 
     After each epoch the model is measured on the test reviews, as the post does, or with
     `validation` on training reviews held out for it. Nothing is chosen by either: the epochs are as
-    many as were asked for, and the model that is kept is the last.
+    many as requested, and the model that is kept is the last.
 
     Args:
         run: the `RunDirectory` to write to.
         name: the recipe's.
         dataset: the `data.Dataset`.
-        settings: the options of the command line that the figures depend on.
+        settings: the options of the command line that the results depend on.
     """
     recipe = recipes.RECIPES[name]
     train_set, test_set = (
@@ -101,10 +101,10 @@ def train_epoch(classifier, rows, labels, encoder, epoch, settings):
     # `fit` takes the shapes of batches from the first two, and here they differ.
     for indices in batches(rows, settings["batch_size"], rng):
         classifier.reset_metrics()
-        said = classifier.train_on_batch(
+        result = classifier.train_on_batch(
             _padded(rows, indices, encoder), labels[indices, None], return_dict=True
         )
-        totals += len(indices) * np.array([said["loss"], said["accuracy"]], "float64")
+        totals += len(indices) * np.array([result["loss"], result["accuracy"]], "float64")
     loss, accuracy = (totals / len(rows)).tolist()
     return {
         "epoch": epoch + 1,
@@ -136,20 +136,20 @@ def _padded(rows, indices, encoder):
 def probabilities(classifier, rows, encoder, size=256):
     """What the classifier gives for rows of numbers, (n,)."""
     order = np.argsort([len(row) for row in rows], kind="stable")
-    said = np.empty(len(rows))
+    predicted = np.empty(len(rows))
     for start in range(0, len(order), size):
         indices = order[start : start + size]
-        said[indices] = classifier.predict_on_batch(_padded(rows, indices, encoder))[:, 0]
-    return said
+        predicted[indices] = classifier.predict_on_batch(_padded(rows, indices, encoder))[:, 0]
+    return predicted
 
 
 def measure(classifier, rows, labels, encoder, name):
     """Loss and accuracy on some reviews."""
-    said = probabilities(classifier, rows, encoder)
-    right = np.clip(np.where(labels == 1, said, 1 - said), 1e-7, 1)
+    predicted = probabilities(classifier, rows, encoder)
+    right = np.clip(np.where(labels == 1, predicted, 1 - predicted), 1e-7, 1)
     return {
         f"{name}_loss": float(-np.mean(np.log(right))),
-        f"{name}_accuracy": float(np.mean((said > 0.5) == (labels == 1))),
+        f"{name}_accuracy": float(np.mean((predicted > 0.5) == (labels == 1))),
     }
 
 
@@ -162,7 +162,7 @@ def _line(figures, measured_on):
 
 
 def _finish(run, encoder, classifier, test_set):
-    """Writes what the run is for: the model, what it reads texts with, the curves, last figures."""
+    """Writes what the run is for: the model, its encoder of texts, the curves, the last results."""
     run.write(MODEL, lambda path: classifier.save(path, include_optimizer=False))
     run.write(ENCODER, encoder.save)
     test = {name: run.epochs[-1].get(name) for name in ("test_loss", "test_accuracy")}

@@ -16,8 +16,8 @@ def squares(count, rng, noise=0.05):
         noise: standard deviation of the noise in each coordinate.
     """
     start = rng.uniform(0, 2 * np.pi, (count, 1))
-    turn = rng.choice([-1, 1], (count, 1)) * np.pi / 2
-    angles = start + turn * np.arange(4)
+    angle = rng.choice([-1, 1], (count, 1)) * np.pi / 2
+    angles = start + angle * np.arange(4)
     half_diagonal = rng.uniform(0.8, 1.2, (count, 1, 1))
     center = 0.15 * rng.normal(size=(count, 1, 2))
     corners = center + half_diagonal * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
@@ -27,7 +27,7 @@ def squares(count, rng, noise=0.05):
 def by_rule(first):
     """The last two corners by geometry, (count, 2, 2), from the first two.
 
-    The square goes on towards the side of its first edge on which the origin lies.
+    The square continues toward the side of its first edge on which the origin lies.
     """
     a, b = first[:, 0], first[:, 1]
     edge = b - a

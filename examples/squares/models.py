@@ -11,7 +11,7 @@ class Forecaster:
     """The layers of one model, and the two models made of them.
 
     A GRU reads the first two corners. Another starts from its last state and the second corner, and
-    says the next corner at each step; what it reads next is what it said, or the true corner where
+    predicts the next corner at each step; it reads its prediction next, or the true corner where
     it is forced to.
 
     Args:

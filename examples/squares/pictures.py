@@ -17,19 +17,19 @@ def draw_squares(path, corners, predicted):
         predicted: last corners (N, 2, 2) of each model, by its name.
     """
     figure = Figure(figsize=(11, 6), layout="constrained")
-    for place, axes in enumerate(figure.subplots(2, SHOWN // 2).ravel()):
+    for index, axes in enumerate(figure.subplots(2, SHOWN // 2).ravel()):
         axes.set(xlim=(-1.9, 1.9), ylim=(-1.9, 1.9), aspect="equal", xticks=[], yticks=[])
-        if place >= len(corners):
+        if index >= len(corners):
             continue
-        square = corners[place]
+        square = corners[index]
         axes.plot(*square[[0, 1, 2, 3, 0]].T, color="0.85", zorder=0)
         axes.scatter(*square[:2].T, color="0.2", label="given")
         for number, corner in enumerate(square, start=1):
             axes.annotate(str(number), corner, textcoords="offset points", xytext=(6, 6))
         axes.scatter(*square[2:].T, facecolors="none", edgecolors="0.2", s=70, label="true")
-        for kind, said in predicted.items():
+        for kind, points in predicted.items():
             label = kind.replace("_", " ")
-            axes.scatter(*said[place].T, marker="x", color=COLORS[kind], label=label)
+            axes.scatter(*points[index].T, marker="x", color=COLORS[kind], label=label)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=100, format="png")
@@ -43,8 +43,8 @@ def draw_alignments(path, alignments):
         alignments: (N, 2, 2), for predicted and given corners.
     """
     shown = {"mean of all squares": alignments.mean(axis=0)}
-    for place in range(min(EXAMPLES, len(alignments))):
-        shown[f"square {place + 1}"] = alignments[place]
+    for index in range(min(EXAMPLES, len(alignments))):
+        shown[f"square {index + 1}"] = alignments[index]
     figure = Figure(figsize=(2.8 * len(shown), 3.2), layout="constrained")
     for axes, (title, weights) in zip(
         np.atleast_1d(figure.subplots(1, len(shown))), shown.items(), strict=True

@@ -19,18 +19,18 @@ TEST_SEED = 10**6
 
 
 def train(run, settings):
-    """Trains both models with every seed, and returns the figures.
+    """Trains both models with every seed, and returns the results.
 
     Both see the same squares in the same order with the same coins of teacher forcing. Nothing is
-    chosen by the test squares: the epochs are as many as were asked for, and the last one counts.
+    chosen by the test squares: the epochs are as many as requested, and the last one counts.
 
     Args:
         run: the `RunDirectory` to write to.
-        settings: the options of the command line that the figures depend on.
+        settings: the options of the command line that the results depend on.
     """
     run.begin(settings, versions=_versions())
     test = squares(settings["test"], np.random.default_rng(TEST_SEED), settings["noise"])
-    losses, seconds, parameters, said = {}, {}, {}, {}
+    losses, seconds, parameters, predictions = {}, {}, {}, {}
     for kind, attention in KINDS.items():
         losses[kind], start = [], time.perf_counter()
         model = Trainer(settings["hidden"], attention)
@@ -42,12 +42,12 @@ def train(run, settings):
             losses[kind].append(float(np.mean((predicted["corners"] - test[:, 2:]) ** 2)))
             print(f"{kind}, seed {seed}: test loss {losses[kind][-1]:.5f}", flush=True)
             if seed == 0:
-                said[kind] = predicted
+                predictions[kind] = predicted
                 run.write(f"{kind}.keras", model.forecaster.inference.save)
         seconds[kind] = round(time.perf_counter() - start, 1)
-    corners = {kind: predicted["corners"] for kind, predicted in said.items()}
+    corners = {kind: predicted["corners"] for kind, predicted in predictions.items()}
     run.write("squares.png", lambda path: pictures.draw_squares(path, test, corners))
-    alignments = said["with_attention"]["alignments"][:, 0]
+    alignments = predictions["with_attention"]["alignments"][:, 0]
     run.write("alignments.png", lambda path: pictures.draw_alignments(path, alignments))
     run.finish(
         test_losses=losses,
@@ -91,7 +91,7 @@ class Trainer:
         self._fresh = [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables]
 
     def start(self, seed):
-        """Draws new weights, and forgets what the optimizer has seen."""
+        """Draws new weights, and resets the optimizer."""
         keras.utils.set_random_seed(seed)
         model = self.forecaster.training
         model.set_weights(Forecaster(*self._arguments).training.get_weights())

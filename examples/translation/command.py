@@ -6,7 +6,7 @@
 --data-dir is a folder with train.en.gz, train.de.gz, val.… and test_2016_flickr.… (or test.…), one
 sentence a line, with .gz or without. Without it the pairs come from TensorFlow Datasets
 (ted_hrlr_translate, Portuguese to English), and if these are unavailable, from a small synthetic
-sample, which the program then says. The folder --output gets model.keras (with the subwords
+sample, and the program says so. The folder --output gets model.keras (with the subwords
 inside), tokenizer.spm, figures.json, test.txt (the translated test sentences), curves.png and
 alignment.png. If the program is interrupted, the same command resumes after the last finished
 epoch.
@@ -166,7 +166,7 @@ def translate(options):
 
 def _require(*packages):
     """Imports Keras, its backend and `packages`, or says what is missing."""
-    # TensorFlow turns oneDNN's products on by itself on some processors only. Without them the
+    # TensorFlow turns oneDNN's products on by itself on some CPUs only. Without them the
     # step of a small Transformer uses one core, and takes twice as long.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
@@ -194,7 +194,7 @@ def _parse_train(argv):
     parser.add_argument("--model", choices=MODELS, default=MODELS[0], help=f"default: {MODELS[0]}")
     pairs = parser.add_mutually_exclusive_group()
     pairs.add_argument("--data-dir", type=Path, metavar="DIR", help="a folder of pairs")
-    pairs.add_argument("--sample", action="store_true", help="use the made-up sample")
+    pairs.add_argument("--sample", action="store_true", help="use the synthetic sample")
     for name, languages in (("source", "en, or pt"), ("target", "de, or en")):
         parser.add_argument(
             f"--{name}",

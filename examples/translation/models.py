@@ -85,7 +85,7 @@ class Translator(keras.Model):
 
         Keras's own is one program of unknown lengths there. Measured with 1,000 tokens of 20 each
         way, one core, TensorFlow 2.21: gradients of the default Transformer take 589 ms of
-        processor time that way, and 412 ms with the lengths known.
+        CPU time that way, and 412 ms with the lengths known.
         """
         if keras.backend.backend() != "tensorflow" or self.run_eagerly:
             super().make_train_function(force)

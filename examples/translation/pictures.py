@@ -8,7 +8,7 @@ def draw_curves(path, figures):
 
     Args:
         path: the file to write.
-        figures: what `figures.json` says.
+        figures: the contents of `figures.json`.
     """
     epochs = figures["epochs"]
     numbers = [epoch["epoch"] for epoch in epochs]

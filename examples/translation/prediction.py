@@ -50,17 +50,17 @@ class Translate:
         lengths = np.array([_length(len(row) + 1) for row in tokens])
         found = [""] * len(sentences)
         for length in np.unique(lengths).tolist():
-            places = np.flatnonzero(lengths == length)
-            for start in range(0, len(places), self.rows):
-                part = places[start : start + self.rows]
-                source = text.padded([tokens[place] for place in part], length, after=[text.STOP])
+            indices = np.flatnonzero(lengths == length)
+            for start in range(0, len(indices), self.rows):
+                part = indices[start : start + self.rows]
+                source = text.padded([tokens[index] for index in part], length, after=[text.STOP])
                 # Empty rows, so that there is one program for each length, and each ends at once.
                 empty = text.padded([[]] * (self.rows - len(part)), length)
-                said = keras.ops.convert_to_numpy(self._search(np.concatenate([source, empty])))
-                for place, sentence in zip(
-                    part, text.decode(self.model.tokenizer, said), strict=False
+                rows = keras.ops.convert_to_numpy(self._search(np.concatenate([source, empty])))
+                for index, sentence in zip(
+                    part, text.decode(self.model.tokenizer, rows), strict=False
                 ):
-                    found[place] = sentence
+                    found[index] = sentence
         return found
 
     def _found(self, source):

@@ -1,7 +1,7 @@
 """Made-up English and German sentences, so that the example runs with no data at all. Not Multi30k.
 
 Pairs such as "Two happy women run near a river." and "Zwei fröhliche Frauen rennen an
-einem Fluss.": German asks for genders and endings that English does not have, so there is something
+einem Fluss.": German needs genders and endings that English does not have, so there is something
 to learn, and a small model learns it in a minute.
 """
 

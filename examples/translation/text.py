@@ -102,7 +102,7 @@ _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 def words(sentence):
-    """The words of a sentence: what stands between spaces and has a letter or a digit."""
+    """The words of a sentence: what is between spaces and has a letter or a digit."""
     return [word for word in sentence.split() if any(map(str.isalnum, word))]
 
 
@@ -118,18 +118,18 @@ def decode(tokenizer, rows):
 
 
 def _until_stop(row):
-    said = []
+    kept = []
     for token in np.asarray(row).tolist():
         if token == STOP:
             break
         if token not in (PADDING, START):
-            said.append(token)
-    return said
+            kept.append(token)
+    return kept
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs:
-    """Token numbers of pairs, and the length that a batch needs to hold each side of them."""
+    """Token numbers of pairs, and the length of each side that a batch needs."""
 
     source: list
     target: list
@@ -158,11 +158,11 @@ def encode_pairs(tokenizer, pairs):
 
 
 def padded(rows, length, before=(), after=()):
-    """Rows of token numbers with what stands before and after them, as an array, cut to length."""
+    """Rows of token numbers with what comes before and after them, as an array, cut to length."""
     array = np.full((len(rows), length), PADDING, "int32")
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         whole = [*before, *row[: length - len(before) - len(after)], *after]
-        array[place, : len(whole)] = whole
+        array[index, : len(whole)] = whole
     return array
 
 

@@ -28,16 +28,16 @@ LINE_EVERY = 60
 
 
 def train(run, dataset, settings):
-    """Trains the model, or resumes it, and returns the figures.
+    """Trains the model, or resumes it, and returns the results.
 
     After each epoch the loss of the validation pairs is measured. Nothing is chosen by it: the
-    epochs are as many as were asked for, and the model that is kept is the last, with the moving
+    epochs are as many as requested, and the model that is kept is the last, with the moving
     mean of its weights. That translates the validation and the test sentences at the end.
 
     Args:
         run: the `RunDirectory` to write to.
         dataset: the `data.Dataset`.
-        settings: the options of the command line that the figures depend on.
+        settings: the options of the command line that the results depend on.
     """
     sets = {
         part: getattr(dataset, part).limited(settings["limit"], settings["seed"])
@@ -309,20 +309,20 @@ def _finish(run, model, sets, settings):
         for part in ("validation", "test"):
             print(f"Translating the {part} sentences, {_beams(translate.beams)} …", flush=True)
             start = time.perf_counter()
-            said = translate(sets[part].source)
+            translated = translate(sets[part].source)
             seconds = time.perf_counter() - start
-            found, signatures = scores(said, sets[part].target, language)
+            found, signatures = scores(translated, sets[part].target, language)
             facts |= {f"{part}_{kind}{name}": score for name, score in found.items()}
             facts |= {f"{name}_signature": signature for name, signature in signatures.items()}
             facts[f"{part}_{kind}seconds"] = round(seconds, 1)
-    translations = "".join(f"{sentence}\n" for sentence in said)
+    translations = "".join(f"{sentence}\n" for sentence in translated)
     run.write(TRANSLATIONS, lambda path: path.write_text(translations, encoding="utf-8"))
     try:
         from examples.translation import pictures
 
         run.write(CURVES, lambda path: pictures.draw_curves(path, run.figures))
         source = sets["test"].source[0]
-        alignment = searched.align(source, said[0])
+        alignment = searched.align(source, translated[0])
         run.write(ALIGNMENT, lambda path: pictures.draw_alignment(path, *alignment))
     except ImportError as error:
         print(f"No pictures: {error} (pip install matplotlib)", file=sys.stderr)

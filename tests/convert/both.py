@@ -59,7 +59,7 @@ def torch_random(module, torch):
 
 
 def in_torch(torch, module, *arrays, **kwargs):
-    """What a module gives, as NumPy arrays, on the processor whatever Keras's device is."""
+    """What a module gives, as NumPy arrays, on the CPU whatever Keras's device is."""
 
     def tensor(x):
         return torch.tensor(x) if isinstance(x, np.ndarray) else x

@@ -1,1 +1,1 @@
-"""Tests on eight virtual devices, in a process of their own: `tests/test_devices.py` starts it."""
+"""Tests on eight virtual devices, in a separate process: `tests/test_devices.py` starts it."""

@@ -127,7 +127,7 @@ ROWS = {
         ValueError,
         r"`offset` and `query_positions` both say where queries stand.*Received: offset=2",
     ),
-    "segments round a predicted centre": (
+    "segments round a predicted center": (
         lambda: ka.LocalAttention(2, "predictive")(
             X, Y, segment_ids=(zeros(B, T, dtype="int32"), zeros(B, S, dtype="int32"))
         ),

@@ -104,7 +104,7 @@ ROWS = {
         ValueError,
         r"This Attention cannot have a cache: the score Location asks for the number of keys",
     ),
-    "a cache of a predicted centre": (
+    "a cache of a predicted center": (
         lambda: ka.LocalAttention(2, "predictive", num_heads=2, key_dim=4).make_cache(B, T),
         ValueError,
         r"This LocalAttention cannot have a cache: mode='predictive' asks for the number of keys",

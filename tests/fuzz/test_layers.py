@@ -279,8 +279,8 @@ def dense(weights, name, x, prefix=""):
     return np.tensordot(x, kernel, 1) + bias
 
 
-def norm(x, scale, centred, epsilon, offset=0.0):
-    if centred:
+def norm(x, scale, centered, epsilon, offset=0.0):
+    if centered:
         x = x - x.mean(axis=-1, keepdims=True)
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon) * scale + offset
 
@@ -307,10 +307,10 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, prefix=""):
     given = {}
     distance = j[:, None] - i[:, :, None]
     if c.position == "rotary":
-        q, k = definition.turned(q, i, 0), definition.turned(k, j, 0)
+        q, k = definition.rotated(q, i, 0), definition.rotated(k, j, 0)
     elif c.position == "part":
         q, k = (
-            definition.turned(x, at, 0, layout="interleaved", dim=2, wavelength=50.0)
+            definition.rotated(x, at, 0, layout="interleaved", dim=2, wavelength=50.0)
             for x, at in ((q, i), (k, j))
         )
     elif c.position == "alibi":

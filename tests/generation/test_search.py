@@ -27,7 +27,7 @@ from tests.generation.toy import (
 
 
 def beams_by_lists(table, token, row, num_beams, max_tokens, alpha, stop_tokens):
-    """Hypotheses [(score, tokens, gains)], best first, of a search that never stops early."""
+    """Hypotheses [(score, tokens, log_probs)], best first, of a search that never stops early."""
 
     def score(total, tokens):
         return total / ((5 + len(tokens)) / 6) ** alpha
@@ -36,15 +36,17 @@ def beams_by_lists(table, token, row, num_beams, max_tokens, alpha, stop_tokens)
     live, found = [(0.0, (), (), start)], []
     for _ in range(max_tokens):
         ranked = []
-        for total, tokens, gains, state in live:
-            for new, gain in enumerate(log_probabilities(table, state)):
+        for total, tokens, log_probs, state in live:
+            for new, log_prob in enumerate(log_probabilities(table, state)):
                 after = next_state(state, new, 5 * row)
-                ranked.append((total + gain, (*tokens, new), (*gains, gain), after))
+                ranked.append((total + log_prob, (*tokens, new), (*log_probs, log_prob), after))
         ranked.sort(key=lambda beam: -beam[0])
         ended = [beam for beam in ranked[:num_beams] if beam[1][-1] in stop_tokens]
-        found += [(score(total, tokens), tokens, gains) for total, tokens, gains, _ in ended]
+        found += [
+            (score(total, tokens), tokens, log_probs) for total, tokens, log_probs, _ in ended
+        ]
         live = [beam for beam in ranked if beam[1][-1] not in stop_tokens][:num_beams]
-    found += [(score(total, tokens), tokens, gains) for total, tokens, gains, _ in live]
+    found += [(score(total, tokens), tokens, log_probs) for total, tokens, log_probs, _ in live]
     return sorted(found, key=lambda hypothesis: -hypothesis[0])
 
 
@@ -57,29 +59,32 @@ def all_hypotheses(table, token, row, max_tokens, alpha, stop_tokens):
             ends = tokens[-1] in stop_tokens
             if set(tokens[:-1]) & set(stop_tokens) or not (ends or length == max_tokens):
                 continue
-            state, gains = row, []
+            state, log_probs = row, []
             for before, new in zip((token, *tokens), tokens, strict=False):
                 state = next_state(state, before, 5 * row)
-                gains.append(log_probabilities(table, state)[new])
-            found.append((sum(gains) / ((5 + length) / 6) ** alpha, tokens, tuple(gains)))
+                log_probs.append(log_probabilities(table, state)[new])
+            found.append((sum(log_probs) / ((5 + length) / 6) ** alpha, tokens, tuple(log_probs)))
     return sorted(found, key=lambda hypothesis: -hypothesis[0])
 
 
 def assert_hypotheses(found, row, expected, max_tokens):
     """A row of what `beam_search` found is the expected list's beginning."""
-    for place in range(found.scores.shape[1]):
-        if place >= len(expected):
-            assert found.scores[row, place] == -np.inf
-            assert found.lengths[row, place] == 0
-            assert (found.tokens[row, place] == PAD).all()
-            assert (found.log_probabilities[row, place] == 0).all()
+    for rank in range(found.scores.shape[1]):
+        if rank >= len(expected):
+            assert found.scores[row, rank] == -np.inf
+            assert found.lengths[row, rank] == 0
+            assert (found.tokens[row, rank] == PAD).all()
+            assert (found.log_probabilities[row, rank] == 0).all()
             continue
-        score, tokens, gains = expected[place]
-        np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(found.tokens[row, place], padded(tokens, max_tokens, PAD))
-        assert found.lengths[row, place] == len(tokens)
+        score, tokens, log_probs = expected[rank]
+        np.testing.assert_allclose(found.scores[row, rank], score, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(found.tokens[row, rank], padded(tokens, max_tokens, PAD))
+        assert found.lengths[row, rank] == len(tokens)
         np.testing.assert_allclose(
-            found.log_probabilities[row, place], padded(gains, max_tokens, 0), rtol=1e-4, atol=1e-5
+            found.log_probabilities[row, rank],
+            padded(log_probs, max_tokens, 0),
+            rtol=1e-4,
+            atol=1e-5,
         )
 
 
@@ -93,13 +98,13 @@ def test_greedy_is_the_loop_over_lists(stop_tokens):
         found = toy("greedy", table, TOKENS, max_tokens=LENGTH, stop_tokens=stop_tokens)
         assert [array.dtype.name for array in found] == ["int32", "int32", "float32", "float32"]
         for row, token in enumerate(TOKENS):
-            expected, gains = greedy_by_lists(table, token, row, LENGTH, stop_tokens)
+            expected, log_probs = greedy_by_lists(table, token, row, LENGTH, stop_tokens)
             np.testing.assert_array_equal(found.tokens[row], padded(expected, LENGTH, PAD))
             assert found.lengths[row] == len(expected)
             np.testing.assert_allclose(
-                found.log_probabilities[row], padded(gains, LENGTH, 0), rtol=1e-4, atol=1e-6
+                found.log_probabilities[row], padded(log_probs, LENGTH, 0), rtol=1e-4, atol=1e-6
             )
-            np.testing.assert_allclose(found.scores[row], sum(gains), rtol=1e-5)
+            np.testing.assert_allclose(found.scores[row], sum(log_probs), rtol=1e-5)
         assert bool(stop_tokens) == bool((found.lengths < LENGTH).any())
 
 

@@ -291,9 +291,9 @@ def test_dropout_beside_all_else(name):
         if values is not None:
             # They would hide the weights; the set is the same with them.
             arrays["relative_values"], arrays["query"] = values, 0.3 * arrays["query"]
-            gain = keras.ops.convert_to_tensor(kept.astype("float32") / np.float32(0.6))
-            # Masked weights are not shown, and have no say.
-            expected = answers("reference", arrays, {**rest, "multiplier": gain})
+            multiplier = keras.ops.convert_to_tensor(kept.astype("float32") / np.float32(0.6))
+            # Masked weights are not shown, and have no effect.
+            expected = answers("reference", arrays, {**rest, "multiplier": multiplier})
             dropout = {"dropout": 0.4, "seed": 3}
             compare("blockwise", arrays, {**rest, **dropout}, expected=expected)
 

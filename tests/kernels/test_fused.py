@@ -222,13 +222,13 @@ def test_models_train_through_lengths(monkeypatch, on_processor_cores):
 
 @by_lengths
 def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(monkeypatch):
-    """Programs are made for a GPU that is not here, and what JAX asks of it is answered."""
+    """Programs are made for a GPU that is not here, and what JAX needs to know of it is given."""
     import jax
 
-    asked = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-    monkeypatch.setattr(asked, "check_cudnn_version", lambda: 91000)
-    monkeypatch.setattr(asked, "check_compute_capability", lambda _: True)
-    monkeypatch.setattr(asked, "is_cuda_compute_capability_equal", lambda _: False)
+    checks = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(checks, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(checks, "check_compute_capability", lambda _: True)
+    monkeypatch.setattr(checks, "is_cuda_compute_capability_equal", lambda _: False)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
     def arrays(dtype, size=16, length=32):

@@ -267,8 +267,8 @@ def unknown_cases():
         return -0.3 * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
     def looked_up(i, j, table):
-        places = keras.ops.clip(j - i, -3, 3) + 3
-        return keras.ops.transpose(keras.ops.take(table, places, axis=0), (2, 0, 1))
+        rows = keras.ops.clip(j - i, -3, 3) + 3
+        return keras.ops.transpose(keras.ops.take(table, rows, axis=0), (2, 0, 1))
 
     table = tensors(random(7, H, seed=30))[0]
     shaw = tensors(random(1, 7, K, seed=31), random(1, 7, V, seed=32))

@@ -37,7 +37,7 @@ def test_no_rate_is_no_dropout():
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="about XLA in TensorFlow")
 def test_the_same_is_dropped_under_xla():
-    # What TensorFlow chooses by itself on processor cores is another generator under XLA, which
+    # What TensorFlow chooses by itself on CPUs is another generator under XLA, which
     # made the training step of a block five times as long.
     import tensorflow as tf
 

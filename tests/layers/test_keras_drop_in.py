@@ -26,7 +26,7 @@ CASES = {
     "cross": ({}, {}, CROSS),
     "longer keys": ({}, {}, ((B, S, D), (B, T, D))),
     "unequal features": ({}, {}, ((B, T, D), (B, S, 4))),
-    "key of its own": ({}, {}, ((B, T, D), (B, S, 4), (B, S, 7))),
+    "separate key": ({}, {}, ((B, T, D), (B, S, 4), (B, S, 7))),
     "no bias": ({"use_bias": False}, {}, CROSS),
     "value_dim": ({"value_dim": 5}, {}, CROSS),
     "value_dim, no bias": ({"value_dim": 5, "use_bias": False}, {}, CROSS),
@@ -86,7 +86,7 @@ CASES = {
 
 # Those whose backward passes differ.
 DIFFERENTIATED = [
-    "key of its own",
+    "separate key",
     "value_dim, no bias",
     "output_shape of two axes",
     "gate",

@@ -38,9 +38,9 @@ def predictive(query, key, value, kernel, vector, window, kept=None, score="scal
             for t in range(queries):
                 hidden = [math.tanh(x) for x in query[b, t, h] @ kernel[h]]
                 share = 1 / (1 + math.exp(-sum(hidden * vector[h, :, 0])))
-                centre = len(real) * share
+                center = len(real) * share
                 window_of_t = [
-                    (place, s) for place, s in enumerate(real) if abs(place - centre) <= window
+                    (place, s) for place, s in enumerate(real) if abs(place - center) <= window
                 ]
                 if not window_of_t:
                     continue
@@ -52,7 +52,7 @@ def predictive(query, key, value, kernel, vector, window, kept=None, score="scal
                 )
                 for (place, s), weight in zip(window_of_t, aligned, strict=True):
                     sigma = window / 2
-                    gaussian = math.exp(-((place - centre) ** 2) / (2 * sigma**2))
+                    gaussian = math.exp(-((place - center) ** 2) / (2 * sigma**2))
                     weights[b, h, t, s] = weight * gaussian
                     output[b, t, h] += weights[b, h, t, s] * value[b, s, h]
     return output, weights
@@ -67,7 +67,7 @@ def heads_of(layer, query, memory):
 
 
 def made(**kwargs):
-    """A layer whose centres differ: glorot's would all lie near the middle."""
+    """A layer whose centers differ: glorot's would all lie near the middle."""
     layer = ka.LocalAttention(2, "predictive", H, K, score="scaled_dot", units=4, **kwargs)
     layer.build(QUERY.shape, MEMORY.shape)
     layer.centre_kernel.assign(2 * random(H, K, 4, seed=3))
@@ -87,8 +87,8 @@ KEPT = {
 def test_predictive_is_its_equations(padding):
     layer, kept = made(), KEPT[padding]
     output, weights = layer(QUERY, MEMORY, value_mask=kept, return_attention_scores=True)
-    centre = numpy(layer.centre_kernel), numpy(layer.centre_vector)
-    expected, expected_weights = predictive(*heads_of(layer, QUERY, MEMORY), *centre, 2, kept)
+    center = numpy(layer.centre_kernel), numpy(layer.centre_vector)
+    expected, expected_weights = predictive(*heads_of(layer, QUERY, MEMORY), *center, 2, kept)
     np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(numpy(output), expected.reshape(B, T, H * K), rtol=1e-4, atol=1e-5)
     assert (numpy(weights) > 0).sum(-1).max() <= 2 * 2 + 1
@@ -100,8 +100,8 @@ def test_without_projections_the_inputs_predict():
     assert layer.centre_kernel.shape == (1, D, D)
     _, weights = layer(QUERY, MEMORY, return_attention_scores=True)
     heads = [x[:, :, None].astype("float64") for x in (QUERY, MEMORY, MEMORY)]
-    centre = numpy(layer.centre_kernel), numpy(layer.centre_vector)
-    _, expected = predictive(*heads, *centre, 3, score="dot")
+    center = numpy(layer.centre_kernel), numpy(layer.centre_vector)
+    _, expected = predictive(*heads, *center, 3, score="dot")
     np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -131,7 +131,7 @@ def test_padding_changes_nothing(side, more):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_centre_learns_through_the_gaussian():
+def test_the_center_learns_through_the_gaussian():
     layer = made()
     found, _ = weight_gradients(layer, lambda: keras.ops.square(layer(QUERY, MEMORY)))
     by_name = dict(zip([w.name for w in layer.trainable_variables], found, strict=True))
@@ -141,12 +141,12 @@ def test_the_centre_learns_through_the_gaussian():
 
 def test_gradients_are_those_of_the_definition():
     layer = made()
-    centre = [numpy(w).astype("float64") for w in (layer.centre_kernel, layer.centre_vector)]
+    center = [numpy(w).astype("float64") for w in (layer.centre_kernel, layer.centre_vector)]
     found = gradients(lambda q, m: keras.ops.square(layer(q, m)), [QUERY, MEMORY])
 
     def total(query, memory):
         heads = heads_of(layer, query, memory)
-        return float((predictive(*heads, *centre, 2)[0] ** 2).sum())
+        return float((predictive(*heads, *center, 2)[0] ** 2).sum())
 
     expected = definition.gradients(total, [QUERY, MEMORY], step=1e-6)
     for one, other in zip(found, expected, strict=True):

@@ -150,7 +150,7 @@ def test_a_layer_learns_its_sinks(make, policy):
 
 
 def alibi(heads=H, queries=T, keys=S):
-    """A slope a head, by hand."""
+    """A slope per head, computed here."""
     distance = np.abs(np.arange(queries)[:, None] - np.arange(keys))
     return (-(2.0 ** -np.arange(1, heads + 1))[:, None, None] * distance).astype("float32")
 

@@ -13,7 +13,7 @@ from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, p
 from keras_attention.positions import Rotary
 from tests import definition
 from tests.compiled import compiled
-from tests.definition import turned
+from tests.definition import rotated
 from tests.gradients import gradients
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
@@ -83,7 +83,7 @@ def test_encode_is_the_definition(where, layout, scaling):
     for x, x_at, out in zip((query, key), (at, key_at), found, strict=True):
         assert out.shape == x.shape
         assert keras.backend.standardize_dtype(out.dtype) == "float32"
-        expected = turned(x, x_at, last, **given)
+        expected = rotated(x, x_at, last, **given)
         np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=3e-6)
     assert np.abs(numpy(found[0]) - query).max() > 0.1
 
@@ -94,14 +94,14 @@ def test_only_the_first_dim_features_turn(dim, layout):
     query, key = arrays()
     found, _ = Rotary(dim=dim, layout=layout).encode(query, key, np.arange(T), np.arange(S))
     np.testing.assert_array_equal(numpy(found)[..., dim:], query[..., dim:])
-    expected = turned(query, np.arange(T), 0, layout=layout, dim=dim)
+    expected = rotated(query, np.arange(T), 0, layout=layout, dim=dim)
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_longest_wavelength_is_an_argument():
     query, key = arrays()
     found, _ = Rotary(500000.0).encode(query, key, np.arange(T) + 100, np.arange(S))
-    expected = turned(query, np.arange(T) + 100, 0, wavelength=500000.0)
+    expected = rotated(query, np.arange(T) + 100, 0, wavelength=500000.0)
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=2e-6)
 
 
@@ -159,7 +159,7 @@ def test_two_features_turn_under_every_scaling():
     for given in SCALINGS.values():
         out, _ = Rotary(**given).encode(x, x, np.arange(T), np.arange(T))
         # The only pair of "dynamic" has θ = 1 whatever the wavelength.
-        expected = turned(x, np.arange(T), T - 1, **({} if "dynamic" in given.values() else given))
+        expected = rotated(x, np.arange(T), T - 1, **({} if "dynamic" in given.values() else given))
         np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -204,7 +204,7 @@ def test_angles_are_as_good_far_out_as_near(first, given):
     rotary = Rotary(**given)
     # A query of ones and zeros shows cosines and sines.
     x = np.concatenate([np.ones((1, 8, 1, 32)), np.zeros((1, 8, 1, 32))], axis=-1).astype("float32")
-    expected = turned(x, at, first + 7, **given)
+    expected = rotated(x, at, first + 7, **given)
     eager = rotary.encode(x, x, at, at)[0]
     assert np.abs(numpy(eager) - expected).max() < 2e-6
 
@@ -214,7 +214,7 @@ def test_compiled_angles_are_as_good(jit):
     at = (10**5 + np.arange(8)).astype("int32")
     rotary = Rotary()
     found = jit(lambda x, at: rotary.encode(x, x, at, at)[0])(x, at)
-    assert np.abs(numpy(found) - turned(x, at, 0)).max() < 2e-6
+    assert np.abs(numpy(found) - rotated(x, at, 0)).max() < 2e-6
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_float64_stays_float64():
             *map(keras.ops.convert_to_tensor, (query, key)), at, np.arange(S)
         )
         assert keras.backend.standardize_dtype(out.dtype) == "float64"
-        np.testing.assert_allclose(numpy(out), turned(query, at, 1004, **given), atol=1e-11)
+        np.testing.assert_allclose(numpy(out), rotated(query, at, 1004, **given), atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -251,7 +251,7 @@ def test_angles_and_products_are_float32_among_half_precision(dtype):
     out, _ = Rotary().encode(x, x, np.arange(T) + 5000, np.arange(T))
     assert keras.backend.standardize_dtype(out.dtype) == "float32"
     held = numpy(keras.ops.cast(x, "float32"))
-    expected = turned(held, np.arange(T) + 5000, 0)
+    expected = rotated(held, np.arange(T) + 5000, 0)
     np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=3e-6)
 
 
@@ -268,7 +268,7 @@ def test_a_layer_gives_the_definition_in_every_policy(dtype, tolerance):
         lambda query, value: layer(query, value, return_attention_scores=True), query, value
     )
     assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
-    heads = turned(query[:, :, None], np.arange(T), 0), turned(value[:, :, None], np.arange(S), 0)
+    heads = rotated(query[:, :, None], np.arange(T), 0), rotated(value[:, :, None], np.arange(S), 0)
     expected, expected_weights = definition.attend(*heads, value[:, :, None])
     for found, exact in ((output, expected[:, :, 0]), (weights, expected_weights)):
         found = numpy(keras.ops.cast(found, "float32"))
@@ -291,7 +291,7 @@ def test_gradients_are_those_of_the_definition(scaling, layout):
         return keras.ops.sum(keras.ops.tanh(keras.ops.einsum("bthk,bsgk->bts", query, key)))
 
     def expected(query, key):
-        query, key = turned(query, at, 4, **given), turned(key, key_at, 4, **given)
+        query, key = rotated(query, at, 4, **given), rotated(key, key_at, 4, **given)
         return np.tanh(np.einsum("bthk,bsgk->bts", query, key)).sum()
 
     for one, two in zip(
@@ -314,7 +314,7 @@ def test_with_the_functional_door_and_an_offset():
 
     output = compiled(attend, query, key, value)
     mask = np.arange(S)[None] <= at[:, None]
-    heads = turned(query, at, 0), turned(key, np.arange(S), 0)
+    heads = rotated(query, at, 0), rotated(key, np.arange(S), 0)
     expected, _ = definition.attend(*heads, value, mask=mask)
     np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
 

@@ -255,9 +255,9 @@ def test_words_of_any_length_leave_the_page_as_it_is(opened):
     assert "\ufffd" not in page.locator("main").inner_text()
 
 
-def luminance(colour):
-    parts = np.array([float(part) for part in re.findall(r"[\d.]+", colour)[:3]])
-    parts = parts if "srgb" in colour else parts / 255
+def luminance(color):
+    parts = np.array([float(part) for part in re.findall(r"[\d.]+", color)[:3]])
+    parts = parts if "srgb" in color else parts / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return linear @ [0.2126, 0.7152, 0.0722]
 
@@ -266,12 +266,12 @@ def luminance(colour):
 TEXTS = """() => [...document.querySelectorAll("h1, h2, p, label, select, td, th, b, small")]
   .filter(text => text.getClientRects().length && text.textContent && !text.matches(".heard"))
   .map(text => {
-    const colour = (element, name) => getComputedStyle(element).getPropertyValue(name);
+    const color = (element, name) => getComputedStyle(element).getPropertyValue(name);
     let behind = text;
-    while (/^rgba\\(0, 0, 0, 0\\)$|\\/ 0\\)$/.test(colour(behind, "background-color"))) {
+    while (/^rgba\\(0, 0, 0, 0\\)$|\\/ 0\\)$/.test(color(behind, "background-color"))) {
       behind = behind.parentElement;
     }
-    return [text.textContent, colour(text, "color"), colour(behind, "background-color")];
+    return [text.textContent, color(text, "color"), color(behind, "background-color")];
   })"""
 
 
@@ -283,16 +283,16 @@ def test_contrast_is_that_of_wcag_aa_on_every_tint(opened, scheme):
     page.wait_for_selector("[aria-selected='true']")
     texts = page.evaluate(TEXTS)
     assert len(texts) > 40
-    for text, *colours in texts:
-        low, high = sorted(luminance(colour) for colour in colours)
-        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, colours)
+    for text, *colors in texts:
+        low, high = sorted(luminance(color) for color in colors)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, colors)
     dark = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 0.1
     assert dark == (scheme == "dark")
 
 
 @pytest.mark.parametrize("width", [320, 1280])
 def test_nothing_is_wider_than_the_screen(opened, width):
-    words = ["a-word-that-is-longer-than-any-line-of-a-telephone-" * 3, *SOURCE[1:]]
+    words = ["a-word-that-is-longer-than-any-line-of-any-phone-" * 3, *SOURCE[1:]]
     page = opened({"a/very/long/name/of/a/layer" * 4: weights(12, 7, 7)}, words, width=width)
     for _ in range(2):
         assert page.evaluate("document.documentElement.scrollWidth") <= width

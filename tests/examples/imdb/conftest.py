@@ -1,4 +1,4 @@
-"""A folder of made-up reviews, and a run on it."""
+"""A folder of synthetic reviews, and a run on it."""
 
 import pytest
 

@@ -61,7 +61,7 @@ def test_every_model_trains_saves_and_predicts(folder, tmp_path, capsys, argumen
         "curves.png", "figures.json", "model.keras", "text.npz",
     ]  # fmt: skip
     capsys.readouterr()
-    # Names of operations count from nothing again, as in a process of its own.
+    # Names of operations count from nothing again, as in a separate process.
     keras.utils.clear_session()
     assert main("predict", output, "The plot was superb.") == 0
     assert "superb" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A folder of made-up pairs, a tokenizer of them, and a run on them."""
+"""A folder of synthetic pairs, a tokenizer of them, and a run on them."""
 
 import os
 
@@ -11,7 +11,7 @@ from tests.examples.translation.runs import SIZES, train, write
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """A folder of 400 + 20 + 20 made-up pairs."""
+    """A folder of 400 + 20 + 20 synthetic pairs."""
     root = tmp_path_factory.mktemp("data") / "pairs"
     root.mkdir()
     for part, (count, seed) in SIZES.items():

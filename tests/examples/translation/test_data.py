@@ -122,7 +122,7 @@ def test_fallback_says_so(monkeypatch):
     monkeypatch.setattr(translation_data, "from_tensorflow_datasets", fail)
     dataset = translation_data.load()
     assert "MADE-UP" in dataset.warning and "ConnectionError: no route to pt en" in dataset.warning
-    assert dataset.name == "embedded sample (made-up sentences)"
+    assert dataset.name == "embedded sample (synthetic sentences)"
 
 
 class FakeBuilder:

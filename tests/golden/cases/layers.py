@@ -180,14 +180,14 @@ def called():
     x = keras.Input((None, WIDTH))
     mask = keras.Input((None, None), dtype="bool")
     bias = keras.Input((None, None))
-    places = keras.Input((None,), dtype="int32")
+    indices = keras.Input((None,), dtype="int32")
     segments = keras.Input((None,), dtype="int32")
     layer = ka.MultiHeadAttention(2, 4, position="rotary")
     found = [
         layer(x, attention_mask=mask, attention_bias=bias),
-        layer(x, positions=places, segment_ids=segments),
+        layer(x, positions=indices, segment_ids=segments),
     ]
-    return keras.Model([x, mask, bias, places, segments], found)
+    return keras.Model([x, mask, bias, indices, segments], found)
 
 
 CASES["call-arguments"] = Case(

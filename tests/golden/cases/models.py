@@ -75,11 +75,11 @@ def language_model():
 
 def decoded(model, inputs):
     """The logits of all tokens at once, those of pieces with a cache, and a greedy continuation."""
-    embedding, places = model.get_layer("embedding"), model.get_layer("positions")
+    embedding, add_positions = model.get_layer("embedding"), model.get_layer("positions")
     blocks = [model.get_layer(f"block_{n}") for n in range(2)]
 
     def read(ids, caches):
-        x, after = places(embedding(ids), start_index=caches[0]["index"]), []
+        x, after = add_positions(embedding(ids), start_index=caches[0]["index"]), []
         for block, cache in zip(blocks, caches, strict=True):
             x, cache = block(x, cache=cache)
             after.append(cache)
@@ -114,13 +114,13 @@ def translator():
 
 
 def translated(model, inputs):
-    """The output of all places at once, and of one after the other, with a cache and a memory."""
+    """The output of all positions at once, and of each in turn, with a cache and a context."""
     source, target = (ops.convert_to_tensor(array) for array in inputs)
     block = model.get_layer("block")
     memory = block.cache_context(model.get_layer("seen")(source))
     found, cache = [model([source, target])], block.make_cache(target.shape[0], target.shape[1])
-    for place in range(target.shape[1]):
-        output, cache = block(target[:, place : place + 1], memory, cache=cache)
+    for index in range(target.shape[1]):
+        output, cache = block(target[:, index : index + 1], memory, cache=cache)
         found.append(output)
     return found
 

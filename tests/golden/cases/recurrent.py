@@ -13,7 +13,7 @@ def of_cell(name, cell, attention, return_state=False, **arguments):
         attends = ka.AttentionCell(cell(), attention(), **arguments)
         rnn = keras.layers.RNN(attends, return_sequences=True, return_state=return_state)
         if arguments.get("return_attention_scores"):
-            # The alignments stand behind the output, so that the length must be known.
+            # The alignments come after the output, so that the length must be known.
             memory = keras.Input((S, 6))
         seen = keras.layers.Masking()(memory)
         return keras.Model([x, memory], rnn(x, initial_state=attends.initial_state(seen)))
