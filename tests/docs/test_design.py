@@ -1,16 +1,41 @@
-"""The walk-throughs of docs/design.md run as they are, outside of the package, on every backend."""
+"""docs/design.md is true: its walk-throughs run outside of the package, and its tree is there."""
+
+import re
 
 from keras_attention import kernels
 from keras_attention.layers import kv_cache
 from tests.doctests import ROOT, programs
+
+PAGE = ROOT / "docs/design.md"
 
 
 def test_the_walk_throughs_run(monkeypatch):
     # A block that fails leaves its kernel or layout in these copies.
     monkeypatch.setattr(kernels, "KERNELS", list(kernels.KERNELS))
     monkeypatch.setattr(kv_cache, "LAYOUTS", list(kv_cache.LAYOUTS))
-    page = list(programs(ROOT / "docs/design.md"))
+    page = list(programs(PAGE))
     assert len(page) == 5  # a position, a normalization, a kernel, a cache layout, a preset
     names = {"__name__": "__main__"}
     for _, program in page:
         exec(program, names)
+
+
+def listed():
+    """The paths that the tree names: in the folder of the line, or in the one that it is about."""
+    text = PAGE.read_text(encoding="utf-8").split("## Where things are")[1].split("\n\n## ")[0]
+    folders, found = {0: ROOT}, set()
+    for spaces, line in re.findall(r"^    ( *)(\S.*)$", text, re.MULTILINE):
+        names = re.findall(r"[\w./]+(?:\.py|/)(?=[\s,:]|$)", line)
+        folder = folders[len(spaces)]
+        folders[len(spaces) + 2] = about = folder / names[0]
+        found |= {about / name if (about / name).exists() else folder / name for name in names}
+    return found
+
+
+def test_the_tree_is_there():
+    assert not [path for path in listed() if not path.exists()]
+
+
+def test_the_tree_has_every_module_of_the_package_and_its_kernels():
+    package = ROOT / "keras_attention"
+    assert {*package.glob("*.py"), *package.glob("kernels/*.py")} <= listed()
