@@ -252,8 +252,8 @@ def decoded(step, memory, target):
     }
     fixed = {f"memory_{name}": array for name, array in memory.items()}
     found = []
-    for place in range(LENGTH):
-        returned = dict(step({"token": target[:, place : place + 1], **state, **fixed}))
+    for index in range(LENGTH):
+        returned = dict(step({"token": target[:, index : index + 1], **state, **fixed}))
         found.append(np.array(returned.pop("logits")))
         state = {name.replace("next", "cache"): np.array(x) for name, x in returned.items()}
     return np.concatenate(found, axis=1)

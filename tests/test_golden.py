@@ -37,17 +37,17 @@ def released(case):
 
 def every_file():
     """Each case with each archive, all but one of them slow."""
-    turn = BACKENDS.index(keras.backend.backend())
+    shift = BACKENDS.index(keras.backend.backend())
     for number, (name, case) in enumerate(CASES.items()):
         archives = released(case)
-        for place, path in enumerate(archives):
+        for copy, path in enumerate(archives):
             # Keras stores the optimizers of PyTorch as classes of their own, which need it.
             needs_torch = name in ("compiled", "compiled-options") and path.name.startswith("torch")
             marks = []
             if needs_torch:
                 without = importlib.util.find_spec("torch") is None
                 marks.append(pytest.mark.skipif(without, reason="PyTorch's optimizer needs it."))
-            elif place != (number + turn) % len(archives):
+            elif copy != (number + shift) % len(archives):
                 marks.append(pytest.mark.slow)
             file = f"{name}-{path.parent.name}-{path.name.split('.')[0]}"
             yield pytest.param(path, name, id=file, marks=marks)

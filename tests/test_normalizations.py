@@ -40,9 +40,9 @@ MASK = MASK & (np.arange(T) != 1)[:, None]
 def test_normalization_is_its_equation(name):
     scores = 3 * random(B, H, T, S)
     weights = numpy(normalizations.get(name).normalize(keras.ops.convert_to_tensor(scores), None))
-    for place in np.ndindex(B, H, T):
-        expected = definition.normalize(list(scores[place].astype("float64")), name)
-        np.testing.assert_allclose(weights[place], expected, rtol=1e-5, atol=1e-6)
+    for index in np.ndindex(B, H, T):
+        expected = definition.normalize(list(scores[index].astype("float64")), name)
+        np.testing.assert_allclose(weights[index], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", normalizations.BUILTIN)

@@ -1,4 +1,4 @@
-"""What a pattern says about distances, `span` and `parts`, is true of every pair."""
+"""`span` and `parts` of patterns are true of every pair."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from tests.problems import PATTERNS
 QUERIES, KEYS = np.arange(-12, 30), np.arange(-5, 40)
 
 
-def asked(pattern, i=QUERIES, j=KEYS):
+def evaluated(pattern, i=QUERIES, j=KEYS):
     return keras.ops.convert_to_numpy(pattern(i.astype("int32"), j.astype("int32")))
 
 
@@ -26,17 +26,17 @@ EVERY = [
 
 
 def check_span(pattern):
-    span, allowed = pattern.span(), asked(pattern)
+    span, allowed = pattern.span(), evaluated(pattern)
     distance = KEYS[None] - QUERIES[:, None]
     seen = distance[allowed]
     assert span.left is None or (seen >= -span.left).all(), (pattern, span)
     assert span.right is None or (seen <= span.right).all(), (pattern, span)
     assert (seen % span.rate == 0).all(), (pattern, span)
     if span.by_distance:
-        np.testing.assert_array_equal(asked(pattern, QUERIES + 7, KEYS + 7), allowed)
+        np.testing.assert_array_equal(evaluated(pattern, QUERIES + 7, KEYS + 7), allowed)
     together = np.zeros(allowed.shape, int)
     for part in pattern.parts():
-        together += asked(part)
+        together += evaluated(part)
     np.testing.assert_array_equal(together, allowed, err_msg=repr(pattern))
 
 

@@ -26,7 +26,7 @@ few_examples = settings(max_examples=25, deadline=None, derandomize=True)
 
 QUERIES, KEYS = range(-3, 9), range(7)
 
-# What each pattern says of one pair, in Python's own arithmetic.
+# Whether each pattern allows one pair, in Python's own arithmetic.
 DEFINITIONS = [
     (Causal(), lambda i, j: j <= i),
     (SlidingWindow(2, 1), lambda i, j: i - 2 <= j <= i + 1),
@@ -54,7 +54,7 @@ def by_definition(attends, queries=QUERIES, keys=KEYS):
     return np.array([[attends(i, j) for j in keys] for i in queries])
 
 
-def asked(pattern, queries=QUERIES, keys=KEYS):
+def evaluated(pattern, queries=QUERIES, keys=KEYS):
     answer = numpy(pattern(np.array(queries), np.array(keys)))
     assert answer.dtype == bool
     return answer
@@ -65,7 +65,7 @@ def asked(pattern, queries=QUERIES, keys=KEYS):
 
 @every_pattern
 def test_pattern_is_its_definition_for_all_pairs(pattern, attends):
-    np.testing.assert_array_equal(asked(pattern), by_definition(attends))
+    np.testing.assert_array_equal(evaluated(pattern), by_definition(attends))
 
 
 @every_pattern
@@ -88,8 +88,8 @@ def test_rows_may_have_positions_of_their_own(pattern, attends):
 
 @every_pattern
 def test_a_chunk_at_an_offset_is_a_part_of_the_whole(pattern, attends):
-    whole = asked(pattern, range(12), range(12))
-    np.testing.assert_array_equal(asked(pattern, range(5, 9), range(12)), whole[5:9])
+    whole = evaluated(pattern, range(12), range(12))
+    np.testing.assert_array_equal(evaluated(pattern, range(5, 9), range(12)), whole[5:9])
 
 
 # Combinations
@@ -125,7 +125,7 @@ def pairs(pattern):
 
 
 def pairs_asked(pattern):
-    answer = asked(pattern)
+    answer = evaluated(pattern)
     return {(i, j) for a, i in enumerate(QUERIES) for b, j in enumerate(KEYS) if answer[a, b]}
 
 
@@ -177,7 +177,7 @@ def test_config_goes_through_json_to_an_equal_pattern(pattern):
 def test_repr_of_a_combination_of_one_evaluates_to_it(cls):
     pattern = cls([Causal()])
     assert eval(repr(pattern)) == pattern != Causal()
-    np.testing.assert_array_equal(asked(pattern), asked(Causal()))
+    np.testing.assert_array_equal(evaluated(pattern), evaluated(Causal()))
 
 
 def test_patterns_that_differ_are_unequal():
@@ -280,11 +280,11 @@ OWN = [
 
 @pytest.mark.parametrize("pattern, attends", OWN, ids=[repr(pattern) for pattern, _ in OWN])
 def test_a_pattern_of_ones_own_computes_compares_and_saves(pattern, attends, tmp_path):
-    np.testing.assert_array_equal(asked(pattern), by_definition(attends))
+    np.testing.assert_array_equal(evaluated(pattern), by_definition(attends))
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(pattern)))
     again = keras.saving.deserialize_keras_object(config)
     assert again == pattern and hash(again) == hash(pattern) and again != Causal()
-    np.testing.assert_array_equal(asked(again), asked(pattern))
+    np.testing.assert_array_equal(evaluated(again), evaluated(pattern))
     assert eval(repr(pattern), {**vars(patterns), **globals()}) == pattern
 
     symbol = keras.Input((None, 4))

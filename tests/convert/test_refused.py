@@ -121,7 +121,7 @@ def test_activations_of_torch(name, torch):
         theirs = torch_random(torch_block(torch, activation=activation), torch)
         ours = convert.from_torch(theirs)
         assert ours.activation is keras.activations.get(name)
-    # Apart from PyTorch's fast path, which asks another attribute than the activation.
+    # Apart from PyTorch's fast path, which reads another attribute than the activation.
     x = torch.tensor(X, requires_grad=True)
     close(ours(X), theirs(x).detach().numpy())
 

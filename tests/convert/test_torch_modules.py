@@ -81,7 +81,7 @@ def test_transformer_encoder_layer(norm_first, bias, torch, tmp_path):
     close(ours(X), in_torch(torch, theirs, X))
     pairs = np.tril(np.ones((T, T), bool))
     expected = in_torch(torch, theirs, X, src_mask=~pairs, src_key_padding_mask=~PADDING)
-    # PyTorch may leave padded places zero, and those here have no attention.
+    # PyTorch may leave padded positions zero, and those here have no attention.
     close(array(ours(X, mask=PADDING, attention_mask=pairs))[PADDING], expected[PADDING])
     causal = convert.from_torch(theirs, causal=True)
     close(array(causal(X, mask=PADDING))[PADDING], expected[PADDING])

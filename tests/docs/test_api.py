@@ -1,4 +1,4 @@
-"""What is public is added to and never taken away, and CHANGELOG.md says so."""
+"""What is public is added to and never taken away, as CHANGELOG.md records."""
 
 import pathlib
 import re

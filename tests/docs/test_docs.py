@@ -1,4 +1,4 @@
-"""The documentation: every public name has an example and a place; pictures are what is drawn."""
+"""The documentation: every public name has an example and an entry; pictures are current."""
 
 import importlib.util
 import inspect
@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("**/*.md"))]
 FENCES = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 LINKS = re.compile(r"\]\(\s*([^)\s#]*)#?([^)\s]*)\)")
-PLACES = re.compile(r"^::: keras_attention\.([\w.]+)$", re.MULTILINE)
+ENTRIES = re.compile(r"^::: keras_attention\.([\w.]+)$", re.MULTILINE)
 
 
 def public_names():
@@ -33,10 +33,10 @@ def public_names():
     return {name: thing for name, thing in found.items() if callable(thing)}
 
 
-def places():
+def entries():
     """Every name that a page of the API shows."""
     pages = (page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("api/*.md")))
-    return [name for page in pages for name in PLACES.findall(page)]
+    return [name for page in pages for name in ENTRIES.findall(page)]
 
 
 def test_the_names_are_found():
@@ -48,8 +48,8 @@ def test_every_public_name_has_an_example(name):
     assert ">>> " in inspect.getdoc(public_names()[name])
 
 
-def test_every_public_name_has_one_place_in_the_reference():
-    assert sorted(places()) == sorted(public_names())
+def test_every_public_name_has_one_entry_in_the_reference():
+    assert sorted(entries()) == sorted(public_names())
 
 
 def anchors(page):
@@ -122,7 +122,7 @@ TOO_WIDE = """() => [document.documentElement,
     .map((element) => element.innerText.slice(0, 60))"""
 
 
-@pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, if asked to")
+@pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, on request")
 def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api")
     pytest.importorskip("mkdocs")

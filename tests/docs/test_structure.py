@@ -85,7 +85,7 @@ VENDORS = {"tensorflow", "jax", "torch", "openvino"}
 
 
 def backend_branches(path):
-    """What in a file asks which backend runs, or reaches for one."""
+    """What in a file reads which backend runs, or imports one."""
     calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
     return [
         *(f"line {call.lineno}" for call in calls if ast.unparse(call).endswith("backend")),
@@ -159,7 +159,7 @@ def undocumented(module):
 
 @every_file
 def test_every_module_class_and_function_has_a_docstring(path):
-    # What those of a backend do stands in the interface.
+    # The interface documents those of a backend.
     assert path in BACKENDS or not undocumented(tree(path))
 
 

@@ -99,7 +99,7 @@ ROWS = {
         ValueError,
         r"This Attention cannot have a cache: it has no projections",
     ),
-    "a cache of places": (
+    "a cache of Location": (
         lambda: ka.Attention(2, 4, score=scores.Location(5)).make_cache(B, T),
         ValueError,
         r"This Attention cannot have a cache: the score Location asks for the number of keys",

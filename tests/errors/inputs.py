@@ -169,7 +169,7 @@ ROWS = {
         r"`query` must have 4 features, as when the layer was built\. "
         r"Received: query\.shape=\(2, 3, 2\)",
     ),
-    "key and value in each other's place": (
+    "key and value swapped": (
         lambda: built_attention(value=Y, key=np.zeros((B, S, 6), "float32")),
         ValueError,
         r"`key` must have 4 features, .*the order of inputs is query, value, key",

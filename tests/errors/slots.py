@@ -22,7 +22,7 @@ ROWS = {
         TypeError,
         r"must return booleans, .* Received: int32 from Nearness\(\)",
     ),
-    "a pattern of numbers turned round": (
+    "a pattern of numbers in reverse order": (
         lambda: (patterns.Prefix(3) | ~Nearness())([0], [0]),
         TypeError,
         r"must return booleans, .* Received: int32 from Nearness\(\)",

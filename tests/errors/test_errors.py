@@ -1,6 +1,6 @@
 """Every `raise` of the package: a call that reaches it, the exception's type, and its message.
 
-The rows stand in the other modules of this folder. The last test parses the package, and fails when
+The rows are in the other modules of this folder. The last test parses the package, and fails when
 a `raise` has no row that reaches it.
 """
 

@@ -1,4 +1,4 @@
-"""What is drawn: configurations as plain values, and the arrays, masks and slots they stand for.
+"""What is drawn: configurations as plain values, and the arrays, masks and slots of those.
 
 Numbers come from a seed, so that a configuration is short to print, to keep and to shrink.
 """
@@ -58,7 +58,7 @@ def maybe(strategy):
 
 
 class Random:
-    """Arrays by the order in which they are asked for."""
+    """Arrays by the order in which they are requested."""
 
     def __init__(self, seed):
         self._draw = np.random.default_rng(seed)

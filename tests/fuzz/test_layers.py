@@ -344,8 +344,8 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, prefix=""):
     output = np.tensordot(output, kernel, 2)
     if layer.use_bias:
         # A query without keys has output zero, not the bias.
-        reached = allowed.any(axis=(1, 3))[..., None]
-        output = output + weights[f"{prefix}attention_output/bias"] * reached
+        has_keys = allowed.any(axis=(1, 3))[..., None]
+        output = output + weights[f"{prefix}attention_output/bias"] * has_keys
     return output, found
 
 
@@ -410,7 +410,7 @@ def test_layers_for_long():
 
 
 def test_slopes_beside_a_kink():
-    """A block whose ReLU has a kink at 1e-5 of the point where the gradient is asked for."""
+    """A block whose ReLU has a kink at 1e-5 of the point where the gradient is taken."""
     check(
         Call(
             layer="TransformerBlock",

@@ -133,12 +133,12 @@ def test_draws_among_many_and_never_what_has_no_mass():
 @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-24])
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
 def test_the_ends_of_a_draw_are_within_what_has_mass(size, number):
-    for place in range(size):
+    for index in range(size):
         masses = np.zeros((1, size), "float32")
-        masses[0, place] = 1e-30
+        masses[0, index] = 1e-30
         numbers = np.full((2, 1), number, "float32")
         drawn = sampling._drawn(ops.convert_to_tensor(masses), ops.convert_to_tensor(numbers))
-        assert int(drawn[0]) == place
+        assert int(drawn[0]) == index
 
 
 @pytest.mark.parametrize("penalty", [1.3, 0.5])

@@ -67,7 +67,7 @@ def write(name, case, folder):
 
 
 def _packed(files, path):
-    """One archive of `files`. Those of one kind stand together, so that they compress well."""
+    """One archive of `files`. Those of one kind are together, so that they compress well."""
     with tarfile.open(path, "w:xz", preset=9) as archive:
         for file in sorted(files, key=lambda file: (file.suffix, file.name)):
             data = file.read_bytes()

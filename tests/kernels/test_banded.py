@@ -228,12 +228,12 @@ def test_queries_that_no_part_has_a_key_for(short):
 
 def test_queries_without_keys_are_known_and_have_zeros(short):
     arrays, rest = banded_problem("few keys")
-    reached = [
+    with_keys = [
         keras.ops.convert_to_numpy(attended(kernel, arrays, rest).has_keys)
         for kernel in ("banded", "reference")
     ]
-    empty = ~np.broadcast_to(reached[1], (B, H, T))
-    np.testing.assert_array_equal(~np.broadcast_to(reached[0], empty.shape), empty)
+    empty = ~np.broadcast_to(with_keys[1], (B, H, T))
+    np.testing.assert_array_equal(~np.broadcast_to(with_keys[0], empty.shape), empty)
     assert empty.any() and not empty.all()
     found = answers("banded", arrays, rest)
     for name in ("output", "query"):

@@ -203,8 +203,8 @@ def test_queries_without_keys_are_known_and_have_zeros(name):
     assert empty.any() == (name != "many keys")
     with BLOCKS["keys"]():
         found = attended("blockwise", arrays, rest)
-        reached = keras.ops.convert_to_numpy(found.has_keys)
-        np.testing.assert_array_equal(~np.broadcast_to(reached, empty.shape), empty)
+        with_keys = keras.ops.convert_to_numpy(found.has_keys)
+        np.testing.assert_array_equal(~np.broadcast_to(with_keys, empty.shape), empty)
         output = keras.ops.convert_to_numpy(found.output)
         np.testing.assert_array_equal(output[empty.transpose(0, 2, 1)], 0.0)
         gradient = answers("blockwise", arrays, rest)["query"]

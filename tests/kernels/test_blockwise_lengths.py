@@ -30,8 +30,8 @@ def test_lengths_of_zero(queries, keys, groups):
         for name, array in found.items():
             assert array.shape == arrays.get(name, array).shape
             np.testing.assert_array_equal(array, 0.0)
-    reached = attended("auto", arrays, {"pattern": WINDOW}).has_keys
-    assert not keras.ops.convert_to_numpy(reached).any()
+    with_keys = attended("auto", arrays, {"pattern": WINDOW}).has_keys
+    assert not keras.ops.convert_to_numpy(with_keys).any()
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def test_huge_inputs_give_finite_outputs(dtype, score, kind):
         *tensors(*huge(dtype), dtype=dtype), score=score, return_attention_scores=True, **given
     )
     assert np.isfinite(numpy(output)).all()
-    reached = np.broadcast_to(mask, weights.shape).any(axis=-1)
-    np.testing.assert_allclose(numpy(weights).sum(axis=-1), reached, rtol=0.02)
+    has_keys = np.broadcast_to(mask, weights.shape).any(axis=-1)
+    np.testing.assert_allclose(numpy(weights).sum(axis=-1), has_keys, rtol=0.02)
     assert np.abs(numpy(output)).max() > 0.1 * LARGEST[dtype]
 
 

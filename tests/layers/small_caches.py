@@ -64,9 +64,9 @@ X = random(B, T, D)
 def made(layer, *shapes, seed=0):
     """The layer, built, with random weights, biases and sinks included."""
     layer.build(*(shapes or (X.shape,)))
-    for place, weight in enumerate(layer.trainable_weights):
+    for index, weight in enumerate(layer.trainable_weights):
         # Like those of other seeds: rows of a table that differ by 1 or so.
-        weight.assign(random(*weight.shape, seed=100 * seed + place) / weight.shape[0] ** 0.5)
+        weight.assign(random(*weight.shape, seed=100 * seed + index) / weight.shape[0] ** 0.5)
     return layer
 
 

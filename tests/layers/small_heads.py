@@ -48,7 +48,7 @@ def arrays(groups=G):
 
 
 def in_full(array):
-    """Each key head once for every query head of its group, which stand in a row."""
+    """Each key head once for every query head of its group, which are adjacent."""
     return np.repeat(array, H // array.shape[2], axis=2)
 
 

@@ -76,8 +76,8 @@ def test_is_what_the_papers_say(step, score, arguments, window):
     expected, weights = by_the_papers(cell, step, X, MEMORY, states, MASK, window)
     np.testing.assert_allclose(numpy(outputs), expected, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(numpy(alignments)[:, 0], weights, rtol=2e-5, atol=2e-5)
-    reached = (weights > 0).any(-1)
-    np.testing.assert_allclose(numpy(alignments).sum(-1)[:, 0], reached, atol=1e-5)
+    has_keys = (weights > 0).any(-1)
+    np.testing.assert_allclose(numpy(alignments).sum(-1)[:, 0], has_keys, atol=1e-5)
     assert (numpy(alignments)[:, 0][weights == 0] == 0).all()
     assert numpy(after[-1]).tolist() == [[T]] * B
 

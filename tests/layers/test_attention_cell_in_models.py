@@ -32,9 +32,9 @@ layers, ops = keras.layers, keras.ops
 # In models
 
 
-def translator(places=None, **arguments):
+def translator(length=None, **arguments):
     """Two embeddings, an encoder, and a decoder that attends; lengths unknown."""
-    source, target = layers.Input((places,), dtype="int32"), layers.Input((None,), dtype="int32")
+    source, target = layers.Input((length,), dtype="int32"), layers.Input((None,), dtype="int32")
     memory = layers.Embedding(9, M, mask_zero=True)(source)
     state = layers.Dense(H)(layers.GlobalAveragePooling1D()(memory))
     words = layers.Embedding(9, D, mask_zero=True)
@@ -50,7 +50,7 @@ def translator(places=None, **arguments):
     )
     if cell.return_attention_scores:
         outputs, alignments = cell.split_outputs(outputs)
-        assert alignments.shape == (None, 2, None, places)
+        assert alignments.shape == (None, 2, None, length)
     return keras.Model([source, target], layers.Dense(9)(outputs))
 
 
@@ -166,7 +166,7 @@ def test_dropout_draws_once_a_call_in_training_alone():
     assert inner._dropout_mask is None and cell._scratch.memory is None
 
 
-def test_dropout_of_the_attention_drops_places_for_a_whole_sequence():
+def test_dropout_of_the_attention_drops_positions_for_a_whole_sequence():
     attention = Attention(score=scores.Dot(), dropout=0.5, seed=3)
     cell = AttentionCell(layers.GRUCell(S), attention, output_context=True)
     rnn = layers.RNN(cell, return_sequences=True)
@@ -182,7 +182,7 @@ def test_dropout_of_the_attention_drops_places_for_a_whole_sequence():
 
 @pytest.mark.parametrize("jit_compile", JIT_MODES)
 def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
-    """The loss is what is looked at: how often a dropped place comes back, and how many drop."""
+    """The loss is what is looked at: how often a dropped position comes back, and how many drop."""
     attention = Attention(score=scores.Dot(), dropout=0.5, seed=3)
     cell = AttentionCell(layers.GRUCell(S), attention, output_context=True)
     x, memory = keras.Input((None, D)), keras.Input((None, S))
@@ -193,7 +193,7 @@ def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
         dropped = ops.cast(ops.equal(output[..., :S], 0.0), "float32")
         powers = ops.convert_to_tensor(2.0 ** np.arange(S, dtype="float32"))
         changes = ops.sum(ops.abs(dropped - dropped[:, :1]), axis=(1, 2))
-        # Which places of the first row, as one number, and 1000 for each change.
+        # Which positions of the first row, as one number, and 1000 for each change.
         return ops.sum(dropped[:1, 0] * powers) + 1000.0 * changes + 0.0 * ops.sum(output)
 
     model.compile(keras.optimizers.SGD(0.0), seen, jit_compile=jit_compile)
@@ -255,7 +255,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path):
     for index, arguments in enumerate(
         [
             {"mode": "luong", "attention_dim": 6},
-            {"places": S, "output_context": True, "return_attention_scores": True},
+            {"length": S, "output_context": True, "return_attention_scores": True},
         ]
     ):
         model = translator(**arguments)

@@ -119,7 +119,7 @@ def test_half_precision(policy, position):
     output, cache = decoded(layer, X, [3, 1, 5], cache)
     assert keras.backend.standardize_dtype(output.dtype) == half
     assert keras.backend.standardize_dtype(cache["key"].dtype) == half
-    # Keys that are turned and then rounded are off by one rounding more.
+    # Keys that are rotated and then rounded are off by one rounding more.
     scale = np.abs(numpy(expected)).max()
     agree(output, expected, (2**-7 if "b" in half else 2**-9) * scale * 2)
 
@@ -138,7 +138,7 @@ def test_a_cache_keeps_its_own_dtype():
 
 @pytest.mark.parametrize("pattern", ["none", "window"])
 def test_dynamic_scaling_is_of_the_tokens_so_far(pattern):
-    # It asks for the last position, so that each token changes what was turned before.
+    # It depends on the last position, so that each token changes what was rotated before.
     rotary = positions.Rotary(scaling="dynamic", factor=3.0, original_max_length=3)
     layer = heads(position=rotary, pattern=PATTERNS[pattern]())
     step = ready(lambda x, cache: layer(x, cache=cache))

@@ -1,4 +1,4 @@
-"""The class token: where it stands, and that it is never masked."""
+"""The class token: its position, and that it is never masked."""
 
 import keras
 import numpy as np

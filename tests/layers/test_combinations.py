@@ -138,24 +138,24 @@ def check_all(layers, pattern, symmetric):
     found = run(answers, query, value)
     allowed = allowed_by(pattern) & PADDING[:, None, None]
     allowed = np.broadcast_to(allowed, (B, H, T, S))
-    for place, name in enumerate(layers):
-        output, weights, *permuted = found[parts * place : parts * (place + 1)]
+    for index, name in enumerate(layers):
+        output, weights, *permuted = found[parts * index : parts * (index + 1)]
         assert np.isfinite(output).all() and np.isfinite(weights).all(), name
         assert (weights[~allowed] == 0).all(), name
         assert (weights >= 0).all() and (weights <= 1 + 1e-6).all(), name
-        sums, reached = weights.sum(axis=-1), allowed.any(axis=-1)
+        sums, has_keys = weights.sum(axis=-1), allowed.any(axis=-1)
         if name == "sigmoid":
             assert (weights[allowed] > 0).all()
         else:
-            np.testing.assert_allclose(sums, reached, atol=1e-5, err_msg=name)
-        dead = ~reached.any(axis=1)
+            np.testing.assert_allclose(sums, has_keys, atol=1e-5, err_msg=name)
+        dead = ~has_keys.any(axis=1)
         assert (output[dead] == 0).all() and np.abs(output).max() > 0.01, name
         if symmetric:
             np.testing.assert_allclose(permuted[0], weights[..., moved], atol=1e-5, err_msg=name)
     # One set of scores is behind all of them: softmax gives it but for a constant.
     softmax = found[1]
-    for place, name in enumerate(layers):
-        weights = found[parts * place + 1]
+    for index, name in enumerate(layers):
+        weights = found[parts * index + 1]
         for b, h, t in np.ndindex(B, H, T):
             seen = allowed[b, h, t]
             if not seen.any() or name == "sigmoid" or (softmax[b, h, t, seen] < 1e-5).any():
@@ -171,7 +171,7 @@ def check_all(layers, pattern, symmetric):
 @pytest.mark.parametrize("score, position, pattern, normalization", CHOSEN)
 def test_every_allowed_combination_works_in_attention(score, position, pattern, normalization):
     layers = layers_of(Attention, score, position, pattern, normalization)
-    # A score by places does not follow the keys as they move.
+    # A score by positions does not follow the keys as they move.
     symmetric = position == pattern == "none" and score != "location"
     check_all(layers, pattern, symmetric)
 
@@ -194,7 +194,7 @@ def test_a_sample_of_combinations_works_in_grouped_heads(score, position, patter
 @pytest.mark.parametrize("score", SCORES)
 def test_keys_that_move_take_their_weights_along(score):
     if score == "location":
-        pytest.skip("It is a score by places.")
+        pytest.skip("It is a score by positions.")
     layer = Attention(score=made(SCORES[score]))
     query, value, moved = random(B, T, 8), random(B, S, 8, seed=1), np.array([2, 0, 4, 1, 3])
     layer.build(query.shape, value.shape)
@@ -210,8 +210,8 @@ def test_keys_that_move_take_their_weights_along(score):
 
 def test_nothing_is_left_out_of_what_is_tried():
     assert len(ALLOWED) > 30
-    for place, names in enumerate((SCORES, POSITIONS, PATTERNS, OTHERS)):
-        assert {case[place] for case in CHOSEN} == set(names)
+    for index, names in enumerate((SCORES, POSITIONS, PATTERNS, OTHERS)):
+        assert {case[index] for case in CHOSEN} == set(names)
 
 
 # What is refused

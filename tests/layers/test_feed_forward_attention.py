@@ -22,7 +22,7 @@ KEPT = np.arange(S) < np.array([[S], [2], [0]])
 
 
 def by_definition(x, kept, weights, units, activation):
-    """Equations 5 to 7, place by place; the weights are those of the layer, in its order."""
+    """Equations 5 to 7, one position at a time; weights are in the order of the layer."""
     output = np.zeros((len(x), x.shape[-1]))
     for b in range(len(x)):
         real = [s for s in range(x.shape[1]) if kept[b, s]]

@@ -176,10 +176,10 @@ def test_the_loss_is_its_equation_and_the_baseline_follows_the_rewards():
         reward = random(B, seed=seed)
         output = layer(likely, reward, training=True)
         np.testing.assert_array_equal(numpy(output), likely)
-        gain = reward - 0.1 * likely.sum((1, 2))
-        expected = -0.5 * np.mean((gain - baseline) * likely.sum((1, 2)))
+        advantage = reward - 0.1 * likely.sum((1, 2))
+        expected = -0.5 * np.mean((advantage - baseline) * likely.sum((1, 2)))
         np.testing.assert_allclose(numpy(layer.losses[0]), expected, rtol=1e-5)
-        baseline = 0.8 * baseline + 0.2 * gain.mean()
+        baseline = 0.8 * baseline + 0.2 * advantage.mean()
         np.testing.assert_allclose(numpy(layer.baseline), baseline, rtol=1e-5)
     layer(likely, reward)
     np.testing.assert_allclose(numpy(layer.baseline), baseline, rtol=1e-5)
@@ -221,10 +221,10 @@ def test_dropout_draws_other_numbers_than_the_choice():
 def task(rows=512, seed=0):
     """Where in each row the mark is, the number beside it is the answer."""
     rng = np.random.default_rng(seed)
-    place, number = rng.integers(S, size=rows), rng.integers(3, size=(rows, S))
-    marks = np.eye(S)[place][..., None]
+    index, number = rng.integers(S, size=rows), rng.integers(3, size=(rows, S))
+    marks = np.eye(S)[index][..., None]
     x = np.concatenate([3 * marks, np.eye(3)[number]], -1).astype("float32")
-    return x, number[np.arange(rows), place][:, None].astype("int32")
+    return x, number[np.arange(rows), index][:, None].astype("int32")
 
 
 def model_for(gradient):

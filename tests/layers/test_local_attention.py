@@ -40,7 +40,7 @@ def predictive(query, key, value, kernel, vector, window, kept=None, score="scal
                 share = 1 / (1 + math.exp(-sum(hidden * vector[h, :, 0])))
                 center = len(real) * share
                 window_of_t = [
-                    (place, s) for place, s in enumerate(real) if abs(place - center) <= window
+                    (index, s) for index, s in enumerate(real) if abs(index - center) <= window
                 ]
                 if not window_of_t:
                     continue
@@ -50,9 +50,9 @@ def predictive(query, key, value, kernel, vector, window, kept=None, score="scal
                         for _, s in window_of_t
                     ]
                 )
-                for (place, s), weight in zip(window_of_t, aligned, strict=True):
+                for (index, s), weight in zip(window_of_t, aligned, strict=True):
                     sigma = window / 2
-                    gaussian = math.exp(-((place - center) ** 2) / (2 * sigma**2))
+                    gaussian = math.exp(-((index - center) ** 2) / (2 * sigma**2))
                     weights[b, h, t, s] = weight * gaussian
                     output[b, t, h] += weights[b, h, t, s] * value[b, s, h]
     return output, weights

@@ -138,12 +138,12 @@ def test_a_query_without_keys_gets_zeros_on_every_path(make, by, dtype):
     """In Keras such a query gets the mean of all values, zero, the bias or NaN, by the path."""
     layer = built(make(dtype=dtype), (B, T, D), (B, S, D))
     query, value = (ops.cast(random(B, n, D, seed=n), dtype) for n in (T, S))
-    reached = np.ones((B, T), bool)
-    reached[1] = False
+    kept = np.ones((B, T), bool)
+    kept[1] = False
     call = {
-        "attention_mask": {"attention_mask": np.broadcast_to(reached[..., None], (B, T, S))},
-        "query_mask": {"query_mask": reached},
-        "value_mask": {"value_mask": np.repeat(reached[:, :1], S, axis=1)},
+        "attention_mask": {"attention_mask": np.broadcast_to(kept[..., None], (B, T, S))},
+        "query_mask": {"query_mask": kept},
+        "value_mask": {"value_mask": np.repeat(kept[:, :1], S, axis=1)},
     }[by]
     output, scores = layer(query, value, return_attention_scores=True, **call)
     alone = layer(query, value, **call)
@@ -229,7 +229,7 @@ ADDED = np.where(np.tril(np.ones((T, T), bool)), 0.0, -1e9).astype("float32")
     ],
 )
 def test_an_added_mask_is_an_error_that_says_what_to_pass(call):
-    """Keras casts a mask of 0 and -1e9 to boolean, which turns it into its opposite."""
+    """Keras casts a mask of 0 and -1e9 to boolean, which inverts it."""
     with pytest.raises(ValueError, match=r"must be boolean.*pass `mask == 0`"):
         call(ops.convert_to_tensor(random(B, T, D)))
 

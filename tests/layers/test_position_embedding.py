@@ -35,8 +35,8 @@ def sincos(position, size, max_wavelength=10000):
 def table(positions, size, **kwargs):
     positions = np.asarray(positions)
     vectors = np.zeros((*positions.shape, size))
-    for place in np.ndindex(positions.shape):
-        vectors[place] = sincos(int(positions[place]), size, **kwargs)
+    for index in np.ndindex(positions.shape):
+        vectors[index] = sincos(int(positions[index]), size, **kwargs)
     return vectors
 
 

@@ -76,9 +76,9 @@ def test_a_sink_takes_its_share_and_gives_nothing():
     found = run(attend(sink=sink, mask=mask()), query, key, value)
     for answer, correct in zip(found, with_sink(query, key, value, sink, mask()), strict=True):
         close(answer, correct)
-    reached = mask().any(axis=-1)
-    assert (found[1].sum(axis=-1) < 1).all() and (found[1].sum(axis=-1)[reached] > 0).all()
-    assert (found[0][~reached.transpose(0, 2, 1)] == 0).all() and (found[1][~reached] == 0).all()
+    has_keys = mask().any(axis=-1)
+    assert (found[1].sum(axis=-1) < 1).all() and (found[1].sum(axis=-1)[has_keys] > 0).all()
+    assert (found[0][~has_keys.transpose(0, 2, 1)] == 0).all() and (found[1][~has_keys] == 0).all()
 
 
 def test_a_sink_is_a_key_whose_value_is_zero():
@@ -138,8 +138,8 @@ def test_a_layer_learns_its_sinks(make, policy):
     assert layer.sink.shape == (H,)
     assert keras.backend.standardize_dtype(layer.sink.dtype) == "float32"
     found, _ = weight_gradients(layer, lambda: keras.ops.square(layer(x)))
-    (place,) = (i for i, v in enumerate(layer.trainable_variables) if v is layer.sink)
-    assert (np.abs(found[place]) > 0).all()
+    (index,) = (i for i, v in enumerate(layer.trainable_variables) if v is layer.sink)
+    assert (np.abs(found[index]) > 0).all()
     layer.sink.assign(np.full((H,), 1e4))
     output, weights = layer(x, return_attention_scores=True)
     assert (numpy(weights) == 0).all()

@@ -1,4 +1,4 @@
-"""ALiBi: slopes of the paper's rule, and the bias in every place that asks for it."""
+"""ALiBi: slopes of the paper's rule, and the bias everywhere it is added."""
 
 import json
 

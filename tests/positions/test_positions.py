@@ -72,8 +72,8 @@ class Turn(positions.Position):
         angle = keras.ops.cast(at, "float32")[..., :, None, None] * self.angle
         first, second = keras.ops.split(keras.ops.cast(x, "float32")[..., :2], 2, axis=-1)
         cos, sin = keras.ops.cos(angle), keras.ops.sin(angle)
-        turned = [first * cos - second * sin, first * sin + second * cos]
-        return keras.ops.concatenate([*turned, keras.ops.cast(x, "float32")[..., 2:]], axis=-1)
+        rotated = [first * cos - second * sin, first * sin + second * cos]
+        return keras.ops.concatenate([*rotated, keras.ops.cast(x, "float32")[..., 2:]], axis=-1)
 
 
 class Both(Turn):
@@ -83,7 +83,7 @@ class Both(Turn):
         return -0.4 * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
 
-def turned(x):
+def rotated(x):
     """What `Turn` with an angle of 1 makes of (B, T, H, K) from position 0 on, in NumPy."""
     x = x.astype("float64")
     out = x.copy()
@@ -106,7 +106,7 @@ def test_a_position_enters_the_scores(kind):
     output, weights = Attention(position=position)(query, value, return_attention_scores=True)
     query, key = query[:, :, None], value[:, :, None]
     if kind != "bias":
-        query, key = turned(query), turned(key)
+        query, key = rotated(query), rotated(key)
     bias = 0.0 if kind == "encode" else -0.4 * DISTANCE
     expected, expected_weights = definition.attend(query, key, value[:, :, None], bias=bias)
     np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-4, atol=1e-5)

@@ -213,7 +213,7 @@ def test_the_bias_is_float32_under_mixed_precision(dtype):
     layer.position.bias = watched
     layer(x, return_attention_scores=True)
     assert seen[0].dtype == "float32"
-    # The layer asks about the distances, which few pairs of positions have.
+    # The layer evaluates the distances, which few pairs of positions have.
     distances = np.arange(1 - T, T)
     expected = table_bias(table, np.zeros(1, int), distances, (8, 6, True)).astype("float32")
     np.testing.assert_array_equal(seen[0], expected)

@@ -78,10 +78,10 @@ def test_scores_are_those_that_the_layer_returns_when_asked(name):
 
     arrays = [ops.convert_to_tensor(x) for x in given]
     called = {"scores": arrays, "self": arrays[:1], "list": [arrays]}[kind]
-    asked = numpy(layer(*called, return_attention_scores=True)[1])
-    asked = asked if asked.ndim == 4 else asked[:, None]
+    evaluated = numpy(layer(*called, return_attention_scores=True)[1])
+    evaluated = evaluated if evaluated.ndim == 4 else evaluated[:, None]
     assert isinstance(scores[layer.name], np.ndarray) and scores[layer.name].dtype == "float32"
-    np.testing.assert_allclose(scores[layer.name], asked, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(scores[layer.name], evaluated, rtol=1e-6, atol=1e-7)
     for y, was in zip(model(given), expected, strict=True):
         np.testing.assert_array_equal(numpy(y), was)
 

@@ -21,7 +21,7 @@ def weights(*shape):
 
 
 def panels(figure):
-    """Axes with weights, without the bar of colors and places without a head."""
+    """Axes with weights, without the bar of colors and cells without a head."""
     return [axes for axes in figure.axes if axes.axison and axes.get_label() != "<colorbar>"]
 
 
@@ -63,13 +63,13 @@ def test_any_word_name_and_title_is_drawn(word):
 def assert_apart(axis, renderer, vertical):
     """Words at an axis do not overlap, and are of a size to be read."""
     labels = [label for label in axis.get_ticklabels() if label.get_text()]
-    places = sorted(
+    centers = sorted(
         (box.y0 + box.y1 if vertical else box.x0 + box.x1) / 2
         for box in (label.get_window_extent(renderer) for label in labels)
     )
     size = labels[0].get_fontsize()
     assert size >= 5
-    assert np.diff(places).min() >= 0.95 * size * labels[0].figure.dpi / 72
+    assert np.diff(centers).min() >= 0.95 * size * labels[0].figure.dpi / 72
 
 
 def test_one_head():
@@ -125,7 +125,7 @@ def test_of_a_thousand_words_every_few_are_shown():
     (axes,) = panels(figure)
     shown = said(axes.yaxis)
     assert 50 < len(shown) < 200
-    assert [long.index(word) for word in shown] == [int(place) for place in axes.get_yticks()]
+    assert [long.index(word) for word in shown] == [int(tick) for tick in axes.get_yticks()]
     assert_apart(axes.yaxis, rendered(figure).get_renderer(), vertical=True)
     assert max(figure.get_size_inches()) < 20
 

@@ -94,7 +94,7 @@ def test_local_self_attention_of_bojone_away_from_the_ends():
 
 def test_atrous_self_attention_of_bojone_with_a_mask():
     theirs, rate = weights((D, 6), (D, 6), (D, 6)), 2
-    # It pads to the next multiple of the rate, by `rate` places where the length is one.
+    # It pads to the next multiple of the rate, by `rate` positions where the length is one.
     extra = rate - T % rate
     x = np.pad(X, [(0, 0), (0, extra), (0, 0)])
     rows = x.reshape(B, -1, rate, D).transpose(0, 2, 1, 3).reshape(B * rate, -1, D)

@@ -1,4 +1,4 @@
-"""What `examples.imdb_classification predict` says of texts."""
+"""What `examples.imdb_classification predict` prints for texts."""
 
 import ast
 import os
@@ -73,8 +73,8 @@ def test_attended_words_have_the_weights_of_the_layer(finished):
     _, scores = classifier.get_layer("attention")([x, x, x], return_attention_scores=True)
     per_place = keras.ops.convert_to_numpy(scores)[0].mean(axis=(0, 1))
     for word, weight, _ in prediction.attended:
-        places = [place for place, other in enumerate(kept) if other == word]
-        assert weight == pytest.approx(per_place[places].sum(), rel=1e-4)
+        indices = [index for index, other in enumerate(kept) if other == word]
+        assert weight == pytest.approx(per_place[indices].sum(), rel=1e-4)
 
 
 def other_model(path):

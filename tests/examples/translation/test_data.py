@@ -58,7 +58,7 @@ def untranslated(root):
 def shuffled(root):
     order = np.random.default_rng(0).permutation(SIZES["train"][0])
     german = lines(root, "train.de.gz")
-    write(root, "train.de.gz", [german[place] for place in order])
+    write(root, "train.de.gz", [german[index] for index in order])
 
 
 def same_parts(root):
@@ -107,7 +107,7 @@ def test_plain_files_and_strange_ends_of_lines(folder, tmp_path):
     expected = translation_data.load(folder)
     for path in folder.iterdir():
         write(tmp_path, path.name.removesuffix(".gz"), lines(folder, path.name))
-    # U+0085 and U+2028 stand inside of sentences; a byte-order mark and \r\n belong to none.
+    # U+0085 and U+2028 occur inside of sentences; a byte-order mark and \r\n belong to none.
     english = ["A\u0085man\u2028sits.", *expected.validation.source[1:]]
     (tmp_path / "val.en").write_bytes("\r\n".join(english).encode("utf-8-sig"))
     found = translation_data.load(tmp_path)

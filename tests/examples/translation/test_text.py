@@ -58,7 +58,7 @@ def some_pairs(count, longest):
 def test_every_pair_is_in_one_batch_of_its_length(few_shapes):
     pairs = some_pairs(500, 60)
     found = text.batches(pairs, np.arange(500), 256, few_shapes)
-    assert sorted(place for batch in found for place in batch.indices) == list(range(500))
+    assert sorted(index for batch in found for index in batch.indices) == list(range(500))
     for number, batch in enumerate(found):
         rows, source, target = batch.shape
         longest = pairs.sides[:, batch.indices].max(axis=1).tolist()
@@ -69,9 +69,9 @@ def test_every_pair_is_in_one_batch_of_its_length(few_shapes):
         else:
             assert [source, target] == longest
     if not few_shapes:
-        # Like lengths are together: hardly any place of a target is padding.
-        places = sum(np.prod(batch.shape[::2]) for batch in found)
-        assert pairs.sides[1].sum() > 0.9 * places
+        # Like lengths are together: hardly any position of a target is padding.
+        positions = sum(np.prod(batch.shape[::2]) for batch in found)
+        assert pairs.sides[1].sum() > 0.9 * positions
 
 
 def test_a_pair_longer_than_a_batch_is_a_batch():

@@ -96,8 +96,8 @@ def test_the_run_leaves_what_it_says(folder, finished):
         translation_data.Pairs(lines(folder, "val.en.gz"), lines(folder, "val.de.gz")),
     )
     total = 0.0
-    for place in range(20):
-        batch = text.Batch(np.array([place]), *pairs.sides[:, place].tolist())
+    for index in range(20):
+        batch = text.Batch(np.array([index]), *pairs.sides[:, index].tolist())
         inputs, wanted = batch.arrays(pairs)
         logits = keras.ops.log_softmax(model(inputs), axis=-1)
         total -= np.take_along_axis(array(logits), wanted[..., None], axis=-1).sum()
