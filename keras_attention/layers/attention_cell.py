@@ -472,7 +472,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         if fed is not None:
             inputs = ops.concatenate([inputs, fed], axis=-1)
         kwargs = {}
-        if getattr(self.cell, "_call_has_training_arg", False):
+        if "training" in getattr(self.cell, "call_signature_parameters", ()):
             kwargs["training"] = training
         hidden, states = self.cell(inputs, self._packed(states), **kwargs)
         states = [ops.cast(state, self.compute_dtype) for state in keras.tree.flatten(states)]

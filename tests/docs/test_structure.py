@@ -104,6 +104,38 @@ def test_only_one_module_reaches_inside_keras(path):
     assert part(path) == "keras_private" or not private
 
 
+def private_attributes_of_keras():
+    """What layers, models and recurrent layers of Keras have, but do not document."""
+    inputs = keras.Input((1,))
+    objects = (
+        keras.Model(inputs, inputs),
+        keras.Sequential(),
+        keras.layers.Dense(1),
+        keras.layers.RNN(keras.layers.GRUCell(1)),
+    )
+    names = {name for thing in objects for name in dir(thing)}
+    return {name for name in names if name[0] == "_" and name[1] != "_"}
+
+
+def attributes(path):
+    """The names of the attributes that a file reads or writes."""
+    return {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+
+
+PRIVATE = private_attributes_of_keras()
+
+
+@every_file
+def test_only_one_module_uses_private_attributes_of_keras(path):
+    assert part(path) == "keras_private" or not attributes(path) & PRIVATE
+
+
+def test_private_attributes_are_seen(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text("layer._flatten_layers(); layer._convert_input_args = False")
+    assert attributes(path) <= PRIVATE
+
+
 BACKENDS = [path for path in FILES if path.parent.name == "backend" and path.stem in VENDORS]
 
 
