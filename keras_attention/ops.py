@@ -364,7 +364,7 @@ def _bias(bias):
 
 def _sink(sink, normalization, query):
     sink = keras.ops.convert_to_tensor(sink)
-    if not isinstance(normalization, normalizations.Softmax):
+    if not normalization.takes_sink:
         raise ValueError(
             "A sink takes part in a softmax: `sink` needs normalization='softmax'. "
             f"Received: normalization={normalization!r}"

@@ -24,6 +24,7 @@ that they see, so that P = softmax(S) needs no l, and the gradient computes it a
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
@@ -343,8 +344,7 @@ class Rows(Passes):
         mask, terms = semantics.mask(spec), self.tiles.constants["key_terms"]
         if terms is not None:
             terms = self.tiles.cut_columns(terms, tile)[:, :1, None, :, 0]
-            seen = terms > HAS_KEYS
-            mask = seen if mask is None else ops.logical_and(mask, seen)
+            mask = masks.both(mask, terms > HAS_KEYS)
         return ops.any(mask, axis=-1, keepdims=True)
 
     def _weights(self, spec, t):

@@ -12,6 +12,7 @@ import functools
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import relative
 
@@ -121,8 +122,7 @@ def mask_parts(spec):
 
 def mask(spec):
     """All masks as one array, which broadcasts to (B, H, T, S), or None."""
-    parts = mask_parts(spec).values()
-    return functools.reduce(ops.logical_and, parts) if parts else None
+    return masks.every(mask_parts(spec).values())
 
 
 def masked(logits, allowed):

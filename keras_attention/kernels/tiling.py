@@ -11,11 +11,11 @@ counts tiles, so that a tile is a slice which TensorFlow does not copy.
 """
 
 import copy
-import functools
 import typing
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.kernels.sizes import known, least, most
@@ -74,14 +74,13 @@ class Tiling:
 
     def _key_terms(self):
         """Columns (n, b, g, s, 1) of what masks of keys, and padding, add to scores, or None."""
-        masks = [self.fit(mask) for mask in self.spec.masks if self._is_apart(mask)]
+        found = [self.fit(mask) for mask in self.spec.masks if self._is_apart(mask)]
         length = self.plan.key_blocks * self.plan.keys
         if self.pads_keys:
-            masks.append((ops.arange(length, dtype="int32") < self.keys)[None, None, None])
-        if not (self.masks_keys_apart and masks):
+            found.append((ops.arange(length, dtype="int32") < self.keys)[None, None, None])
+        if not (self.masks_keys_apart and found):
             return None
-        seen = functools.reduce(ops.logical_and, masks)
-        terms = ops.where(ops.transpose(seen, (0, 3, 1, 2)), 0.0, MASKED)
+        terms = ops.where(ops.transpose(masks.every(found), (0, 3, 1, 2)), 0.0, MASKED)
         groups = self.plan.groupings * self.plan.groups
         terms = ops.broadcast_to(terms, (self.batch, length, groups, 1))
         return self._apart(terms, self.plan.key_blocks, self.plan.keys, self.plan.groups)
@@ -430,7 +429,7 @@ def _add(buffer, index, array):
 
 def span_of(spec):
     """The bounds of the pattern, or None if it has none, or positions are not consecutive."""
-    span = getattr(spec.pattern, "span", None)
-    span = span and span()
-    bounded = span and (span.left is not None or span.right is not None)
-    return span if bounded and spec.positions.consecutive else None
+    if spec.pattern is None or not spec.positions.consecutive:
+        return None
+    span = spec.pattern.span()
+    return None if span.left is None and span.right is None else span

@@ -218,7 +218,7 @@ class Attention(Decoding, UncastInputs):
         """Rejects incompatible slots."""
         if self.position is not None:
             self.position.check_score(self.score)
-        if self.use_sink and not isinstance(self.normalization, normalizations.Softmax):
+        if self.use_sink and not self.normalization.takes_sink:
             raise ValueError(
                 "A sink takes part in a softmax: `use_sink=True` needs normalization='softmax'. "
                 f"Received: normalization={self.normalization!r}"

@@ -20,9 +20,7 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import cell_parts
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.heads import DenseHeads
-from keras_attention.positions import Position
-from keras_attention.scores import Score, ScoreLike
+from keras_attention.scores import ScoreLike
 
 ops = keras.ops
 
@@ -372,9 +370,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        encoded = position is not None and type(position).encode is not Position.encode
-        alone = type(score).prepare is Score.prepare and type(score).call is Score.call
-        return alone and not encoded
+        return score.prepares_apart and (position is None or not position.encodes)
 
     # Around the loop
 
@@ -483,7 +479,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         attention = self.attention
         query = ops.cast(query, attention.compute_dtype)
         result = attention.attend(
-            self._project_query(query),
+            attention.normed(attention.heads.split_row(query, "query"), "query"),
             memory.dropped if memory.dropped is not None and training else memory.value,
             memory.key,
             masks=() if memory.mask is None else (ops.expand_dims(memory.mask, (1, 2)),),
@@ -496,16 +492,6 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         )
         context = attention.heads.join(result, query[:, None])[:, 0]
         return ops.cast(context, self.compute_dtype), result.weights
-
-    def _project_query(self, query):
-        """The heads (B, 1, H, K) of queries (B, Q)."""
-        attention = self.attention
-        if type(attention.heads) is not DenseHeads:
-            return attention.split(query[:, None], "query")
-        # With two axes, since XLA cannot compile TensorFlow's gradient of the product
-        # of three axes by two inside a loop.
-        projected = attention.heads.dense("query")(query)[:, None]
-        return attention.normed(attention.heads.apart(projected, "query"), "query")
 
     def _output(self, context, hidden):
         if self.mode == "bahdanau" and self.attention_dim is None and not self.output_context:

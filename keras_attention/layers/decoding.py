@@ -138,8 +138,8 @@ class Decoding(keras.layers.Layer):
                 return "a token would see tokens after it; pass causal=True"
         if self.center is not None:
             return self.center.no_decoding_reason
-        if self.score.asks_for_length:
-            return f"the score {type(self.score).__name__} asks for the number of keys"
+        if self.score.needs_length:
+            return f"the score {type(self.score).__name__} depends on the number of keys"
         return self.heads.no_decoding_reason
 
     def _check_cache(self, reason):

@@ -91,7 +91,7 @@ class PredictedCenter:
         layer: the `LocalAttention`.
     """
 
-    no_decoding_reason = "mode='predictive' asks for the number of keys"
+    no_decoding_reason = "mode='predictive' depends on the number of keys"
 
     def __init__(self, layer):
         self.layer = layer

@@ -36,6 +36,9 @@ class Position(saving.ConfigurableLayer):
     bounded = False
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
+    # Whether a subclass overrides `bias` and `encode`: set when it is defined.
+    has_bias = False
+    encodes = False
     # The supported classes of score; None for all.
     scores: tuple[type, ...] | None = None
 
@@ -45,11 +48,6 @@ class Position(saving.ConfigurableLayer):
 
     def build(self, query_shape, key_shape):
         pass
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether the position has a bias."""
-        return type(self).bias is not Position.bias
 
     def build_values(self, value_shape):
         """Receives the shape of the values, (B, S, G, V), before `build`."""
@@ -64,6 +62,8 @@ class Position(saving.ConfigurableLayer):
         owned = [vars(owner).get(name) for owner in cls.__mro__ for name in names]
         for name in names:
             setattr(cls, name, next(filter(None, owned)))
+        cls.has_bias = cls.bias is not Position.bias
+        cls.encodes = cls.encode is not Position.encode
 
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
@@ -89,8 +89,7 @@ class Position(saving.ConfigurableLayer):
 
     def check_score(self, score):
         """Raises if `score` is built in and not among `scores`; custom ones are not checked."""
-        built_in = type(score).__module__.startswith("keras_attention.")
-        if self.scores is not None and built_in and not isinstance(score, self.scores):
+        if self.scores is not None and score.built_in and not isinstance(score, self.scores):
             expected = " or ".join(cls.__name__ for cls in self.scores)
             raise ValueError(
                 f"{type(self).__name__} supports only these scores: {expected}. "
