@@ -434,7 +434,7 @@ def chosen(length=600, keys=None, size=4, **given):
 
 FULL = np.ones((600, 600), bool)
 CHOICES = [
-    ({}, "blockwise: no more than a block .*no window and no rate"),
+    ({}, "blockwise: no more than a tile .*no window and no rate"),
     ({"pattern": "causal"}, "blockwise: .*no window and no rate"),
     ({"pattern": ~SlidingWindow(2, 2)}, "blockwise: .*no window and no rate"),
     ({"pattern": SlidingWindow(16, 0)}, "banded: the pattern lets a query see few keys"),
@@ -444,7 +444,7 @@ CHOICES = [
     ({"pattern": SlidingWindow(16, 0), "mask": np.ones((1, 1, 1, 600), bool)}, "banded"),
     ({"pattern": SlidingWindow(300, 0)}, "blockwise: .*as wide as the sequence"),
     ({"pattern": SlidingWindow(16, 0), "length": 200}, "blockwise: .*as wide as the sequence"),
-    ({"pattern": SlidingWindow(16, 0), "mask": FULL}, "blockwise: .*holds all pairs"),
+    ({"pattern": SlidingWindow(16, 0), "mask": FULL}, "blockwise: .*has all pairs"),
     ({"pattern": SlidingWindow(16, 0), "bias": np.zeros((1, 1, 600, 600), "float32")}, "blockwise"),
     ({"pattern": SlidingWindow(9, 0), "query_positions": np.arange(600)}, "blockwise: .*consec"),
     ({"pattern": SlidingWindow(9, 0), "offset": np.array([3])}, "blockwise: .*consecutive"),
