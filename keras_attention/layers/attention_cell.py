@@ -21,6 +21,7 @@ from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import cell_parts
 from keras_attention.layers.attention import Attention
 from keras_attention.scores import ScoreLike
+from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
@@ -370,7 +371,8 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        return score.prepares_apart and (position is None or not position.encodes)
+        reads_keys = position is not None and (position.encodes or position.has_query_bias)
+        return score.prepares_apart and not reads_keys
 
     # Around the loop
 
@@ -478,16 +480,19 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         """c_t (B, C), and the weights (B, H, 1, S) or None."""
         attention = self.attention
         query = ops.cast(query, attention.compute_dtype)
-        result = attention.attend(
-            attention.normed(attention.heads.split_row(query, "query"), "query"),
-            memory.dropped if memory.dropped is not None and training else memory.value,
-            memory.key,
+        heads = attention.normed(attention.heads.split_row(query, "query"), "query")
+        spec = AttentionSpec(
             masks=() if memory.mask is None else (ops.expand_dims(memory.mask, (1, 2)),),
-            key_mask=memory.mask,
             pattern=attention.whole_pattern(),
-            positions=(time, None),
+            positions=Positions.of_heads(heads, memory.key, time),
             return_weights=self.return_attention_scores,
-            training=False,
+        )
+        result = attention.attend(
+            spec,
+            heads,
+            memory.key,
+            memory.dropped if memory.dropped is not None and training else memory.value,
+            memory.mask,
             key_is_prepared=self._keys_can_be_prepared(),
         )
         context = attention.heads.join(result, query[:, None])[:, 0]
