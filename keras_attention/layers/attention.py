@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 from typing import Any, Literal, get_args
 
@@ -440,9 +439,7 @@ class Attention(Decoding, UncastInputs):
         return self.heads.output_shape(query_shape, value_shape)
 
     def compute_output_spec(self, *args, **kwargs):
-        bound = inspect.signature(self.call).bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = types.SimpleNamespace(**bound.arguments)
+        given = inputs.arguments(self.call, *args, **kwargs)
         inputs.check_one_sequence(given.mask, given.query, given.value)
         for name in ("query_mask", "value_mask", "key_mask", "attention_mask", "mask"):
             mask = getattr(given, name)

@@ -211,6 +211,21 @@ def test_every_public_layer_documents_its_arguments():
                 assert argument in arguments, (name, argument)
 
 
+PRESETS = [
+    (cls, base)
+    for cls in map(vars(keras_attention).get, keras_attention.__all__)
+    for base in (keras_attention.Attention, keras_attention.AttentionPooling)
+    if isinstance(cls, type) and issubclass(cls, base) and cls is not base
+]
+
+
+@pytest.mark.parametrize("cls, base", PRESETS, ids=lambda cls: cls.__name__)
+def test_presets_override_no_method(cls, base):
+    own = {name for name, value in vars(cls).items() if inspect.isfunction(value)}
+    methods = {name for name in dir(base) if inspect.isfunction(getattr(base, name))}
+    assert not own & methods - {"__init__"}
+
+
 def test_the_door_names_all_that_it_imports():
     bound = set()
     for node in tree(PACKAGE / "__init__.py").body:
