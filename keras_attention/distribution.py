@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 
+from keras_attention import keras_private
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
@@ -83,7 +84,7 @@ def layout_map(
         raise ValueError(f"`model` must be built. Received: {model!r}, not built")
     devices = mesh.shape[mesh.axis_names.index(axis)]
     layouts = keras.distribution.LayoutMap(mesh)
-    for layer in model._flatten_layers():
+    for layer in (model, *keras_private.sublayers(model)):
         for kind, axes in SPLIT.items():
             if isinstance(layer, kind):
                 for variable in layer.weights:

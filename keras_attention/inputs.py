@@ -1,10 +1,20 @@
 """Reading the arguments of a call: query, value and key in any form, and arrays of pairs."""
 
+import inspect
+import types
+
 import keras
 
 from keras_attention import masks, shapes
 
 ops = keras.ops
+
+
+def arguments(function, *args, **kwargs):
+    """All arguments of a call of `function`, defaults included, as attributes."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return types.SimpleNamespace(**bound.arguments)
 
 
 def three_shapes(query_shape, value_shape=None, key_shape=None):

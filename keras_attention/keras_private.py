@@ -13,8 +13,11 @@ __all__ = [
     "DropoutRNNCell",
     "draw_seed",
     "get_keras_mask",
+    "keep_inputs_as_they_are",
+    "run_operations",
     "saving_a_model",
     "set_keras_mask",
+    "sublayers",
     "torch_device",
     "uncast_variables",
 ]
@@ -52,6 +55,30 @@ def uncast_variables():
     `autocast=False` is public, but also applies to the layer's inputs.
     """
     return backend.AutocastScope(None)
+
+
+def keep_inputs_as_they_are(layer):
+    """Lets `layer` receive the arguments of a call as they are, neither converted nor cast.
+
+    `autocast=False` is public, but then the layer reads its variables uncast too.
+    """
+    layer._convert_input_args = False
+
+
+def sublayers(layer, recursive=True):
+    """The layers inside a layer or a model; their own too if `recursive`.
+
+    `Model.layers` is public and gives a model's own; a layer has no such property.
+    """
+    return layer._flatten_layers(include_self=False, recursive=recursive)
+
+
+def run_operations(model, inputs, replaced):
+    """The outputs of a functional model, of which `replaced(operation)` runs for each operation.
+
+    `keras.models.clone_model` is public and replaces operations, but makes a new symbolic graph.
+    """
+    return model._run_through_graph(inputs, replaced)
 
 
 def saving_a_model():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_attention import masks, shapes
+from keras_attention import keras_private, masks, shapes
 
 tree = keras.tree
 
@@ -155,7 +155,7 @@ class _Flow:
         def watched(operation):
             return lambda *args, **kwargs: self._call(operation, path, args, kwargs)
 
-        return tree.flatten(graph._run_through_graph(list(inputs), watched))
+        return tree.flatten(keras_private.run_operations(graph, list(inputs), watched))
 
     def findings(self):
         """A `LostMask` for each drop that reached a layer, in the order of the calls."""

@@ -4,6 +4,8 @@ True means attend. Nothing here modifies its inputs; `carry` marks only outputs 
 the calling layer has just created.
 """
 
+import functools
+
 import keras
 import numpy as np
 
@@ -31,6 +33,11 @@ def both(first, second):
     if second is None:
         return first
     return ops.logical_and(first, second)
+
+
+def every(found):
+    """All of the masks, combined with AND; None without any."""
+    return functools.reduce(both, found, None)
 
 
 def clear(tensor, mask):

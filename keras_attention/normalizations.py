@@ -63,6 +63,8 @@ class Normalization(saving.Configurable):
     random = False
     # Whether it has the log-probability of a choice, without which it has no gradient.
     has_log_probability = False
+    # Whether a sink may take part, as one more key.
+    takes_sink = False
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Weights of the same shape as `scores`."""
@@ -85,6 +87,8 @@ class Softmax(Normalization):
     >>> keras.ops.convert_to_numpy(normalizations.Softmax().normalize(scores, None)).round(2)
     array([0.57, 0.35, 0.08], dtype=float32)
     """
+
+    takes_sink = True
 
     def into_spec(
         self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None

@@ -97,13 +97,20 @@ def attend(
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
-    """Which kernel `attend` would run with these arguments, and why: one sentence.
+    """Which kernel `attend` would run with these arguments, and why.
+
+    Then its cost, what the mask combines (`mask` computes it), and why the kernels that are tried
+    before it cannot run.
 
     >>> import keras
     >>> from keras_attention import ops
     >>> x = keras.random.normal((1, 6, 4, 8))
-    >>> ops.explain(x, x, x, return_attention_scores=True)
-    'reference: `return_attention_scores` needs all scores'
+    >>> why = ops.explain(x, x, x, pattern="causal", return_attention_scores=True)
+    >>> for part in why.split("; ")[:3]:
+    ...     print(part)
+    reference: `return_attention_scores` needs all scores
+    time and memory O(T · S)
+    mask: pattern Causal()
     """
     given = _given(query, key, value, arguments)
     name, reason = kernels.explain(*_problem(given), kernel=given.kernel)
@@ -364,7 +371,7 @@ def _bias(bias):
 
 def _sink(sink, normalization, query):
     sink = keras.ops.convert_to_tensor(sink)
-    if not isinstance(normalization, normalizations.Softmax):
+    if not normalization.takes_sink:
         raise ValueError(
             "A sink takes part in a softmax: `sink` needs normalization='softmax'. "
             f"Received: normalization={normalization!r}"

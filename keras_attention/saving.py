@@ -318,7 +318,7 @@ def _quantization(layer):
 
 def _sublayers(layer, prefix=""):
     """Every layer inside `layer`, with its path of names relative to it."""
-    for child in layer._flatten_layers(include_self=False, recursive=False):
+    for child in keras_private.sublayers(layer, recursive=False):
         path = f"{prefix}{child.name}"
         yield path, child
         yield from _sublayers(child, f"{path}/")

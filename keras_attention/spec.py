@@ -43,6 +43,11 @@ class Positions:
             key_positions = ops.arange(keys, dtype="int32")
         return cls(query_positions, key_positions, consecutive, offset)
 
+    @classmethod
+    def of_heads(cls, query, key, query_positions=None, key_positions=None):
+        """As `of`, of query (B, T, H, K) and key (B, S, G, K)."""
+        return cls.of(ops.shape(query)[1], ops.shape(key)[1], query_positions, key_positions)
+
     @property
     def pairs(self):
         """The two over all pairs: (T, 1) and (1, S), or (B, 1, T, 1) and (B, 1, 1, S)."""

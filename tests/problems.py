@@ -155,10 +155,10 @@ def blocks_of(rows, columns, elements=2**17):
     """A context in which blocks have at most so many queries, keys, and scores of all heads."""
     plan = plans.of_blocks
 
-    def smaller(batch, heads, groups, queries, keys, _, **options):
-        found = plan(batch, heads, groups, queries, keys, elements, **options)
-        query_blocks, few_queries = sizes.blocks(queries, rows)
-        key_blocks, few_keys = sizes.blocks(keys, columns)
+    def smaller(whole, _, **options):
+        found = plan(whole, elements, **options)
+        query_blocks, few_queries = sizes.blocks(whole.queries, rows)
+        key_blocks, few_keys = sizes.blocks(whole.keys, columns)
         return dataclasses.replace(
             found,
             queries=few_queries,

@@ -85,6 +85,44 @@ def test_saving_a_model_is_noticed(tmp_path):
     assert any(noticed[:-1]) and not noticed[-1]
 
 
+def test_inputs_arrive_as_they_are():
+    class Reads(keras.layers.Layer):
+        def call(self, x):
+            self.seen = x
+            return x
+
+    layer, given = Reads(dtype="mixed_bfloat16"), keras.ops.ones((1, 1), "float32")
+    layer(given)
+    assert keras.backend.standardize_dtype(layer.seen.dtype) == "bfloat16"
+    keras_private.keep_inputs_as_they_are(layer)
+    layer(given)
+    assert layer.seen is given
+
+
+def test_the_layers_inside_a_layer_and_a_model_are_listed():
+    inner = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    outer = keras.Sequential([keras.Input((1,)), inner])
+    assert keras_private.sublayers(outer, recursive=False).count(inner) == 1
+    assert inner.layers[0] not in keras_private.sublayers(outer, recursive=False)
+    assert inner.layers[0] in keras_private.sublayers(outer)
+    assert outer not in keras_private.sublayers(outer)
+
+
+def test_operations_of_a_model_can_be_replaced():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.ops.relu(keras.layers.Dense(3, name="dense")(inputs)))
+    names = []
+
+    def named(operation):
+        names.append(operation.name)
+        return operation
+
+    x = keras.ops.ones((1, 2))
+    output = keras_private.run_operations(model, [x], named)
+    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (output, model(x))), rtol=1e-6)
+    assert names[-2] == "dense"
+
+
 def test_an_rnn_asks_cells_of_keras_own_class_to_prepare():
     asked = []
 

@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 
+from keras_attention import keras_private
+
 
 def refuse(peer, why, instead):
     """Raises an error with the argument received, the reason and a fix."""
@@ -80,7 +82,7 @@ def check_weights(layer):
     """Rejects a Keras layer that has no weights yet, or whose weights are quantized."""
     if not layer.built:
         refuse(layer, "it has no weights yet", "Call or build it first.")
-    parts = [layer, *layer._flatten_layers(include_self=False)]
+    parts = [layer, *keras_private.sublayers(layer)]
     if any(getattr(part, "quantization_mode", None) is not None for part in parts):
         refuse(
             layer,

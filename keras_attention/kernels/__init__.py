@@ -24,19 +24,43 @@ __all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "names", "ring", "
 
 
 class Kernel(typing.NamedTuple):
-    """A kernel with its public name, and the reason for choosing it."""
+    """A kernel with its public name, the reason for choosing it, and its cost.
+
+    The reason may name that of a kernel before it in the list, which could not be chosen.
+    """
 
     name: str
     module: object
     why: str
+    cost: str
 
 
 KERNELS = [
-    Kernel("banded", banded, "the pattern lets a query see few keys, and only those are computed"),
-    Kernel("fused", fused, "the backend has this one, and the same answer"),
-    Kernel("single_query", single_query, "there is one query, and the keys are read once"),
-    Kernel("blockwise", blockwise, "no more than a block of scores is held at once"),
-    Kernel("reference", reference, "{blockwise}"),
+    Kernel(
+        "banded",
+        banded,
+        "the pattern lets a query see few keys, and only those are computed",
+        "time O(T · window), memory O(T)",
+    ),
+    Kernel(
+        "fused",
+        fused,
+        "the backend has a fused kernel, with the same result",
+        "time O(T · S), memory O(T + S)",
+    ),
+    Kernel(
+        "single_query",
+        single_query,
+        "there is one query, and the keys are read once",
+        "time and memory O(S)",
+    ),
+    Kernel(
+        "blockwise",
+        blockwise,
+        "no more than a tile of scores is stored at once",
+        "time O(T · S), memory O(T + S)",
+    ),
+    Kernel("reference", reference, "{blockwise}", "time and memory O(T · S)"),
 ]
 # Names of earlier versions.
 ALIASES = {"one_query": "single_query"}
@@ -54,14 +78,11 @@ def run(spec, query, key, value, kernel="auto"):
 
 
 def explain(spec, query, key, value, kernel="auto"):
-    """The name of the kernel that would run, and why: a pair of strings."""
+    """The name of the kernel that would run; and why, its cost, the mask, and why no other."""
     chosen, reasons = choose(spec, query, key, value, kernel)
-    if kernel != "auto":
-        return chosen.name, "it was asked for by name"
-    why = chosen.why.format(**reasons)
-    if chosen.module is blockwise:
-        why = "; ".join([why, *(f"not {name!r}: {reason}" for name, reason in reasons.items())])
-    return chosen.name, why
+    why = chosen.why.format(**reasons) if kernel == "auto" else "it was requested by name"
+    others = [f"not {name!r}: {reason}" for name, reason in reasons.items() if reason != why]
+    return chosen.name, "; ".join([why, chosen.cost, semantics.mask_in_words(spec), *others])
 
 
 def choose(spec, query, key, value, kernel="auto"):

@@ -60,12 +60,12 @@ def _unsupported_reason(spec, query, key, value):
         return "a length is not known"
     for array in (*spec.masks, *spec.biases):
         if array.shape[2] != 1 and array.shape[3] != 1:
-            return "a mask or bias holds all pairs"
+            return "a mask or bias has all pairs"
     if span.rate > 1:
         if lengths[0] != lengths[1] or positions.offset:
             return "the pattern has a rate, and queries and keys are not one sequence"
         if not span.by_distance:
-            return "the pattern has a rate, and asks for more than the distance"
+            return "the pattern has a rate, and depends on more than the distance"
         if spec.relative_keys is not None or spec.relative_values is not None:
             return "the pattern has a rate, and embeddings of distances count them one by one"
         if lengths[0] < 4 * span.rate:

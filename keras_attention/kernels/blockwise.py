@@ -69,15 +69,15 @@ def attend(spec, query, key, value, needs_lse):
     """
     wide = shapes.accumulation_dtype(query, key, value)
     batch, queries, heads, _ = backend.shape(query)
-    keys = backend.shape(key)[1]
+    sizes = plans.Sizes(batch, heads, key.shape[2], queries, backend.shape(key)[1])
     by_rows = backend.has_fast_softmax()
     # Before other terms are added, masks are terms too.
     apart = by_rows and not semantics.adjustments(spec)
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     rounds = apart and spec.relative_values is None and dtypes == {"bfloat16"}
     narrow = "bfloat16" if rounds and backend.has_fast_bfloat16() else wide
-    plan = _plan(spec, by_rows, apart, query, batch, heads, key.shape[2], queries, keys)
-    tiles = tiling.Tiling(spec, plan, batch, queries, keys, apart)
+    plan = _plan(spec, sizes, by_rows, apart, backend.on_accelerator(query))
+    tiles = tiling.Tiling(spec, plan, sizes, apart)
     inputs = {
         # In this order, so that transposes cancel out.
         "query": semantics.two_features(
@@ -106,21 +106,22 @@ def attend(spec, query, key, value, needs_lse):
     return tiles.from_rows(output), ops.transpose(tiles.from_rows(lse)[..., 0], (0, 2, 1))
 
 
-def _plan(spec, by_rows, pads, query, *sizes):
+def _plan(spec, sizes, by_rows, pads, accelerated):
+    """The `Plan` of a problem; `pads` allows more keys than there are."""
     all_heads = bool(spec.position_biases)
     if by_rows:
         given = {"all_heads": all_heads, "pads": pads}
-        one = plans.of_rows(*sizes, KEPT, **given)
+        one = plans.of_rows(sizes, KEPT, **given)
         if one.single:
             return one
-        (fewest, most), keys = ROW_ELEMENTS, sizes[-1]
+        (fewest, most), keys = ROW_ELEMENTS, sizes.keys
         if tiling.span_of(spec) is not None or spec.dropout:
             # The fewer queries, the more keys that none of them sees; dropout needs more memory.
             most, given["many_queries"] = most // 4, 512
         elements = max(fewest, min(most, 4096 * most // keys)) if isinstance(keys, int) else fewest
-        return plans.of_rows(*sizes, elements, **given)
-    elements = ELEMENTS[backend.on_accelerator(query)]
+        return plans.of_rows(sizes, elements, **given)
+    elements = ELEMENTS[accelerated]
     skips = tiling.span_of(spec) is not None
     if backend.may_share_arrays() and plans.known(*sizes):
-        return plans.of_shared(*sizes, elements, skips=skips)
-    return plans.of_blocks(*sizes, elements, all_heads=all_heads, skips=skips)
+        return plans.of_shared(sizes, elements, skips=skips)
+    return plans.of_blocks(sizes, elements, all_heads=all_heads, skips=skips)

@@ -13,11 +13,11 @@ Neither defines the output of queries without keys: they get some keys, and thei
 zeroed.
 """
 
-import functools
 import math
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, semantics
 from keras_attention.spec import AttentionResult
@@ -59,9 +59,7 @@ def run(spec, query, key, value):
     of_queries, rest = _by_query(spec, key)
     by = _by_lengths if backend.FUSED_READS == "lengths" else _by_mask
     output, has_keys = by(rest, *_finite(query, key, value))
-    for mask in of_queries:
-        mask = mask[..., 0]
-        has_keys = mask if has_keys is None else ops.logical_and(has_keys, mask)
+    has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     return AttentionResult(semantics.where_keys(output, has_keys, "bthv"), has_keys=has_keys)
 
 
@@ -158,7 +156,7 @@ def _by_lengths(spec, query, key, value):
         return backend.where_fused(by_fused, by_tiles, (query, key, value)), None
 
     batch, keys = key.shape[:2]
-    real = functools.reduce(ops.logical_and, [mask[:, 0, 0] for mask in spec.masks])
+    real = masks.every(mask[:, 0, 0] for mask in spec.masks)
     real = ops.cast(ops.broadcast_to(real, (batch, keys)), "int32")
     lengths = ops.sum(real, axis=-1)
     last = ops.all(ops.equal(real, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))

@@ -24,8 +24,9 @@ that they see, so that P = softmax(S) needs no l, and the gradient computes it a
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
-from keras_attention.kernels import semantics
+from keras_attention.kernels import semantics, sums
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 
 ops = keras.ops
@@ -82,30 +83,30 @@ class Passes:
         rows["scored_q"], columns["scored_k"] = self._scored(x)
         more_rows, more_columns = self._of_weights(of_output, columns["v"], delta)
         rows, columns = {**rows, **more_rows}, {**columns, **more_columns}
+        total = sums.Sums(tiles, self.wide, x, arrays)
 
-        def row(chunk, i, sums):
+        def row(chunk, i, found):
             one = tiles.tile(chunk, i, 0)
             cut_rows = {name: tiles.cut_rows(array, one) for name, array in rows.items()}
             q = cut_rows["q"]
 
             def column(tile, state):
-                dq, sums = state
+                dq, found = state
                 cut = {name: tiles.cut_columns(array, tile) for name, array in columns.items()}
                 t = {**cut, **cut_rows}
                 own = tiles.cut_arrays(arrays, tile)
                 spec = tiles.cut_spec(own, tile)
                 p = saved[0] if saved else self._narrow(self._weights(spec, t))
-                more, found = self._gradients(tile, own, p, t)
-                return more if dq is None else dq + more, self._add(sums, tile, found, arrays)
+                more, new = self._gradients(tile, own, p, t)
+                return more if dq is None else dq + more, total.add(found, tile, new)
 
-            start = (None, sums), lambda: (ops.zeros_like(q, dtype=self.wide), sums)
-            dq, sums = self._columns(chunk, i, column, *start)
-            return (dq,), sums
+            start = (None, found), lambda: (ops.zeros_like(q, dtype=self.wide), found)
+            dq, found = self._columns(chunk, i, column, *start)
+            return (dq,), found
 
         sizes = (x["query"].shape[-1],)
-        start = None if self.plan.single else self._nothing(x, arrays)
-        (of_query,), sums = tiles.over_rows(row, sizes, self.wide, start)
-        found = {"query": of_query, **self._together(sums, arrays)}
+        (of_query,), found = tiles.over_rows(row, sizes, self.wide, total.zeros())
+        found = {"query": of_query, **total.together(found)}
         return [
             ops.cast(gradient, array.dtype)
             for gradient, array in zip(keras.tree.flatten(found), flat, strict=True)
@@ -193,60 +194,12 @@ class Passes:
         found |= keras.tree.pack_sequence_as(own, flat)
         return backend.matmul(ds, k) + dq, found
 
-    # Gradients so far: of keys, values and biases by tiles, of other arrays as sums
-
-    def _wider(self, array):
-        """The dtype in which gradients of an array of the spec are accumulated."""
-        dtype = keras.backend.standardize_dtype(array.dtype)
-        return dtype if dtype == "float64" else self.wide
-
-    def _nothing(self, x, arrays):
-        tiles = self.tiles
-        zeros = keras.tree.map_structure(lambda a: ops.zeros_like(a, dtype=self._wider(a)), arrays)
-        zeros["biases"] = tuple(tiles.pairs_buffer(b, self._wider(b)) for b in arrays["biases"])
-        for name in ("key", "value"):
-            zeros[name] = tiles.columns_buffer(x[name].shape[-1], self.wide)
-        return zeros
-
-    def _add(self, sums, tile, found, arrays):
-        """The gradients so far, none for a single tile, plus those of a tile."""
-        if self.plan.single:
-            return found
-        tiles = self.tiles
-        added = {}
-        for name, total in sums.items():
-            if name in ("key", "value"):
-                added[name] = tiles.add_columns(total, tile, found[name])
-            elif name == "biases":
-                each = zip(total, found[name], arrays[name], strict=True)
-                added[name] = tuple(
-                    tiles.add_pairs(so_far, tile, ops.cast(new, self._wider(like)), like)
-                    for so_far, new, like in each
-                )
-            else:
-                added[name] = keras.tree.map_structure(
-                    lambda so_far, new: so_far + ops.cast(new, so_far.dtype), total, found[name]
-                )
-        return added
-
-    def _together(self, sums, arrays):
-        """The gradients, each in the shape of its array."""
-        tiles = self.tiles
-        found = dict(sums)
-        for name in ("key", "value"):
-            found[name] = tiles.columns_together(sums[name])
-        if not self.plan.single:
-            each = zip(sums["biases"], arrays["biases"], strict=True)
-            found["biases"] = tuple(tiles.pairs_together(total, like) for total, like in each)
-        return found
-
 
 class Blocks(Passes):
     """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
 
-    @property
-    def _columns(self):
-        return self.tiles.over_columns
+    def _columns(self, chunk, i, body, first, zeros):
+        return self.tiles.over_columns(chunk, i, body, first, zeros)
 
     def _row(self, scored, value, arrays, chunk, i, saved):
         """The output and lse of a block of queries; `saved` gets what the gradient needs."""
@@ -343,8 +296,7 @@ class Rows(Passes):
         mask, terms = semantics.mask(spec), self.tiles.constants["key_terms"]
         if terms is not None:
             terms = self.tiles.cut_columns(terms, tile)[:, :1, None, :, 0]
-            seen = terms > HAS_KEYS
-            mask = seen if mask is None else ops.logical_and(mask, seen)
+            mask = masks.both(mask, terms > HAS_KEYS)
         return ops.any(mask, axis=-1, keepdims=True)
 
     def _weights(self, spec, t):

@@ -1,6 +1,7 @@
-"""The sizes of the tiles of a problem."""
+"""The sizes of a problem, and of the tiles that it is cut into."""
 
 import dataclasses
+import typing
 
 import keras
 
@@ -13,7 +14,27 @@ ops = keras.ops
 EVEN, UNEVEN = 512, 16
 
 
-@dataclasses.dataclass(frozen=True)
+class Sizes(typing.NamedTuple):
+    """The sizes of a problem: B sequences, H query heads, G key heads, T queries, S keys."""
+
+    batch: object
+    heads: int
+    groups: int
+    queries: object
+    keys: object
+
+    @property
+    def repeats(self):
+        """Query heads per key head, R."""
+        return self.heads // self.groups
+
+    @property
+    def pairs(self):
+        """Pairs of a query and a key, or None if a length is unknown."""
+        return self.queries * self.keys if known(self.queries, self.keys) else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """The sizes of a tile, and the number of tiles along each axis.
 
@@ -55,19 +76,19 @@ class Plan:
         )
 
 
-def of_blocks(batch, heads, groups, queries, keys, elements, all_heads=False, skips=False):
-    """A `Plan` for arrays of these sizes, with about `elements` scores in a tile.
+def of_blocks(sizes, elements, all_heads=False, skips=False):
+    """A `Plan` for a problem of some `Sizes`, with about `elements` scores in a tile.
 
     `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
     requires several.
     """
-    repeats = heads // groups
-    pairs = _product(queries, keys)
+    queries, keys, groups = sizes.queries, sizes.keys, sizes.groups
+    repeats, pairs = sizes.repeats, sizes.pairs
     # A quarter, with a tile per head, is as fast and fits the cache under XLA.
     some = groups
     if known(pairs) and not all_heads:
         some = _divisor(groups, elements // 4 // max(1, repeats * pairs))
-    few = _sequences(batch, heads, queries, keys, elements) if some == groups else 1
+    few = _sequences(sizes, elements) if some == groups else 1
     together = some * repeats
     if known(pairs) and pairs * together <= elements:
         rows, columns = queries, keys
@@ -87,50 +108,66 @@ def of_blocks(batch, heads, groups, queries, keys, elements, all_heads=False, sk
             some = _divisor(groups, elements // max(1, repeats * rows * columns))
     query_blocks, rows = blocks(queries, rows)
     key_blocks, columns = blocks(keys, columns)
-    batches = 1 if few is batch else most(1, batch) // most(1, few)
     return Plan(
-        few, some, repeats, rows, columns, batches, groups // some, query_blocks, key_blocks
+        batch=few,
+        groups=some,
+        repeats=repeats,
+        queries=rows,
+        keys=columns,
+        batches=_batches(sizes, few),
+        groupings=groups // some,
+        query_blocks=query_blocks,
+        key_blocks=key_blocks,
     )
 
 
-def of_shared(batch, heads, groups, queries, keys, elements, skips=False):
+def of_shared(sizes, elements, skips=False):
     """A `Plan` as of `of_blocks`, with all sequences and heads in each tile.
 
     Devices that share the sequences or the heads then have their part of every tile. A loop over
     chunks of them would gather each chunk on every device.
     """
-    all_heads, all_groups = batch * heads, batch * groups
-    plan = of_blocks(1, all_heads, all_groups, queries, keys, elements, all_heads=True, skips=skips)
+    batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
+    one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
+    plan = of_blocks(one, elements, all_heads=True, skips=skips)
     return dataclasses.replace(plan, batch=batch, groups=groups)
 
 
-def of_rows(
-    batch, heads, groups, queries, keys, elements, all_heads=False, many_queries=2048, pads=False
-):
+def of_rows(sizes, elements, all_heads=False, many_queries=2048, pads=False):
     """A `Plan` as of `of_blocks`, whose tiles have all keys.
 
     A tile has fewer heads rather than fewer than `many_queries`. `pads` allows more keys than there
     are, where that is faster.
     """
-    repeats = heads // groups
+    queries, keys, groups, repeats = sizes.queries, sizes.keys, sizes.groups, sizes.repeats
     some = groups
     if known(queries, keys) and not all_heads:
         many = repeats * min(queries, many_queries) * keys
         some = _divisor(groups, elements // max(1, many))
-    few = _sequences(batch, heads, queries, keys, elements) if some == groups else 1
+    few = _sequences(sizes, elements) if some == groups else 1
     rows = least(queries, most(16, elements // (some * repeats) // most(1, keys)))
     query_blocks, rows = blocks(queries, rows)
-    batches = 1 if few is batch else most(1, batch) // most(1, few)
     # A length unknown in a graph may be 0.
     columns = keys if known(keys) else most(1, keys)
     if pads and known(keys) and keys > EVEN and keys % EVEN == 0:
         columns += UNEVEN
-    return Plan(few, some, repeats, rows, columns, batches, groups // some, query_blocks, 1)
+    return Plan(
+        batch=few,
+        groups=some,
+        repeats=repeats,
+        queries=rows,
+        keys=columns,
+        batches=_batches(sizes, few),
+        groupings=groups // some,
+        query_blocks=query_blocks,
+        key_blocks=1,
+    )
 
 
-def _sequences(batch, heads, queries, keys, elements):
+def _sequences(sizes, elements):
     """How many sequences a tile has, if it has all heads."""
-    pairs = _product(queries, keys)
+    batch, heads, _, queries, keys = sizes
+    pairs = sizes.pairs
     if not known(pairs):
         # The whole batch at once if it is small. By quotients: the product of all sizes may
         # overflow the graph's 32-bit integers.
@@ -141,8 +178,9 @@ def _sequences(batch, heads, queries, keys, elements):
     return batch if heads * pairs <= elements // 16 else 1
 
 
-def _product(queries, keys):
-    return queries * keys if known(queries, keys) else None
+def _batches(sizes, few):
+    """How many tiles of `few` sequences there are."""
+    return 1 if few is sizes.batch else most(1, sizes.batch) // most(1, few)
 
 
 def _divisor(number, most):

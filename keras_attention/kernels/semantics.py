@@ -12,6 +12,7 @@ import functools
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import relative
 
@@ -103,26 +104,31 @@ def relative_values(spec, weights):
     return relative.values(weights, table, spec.positions, spec.relative_near)
 
 
-def mask_parts(spec):
-    """All masks, by name: arrays that broadcast to (B, H, T, S)."""
-    parts = {f"mask {n}": mask for n, mask in enumerate(spec.masks)}
+def mask(spec):
+    """Masks, pattern and segments as one array, which broadcasts to (B, H, T, S), or None."""
+    found = list(spec.masks)
     if spec.pattern is not None:
         allowed = spec.pattern(spec.positions.query, spec.positions.key)
         # (T, S) or (B, T, S), for all heads.
         allowed = ops.expand_dims(allowed, -3)
-        parts["pattern"] = allowed if len(allowed.shape) == 4 else allowed[None]
+        found.append(allowed if len(allowed.shape) == 4 else allowed[None])
     if spec.segment_ids is not None:
         queries, keys = spec.segment_ids
-        parts["segments"] = ops.equal(
-            ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2))
-        )
-    return parts
+        found.append(ops.equal(ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2))))
+    return masks.every(found)
 
 
-def mask(spec):
-    """All masks as one array, which broadcasts to (B, H, T, S), or None."""
-    parts = mask_parts(spec).values()
-    return functools.reduce(ops.logical_and, parts) if parts else None
+def mask_in_words(spec):
+    """What `mask` combines, without computing it."""
+    found = []
+    for array in spec.masks:
+        axis = "keys" if array.shape[2] == 1 else "queries" if array.shape[3] == 1 else "pairs"
+        found.append(f"{axis} {tuple(array.shape)}")
+    if spec.pattern is not None:
+        found.append(f"pattern {spec.pattern!r}")
+    if spec.segment_ids is not None:
+        found.append("segments")
+    return "mask: " + " and ".join(found) if found else "no mask"
 
 
 def masked(logits, allowed):

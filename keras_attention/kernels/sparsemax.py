@@ -9,10 +9,9 @@ sorting. Its gradient, proposition 2, follows from the second form with a consta
 
 import keras
 
-ops = keras.ops
+from keras_attention.kernels import semantics
 
-# Below every valid score, and small enough that differences stay inside float32.
-_MASKED = -1.5e38
+ops = keras.ops
 
 
 def sparsemax(scores, mask=None):
@@ -25,8 +24,7 @@ def sparsemax(scores, mask=None):
     """
     if 0 in scores.shape:
         return ops.zeros_like(scores)
-    if mask is not None:
-        scores = ops.where(mask, scores, ops.cast(_MASKED, scores.dtype))
+    scores = semantics.masked(scores, mask)
     # Only differences count, and no key is in the support unless it is less than 1 below the
     # largest. Raising the others to 2 below keeps the sums small for any scores.
     shifted = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))

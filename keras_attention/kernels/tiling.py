@@ -5,17 +5,18 @@
     columns                            key (n, b, g, s, K)
     tile    query (b, g, r·t, K)       key (b, g, s, K)      scores (b, g, r·t, s), or (b, h, t, s)
 
+B = C · b for C batches, H = M · h for M groupings of heads, T' = X · t for X blocks, n = C · M · X.
 R is the number of query heads that share a key head. T' and S' are T and S, padded to multiples of
 a tile's t and s. A tile has all R heads of a key head: r = R. The first axis of rows and columns
 counts tiles, so that a tile is a slice which TensorFlow does not copy.
 """
 
 import copy
-import functools
 import typing
 
 import keras
 
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.kernels.sizes import known, least, most
@@ -43,9 +44,10 @@ class Tile(typing.NamedTuple):
 class Tiling:
     """A problem in tiles: cuts its arrays, and derives the spec of a tile."""
 
-    def __init__(self, spec, plan, batch, queries, keys, masks_keys_apart=False):
+    def __init__(self, spec, plan, sizes, masks_keys_apart=False):
         self.spec, self.plan = spec, plan
-        self.batch, self.queries, self.keys = batch, queries, keys
+        self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
+        queries, keys = sizes.queries, sizes.keys
         self.masks_keys_apart = masks_keys_apart
         self.pads_keys = not (known(keys, plan.keys) and keys % plan.keys == 0)
         # Whether a row of scores may have masked ones.
@@ -74,14 +76,13 @@ class Tiling:
 
     def _key_terms(self):
         """Columns (n, b, g, s, 1) of what masks of keys, and padding, add to scores, or None."""
-        masks = [self.fit(mask) for mask in self.spec.masks if self._is_apart(mask)]
+        found = [self.fit(mask) for mask in self.spec.masks if self._is_apart(mask)]
         length = self.plan.key_blocks * self.plan.keys
         if self.pads_keys:
-            masks.append((ops.arange(length, dtype="int32") < self.keys)[None, None, None])
-        if not (self.masks_keys_apart and masks):
+            found.append((ops.arange(length, dtype="int32") < self.keys)[None, None, None])
+        if not (self.masks_keys_apart and found):
             return None
-        seen = functools.reduce(ops.logical_and, masks)
-        terms = ops.where(ops.transpose(seen, (0, 3, 1, 2)), 0.0, MASKED)
+        terms = ops.where(ops.transpose(masks.every(found), (0, 3, 1, 2)), 0.0, MASKED)
         groups = self.plan.groupings * self.plan.groups
         terms = ops.broadcast_to(terms, (self.batch, length, groups, 1))
         return self._apart(terms, self.plan.key_blocks, self.plan.keys, self.plan.groups)
@@ -111,7 +112,7 @@ class Tiling:
         """Tiles (n, b, h, t, K) of (B, T, H, K)."""
         plan, features = self.plan, array.shape[-1]
         sizes = (plan.batches, plan.batch, blocks, size, plan.groupings, heads, features)
-        array = ops.transpose(ops.reshape(array, sizes), (0, 4, 2, 1, 5, 3, 6))
+        array = _transpose(ops.reshape(array, sizes), "CbXtMhK", "CMXbhtK")
         return ops.reshape(array, (plan.chunks * blocks, plan.batch, heads, size, features))
 
     def from_rows(self, rows):
@@ -122,7 +123,7 @@ class Tiling:
             *(plan.batches, plan.groupings, plan.query_blocks),
             *(plan.batch, plan.heads, plan.queries, features),
         )
-        rows = ops.transpose(ops.reshape(rows, sizes), (0, 3, 2, 5, 1, 4, 6))
+        rows = _transpose(ops.reshape(rows, sizes), "CMXbhtK", "CbXtMhK")
         length = plan.query_blocks * plan.queries
         rows = ops.reshape(rows, (self.batch, length, plan.groupings * plan.heads, features))
         if known(length, self.queries) and length == self.queries:
@@ -201,7 +202,7 @@ class Tiling:
             return columns
         return backend.dynamic_slice(columns, 2, tile.first, tile.keys)
 
-    def _uncut(self, array, tile, axis):
+    def uncut(self, array, tile, axis):
         """An array of a tile's keys, with zeros for the other keys of the block."""
         if self._is_whole(tile):
             return array
@@ -356,81 +357,15 @@ class Tiling:
         buffers, carry = backend.fori_loop(0, count, step, (buffers, carry))
         return [backend.stack_buffer(buffer) for buffer in buffers], carry
 
-    def add_columns(self, buffer, tile, array):
-        """A buffer of tiles (b, g, n, s) with an array added to one."""
-        array = self._uncut(array, tile, 3)
-        return _add(buffer, tile.chunk * self.plan.key_blocks + tile.column, array)
 
-    def columns_buffer(self, size, dtype):
-        """Zeros for `add_columns`: a tile (b, g, n, s) for each block of keys."""
-        plan = self.plan
-        shape = (plan.batch, plan.groups, size, plan.keys)
-        return backend.make_buffer(plan.chunks * plan.key_blocks, shape, dtype)
-
-    def columns_together(self, buffer):
-        """Columns of tiles (b, g, K, s)."""
-        columns = buffer[None] if self.plan.single else backend.stack_buffer(buffer)
-        return ops.swapaxes(columns, -1, -2)
-
-    def _pairs_counts(self, array):
-        """The number of blocks of an array of pairs along each axis: 1 if the axis is 1."""
-        plan = self.plan
-        counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
-        return [1 if n == 1 else count for n, count in zip(array.shape, counts, strict=True)]
-
-    def add_pairs(self, buffer, tile, array, like):
-        """A buffer of blocks of arrays of pairs, such as `like`, with an array added to one."""
-        groupings = self.plan.groupings
-        at = (tile.chunk // groupings, tile.chunk % groupings, tile.row, tile.column)
-        index = 0
-        for size, count, coordinate in zip(like.shape, self._pairs_counts(like), at, strict=True):
-            index = index if size == 1 else index * count + coordinate
-        if like.shape[3] != 1:
-            array = self._uncut(array, tile, 3)
-        return _add(buffer, index, array)
-
-    def pairs_buffer(self, like, dtype):
-        """Zeros for `add_pairs`."""
-        plan, count = self.plan, 1
-        for n in self._pairs_counts(like):
-            count = count * n
-        sizes = (plan.batch, plan.heads, plan.queries, plan.keys)
-        block = [1 if n == 1 else size for n, size in zip(like.shape, sizes, strict=True)]
-        return backend.make_buffer(count, block, dtype)
-
-    def pairs_together(self, buffer, like):
-        """An array of the shape of `like` from its blocks."""
-        tiles = backend.stack_buffer(buffer)
-        return ops.reshape(
-            _interleave(tiles, self._pairs_counts(like), backend.shape(tiles)[1:]),
-            backend.shape(like),
-        )
-
-
-def _interleave(tiles, counts, sizes):
-    """An array of axes counts[n] · sizes[n] from its tiles.
-
-    `tiles` has counts[0] · counts[1] · … arrays of `sizes`, in row-major order.
-    """
-    # Without the axes of one tile: LiteRT transposes no more than eight.
-    several = [n for n, count in enumerate(counts) if not (known(count) and count == 1)]
-    tiles = ops.reshape(tiles, (*(counts[n] for n in several), *sizes))
-    order = []
-    for n in range(len(sizes)):
-        order += [several.index(n)] if n in several else []
-        order.append(len(several) + n)
-    tiles = ops.transpose(tiles, order)
-    return ops.reshape(tiles, [count * size for count, size in zip(counts, sizes, strict=True)])
-
-
-def _add(buffer, index, array):
-    """The buffer with an array added to the one at an index."""
-    return backend.write_buffer(buffer, index, backend.read_buffer(buffer, index) + array)
+def _transpose(array, given, wanted):
+    """An array whose axes have the letters `given`, in the order `wanted`."""
+    return ops.transpose(array, [given.index(axis) for axis in wanted])
 
 
 def span_of(spec):
     """The bounds of the pattern, or None if it has none, or positions are not consecutive."""
-    span = getattr(spec.pattern, "span", None)
-    span = span and span()
-    bounded = span and (span.left is not None or span.right is not None)
-    return span if bounded and spec.positions.consecutive else None
+    if spec.pattern is None or not spec.positions.consecutive:
+        return None
+    span = spec.pattern.span()
+    return None if span.left is None and span.right is None else span

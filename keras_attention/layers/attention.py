@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 from typing import Any, Literal, get_args
 
@@ -206,8 +205,8 @@ class Attention(Decoding, UncastInputs):
 
     # A pattern in addition to the slot's.
     preset_pattern: patterns.Pattern | None = None
-    # A `PredictedCenter`.
-    center: Any = None
+    # A position before the slot's: it sees heads that the other has not encoded.
+    preset_position: Any = None
     # Whether it may return the log-probability of the choices of hard attention.
     returns_log_probability = False
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
@@ -218,7 +217,7 @@ class Attention(Decoding, UncastInputs):
         """Rejects incompatible slots."""
         if self.position is not None:
             self.position.check_score(self.score)
-        if self.use_sink and not isinstance(self.normalization, normalizations.Softmax):
+        if self.use_sink and not self.normalization.takes_sink:
             raise ValueError(
                 "A sink takes part in a softmax: `use_sink=True` needs normalization='softmax'. "
                 f"Received: normalization={self.normalization!r}"
@@ -262,8 +261,8 @@ class Attention(Decoding, UncastInputs):
             # One generator for both: two with one seed would draw the same numbers.
             shared = self._dropout_layer.seed_generator if self.dropout else None
             self._choice_seed = shared or keras.random.SeedGenerator(self.seed)
-        if self.center is not None:
-            self.center.build(self, query_heads)
+        if self.preset_position is not None:
+            self.preset_position.build(query_heads, key_heads)
 
     def _shapes(self, query_shape, value_shape, key_shape):
         """The shapes of query, value and key, checked."""
@@ -339,19 +338,16 @@ class Attention(Decoding, UncastInputs):
             return self._call_cached(query, query_mask, given)
         query_heads, key_heads, value_heads = self.split_all(query, key, value)
         attention_mask = masks.boolean("attention_mask", attention_mask)
-        result = self.attend(
-            query_heads,
-            value_heads,
-            key_heads,
+        at = self.heads.pair("positions", positions, query, value)
+        spec = AttentionSpec(
             masks=self.heads.mask(query, value, query_mask, key_mask, attention_mask),
-            key_mask=key_mask,
             pattern=self.whole_pattern(use_causal_mask),
             biases=self.heads.bias(attention_bias, query, value),
-            positions=self.heads.pair("positions", positions, query, value),
+            positions=Positions.of_heads(query_heads, key_heads, *at),
             segment_ids=self.heads.pair("segment_ids", segment_ids, query, value),
             return_weights=return_attention_scores,
-            training=training,
         )
+        result = self.attend(spec, query_heads, key_heads, value_heads, key_mask, training)
         self._regularize(result)
         output = masks.carry(self.heads.join(result, query), query_mask)
         scores = None
@@ -390,29 +386,22 @@ class Attention(Decoding, UncastInputs):
 
     def attend(
         self,
+        spec,
         query,
-        value,
         key,
-        *,
-        masks=(),
+        value,
         key_mask=None,
-        pattern=None,
-        biases=(),
-        positions=(None, None),
-        segment_ids=None,
-        return_weights=False,
         training=None,
+        *,
         key_is_prepared=False,
         encoded=False,
     ):
         """The `AttentionResult` of heads: the pipeline without the projections.
 
         Args:
-            query, value, key: (B, T, H, K), (B, S, G, V) and (B, S, G, K).
-            masks, pattern, biases, segment_ids: as in `AttentionSpec`.
+            spec: the `AttentionSpec` of the call, which the slots complete.
+            query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
             key_mask: the padding of the keys, (B, S), which is among the masks.
-            positions: integer positions of query and key, None counting from 0.
-            return_weights: whether the result has weights.
             training: whether weights are dropped.
             key_is_prepared: whether the key is a result of the score's `prepare_key`.
             encoded: whether query and key are results of the position's `encode`.
@@ -420,28 +409,23 @@ class Attention(Decoding, UncastInputs):
         # Slots read their weights in the stored dtype, although Keras would cast them on reading
         # if this layer computes in bfloat16 or float16.
         with keras_private.uncast_variables():
-            at = Positions.of(ops.shape(query)[1], ops.shape(key)[1], *positions)
-            spec = AttentionSpec(
+            spec = spec.replace(
                 logit_soft_cap=self.logit_soft_cap,
-                biases=biases,
-                masks=masks,
-                pattern=pattern,
-                segment_ids=segment_ids,
-                positions=at,
                 sink=ops.convert_to_tensor(self.sink) if self.use_sink else None,
                 # The rate first: JAX may have traced `training`.
                 dropout=self.dropout if self.dropout and training else 0.0,
                 seed=self._dropout_layer.seed_generator if self.dropout else None,
-                return_weights=return_weights or self.scores_regularizer is not None,
+                return_weights=spec.return_weights or self.scores_regularizer is not None,
             )
-            if self.center is not None:
-                spec = self.center.into_spec(spec, query, value, key_mask)
+            if self.preset_position is not None:
+                spec = self.preset_position.into_spec(spec, query, key, key_mask)
             seed = self._choice_seed if self.normalization.random else None
             spec = self.normalization.into_spec(spec, training, seed)
             if self.position is not None:
-                spec = self.position.into_spec(spec, self.num_heads)
                 if not encoded:
+                    at = spec.positions
                     query, key = self.position.encode(query, key, at.query, at.key)
+                spec = self.position.into_spec(spec, query, key, key_mask)
             spec, query, key = self.score.into_spec(spec, query, key, key_is_prepared)
             return kernels.run(spec, query, key, value)
 
@@ -455,9 +439,7 @@ class Attention(Decoding, UncastInputs):
         return self.heads.output_shape(query_shape, value_shape)
 
     def compute_output_spec(self, *args, **kwargs):
-        bound = inspect.signature(self.call).bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = types.SimpleNamespace(**bound.arguments)
+        given = inputs.arguments(self.call, *args, **kwargs)
         inputs.check_one_sequence(given.mask, given.query, given.value)
         for name in ("query_mask", "value_mask", "key_mask", "attention_mask", "mask"):
             mask = getattr(given, name)

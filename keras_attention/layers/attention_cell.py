@@ -20,9 +20,8 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import cell_parts
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.heads import DenseHeads
-from keras_attention.positions import Position
-from keras_attention.scores import Score, ScoreLike
+from keras_attention.scores import ScoreLike
+from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
@@ -372,9 +371,8 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        encoded = position is not None and type(position).encode is not Position.encode
-        alone = type(score).prepare is Score.prepare and type(score).call is Score.call
-        return alone and not encoded
+        reads_keys = position is not None and (position.encodes or position.has_query_bias)
+        return score.prepares_apart and not reads_keys
 
     # Around the loop
 
@@ -472,7 +470,7 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         if fed is not None:
             inputs = ops.concatenate([inputs, fed], axis=-1)
         kwargs = {}
-        if getattr(self.cell, "_call_has_training_arg", False):
+        if "training" in getattr(self.cell, "call_signature_parameters", ()):
             kwargs["training"] = training
         hidden, states = self.cell(inputs, self._packed(states), **kwargs)
         states = [ops.cast(state, self.compute_dtype) for state in keras.tree.flatten(states)]
@@ -482,30 +480,23 @@ class AttentionCell(saving.ConfigurableLayer, keras_private.DropoutRNNCell):
         """c_t (B, C), and the weights (B, H, 1, S) or None."""
         attention = self.attention
         query = ops.cast(query, attention.compute_dtype)
-        result = attention.attend(
-            self._project_query(query),
-            memory.dropped if memory.dropped is not None and training else memory.value,
-            memory.key,
+        heads = attention.normed(attention.heads.split_row(query, "query"), "query")
+        spec = AttentionSpec(
             masks=() if memory.mask is None else (ops.expand_dims(memory.mask, (1, 2)),),
-            key_mask=memory.mask,
             pattern=attention.whole_pattern(),
-            positions=(time, None),
+            positions=Positions.of_heads(heads, memory.key, time),
             return_weights=self.return_attention_scores,
-            training=False,
+        )
+        result = attention.attend(
+            spec,
+            heads,
+            memory.key,
+            memory.dropped if memory.dropped is not None and training else memory.value,
+            memory.mask,
             key_is_prepared=self._keys_can_be_prepared(),
         )
         context = attention.heads.join(result, query[:, None])[:, 0]
         return ops.cast(context, self.compute_dtype), result.weights
-
-    def _project_query(self, query):
-        """The heads (B, 1, H, K) of queries (B, Q)."""
-        attention = self.attention
-        if type(attention.heads) is not DenseHeads:
-            return attention.split(query[:, None], "query")
-        # With two axes, since XLA cannot compile TensorFlow's gradient of the product
-        # of three axes by two inside a loop.
-        projected = attention.heads.dense("query")(query)[:, None]
-        return attention.normed(attention.heads.apart(projected, "query"), "query")
 
     def _output(self, context, hidden):
         if self.mode == "bahdanau" and self.attention_dim is None and not self.output_context:

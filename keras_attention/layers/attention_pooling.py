@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, normalizations, saving, scores, shapes
+from keras_attention import inputs, masks, normalizations, saving, scores, shapes
 from keras_attention.hints import Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
 
@@ -52,6 +52,9 @@ class AttentionPooling(saving.ConfigurableLayer):
     (2, 32)
     """
 
+    # Whether queries are learned; zeros for scores that do not depend on them.
+    learns_queries = True
+
     def __init__(
         self,
         num_queries: int | None = None,
@@ -90,16 +93,19 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def build(self, x_shape, mask_shape=None):
         query_shape = self._query_shape(x_shape)
-        self._build_query(query_shape[1:])
+        if self.learns_queries:
+            self.query = self.add_weight(
+                name="query", shape=query_shape[1:], initializer=self.query_initializer
+            )
         self._attention.build(query_shape, x_shape)
 
-    def _build_query(self, shape):
-        self.query = self.add_weight(name="query", shape=shape, initializer=self.query_initializer)
-
-    def _query(self, x):
+    def _queries(self, x):
         """The queries of each row, (B, num_queries, D)."""
+        batch = ops.shape(x)[0]
+        if not self.learns_queries:
+            return ops.zeros((batch, *self._query_shape(x.shape)[1:]), self.compute_dtype)
         query = ops.cast(self.query, self.compute_dtype)
-        return ops.broadcast_to(query, (ops.shape(x)[0], *query.shape))
+        return ops.broadcast_to(query, (batch, *query.shape))
 
     def _query_shape(self, x_shape):
         if len(x_shape) != 3 or x_shape[-1] is None:
@@ -118,7 +124,7 @@ class AttentionPooling(saving.ConfigurableLayer):
     ) -> Tensors:
         mask = masks.boolean("mask", mask)
         output, weights = self._attention(
-            self._query(x), x, value_mask=mask, return_attention_scores=True, training=training
+            self._queries(x), x, value_mask=mask, return_attention_scores=True, training=training
         )
         output = output if self.num_queries else ops.squeeze(output, axis=1)
         return (output, weights) if return_attention_scores else output
@@ -132,9 +138,11 @@ class AttentionPooling(saving.ConfigurableLayer):
         )
         return (batch, queries, features) if self.num_queries else (batch, features)
 
-    def compute_output_spec(self, x, mask=None, return_attention_scores=False, training=None):
-        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
-        if not return_attention_scores:
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        shape = given.x.shape
+        output = keras.KerasTensor(self.compute_output_shape(shape), dtype=self.compute_dtype)
+        if not given.return_attention_scores:
             return output
-        shape = (x.shape[0], self.num_heads, self.num_queries or 1, x.shape[1])
+        shape = (shape[0], self.num_heads, self.num_queries or 1, shape[1])
         return output, keras.KerasTensor(shape, dtype=self.compute_dtype)

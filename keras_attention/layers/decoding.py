@@ -7,6 +7,7 @@ import keras
 from keras_attention import inputs, keras_private, masks, shapes
 from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.layers import kv_cache
+from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
@@ -136,10 +137,11 @@ class Decoding(keras.layers.Layer):
             right = None if pattern is None else pattern.span().right
             if right is None or right > 0:
                 return "a token would see tokens after it; pass causal=True"
-        if self.center is not None:
-            return self.center.no_decoding_reason
-        if self.score.asks_for_length:
-            return f"the score {type(self.score).__name__} asks for the number of keys"
+        for position in (self.preset_position, self.position):
+            if position is not None and position.no_decoding_reason is not None:
+                return position.no_decoding_reason
+        if self.score.needs_length:
+            return f"the score {type(self.score).__name__} depends on the number of keys"
         return self.heads.no_decoding_reason
 
     def _check_cache(self, reason):
@@ -195,19 +197,16 @@ class Decoding(keras.layers.Layer):
         else:
             positions = self.heads.pair("positions", given.positions, query, update.value)
         attention_mask = masks.boolean("attention_mask", given.attention_mask)
-        result = self.attend(
-            heads,
-            update.value,
-            update.key,
+        spec = AttentionSpec(
             masks=self.heads.mask(query, update.value, mask, update.mask, attention_mask),
-            key_mask=update.mask,
             pattern=self.whole_pattern(layout.appends or given.use_causal_mask),
             biases=self.heads.bias(given.attention_bias, query, update.value),
-            positions=positions,
+            positions=Positions.of_heads(heads, update.key, *positions),
             segment_ids=self.heads.pair("segment_ids", given.segment_ids, query, update.value),
             return_weights=given.return_attention_scores,
-            training=given.training,
-            encoded=encoded,
+        )
+        result = self.attend(
+            *(spec, heads, update.key, update.value, update.mask, given.training), encoded=encoded
         )
         if not layout.appends:
             self._regularize(result)

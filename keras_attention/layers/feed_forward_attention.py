@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
 from keras_attention import normalizations, saving, scores
 from keras_attention.hints import Activation, Initializer
 from keras_attention.layers.attention_pooling import AttentionPooling
-
-ops = keras.ops
 
 
 @saving.register
@@ -48,6 +44,8 @@ class FeedForwardAttention(AttentionPooling):
         "num_queries", "num_heads", "key_dim", "value_dim", "score", "query_initializer",
     )  # fmt: skip
 
+    learns_queries = False
+
     def __init__(
         self,
         units: int | None = None,
@@ -66,10 +64,3 @@ class FeedForwardAttention(AttentionPooling):
         self.units = score.units
         self.activation = score.activation
         self.kernel_initializer = score.kernel_initializer
-
-    def _build_query(self, shape):
-        pass
-
-    def _query(self, x):
-        # The score depends on keys alone. One query is enough.
-        return ops.zeros((ops.shape(x)[0], 1, x.shape[-1]), self.compute_dtype)

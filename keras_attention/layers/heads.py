@@ -83,6 +83,10 @@ class Heads:
         """The heads of one input, (B, T, H, K)."""
         return ops.expand_dims(x, 2)
 
+    def split_row(self, x, role):
+        """The heads of one position of each sequence, (B, 1, H, K) of (B, D)."""
+        return self.split(x[:, None], role)
+
     def split_all(self, query, key, value):
         """The heads of the three."""
         given = zip(ROLES, (query, key, value), strict=True)
@@ -184,9 +188,14 @@ class DenseHeads(Heads):
 
     def split(self, x, role):
         self.check_features(role, x)
-        return self.apart(self.dense(role)(x), role)
+        return self._apart(self.dense(role)(x), role)
 
-    def apart(self, projected, role):
+    def split_row(self, x, role):
+        # With two axes, since XLA cannot compile TensorFlow's gradient of the product of three axes
+        # by two inside a loop.
+        return self._apart(self.dense(role)(x)[:, None], role)
+
+    def _apart(self, projected, role):
         """(B, T, H, K) of (B, T, H · K)."""
         batch, length = ops.shape(projected)[:2]
         heads = self.count(role)
@@ -274,6 +283,9 @@ class EinsumHeads(DenseHeads):
         dense.supports_masking = True
         dense.build(shape)
         return dense
+
+    # Its projections are no products of two axes by two.
+    split_row = Heads.split_row
 
     def split(self, x, role):
         self.check_features(role, x)

@@ -79,29 +79,30 @@ class LocalAttention(Attention):
         if self.mode == "monotonic":
             self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
         else:
-            self.center = PredictedCenter(self)
+            self.preset_position = PredictedCenter(self)
 
 
 class PredictedCenter:
     """The window of Luong et al.'s local-p: a center per query, and a Gaussian around it.
 
-    The weights are attributes of the layer, where saved files expect them.
+    It has what `Attention` uses of a `Position`, but is no layer of its own: the weights are
+    attributes of the `LocalAttention`, where saved files expect them.
 
     Args:
         layer: the `LocalAttention`.
     """
 
-    no_decoding_reason = "mode='predictive' asks for the number of keys"
+    no_decoding_reason = "mode='predictive' depends on the number of keys"
 
     def __init__(self, layer):
         self.layer = layer
 
-    def build(self, layer, query_shape):
+    def build(self, query_shape, key_shape):
         """Creates the weights of the center of queries (B, T, H, K)."""
         heads, size = query_shape[2:]
-        units = layer.units or size
-        layer.centre_kernel = self._weight("centre_kernel", (heads, size, units))
-        layer.centre_vector = self._weight("centre_vector", (heads, units, 1))
+        units = self.layer.units or size
+        self.layer.centre_kernel = self._weight("centre_kernel", (heads, size, units))
+        self.layer.centre_vector = self._weight("centre_vector", (heads, units, 1))
 
     def _weight(self, name, shape):
         # The center is computed in float32, like scores: half precision cannot count to 4096.
@@ -112,7 +113,7 @@ class PredictedCenter:
             autocast=False,
         )
 
-    def into_spec(self, spec, query, value, key_mask):
+    def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""
         if spec.segment_ids is not None:
             raise ValueError(
@@ -120,12 +121,12 @@ class PredictedCenter:
                 "`segment_ids`: give each text a row of its own. Received: `segment_ids`"
             )
         window = self.layer.window
-        distance = self._distance(query, value, key_mask)
+        distance = self._distance(query, key, key_mask)
         near = ops.less_equal(ops.abs(distance), float(window))
         multiplier = ops.exp(-2.0 * ops.square(distance / window))
         return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
 
-    def _distance(self, query, value, key_mask):
+    def _distance(self, query, key, key_mask):
         """The offset of each key from the center: (B, H, T, S) of query heads (B, T, H, K)."""
         wide = shapes.accumulation_dtype(query)
         weights = self.layer.centre_kernel, self.layer.centre_vector
@@ -133,7 +134,7 @@ class PredictedCenter:
         hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", ops.cast(query, wide), kernel))
         share = ops.sigmoid(ops.einsum("bhtu,huo->bhto", hidden, vector))
         if key_mask is None:
-            length = ops.shape(value)[1]
+            length = ops.shape(key)[1]
             positions = ops.cast(ops.arange(length), wide)[None, None, None]
             return positions - share * ops.cast(length, wide)
         real = ops.cast(key_mask, wide)

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import masks, saving
+from keras_attention import keras_private, masks, saving
 
 
 class UncastInputs(saving.ConfigurableLayer):
@@ -20,7 +20,7 @@ class UncastInputs(saving.ConfigurableLayer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self._convert_input_args = False
+        keras_private.keep_inputs_as_they_are(self)
 
     def __call__(self, *args, **kwargs):
         self._check_mask_names(kwargs)

@@ -1,10 +1,10 @@
 """Positions inside attention: how the positions of a pair change its score.
 
 A position encodes queries and keys before their product (`encode`), or adds a bias to their
-scores (`bias`), or both, given absolute positions. So cached decoding, cross-attention and left
-padding need no special case.
+scores (`bias`; `query_bias` sees their contents too), given absolute positions. So cached
+decoding, cross-attention and left padding need no special case.
 
-A custom position is a subclass with one of the two methods:
+A custom position is a subclass with one of these methods:
 
 >>> import keras
 >>> from keras_attention import positions

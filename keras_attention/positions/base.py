@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import keras_private, saving
+from keras_attention import keras_private, saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.scores import full_precision
 from keras_attention.spec import AttentionSpec, PositionBias
@@ -17,8 +17,8 @@ ops = keras.ops
 class Position(saving.ConfigurableLayer):
     """The base of all positions. It is a layer, so that it can own weights, and works in float32.
 
-    Subclasses override `encode` or `bias`, or both, and create weights in
-    `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, H, K).
+    Subclasses override `encode`, `bias` or `query_bias`, or several of them, and create weights in
+    `build(query_shape, key_shape)`, where the shapes are (B, T, H, K) and (B, S, G, K).
 
     >>> import keras
     >>> from keras_attention import SelfAttention, positions
@@ -36,6 +36,12 @@ class Position(saving.ConfigurableLayer):
     bounded = False
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
+    # Whether a subclass overrides `bias`, `query_bias` and `encode`: set when it is defined.
+    has_bias = False
+    has_query_bias = False
+    encodes = False
+    # The reason a layer with this position cannot be computed token by token, or None.
+    no_decoding_reason: str | None = None
     # The supported classes of score; None for all.
     scores: tuple[type, ...] | None = None
 
@@ -45,11 +51,6 @@ class Position(saving.ConfigurableLayer):
 
     def build(self, query_shape, key_shape):
         pass
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether the position has a bias."""
-        return type(self).bias is not Position.bias
 
     def build_values(self, value_shape):
         """Receives the shape of the values, (B, S, G, V), before `build`."""
@@ -64,6 +65,9 @@ class Position(saving.ConfigurableLayer):
         owned = [vars(owner).get(name) for owner in cls.__mro__ for name in names]
         for name in names:
             setattr(cls, name, next(filter(None, owned)))
+        cls.has_bias = cls.bias is not Position.bias
+        cls.has_query_bias = cls.query_bias is not Position.query_bias
+        cls.encodes = cls.encode is not Position.encode
 
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
@@ -82,15 +86,35 @@ class Position(saving.ConfigurableLayer):
         """
         raise TypeError(f"{type(self).__name__} has no bias.")
 
-    def into_spec(self, spec: AttentionSpec, num_heads: int) -> AttentionSpec:
-        """The `AttentionSpec` with the additions of this position, except those of `encode`."""
-        bias = self.bias_between(num_heads)
-        return spec if bias is None else spec.replace(position_biases=(bias,))
+    def query_bias(self, query: Tensor, key: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """A bias that depends on the contents of queries and keys too.
+
+        Unlike `bias`, it is computed for all pairs at once: an array that broadcasts to
+        (B, H, T, S). `query` (B, T, H, K) and `key` (B, S, G, K) are those of the scores, after
+        `encode`, in float32; `i` and `j` are as in `bias`.
+        """
+        raise TypeError(f"{type(self).__name__} has no bias of queries.")
+
+    def into_spec(
+        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_mask: Tensor | None = None
+    ) -> AttentionSpec:
+        """The `AttentionSpec` with the additions of this position, except those of `encode`.
+
+        `key_mask` (B, S) is the padding of the keys, which is among the masks, or None.
+        """
+        bias = self.bias_between(query.shape[2])
+        if bias is not None:
+            spec = spec.replace(position_biases=(bias,))
+        if self.has_query_bias:
+            wide = shapes.accumulation_dtype(query, key)
+            pair = ops.cast(query, wide), ops.cast(key, wide)
+            bias = self.query_bias(*pair, *spec.positions.pairs)  # type: ignore[union-attr]
+            spec = spec.replace(biases=(*spec.biases, bias))
+        return spec
 
     def check_score(self, score):
         """Raises if `score` is built in and not among `scores`; custom ones are not checked."""
-        built_in = type(score).__module__.startswith("keras_attention.")
-        if self.scores is not None and built_in and not isinstance(score, self.scores):
+        if self.scores is not None and score.built_in and not isinstance(score, self.scores):
             expected = " or ".join(cls.__name__ for cls in self.scores)
             raise ValueError(
                 f"{type(self).__name__} supports only these scores: {expected}. "

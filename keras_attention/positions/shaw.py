@@ -111,9 +111,11 @@ class Shaw(Position):
         self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
         return query, key
 
-    def into_spec(self, spec: AttentionSpec, num_heads: int) -> AttentionSpec:
+    def into_spec(
+        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_mask: Tensor | None = None
+    ) -> AttentionSpec:
         if self.per_head:
-            self._check("num_heads", self._num_heads, num_heads)
+            self._check("num_heads", self._num_heads, query.shape[2])
         tables = self._of_keys, self._of_values
         keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
         return spec.replace(relative_keys=keys, relative_values=values)

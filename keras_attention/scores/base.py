@@ -8,12 +8,10 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.kernels import semantics
 from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
-
-# Products of two numbers within this limit, and sums of them, stay inside float32.
-_LARGEST = 1e17
 
 
 def full_precision() -> str:
@@ -26,8 +24,8 @@ def full_precision() -> str:
     return "float64" if keras.config.dtype_policy().compute_dtype == "float64" else "float32"
 
 
-# The methods that define a score.
-_WAYS = (
+# The methods that define a score: a subclass overrides one of them or more.
+_DEFINING = (
     "call",
     "compare",
     "factor",
@@ -63,10 +61,21 @@ class Score(saving.ConfigurableLayer):
     # Whether query and key may have different numbers of features.
     unequal_sizes = False
     # Whether the scores of a key depend on the number of keys.
-    asks_for_length = False
+    needs_length = False
+    # Whether it is a class of this package, whose scores a position knows.
+    built_in = False
+    # What a subclass overrides: set when it is defined.
+    _overridden: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls.built_in = cls.__module__.startswith("keras_attention.")
+        cls._overridden = frozenset(
+            name for name in _DEFINING if getattr(cls, name) is not getattr(Score, name)
+        )
 
     def __init__(self, **kwargs: Any):
-        if all(getattr(type(self), name) is getattr(Score, name) for name in _WAYS):
+        if not self._overridden:
             raise TypeError(
                 f"{type(self).__name__} must implement `call(self, query, key)`, or "
                 "`prepare_query(self, query)` and `prepare_key(self, key)`. Received: a score with "
@@ -107,13 +116,12 @@ class Score(saving.ConfigurableLayer):
         self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
     ) -> tuple[AttentionSpec, Tensor, Tensor]:
         """The `AttentionSpec` with this score, and query and key prepared for the kernel."""
-        cls = type(self)
-        if cls.call is not Score.call:
+        if "call" in self._overridden:
             return spec.replace(score=self), query, key
-        if cls.compare is Score.compare:
-            spec = spec.replace(scale=self.factor(query.shape[-1]))
-        else:
+        if self.compares_pairs:
             spec = spec.replace(score=self.compare)
+        else:
+            spec = spec.replace(scale=self.factor(query.shape[-1]))
         wide = shapes.accumulation_dtype(query, key)
         if key_is_prepared:
             query = self.prepare_query(ops.cast(query, wide))
@@ -121,24 +129,31 @@ class Score(saving.ConfigurableLayer):
             query, key = self.prepare(ops.cast(query, wide), ops.cast(key, wide))
         if query is None or key is None:
             raise TypeError(
-                f"{cls.__name__} must return what it makes of query and key. Received: None, from "
-                f"`{'prepare_query' if query is None else 'prepare_key'}` or `prepare`"
+                f"{type(self).__name__} must return what it makes of query and key. Received: "
+                f"None, from `{'prepare_query' if query is None else 'prepare_key'}` or `prepare`"
             )
         return spec, query, key
 
     @property
     def prepares(self) -> bool:
         """Whether `prepare` changes anything."""
-        return any(
-            getattr(type(self), name) is not getattr(Score, name)
-            for name in ("prepare", "prepare_query", "prepare_key")
-        )
+        return bool(self._overridden & {"prepare", "prepare_query", "prepare_key"})
+
+    @property
+    def prepares_apart(self) -> bool:
+        """Whether a prepared key does not depend on the query, so that all queries may share it."""
+        return not self._overridden & {"call", "prepare"}
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether prepared queries and keys are compared by more than an inner product."""
+        return "compare" in self._overridden
 
     def call(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (B, H, T, S) of query (B, T, H, K) and key (B, S, H, K)."""
         factor = self.factor(query.shape[-1])
         query, key = self.prepare(query, key)
-        if type(self).compare is not Score.compare:
+        if self.compares_pairs:
             return self.compare(query, key)
         return ops.einsum("bthk,bshk->bhts", query * factor, key)
 
@@ -242,7 +257,7 @@ def multiply(equation, array, kernel):
 
     The equation is an einsum's; `u` is the axis of hidden units.
     """
-    array = ops.clip(array, -_LARGEST, _LARGEST)
+    array = semantics.finite(array)
     return ops.einsum(equation, array, ops.cast(kernel, array.dtype))
 
 

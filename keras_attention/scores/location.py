@@ -36,7 +36,7 @@ class Location(Learned):
     (2, 5, 6)
     """
 
-    asks_for_length = True
+    needs_length = True
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention import shapes
+from keras_attention import keras_private, shapes
 from keras_attention.hints import Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.visualization import labels
@@ -182,7 +182,7 @@ def _attention_layers(model):
         """Whether `layer` is, or has, an attention layer."""
         if id(layer) not in attends:
             attends[id(layer)] = False
-            parts = layer._flatten_layers(include_self=False, recursive=False)
+            parts = keras_private.sublayers(layer, recursive=False)
             within = [visit(part, [*path, _name(layer, part)]) for part in parts]
             if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
                 named[_unused("/".join(path) or layer.name, named)] = layer

@@ -104,6 +104,38 @@ def test_only_one_module_reaches_inside_keras(path):
     assert part(path) == "keras_private" or not private
 
 
+def private_attributes_of_keras():
+    """What layers, models and recurrent layers of Keras have, but do not document."""
+    inputs = keras.Input((1,))
+    objects = (
+        keras.Model(inputs, inputs),
+        keras.Sequential(),
+        keras.layers.Dense(1),
+        keras.layers.RNN(keras.layers.GRUCell(1)),
+    )
+    names = {name for thing in objects for name in dir(thing)}
+    return {name for name in names if name[0] == "_" and name[1] != "_"}
+
+
+def attributes(path):
+    """The names of the attributes that a file reads or writes."""
+    return {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+
+
+PRIVATE = private_attributes_of_keras()
+
+
+@every_file
+def test_only_one_module_uses_private_attributes_of_keras(path):
+    assert part(path) == "keras_private" or not attributes(path) & PRIVATE
+
+
+def test_private_attributes_are_seen(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text("layer._flatten_layers(); layer._convert_input_args = False")
+    assert attributes(path) <= PRIVATE
+
+
 BACKENDS = [path for path in FILES if path.parent.name == "backend" and path.stem in VENDORS]
 
 
@@ -177,6 +209,21 @@ def test_every_public_layer_documents_its_arguments():
         for argument in inspect.signature(cls.__init__).parameters:
             if argument not in ("self", "kwargs") and argument not in inherited:
                 assert argument in arguments, (name, argument)
+
+
+PRESETS = [
+    (cls, base)
+    for cls in map(vars(keras_attention).get, keras_attention.__all__)
+    for base in (keras_attention.Attention, keras_attention.AttentionPooling)
+    if isinstance(cls, type) and issubclass(cls, base) and cls is not base
+]
+
+
+@pytest.mark.parametrize("cls, base", PRESETS, ids=lambda cls: cls.__name__)
+def test_presets_override_no_method(cls, base):
+    own = {name for name, value in vars(cls).items() if inspect.isfunction(value)}
+    methods = {name for name in dir(base) if inspect.isfunction(getattr(base, name))}
+    assert not own & methods - {"__init__"}
 
 
 def test_the_door_names_all_that_it_imports():

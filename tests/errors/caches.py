@@ -102,12 +102,12 @@ ROWS = {
     "a cache of Location": (
         lambda: ka.Attention(2, 4, score=scores.Location(5)).make_cache(B, T),
         ValueError,
-        r"This Attention cannot have a cache: the score Location asks for the number of keys",
+        r"This Attention cannot have a cache: the score Location depends on the number of keys",
     ),
     "a cache of a predicted center": (
         lambda: ka.LocalAttention(2, "predictive", num_heads=2, key_dim=4).make_cache(B, T),
         ValueError,
-        r"This LocalAttention cannot have a cache: mode='predictive' asks for the number of keys",
+        r"This LocalAttention cannot have a cache: mode='predictive' depends on the number of keys",
     ),
     "a cache of a layer that sees what comes": (
         lambda: ka.SelfAttention(2, 4, pattern=patterns.SlidingWindow(1, 1)).make_cache(B, T),

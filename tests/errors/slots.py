@@ -133,6 +133,11 @@ ROWS = {
         TypeError,
         r"Position has no bias\.",
     ),
+    "the bias of queries of a position without one": (
+        lambda: positions.Position().query_bias(zeros(1), zeros(1), zeros(1), zeros(1)),
+        TypeError,
+        r"Position has no bias of queries\.",
+    ),
     # kernels and ops
     "an unknown kernel": (
         lambda: ops.attend(*heads(), kernel="quantum"),

@@ -21,10 +21,40 @@ def test_an_unknown_kernel_is_refused_by_name():
 def test_explain_names_the_kernel_and_says_why():
     inputs = tensors(*arrays())
     assert ops.explain(*inputs).startswith("blockwise: ")
-    assert ops.explain(*inputs, kernel="reference") == "reference: it was asked for by name"
+    assert ops.explain(*inputs, kernel="reference").startswith("reference: it was requested")
     assert ops.explain(*inputs, normalization="sigmoid").startswith("reference: the normaliz")
     with pytest.raises(ValueError, match="`kernel` must be one of"):
         ops.explain(*inputs, kernel="quantum")
+
+
+def test_explain_says_what_the_mask_combines():
+    inputs = tensors(*arrays())
+    batch, queries, keys = inputs[0].shape[0], inputs[0].shape[1], inputs[1].shape[1]
+    assert "; no mask" in ops.explain(*inputs)
+    given = {
+        "mask": keras.ops.ones((batch, 1, 1, keys), "bool"),
+        "pattern": Causal() & SlidingWindow(2, 0),
+        "segment_ids": [np.zeros((batch, n), "int32") for n in (queries, keys)],
+    }
+    expected = (
+        f"mask: keys ({batch}, 1, 1, {keys}) and pattern (Causal() & "
+        "SlidingWindow(left=2, right=0)) and segments"
+    )
+    for kernel in ("auto", "reference"):
+        assert expected in ops.explain(*inputs, **given, kernel=kernel)
+    for shape, axis in (((batch, 1, queries, 1), "queries"), ((1, 1, queries, keys), "pairs")):
+        mask = keras.ops.ones(shape, "bool")
+        assert f"mask: {axis} {shape}" in ops.explain(*inputs, mask=mask)
+
+
+def test_explain_gives_the_cost_and_why_no_other_kernel_runs():
+    inputs = tensors(*arrays())
+    parts = ops.explain(*inputs, normalization="sigmoid").split("; ")
+    assert parts[:2] == [
+        "reference: the normalization is not softmax",
+        "time and memory O(T · S)",
+    ]
+    assert "not 'single_query': there is more than one query" in parts
 
 
 def test_a_kernel_that_cannot_says_why():
@@ -42,7 +72,7 @@ def chosen(length=600, keys=None, size=4, **given):
 
 FULL = np.ones((600, 600), bool)
 CHOICES = [
-    ({}, "blockwise: no more than a block .*no window and no rate"),
+    ({}, "blockwise: no more than a tile .*no window and no rate"),
     ({"pattern": "causal"}, "blockwise: .*no window and no rate"),
     ({"pattern": ~SlidingWindow(2, 2)}, "blockwise: .*no window and no rate"),
     ({"pattern": SlidingWindow(16, 0)}, "banded: the pattern lets a query see few keys"),
@@ -52,7 +82,7 @@ CHOICES = [
     ({"pattern": SlidingWindow(16, 0), "mask": np.ones((1, 1, 1, 600), bool)}, "banded"),
     ({"pattern": SlidingWindow(300, 0)}, "blockwise: .*as wide as the sequence"),
     ({"pattern": SlidingWindow(16, 0), "length": 200}, "blockwise: .*as wide as the sequence"),
-    ({"pattern": SlidingWindow(16, 0), "mask": FULL}, "blockwise: .*holds all pairs"),
+    ({"pattern": SlidingWindow(16, 0), "mask": FULL}, "blockwise: .*has all pairs"),
     ({"pattern": SlidingWindow(16, 0), "bias": np.zeros((1, 1, 600, 600), "float32")}, "blockwise"),
     ({"pattern": SlidingWindow(9, 0), "query_positions": np.arange(600)}, "blockwise: .*consec"),
     ({"pattern": SlidingWindow(9, 0), "offset": np.array([3])}, "blockwise: .*consecutive"),

@@ -19,7 +19,7 @@ def test_sizes_whose_product_is_beyond_32_bits():
 
     @tf.function(input_signature=sizes)
     def sequences(batch, queries, keys):
-        return plans.of_blocks(batch, 4, 4, queries, keys, 2**21).batch
+        return plans.of_blocks(plans.Sizes(batch, 4, 4, queries, keys), 2**21).batch
 
     # 32 · 4 · 4200² is more than 2³¹.
     assert int(sequences(32, 4200, 4200)) == 1

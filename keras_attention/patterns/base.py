@@ -1,21 +1,4 @@
-"""Patterns: which keys a query may attend to, as predicates on the two absolute positions.
-
-A pattern stores no array. Kernels evaluate it at positions, so training,
-cached decoding (queries that start at an offset) and T ≠ S are one rule, and a kernel that reads
-few keys evaluates few pairs. Patterns combine with `&`, `|` and `~`, compare and hash by value,
-and are saved with the model.
-
-A custom pattern is a subclass with one method:
-
->>> import keras
->>> from keras_attention import patterns
->>> @keras.saving.register_keras_serializable(package="my_package")
-... class Even(patterns.Pattern):
-...     def attends(self, i, j):
-...         return j % 2 == 0
->>> bool((patterns.Causal() & Even())(5, 4)), bool((patterns.Causal() & Even())(5, 3))
-(True, False)
-"""
+"""The base of all patterns, and what `&`, `|` and `~` make of them."""
 
 from __future__ import annotations
 
@@ -24,29 +7,13 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import keras
 
-from keras_attention import saving, shapes
-from keras_attention.hints import Config, Tensor
+from keras_attention import saving
+from keras_attention.hints import Tensor
 
 ops = keras.ops
-
-__all__ = [
-    "And",
-    "Block",
-    "Causal",
-    "Dilated",
-    "Not",
-    "Or",
-    "Pattern",
-    "Prefix",
-    "SlidingWindow",
-    "Span",
-    "Strided",
-    "get",
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +84,7 @@ class Pattern(saving.Configurable):
         else:
             # Not by `[..., None]`, which cannot be exported to ONNX from within a loop.
             i, j = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
-        allowed = ops.convert_to_tensor(_asked(self, i, j))
+        allowed = ops.convert_to_tensor(booleans(self, i, j))
         if len(allowed.shape) < min(2, len(i.shape)):
             # The same for all pairs.
             allowed = ops.logical_and(allowed, ops.logical_or(ops.equal(i, i), ops.equal(j, j)))
@@ -140,155 +107,7 @@ class Pattern(saving.Configurable):
         )
 
 
-@saving.register
-class Causal(Pattern):
-    """Attends to the present and the past: j ≤ i.
-
-    >>> import keras
-    >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Causal()(range(4), range(4))).astype(int)
-    array([[1, 0, 0, 0],
-           [1, 1, 0, 0],
-           [1, 1, 1, 0],
-           [1, 1, 1, 1]])
-    """
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.less_equal(j, i)
-
-    def span(self) -> Span:
-        return Span(None, 0, by_distance=True, exact=True)
-
-
-@saving.register
-class SlidingWindow(Pattern):
-    """Attends to a neighborhood: i − left ≤ j ≤ i + right.
-
-    Keras's `sliding_window=w` is `SlidingWindow(w - 1, w - 1)`.
-
-    Args:
-        left: number of visible keys before the query, at least 0.
-        right: number of visible keys after it.
-
-    >>> import keras
-    >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.SlidingWindow(1, 0)(range(4), range(4))).astype(int)
-    array([[1, 0, 0, 0],
-           [1, 1, 0, 0],
-           [0, 1, 1, 0],
-           [0, 0, 1, 1]])
-    """
-
-    def __init__(self, left: int, right: int):
-        self.left = shapes.check_count("left", left, 0)
-        self.right = shapes.check_count("right", right, 0)
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.logical_and(
-            ops.greater_equal(j, i - self.left), ops.less_equal(j, i + self.right)
-        )
-
-    def span(self) -> Span:
-        return Span(self.left, self.right, by_distance=True)
-
-
-@saving.register
-class Dilated(Pattern):
-    """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0.
-
-    >>> import keras
-    >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Dilated(2)(range(4), range(4))).astype(int)
-    array([[1, 0, 1, 0],
-           [0, 1, 0, 1],
-           [1, 0, 1, 0],
-           [0, 1, 0, 1]])
-    """
-
-    def __init__(self, rate: int):
-        self.rate = shapes.check_count("rate", rate)
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.equal(ops.mod(i - j, self.rate), 0)
-
-    def span(self) -> Span:
-        return Span(rate=self.rate, by_distance=True)
-
-
-@saving.register
-class Strided(Pattern):
-    """Attends to every `rate`-th key and to the near ones: (i − j) mod rate = 0, or |i − j| < rate.
-
-    The strided pattern of Sparse Transformers (Child et al. 2019, section 4.3), as the union of its
-    two heads.
-
-    >>> from keras_attention import patterns
-    >>> [j for j in range(10) if patterns.Strided(3)(9, j)]
-    [0, 3, 6, 7, 8, 9]
-    """
-
-    def __init__(self, rate: int):
-        self.rate = shapes.check_count("rate", rate)
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        distance = i - j
-        return ops.logical_or(
-            ops.equal(ops.mod(distance, self.rate), 0), ops.less(ops.abs(distance), self.rate)
-        )
-
-    def span(self) -> Span:
-        return Span(by_distance=True)
-
-    def parts(self) -> list[Pattern]:
-        near = SlidingWindow(self.rate - 1, self.rate - 1)
-        return [near, Dilated(self.rate) & ~near]
-
-
-@saving.register
-class Prefix(Pattern):
-    """Attends to the first keys: j < length. `Causal() | Prefix(n)` is a prefix language model.
-
-    >>> import keras
-    >>> from keras_attention import patterns
-    >>> prefix_model = patterns.Causal() | patterns.Prefix(2)
-    >>> keras.ops.convert_to_numpy(prefix_model(range(4), range(4))).astype(int)
-    array([[1, 1, 0, 0],
-           [1, 1, 0, 0],
-           [1, 1, 1, 0],
-           [1, 1, 1, 1]])
-    """
-
-    def __init__(self, length: int):
-        self.length = shapes.check_count("length", length)
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.less(j, self.length + 0 * i)
-
-
-@saving.register
-class Block(Pattern):
-    """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
-
-    >>> import keras
-    >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Block(2)(range(4), range(4))).astype(int)
-    array([[1, 1, 0, 0],
-           [1, 1, 0, 0],
-           [0, 0, 1, 1],
-           [0, 0, 1, 1]])
-    """
-
-    def __init__(self, size: int):
-        self.size = shapes.check_count("size", size)
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.equal(ops.floor_divide(i, self.size), ops.floor_divide(j, self.size))
-
-    def span(self) -> Span:
-        return Span(self.size - 1, self.size - 1)
-
-
-def _asked(pattern, i, j):
+def booleans(pattern, i, j):
     """The booleans of a pattern; an additive mask would be inverted."""
     try:
         allowed = pattern.attends(i, j)
@@ -368,7 +187,7 @@ class And(_Combination):
     symbol = "&"
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return functools.reduce(ops.logical_and, [_asked(part, i, j) for part in self.patterns])
+        return functools.reduce(ops.logical_and, [booleans(part, i, j) for part in self.patterns])
 
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
@@ -402,7 +221,7 @@ class Or(_Combination):
     symbol = "|"
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return functools.reduce(ops.logical_or, [_asked(part, i, j) for part in self.patterns])
+        return functools.reduce(ops.logical_or, [booleans(part, i, j) for part in self.patterns])
 
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
@@ -432,7 +251,7 @@ class Not(Pattern):
         saving.check_depth("Not", self.depth)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.logical_not(_asked(self.pattern, i, j))
+        return ops.logical_not(booleans(self.pattern, i, j))
 
     def span(self) -> Span:
         return Span(by_distance=self.pattern.span().by_distance)
@@ -447,28 +266,3 @@ def _bound(choose, bounds):
 
 def _widest(bounds):
     return None if None in bounds else max(bounds)
-
-
-def every(*patterns: Pattern | None) -> Pattern | None:
-    """All of the patterns that are not None, under `&`; None where there are none."""
-    found = [pattern for pattern in patterns if pattern is not None]
-    if len(found) < 2:
-        return found[0] if found else None
-    return And(found)
-
-
-BUILTIN = {"causal": Causal}
-
-
-# What the slot may be given: an object, its saved config, or a name.
-PatternLike: TypeAlias = Pattern | Config | str
-
-
-def get(pattern: PatternLike | None) -> Pattern | None:
-    """The pattern that `pattern` names: a pattern, its saved config, "causal" or None.
-
-    >>> from keras_attention import patterns
-    >>> patterns.get("causal")
-    Causal()
-    """
-    return saving.slot("pattern", Pattern, BUILTIN, pattern, optional=True)

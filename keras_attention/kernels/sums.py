@@ -1,0 +1,136 @@
+"""Gradients summed over tiles: of keys, values and biases by tiles, of other arrays as a whole."""
+
+import keras
+
+from keras_attention.backend import backend
+from keras_attention.kernels.sizes import known
+
+ops = keras.ops
+
+
+class Sums:
+    """The sums so far, of gradients by name.
+
+    A dictionary of arrays and buffers goes through the loops, from `zeros`; each tile is `add`ed.
+
+    Args:
+        tiles: the `tiling.Tiling`.
+        wide: the dtype of sums; that of an array in float64 is float64.
+        columns: the "key" and the "value", as columns.
+        arrays: `AttentionSpec.arrays`.
+    """
+
+    def __init__(self, tiles, wide, columns, arrays):
+        self.tiles, self.plan, self.wide = tiles, tiles.plan, wide
+        self.columns = {name: columns[name] for name in ("key", "value")}
+        self.arrays = arrays
+
+    def zeros(self):
+        """No sums yet; None for a single tile."""
+        if self.plan.single:
+            return None
+        found = keras.tree.map_structure(
+            lambda array: ops.zeros_like(array, dtype=self._wider(array)), self.arrays
+        )
+        found["biases"] = tuple(self._pairs_buffer(bias) for bias in self.arrays["biases"])
+        for name, columns in self.columns.items():
+            found[name] = self._columns_buffer(columns.shape[-1])
+        return found
+
+    def add(self, sums, tile, gradients):
+        """The sums with the gradients of a tile."""
+        if self.plan.single:
+            return gradients
+        added = {}
+        for name, total in sums.items():
+            if name in self.columns:
+                added[name] = self._add_columns(total, tile, gradients[name])
+            elif name == "biases":
+                each = zip(total, gradients[name], self.arrays[name], strict=True)
+                added[name] = tuple(self._add_pairs(so_far, tile, *rest) for so_far, *rest in each)
+            else:
+                added[name] = keras.tree.map_structure(
+                    lambda so_far, new: so_far + ops.cast(new, so_far.dtype),
+                    *(total, gradients[name]),
+                )
+        return added
+
+    def together(self, sums):
+        """The gradients, each in the shape of its array."""
+        found = dict(sums)
+        for name in self.columns:
+            columns = sums[name][None] if self.plan.single else backend.stack_buffer(sums[name])
+            found[name] = ops.swapaxes(columns, -1, -2)
+        if not self.plan.single:
+            each = zip(sums["biases"], self.arrays["biases"], strict=True)
+            found["biases"] = tuple(self._pairs_together(total, like) for total, like in each)
+        return found
+
+    def _wider(self, array):
+        """The dtype in which gradients of an array of the spec are summed."""
+        dtype = keras.backend.standardize_dtype(array.dtype)
+        return dtype if dtype == "float64" else self.wide
+
+    # Columns: a tile (b, g, K, s) for each block of keys
+
+    def _columns_buffer(self, size):
+        plan = self.plan
+        shape = (plan.batch, plan.groups, size, plan.keys)
+        return backend.make_buffer(plan.chunks * plan.key_blocks, shape, self.wide)
+
+    def _add_columns(self, buffer, tile, array):
+        array = self.tiles.uncut(array, tile, 3)
+        return _add(buffer, tile.chunk * self.plan.key_blocks + tile.column, array)
+
+    # Biases: blocks of an array of pairs, of which `like` is one
+
+    def _counts(self, like):
+        """The number of blocks of an array of pairs along each axis: 1 if the axis is 1."""
+        plan = self.plan
+        counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
+        return [1 if n == 1 else count for n, count in zip(like.shape, counts, strict=True)]
+
+    def _pairs_buffer(self, like):
+        plan, count = self.plan, 1
+        for n in self._counts(like):
+            count = count * n
+        sizes = (plan.batch, plan.heads, plan.queries, plan.keys)
+        block = [1 if n == 1 else size for n, size in zip(like.shape, sizes, strict=True)]
+        return backend.make_buffer(count, block, self._wider(like))
+
+    def _add_pairs(self, buffer, tile, array, like):
+        groupings = self.plan.groupings
+        at = (tile.chunk // groupings, tile.chunk % groupings, tile.row, tile.column)
+        index = 0
+        for size, count, coordinate in zip(like.shape, self._counts(like), at, strict=True):
+            index = index if size == 1 else index * count + coordinate
+        array = ops.cast(array, self._wider(like))
+        if like.shape[3] != 1:
+            array = self.tiles.uncut(array, tile, 3)
+        return _add(buffer, index, array)
+
+    def _pairs_together(self, buffer, like):
+        tiles = backend.stack_buffer(buffer)
+        array = _interleave(tiles, self._counts(like), backend.shape(tiles)[1:])
+        return ops.reshape(array, backend.shape(like))
+
+
+def _interleave(tiles, counts, sizes):
+    """An array of axes counts[n] · sizes[n] from its tiles.
+
+    `tiles` has counts[0] · counts[1] · … arrays of `sizes`, in row-major order.
+    """
+    # Without the axes of one tile: LiteRT transposes no more than eight.
+    several = [n for n, count in enumerate(counts) if not (known(count) and count == 1)]
+    tiles = ops.reshape(tiles, (*(counts[n] for n in several), *sizes))
+    order = []
+    for n in range(len(sizes)):
+        order += [several.index(n)] if n in several else []
+        order.append(len(several) + n)
+    tiles = ops.transpose(tiles, order)
+    return ops.reshape(tiles, [count * size for count, size in zip(counts, sizes, strict=True)])
+
+
+def _add(buffer, index, array):
+    """The buffer with an array added to the one at an index."""
+    return backend.write_buffer(buffer, index, backend.read_buffer(buffer, index) + array)

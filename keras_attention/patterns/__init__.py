@@ -1,0 +1,74 @@
+"""Patterns: which keys a query may attend to, as predicates on the two absolute positions.
+
+A pattern stores no array. Kernels evaluate it at positions, so training,
+cached decoding (queries that start at an offset) and T ≠ S are one rule, and a kernel that reads
+few keys evaluates few pairs. Patterns combine with `&`, `|` and `~`, compare and hash by value,
+and are saved with the model.
+
+A custom pattern is a subclass with one method:
+
+>>> import keras
+>>> from keras_attention import patterns
+>>> @keras.saving.register_keras_serializable(package="my_package")
+... class Even(patterns.Pattern):
+...     def attends(self, i, j):
+...         return j % 2 == 0
+>>> bool((patterns.Causal() & Even())(5, 4)), bool((patterns.Causal() & Even())(5, 3))
+(True, False)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from keras_attention import saving
+from keras_attention.hints import Config
+from keras_attention.patterns.base import And, Not, Or, Pattern, Span
+from keras_attention.patterns.built_in import (
+    Block,
+    Causal,
+    Dilated,
+    Prefix,
+    SlidingWindow,
+    Strided,
+)
+
+__all__ = [
+    "And",
+    "Block",
+    "Causal",
+    "Dilated",
+    "Not",
+    "Or",
+    "Pattern",
+    "Prefix",
+    "SlidingWindow",
+    "Span",
+    "Strided",
+    "get",
+]
+
+
+def every(*patterns: Pattern | None) -> Pattern | None:
+    """All of the patterns that are not None, under `&`; None where there are none."""
+    found = [pattern for pattern in patterns if pattern is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    return And(found)
+
+
+BUILTIN = {"causal": Causal}
+
+
+# What the slot may be given: an object, its saved config, or a name.
+PatternLike: TypeAlias = Pattern | Config | str
+
+
+def get(pattern: PatternLike | None) -> Pattern | None:
+    """The pattern that `pattern` names: a pattern, its saved config, "causal" or None.
+
+    >>> from keras_attention import patterns
+    >>> patterns.get("causal")
+    Causal()
+    """
+    return saving.slot("pattern", Pattern, BUILTIN, pattern, optional=True)

@@ -1,0 +1,159 @@
+"""The built-in patterns: each is one comparison of two positions."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
+from keras_attention.patterns.base import Pattern, Span
+
+ops = keras.ops
+
+
+@saving.register
+class Causal(Pattern):
+    """Attends to the present and the past: j ≤ i.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.Causal()(range(4), range(4))).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return ops.less_equal(j, i)
+
+    def span(self) -> Span:
+        return Span(None, 0, by_distance=True, exact=True)
+
+
+@saving.register
+class SlidingWindow(Pattern):
+    """Attends to a neighborhood: i − left ≤ j ≤ i + right.
+
+    Keras's `sliding_window=w` is `SlidingWindow(w - 1, w - 1)`.
+
+    Args:
+        left: number of visible keys before the query, at least 0.
+        right: number of visible keys after it.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.SlidingWindow(1, 0)(range(4), range(4))).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
+    """
+
+    def __init__(self, left: int, right: int):
+        self.left = shapes.check_count("left", left, 0)
+        self.right = shapes.check_count("right", right, 0)
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return ops.logical_and(
+            ops.greater_equal(j, i - self.left), ops.less_equal(j, i + self.right)
+        )
+
+    def span(self) -> Span:
+        return Span(self.left, self.right, by_distance=True)
+
+
+@saving.register
+class Dilated(Pattern):
+    """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.Dilated(2)(range(4), range(4))).astype(int)
+    array([[1, 0, 1, 0],
+           [0, 1, 0, 1],
+           [1, 0, 1, 0],
+           [0, 1, 0, 1]])
+    """
+
+    def __init__(self, rate: int):
+        self.rate = shapes.check_count("rate", rate)
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return ops.equal(ops.mod(i - j, self.rate), 0)
+
+    def span(self) -> Span:
+        return Span(rate=self.rate, by_distance=True)
+
+
+@saving.register
+class Strided(Pattern):
+    """Attends to every `rate`-th key and to the near ones: (i − j) mod rate = 0, or |i − j| < rate.
+
+    The strided pattern of Sparse Transformers (Child et al. 2019, section 4.3), as the union of its
+    two heads.
+
+    >>> from keras_attention import patterns
+    >>> [j for j in range(10) if patterns.Strided(3)(9, j)]
+    [0, 3, 6, 7, 8, 9]
+    """
+
+    def __init__(self, rate: int):
+        self.rate = shapes.check_count("rate", rate)
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        distance = i - j
+        return ops.logical_or(
+            ops.equal(ops.mod(distance, self.rate), 0), ops.less(ops.abs(distance), self.rate)
+        )
+
+    def span(self) -> Span:
+        return Span(by_distance=True)
+
+    def parts(self) -> list[Pattern]:
+        near = SlidingWindow(self.rate - 1, self.rate - 1)
+        return [near, Dilated(self.rate) & ~near]
+
+
+@saving.register
+class Prefix(Pattern):
+    """Attends to the first keys: j < length. `Causal() | Prefix(n)` is a prefix language model.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> prefix_model = patterns.Causal() | patterns.Prefix(2)
+    >>> keras.ops.convert_to_numpy(prefix_model(range(4), range(4))).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+
+    def __init__(self, length: int):
+        self.length = shapes.check_count("length", length)
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return ops.less(j, self.length + 0 * i)
+
+
+@saving.register
+class Block(Pattern):
+    """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> keras.ops.convert_to_numpy(patterns.Block(2)(range(4), range(4))).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [0, 0, 1, 1],
+           [0, 0, 1, 1]])
+    """
+
+    def __init__(self, size: int):
+        self.size = shapes.check_count("size", size)
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return ops.equal(ops.floor_divide(i, self.size), ops.floor_divide(j, self.size))
+
+    def span(self) -> Span:
+        return Span(self.size - 1, self.size - 1)

@@ -1,0 +1,198 @@
+"""Positions that see the query, defined outside of the package: CoPE's and Transformer-XL's."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import AttentionCell, MultiHeadAttention, patterns, positions
+from tests import definition, problems
+from tests.gradients import gradients
+
+ops = keras.ops
+B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
+FARTHEST = 3
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def in_full(key, query):
+    """Keys with as many heads as queries."""
+    return ops.repeat(key, query.shape[2] // key.shape[2], axis=2)
+
+
+@keras.saving.register_keras_serializable(package="test_query_bias")
+class Contextual(positions.Position):
+    """CoPE (Golovneva et al. 2024): a position counts the tokens whose gate is open.
+
+    p_ij = Σ_{j ≤ s ≤ i} σ(q_iᵀ k_s), and the score has q_iᵀ e[p_ij], interpolated between rows.
+    """
+
+    def build(self, query_shape, key_shape):
+        self.rows = self.add_weight(
+            name="rows", shape=(FARTHEST + 1, query_shape[-1]), initializer="random_normal"
+        )
+
+    def query_bias(self, query, key, i, j):
+        gates = ops.sigmoid(ops.einsum("bthk,bshk->bhts", query, in_full(key, query)))
+        gates = ops.where(j <= i, gates, 0.0)
+        # From the last key back, whatever order a cache stores them in.
+        after = ops.cast(ops.swapaxes(j, -1, -2) >= j, gates.dtype)
+        counts = ops.minimum(ops.matmul(gates, after), float(FARTHEST))
+        terms = ops.einsum("bthk,nk->bhtn", query, self.rows)
+        below = ops.floor(counts)
+        share = counts - below
+        low, high = (
+            ops.take_along_axis(terms, ops.cast(index, "int32"), axis=-1)
+            for index in (below, ops.ceil(counts))
+        )
+        return (1 - share) * low + share * high
+
+
+@keras.saving.register_keras_serializable(package="test_query_bias")
+class TransformerXL(positions.Position):
+    """Dai et al. 2019, section 3.3: (q + u)ᵀ k + (q + v)ᵀ r[i − j], with a table r."""
+
+    def build(self, query_shape, key_shape):
+        for name, shape in (
+            *((name, query_shape[2:]) for name in ("u", "v")),
+            ("r", (2 * FARTHEST + 1, query_shape[-1])),
+        ):
+            weight = self.add_weight(name=name, shape=shape, initializer="random_normal")
+            setattr(self, name, weight)
+
+    def query_bias(self, query, key, i, j):
+        of_keys = ops.sum(ops.convert_to_tensor(self.u) * in_full(key, query), axis=-1)
+        of_keys = ops.transpose(of_keys, (0, 2, 1))[:, :, None]
+        terms = ops.einsum("bthk,nk->bhtn", query + self.v, self.r)
+        rows = ops.clip(i - j, -FARTHEST, FARTHEST) + FARTHEST
+        rows = ops.broadcast_to(rows, (*ops.shape(terms)[:3], ops.shape(key)[1]))
+        return (of_keys + ops.take_along_axis(terms, rows, axis=-1)) * query.shape[-1] ** -0.5
+
+
+def contextual(position, query, key, at):
+    """The bias of `Contextual`, pair by pair."""
+    rows = numpy(position.rows)
+    bias = np.zeros((*query.shape[:1], query.shape[2], query.shape[1], key.shape[1]))
+    for b, h, t, s in np.ndindex(bias.shape):
+        q = query[b, t, h]
+        seen = [key[b, n, h] for n in range(s, at + t + 1)]
+        count = min(sum(1 / (1 + np.exp(-q @ k)) for k in seen), FARTHEST)
+        row, share = int(count), count - int(count)
+        bias[b, h, t, s] = q @ rows[row] * (1 - share)
+        if share:
+            bias[b, h, t, s] += q @ rows[row + 1] * share
+    return bias
+
+
+def transformer_xl(position, query, key, at):
+    """The bias of `TransformerXL`, pair by pair."""
+    u, v, r = (numpy(weight) for weight in (position.u, position.v, position.r))
+    bias = np.zeros((*query.shape[:1], query.shape[2], query.shape[1], key.shape[1]))
+    for b, h, t, s in np.ndindex(bias.shape):
+        row = np.clip(at + t - s, -FARTHEST, FARTHEST) + FARTHEST
+        pair = u[h] @ key[b, s, h] + (query[b, t, h] + v[h]) @ r[row]
+        bias[b, h, t, s] = pair / np.sqrt(query.shape[-1])
+    return bias
+
+
+KINDS = {"CoPE": (Contextual, contextual), "Transformer-XL": (TransformerXL, transformer_xl)}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind, **arguments):
+    layer = MultiHeadAttention(H, K, position=KINDS[kind][0](), use_bias=False, **arguments)
+    layer.build((B, T, D), (B, T, D))
+    layer.set_weights([random(*w.shape, seed=n) / 2 for n, w in enumerate(layer.weights)])
+    return layer
+
+
+@each_kind
+@pytest.mark.parametrize("groups", [None, G])
+def test_the_bias_is_its_equation(kind, groups):
+    layer, x = made(kind, num_key_value_heads=groups), random(B, T, D)
+    _, found = layer(x, use_causal_mask=True, return_attention_scores=True)
+    query, key, value = (
+        numpy(h).astype("float64") for h in layer.split_all(*map(ops.array, [x] * 3))
+    )
+    key, value = (np.repeat(a, H // a.shape[2], axis=2) for a in (key, value))
+    causal = np.tril(np.ones((T, T), bool))
+    bias = KINDS[kind][1](layer.position, query, key, 0)
+    _, expected = definition.attend(query, key, value, bias=bias, mask=causal)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
+
+
+@each_kind
+@pytest.mark.parametrize("size", [3, 7])
+def test_other_kernels_are_the_reference_with_gradients(kind, size):
+    layer, x = made(kind, num_key_value_heads=G), random(B, T, D)
+    weights = [numpy(weight) for weight in layer.weights]
+
+    def total(scores):
+        def function(x, *weights):
+            mapping = list(zip(layer.weights, weights, strict=True))
+            with keras.StatelessScope(state_mapping=mapping):
+                output = layer(x, use_causal_mask=True, return_attention_scores=scores)
+            return ops.sum(ops.sin(output[0] if scores else output))
+
+        return function
+
+    expected = gradients(total(True), [x, *weights])
+    with problems.blocks_of(size, size):
+        found = gradients(total(False), [x, *weights])
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(other).max() > 1e-4
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+@each_kind
+def test_decoding_with_a_cache_is_the_whole_pass(kind):
+    layer, x = made(kind), random(B, T, D)
+    expected = layer(x, use_causal_mask=True)
+    cache = layer.make_cache(B, T + 2)
+    found = []
+    for start, end in ((0, 3), (3, 4), (4, T)):
+        output, cache = layer(x[:, start:end], cache=cache)
+        found.append(numpy(output))
+    np.testing.assert_allclose(np.concatenate(found, axis=1), numpy(expected), rtol=0, atol=1e-5)
+
+
+@each_kind
+def test_it_works_in_half_precision_with_padding_and_a_pattern(kind):
+    layer, x = made(kind, dtype="mixed_bfloat16"), random(B, T, D)
+    layer.pattern = patterns.Causal() & patterns.SlidingWindow(3, 0)
+    mask = np.arange(T) < np.array([[T], [4]])
+    output = numpy(ops.cast(layer(x, query_mask=mask, value_mask=mask), "float32"))
+    assert np.isfinite(output).all() and not output[1, 4:].any() and output[1, :4].any()
+
+
+def test_a_recurrent_cell_prepares_no_keys_that_a_position_reads():
+    attention = MultiHeadAttention(2, K, position=Contextual())
+    cell = AttentionCell(keras.layers.GRUCell(8), attention)
+    memory, x = random(B, T, D), random(B, 3, D, seed=1)
+    output = keras.layers.RNN(cell)(x, initial_state=cell.initial_state(memory))
+    assert np.isfinite(numpy(output)).all()
+
+
+def test_a_position_may_refuse_to_decode():
+    class Whole(Contextual):
+        no_decoding_reason = "it counts all keys"
+
+    layer = MultiHeadAttention(H, K, position=Whole())
+    layer.build((B, T, D), (B, T, D))
+    with pytest.raises(ValueError, match="cannot have a cache: it counts all keys"):
+        layer.make_cache(B, T)
+
+
+def test_it_is_saved(tmp_path):
+    layer, x = made("CoPE"), random(B, T, D)
+    inputs = keras.Input((T, D))
+    model = keras.Model(inputs, layer(inputs))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6)
