@@ -1,6 +1,7 @@
 """Attention for Keras 3: one pipeline of slots for every mechanism, on TensorFlow, JAX, PyTorch."""
 
 from keras_attention import (
+    activations,
     convert,
     distribution,
     generation,
@@ -35,6 +36,7 @@ from keras_attention.layers.position_embedding import (
 )
 from keras_attention.layers.reinforce_loss import ReinforceLoss
 from keras_attention.layers.relative_position_attention import RelativePositionAttention
+from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.transformer_block import TransformerBlock
@@ -55,6 +57,7 @@ __all__ = [
     "LocalAttention",
     "LocalSelfAttention",
     "MultiHeadAttention",
+    "RMSNorm",
     "ReinforceLoss",
     "RelativePositionAttention",
     "ScaledEmbedding",
@@ -63,6 +66,7 @@ __all__ = [
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
+    "activations",
     "check_masks",
     "convert",
     "distribution",
