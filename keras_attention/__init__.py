@@ -41,6 +41,7 @@ from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.mask_flow import check_masks
+from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 from keras_attention.version import __version__
 
 __all__ = [
@@ -50,12 +51,17 @@ __all__ = [
     "AttentionPooling",
     "AttentionRNN",
     "ClassToken",
+    "Decoder",
+    "Embeddings",
+    "Encoder",
+    "EncoderDecoder",
     "FeedForward",
     "FeedForwardAttention",
     "HardAttention",
     "LearnedPositionEmbedding",
     "LocalAttention",
     "LocalSelfAttention",
+    "Logits",
     "MultiHeadAttention",
     "RMSNorm",
     "ReinforceLoss",

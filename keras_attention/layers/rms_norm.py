@@ -37,8 +37,8 @@ class RMSNorm(saving.ConfigurableLayer):
 
     >>> import keras, keras_attention
     >>> norm = keras_attention.RMSNorm(offset=1.0)
-    >>> print(keras.ops.convert_to_numpy(norm(keras.ops.convert_to_tensor([[3.0, -3.0]]))))
-    [[ 1. -1.]]
+    >>> [round(float(y), 4) for y in norm(keras.ops.convert_to_tensor([[3.0, -3.0]]))[0]]
+    [1.0, -1.0]
     """
 
     def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):

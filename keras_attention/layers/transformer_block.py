@@ -196,8 +196,8 @@ class TransformerBlock(BlockCalls, UncastInputs):
         self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
         self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
-        self.attention = _layer("attention", attention)
-        self.feed_forward = _layer("feed_forward", feed_forward)
+        self.attention = saving.check_layer("attention", attention, optional=True)
+        self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
         # Those that the block makes are not arguments.
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
         self.norm = block_norms.check(norm, self.residual)
@@ -385,13 +385,6 @@ class TransformerBlock(BlockCalls, UncastInputs):
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
         return self._returned(masks.carry(x, mask), scores, cache)
-
-
-def _layer(name, given):
-    """A Keras layer, or None."""
-    if given is not None and not isinstance(given, keras.layers.Layer):
-        raise TypeError(f"`{name}` must be a Keras layer, or None. Received: {name}={given!r}")
-    return given
 
 
 def _each(returned):
