@@ -296,6 +296,16 @@ class Attention(Decoding, UncastInputs):
         """The layer that projects the value."""
         return self._value_dense
 
+    @property
+    def query_norm(self) -> keras.Layer:
+        """The norm of query heads, with `qk_norm`."""
+        return self._query_norm
+
+    @property
+    def key_norm(self) -> keras.Layer:
+        """The norm of key heads, with `qk_norm`."""
+        return self._key_norm
+
     # Computing: project → score (+ position) → mask → normalize → combine → project
 
     def call(

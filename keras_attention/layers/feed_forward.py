@@ -100,6 +100,21 @@ class FeedForward(saving.ConfigurableLayer):
             dtype=self.dtype_policy,
         )
 
+    @property
+    def gate_dense(self) -> keras.Layer:
+        """The projection of the gate, if `gated`."""
+        return self._gate_dense
+
+    @property
+    def intermediate_dense(self) -> keras.Layer:
+        """The projection to the features between."""
+        return self._intermediate_dense
+
+    @property
+    def output_dense(self) -> keras.Layer:
+        """The projection to the output."""
+        return self._output_dense
+
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))
         hidden = self._intermediate_dense(x)

@@ -93,6 +93,11 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         self._embedding.build(inputs_shape)
 
     @property
+    def table(self) -> keras.Variable:
+        """The variable of the table, for reading and assigning weights."""
+        return self._embedding._embeddings
+
+    @property
     def embeddings(self) -> Tensor:
         """The table, (vocabulary_size, dim), dequantized if it is quantized."""
         if self._embedding.quantization_mode is not None:

@@ -28,7 +28,7 @@ class Decoder(Stack):
         blocks: the `TransformerBlock`s, with `causal=True` and, for a context,
             `cross_attention=True`, each with options of its own. A position that is given to
             several blocks is one table for all of them.
-        embeddings, final_norm, logits: as in `Encoder`.
+        embeddings, final_norm, logits, metadata: as in `Encoder`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -70,9 +70,10 @@ class Decoder(Stack):
         embeddings: Embeddings | None = None,
         final_norm: keras.layers.Layer | None = None,
         logits: Logits | None = None,
+        metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
-        super().__init__(blocks, embeddings, final_norm, logits, **kwargs)
+        super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
 
     def build(self, inputs_shape, context_shape=None):
         self._build(inputs_shape, context_shape)

@@ -28,6 +28,7 @@ class Encoder(Stack):
         embeddings: an `Embeddings`, or None if the inputs are vectors.
         final_norm: a norm after the last block, which pre-norm blocks need; or None.
         logits: `Logits`, such as those of a masked language model, or None.
+        metadata: anything ready for JSON that is saved with the model, such as where it came from.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -65,9 +66,10 @@ class Encoder(Stack):
         embeddings: Embeddings | None = None,
         final_norm: keras.layers.Layer | None = None,
         logits: Logits | None = None,
+        metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
-        super().__init__(blocks, embeddings, final_norm, logits, **kwargs)
+        super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
 
     def build(self, inputs_shape):
         self._build(inputs_shape)

@@ -24,6 +24,7 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         encoder: an `Encoder`.
         decoder: a `Decoder` of blocks with `cross_attention=True`. If both have embeddings of
             one layer of tokens, that table is shared.
+        metadata: as in `Encoder`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -60,8 +61,15 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
     (1, 6)
     """
 
-    def __init__(self, encoder: Encoder, decoder: Decoder, **kwargs: Any):
+    def __init__(
+        self,
+        encoder: Encoder,
+        decoder: Decoder,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
+        self.metadata = metadata
         self.encoder = saving.check_layer("encoder", encoder, Encoder)
         self.decoder = saving.check_layer("decoder", decoder, Decoder)
 

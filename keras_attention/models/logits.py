@@ -90,6 +90,11 @@ class Logits(saving.ConfigurableLayer):
                 name="bias", shape=(self.vocabulary_size,), initializer="zeros"
             )
 
+    @property
+    def dense(self) -> keras.Layer:
+        """The projection, if it is not tied."""
+        return self._dense
+
     def call(self, x: Tensor, table: Tensor | None = None) -> Tensor:
         self._check(table)
         mask = masks.implicit(x)

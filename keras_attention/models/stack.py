@@ -15,8 +15,11 @@ ops = keras.ops
 class Stack(saving.ConfigurableLayer, keras.Model):
     """Blocks one after another, with what stands before and after them."""
 
-    def __init__(self, blocks, embeddings=None, final_norm=None, logits=None, **kwargs):
+    def __init__(
+        self, blocks, embeddings=None, final_norm=None, logits=None, metadata=None, **kwargs
+    ):
         super().__init__(**kwargs)
+        self.metadata = metadata
         self.supports_masking = True
         if not isinstance(blocks, (list, tuple)) or not blocks:
             raise TypeError(

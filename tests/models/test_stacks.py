@@ -24,7 +24,6 @@ from tests.models.stacks import (
     TARGET,
     VOCABULARY,
     D,
-    encoder,
     language_model,
     made,
     numpy,
@@ -150,17 +149,20 @@ def greedily(model, prompt, count, **given):
     return prompt[:, -count:]
 
 
+def assert_same_until_padding(found, expected):
+    """Token 0 is padding for the whole model, and a token for a step."""
+    for row, other in zip(found, expected, strict=True):
+        tokens = other.tolist()
+        length = tokens.index(0) + 1 if 0 in tokens else len(tokens)
+        assert row.tolist()[:length] == tokens[:length]
+
+
 @pytest.mark.parametrize("prompt", [LEFT, IDS[:, :1]], ids=["padded on the left", "one token"])
 def test_a_language_model_generates_what_the_whole_model_says(prompt):
     model, _ = made("decoder")
-    # Token 0 would be padding in the whole model, and none in a step.
-    model.logits.transform = None
     last, cache = model.start(prompt, max_tokens=6)
     found = generation.greedy(model.step, last, cache, max_tokens=6)
-    expected = greedily(model, prompt, 6)
-    until = [list(row).index(0) if 0 in row else 6 for row in expected]
-    for row, length in enumerate(until):
-        assert list(numpy(found.tokens)[row, :length]) == list(expected[row, :length])
+    assert_same_until_padding(numpy(found.tokens), greedily(model, prompt, 6))
 
 
 def test_a_translator_generates_what_the_whole_model_says():
@@ -172,19 +174,18 @@ def test_a_translator_generates_what_the_whole_model_says():
     for _ in range(5):
         logits = numpy(model([source, expected]))[:, -1]
         expected = np.concatenate([expected, logits.argmax(-1)[:, None]], axis=1).astype("int32")
-    for row in range(2):
-        tokens = list(expected[row, 1:])
-        length = tokens.index(0) + 1 if 0 in tokens else 5
-        assert list(numpy(found.tokens)[row, :length]) == tokens[:length]
+    assert_same_until_padding(numpy(found.tokens), expected[:, 1:])
 
 
-def test_beams_and_compiled_steps():
+def test_beams_in_a_compiled_program():
     model, _ = made("decoder")
-    last, cache = model.start(LEFT, max_tokens=4)
-    search = generation.compiled(generation.beam_search, model.step, num_beams=2, max_tokens=4)
-    found = search(last, cache)
-    plain = generation.beam_search(model.step, last, cache, num_beams=2, max_tokens=4)
-    assert (numpy(found.tokens) == numpy(plain.tokens)).all()
+
+    def search(prompt):
+        last, cache = model.start(prompt, max_tokens=4)
+        return generation.beam_search(model.step, last, cache, num_beams=2, max_tokens=4)
+
+    found = generation.compiled(search, model)(LEFT)
+    np.testing.assert_array_equal(numpy(found.tokens), numpy(search(LEFT).tokens))
 
 
 @every_model
@@ -243,7 +244,6 @@ def test_half_precision():
         assert "bfloat16" in str(model(IDS).dtype)
     finally:
         keras.config.set_dtype_policy("float32")
-    assert encoder()(IDS).dtype == "float32" or "float32" in str(encoder()(IDS).dtype)
 
 
 def test_a_cached_context_is_the_context():
