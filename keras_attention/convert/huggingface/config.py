@@ -5,70 +5,19 @@ import pathlib
 
 # Fields that say nothing of what a model computes: of tokenizers, generation, training, and of the
 # program that wrote the file.
-IGNORED = frozenset(
-    [
-        "architectures",
-        "model_type",
-        "_name_or_path",
-        "name_or_path",
-        "transformers_version",
-        "auto_map",
-        "torch_dtype",
-        "dtype",
-        "use_cache",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "output_past",
-        "torchscript",
-        "pruned_heads",
-        "use_bfloat16",
-        "gradient_checkpointing",
-        "chunk_size_feed_forward",
-        "pretraining_tp",
-        "_attn_implementation",
-        "attn_implementation",
-        "_attn_implementation_autoset",
-        "slow_but_exact",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "unk_token_id",
-        "mask_token_id",
-        "decoder_start_token_id",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "bad_words_ids",
-        "prefix",
-        "tokenizer_class",
-        "language",
-        "max_length",
-        "min_length",
-        "num_beams",
-        "length_penalty",
-        "no_repeat_ngram_size",
-        "top_k",
-        "top_p",
-        "temperature",
-        "early_stopping",
-        "do_sample",
-        "repetition_penalty",
-        "task_specific_params",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "finetuning_task",
-        "initializer_range",
-        "initializer_factor",
-        "init_std",
-        "init_method",
-    ]
-)
+_IGNORED = """
+    architectures model_type _name_or_path name_or_path transformers_version auto_map torch_dtype
+    dtype use_cache return_dict output_attentions output_hidden_states output_past torchscript
+    pruned_heads use_bfloat16 gradient_checkpointing chunk_size_feed_forward pretraining_tp
+    _attn_implementation attn_implementation _attn_implementation_autoset slow_but_exact
+    bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id mask_token_id
+    decoder_start_token_id forced_bos_token_id forced_eos_token_id suppress_tokens
+    begin_suppress_tokens bad_words_ids prefix tokenizer_class language max_length min_length
+    num_beams length_penalty no_repeat_ngram_size top_k top_p temperature early_stopping do_sample
+    repetition_penalty task_specific_params id2label label2id num_labels problem_type
+    finetuning_task initializer_range initializer_factor init_std init_method
+"""
+IGNORED = frozenset(_IGNORED.split())
 
 
 class Config:
