@@ -1,7 +1,5 @@
 """What architectures share: options from fields of a configuration, and names of tensors."""
 
-import keras
-
 from keras_attention import patterns, positions
 from keras_attention.convert.huggingface.tensors import (
     dense,
@@ -160,7 +158,3 @@ def head(name, model):
     if model.logits is None or model.logits.tied:
         return []
     return dense(name, model.logits.dense)
-
-
-def is_layer_norm(layer):
-    return isinstance(layer, keras.layers.LayerNormalization)
