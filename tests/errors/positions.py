@@ -89,8 +89,8 @@ ROWS = {
     "a factor without a scaling": (
         lambda: positions.Rotary(factor=2.0),
         ValueError,
-        r"`factor` requires `scaling`, which must be one of \('linear', 'dynamic', 'yarn', 'llama3', "
-        r"'longrope'\)\. "
+        r"`factor` requires `scaling`, which must be one of \('linear', 'dynamic', 'yarn', "
+        r"'llama3', 'longrope'\)\. "
         r"Received: scaling=None, factor=2\.0",
     ),
     "a scaling without a length": (
