@@ -40,7 +40,10 @@ setup(
         "visualization": ["matplotlib>=3.7"],
         "examples": EXAMPLES,
         "translation": [*EXAMPLES, *TRANSLATION],
+        "huggingface": ["safetensors>=0.5"],
         "test": [
+            "safetensors>=0.5",
+            "transformers>=5",
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6",

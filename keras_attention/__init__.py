@@ -1,6 +1,7 @@
 """Attention for Keras 3: one pipeline of slots for every mechanism, on TensorFlow, JAX, PyTorch."""
 
 from keras_attention import (
+    activations,
     convert,
     distribution,
     generation,
@@ -35,10 +36,12 @@ from keras_attention.layers.position_embedding import (
 )
 from keras_attention.layers.reinforce_loss import ReinforceLoss
 from keras_attention.layers.relative_position_attention import RelativePositionAttention
+from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.mask_flow import check_masks
+from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 from keras_attention.version import __version__
 
 __all__ = [
@@ -48,13 +51,19 @@ __all__ = [
     "AttentionPooling",
     "AttentionRNN",
     "ClassToken",
+    "Decoder",
+    "Embeddings",
+    "Encoder",
+    "EncoderDecoder",
     "FeedForward",
     "FeedForwardAttention",
     "HardAttention",
     "LearnedPositionEmbedding",
     "LocalAttention",
     "LocalSelfAttention",
+    "Logits",
     "MultiHeadAttention",
+    "RMSNorm",
     "ReinforceLoss",
     "RelativePositionAttention",
     "ScaledEmbedding",
@@ -63,6 +72,7 @@ __all__ = [
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",
+    "activations",
     "check_masks",
     "convert",
     "distribution",

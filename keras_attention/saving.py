@@ -193,6 +193,17 @@ def slot(kind, base, builtin, value, optional=False):
     )
 
 
+def check_layer(name, given, kind=keras.layers.Layer, optional=False):
+    """`given`, a Keras layer of a class, or None if it is `optional`."""
+    if isinstance(given, kind) or (given is None and optional):
+        return given
+    expected = "a Keras layer" if kind is keras.layers.Layer else f"of class `{kind.__name__}`"
+    raise TypeError(
+        f"`{name}` must be {expected}{', or None' if optional else ''}. "
+        f"Received: {given!r} (of type {type(given).__name__})"
+    )
+
+
 def check_depth(name, depth):
     """Raises if objects of a class are nested so deep that using them may exhaust the stack."""
     if depth > DEEPEST:
@@ -263,10 +274,12 @@ class ConfigurableLayer(keras.layers.Layer):
             private = f"_{name}"
             value = argument(self, name, private if private in vars(self) else name)
             config[name] = serialize(value)
-            if self.built and isinstance(value, keras.layers.Layer):
+            if self.built:
                 # This layer builds it again: otherwise the paths of its variables would lose this
                 # layer's name.
-                config[name].pop("build_config", None)
+                for part in config[name] if isinstance(value, list) else [config[name]]:
+                    if isinstance(part, dict):
+                        part.pop("build_config", None)
         return config
 
     @classmethod

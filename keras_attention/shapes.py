@@ -126,12 +126,13 @@ def check_sizes(name, given, minimum=None):
     return tuple(int(size) for size in sizes)
 
 
-def check_flag(name, value, optional=False):
-    """`value` as a bool; raises unless it is True or False."""
-    if optional and value is None:
-        return None
+def check_flag(name, value, optional=False, names=()):
+    """`value` as a bool, or one of `names`; raises unless it is True, False or one of these."""
+    if (optional and value is None) or (isinstance(value, str) and value in names):
+        return value
     if not isinstance(value, (bool, np.bool_)):
         expected = "None, True or False" if optional else "True or False"
+        expected = ", ".join([*map(repr, names), expected])
         raise TypeError(f"`{name}` must be {expected}. Received: {name}={value!r}")
     return bool(value)
 

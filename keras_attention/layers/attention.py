@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 
@@ -21,7 +21,7 @@ from keras_attention import (
     shapes,
 )
 from keras_attention.hints import Cache, Constraint, Initializer, Regularizer, Tensor, Tensors
-from keras_attention.layers import kv_cache
+from keras_attention.layers import kv_cache, norms
 from keras_attention.layers.decoding import Decoding
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
 from keras_attention.layers.uncast_inputs import UncastInputs
@@ -29,8 +29,10 @@ from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
-QkNorm = Literal[False, "rms", "layer"]
-QK_NORMS = get_args(QkNorm)
+NamedQkNorm = Literal[False, "rms", "layer"]
+QK_NORMS = get_args(NamedQkNorm)
+UseBias: TypeAlias = bool | Literal["qkv"]
+QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
 
 @saving.register
@@ -65,7 +67,7 @@ class Attention(Decoding, UncastInputs):
             multi-query attention, Shazeer 2019). None gives each query head its own.
         qk_norm: whether query and key heads are normalized before they are compared: False, "rms"
             (RMSNorm) or "layer" (LayerNorm without offset; Dehghani et al. 2023), with learned
-            scales per feature. It bounds the scores.
+            scales per feature, or a Keras layer, copied for each. It bounds the scores.
         logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Gemma 2, 2024),
             before any bias.
         use_sink: whether each head has a learned sink: one more score in its softmax, which
@@ -178,7 +180,7 @@ class Attention(Decoding, UncastInputs):
         self.pattern = patterns.get(pattern)
         self.position = positions.get(position)
         self.dropout = shapes.check_rate("dropout", dropout)
-        self.use_bias = use_bias
+        self.use_bias: UseBias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -188,7 +190,7 @@ class Attention(Decoding, UncastInputs):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = shapes.check_integer("seed", seed)
-        self.qk_norm = shapes.check_choice("qk_norm", qk_norm, QK_NORMS)
+        self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
         self.logit_soft_cap = shapes.check_number(
             "logit_soft_cap", logit_soft_cap, above=0, optional=True
         )
@@ -244,8 +246,11 @@ class Attention(Decoding, UncastInputs):
         query_heads = self.heads.shape("query", query_shape)
         key_heads = self.heads.shape("key", key_shape)
         if self.qk_norm:
-            self._query_norm = self._norm("query_norm", query_heads)
-            self._key_norm = self._norm("key_norm", key_heads)
+            for role, shape in (("query", query_heads), ("key", key_heads)):
+                norm = norms.make(
+                    self.qk_norm, f"{role}_norm", shape, self.dtype_policy, center=False
+                )
+                setattr(self, f"_{role}_norm", norm)
         if self.position is not None:
             self.position.build_values(self.heads.shape("value", value_shape))
         for slot in (self.score, self.position):
@@ -276,16 +281,6 @@ class Attention(Decoding, UncastInputs):
             )
         return given
 
-    def _norm(self, name, shape):
-        if self.qk_norm == "rms":
-            norm = keras.layers.RMSNormalization(name=name, dtype=self.dtype_policy)
-        else:
-            norm = keras.layers.LayerNormalization(center=False, name=name, dtype=self.dtype_policy)
-        # Keras's RMSNormalization would warn that it drops the mask, which was read already.
-        norm.supports_masking = True
-        norm.build(shape)
-        return norm
-
     @property
     def query_dense(self) -> keras.Layer:
         """The layer that projects the query, for LoRA, quantization and reading weights."""
@@ -300,6 +295,16 @@ class Attention(Decoding, UncastInputs):
     def value_dense(self) -> keras.Layer:
         """The layer that projects the value."""
         return self._value_dense
+
+    @property
+    def query_norm(self) -> keras.Layer:
+        """The norm of query heads, with `qk_norm`."""
+        return self._query_norm
+
+    @property
+    def key_norm(self) -> keras.Layer:
+        """The norm of key heads, with `qk_norm`."""
+        return self._key_norm
 
     # Computing: project → score (+ position) → mask → normalize → combine → project
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import activations, masks, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers.dropout import Dropout
 
@@ -23,7 +23,7 @@ class FeedForward(saving.ConfigurableLayer):
 
     Args:
         intermediate_dim: features between the projections.
-        activation: a Keras activation.
+        activation: a Keras activation, or "gelu_tanh", "quick_gelu", "relu_squared".
         gated: whether the activation is applied to a separate gate.
         dropout: rate of the dropout before the second projection.
         output_dim: features of the output; defaults to those of the input.
@@ -66,7 +66,7 @@ class FeedForward(saving.ConfigurableLayer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
-        self.activation = keras.activations.get(activation)
+        self.activation = activations.get(activation)
         self.gated = shapes.check_flag("gated", gated)
         self.dropout = shapes.check_rate("dropout", dropout)
         self.output_dim = shapes.check_count("output_dim", output_dim, optional=True)
@@ -99,6 +99,21 @@ class FeedForward(saving.ConfigurableLayer):
             name=name,
             dtype=self.dtype_policy,
         )
+
+    @property
+    def gate_dense(self) -> keras.Layer:
+        """The projection of the gate, if `gated`."""
+        return self._gate_dense
+
+    @property
+    def intermediate_dense(self) -> keras.Layer:
+        """The projection to the features between."""
+        return self._intermediate_dense
+
+    @property
+    def output_dense(self) -> keras.Layer:
+        """The projection to the output."""
+        return self._output_dense
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))

@@ -266,6 +266,10 @@ class EinsumHeads(DenseHeads):
     def projection(self, role, shape):
         return self._einsum(role, shape, 1, (self.count(role), self.size(role, shape)))
 
+    def has_bias(self, name):
+        """Whether a projection has a bias."""
+        return self.layer.use_bias is True or (self.layer.use_bias == "qkv" and name in ROLES)
+
     def _einsum(self, name, shape, summed, size, **kwargs):
         """A projection of the last `summed` axes of inputs of `shape` to axes of `size`."""
         given, made = _LETTERS[: len(shape)], _LETTERS[len(shape) :][: len(size)]
@@ -274,7 +278,7 @@ class EinsumHeads(DenseHeads):
         dense = keras.layers.EinsumDense(
             f"{given},{bound}{made}->{free}{made}",
             output_shape=(*shape[1:-summed], *size),
-            bias_axes=made if self.layer.use_bias else None,
+            bias_axes=made if self.has_bias(name) else None,
             name=name,
             **self.arguments(),
             **kwargs,
@@ -314,7 +318,7 @@ class EinsumHeads(DenseHeads):
             output = projections.from_heads(heads, dense, size)
         else:
             output = dense(heads)
-        if result.has_keys is None or not self.layer.use_bias:
+        if result.has_keys is None or not self.has_bias("output"):
             return output
         # A query without keys in any head has output 0, not the output's bias.
         has_keys = ops.any(result.has_keys, axis=1)

@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import patterns, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import Attention
+from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import SlotOptions
 
@@ -36,7 +36,8 @@ class MultiHeadAttention(Attention):
         key_dim: features of each query and key head.
         value_dim: features of each value head; defaults to `key_dim`.
         dropout: rate at which weights are dropped in training.
-        use_bias: whether the projections have biases.
+        use_bias: whether the projections have biases: True, False, or "qkv" for those of query, key
+            and value alone (Qwen 2).
         output_shape: features of the output, an integer or a tuple; defaults to the query's.
         attention_axes: the axes attended over, for inputs with more than three axes; None for all
             between batch and features.
@@ -79,7 +80,7 @@ class MultiHeadAttention(Attention):
         key_dim: int,
         value_dim: int | None = None,
         dropout: float = 0.0,
-        use_bias: bool = True,
+        use_bias: UseBias = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
         sliding_window: int | None = None,
@@ -98,13 +99,14 @@ class MultiHeadAttention(Attention):
         **kwargs: Unpack[SlotOptions],
     ):
         shapes.check_count("key_dim", key_dim)
+        use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
         super().__init__(
             num_heads,
             key_dim,
             value_dim,
             score,
             dropout=dropout,
-            use_bias=use_bias,
+            use_bias=bool(use_bias),
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
@@ -115,6 +117,7 @@ class MultiHeadAttention(Attention):
             seed=seed,
             **kwargs,
         )
+        self.use_bias = use_bias
         # A model's summary would print a public `output_shape`, which lacks the batch axis.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
         self.output_sizes = self._output_shape

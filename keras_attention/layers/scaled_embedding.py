@@ -1,4 +1,4 @@
-"""`ScaledEmbedding`: token embeddings scaled by √dim, and the tied output projection."""
+"""`ScaledEmbedding`: scaled token embeddings, and the tied output projection."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ ops = keras.ops
 class ScaledEmbedding(saving.ConfigurableLayer):
     r"""Token embedding multiplied by √dim, whose table can also compute the output logits.
 
-    `embedding[id] · √dim` (Vaswani et al. 2017, section 3.4), and with `reverse=True` the tied
-    output projection `x · embeddingᵀ` of the same section (Press & Wolf 2017).
+    `embedding[id] · scale`, by default √dim (Vaswani et al. 2017, section 3.4), and with
+    `reverse=True` the tied output projection `x · embeddingᵀ` of the same section (Press & Wolf
+    2017).
 
     Args:
         vocabulary_size: number of tokens.
         dim: features of each vector.
         mask_zero: whether token 0 is padding, to be masked.
         embeddings_initializer: of the table. The default, a normal of standard deviation 1/√dim,
-            gives vectors of unit variance after scaling.
+            gives vectors of unit variance after scaling by √dim.
         embeddings_regularizer, embeddings_constraint: of the table.
+        scale: the multiplier of vectors; None for √dim, 1 for none.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -57,6 +59,7 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         embeddings_initializer: Initializer | None = None,
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
+        scale: float | None = None,
         **kwargs: Any,
     ):
         dim = shapes.check_count("dim", dim)
@@ -72,6 +75,7 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         )
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.scale = shapes.check_number("scale", scale, above=0, optional=True)
 
     def build(self, inputs_shape):
         shapes.check_memory("embedding", (self.vocabulary_size, self.dim))
@@ -89,6 +93,11 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         self._embedding.build(inputs_shape)
 
     @property
+    def table(self) -> keras.Variable:
+        """The variable of the table, for reading and assigning weights."""
+        return self._embedding._embeddings
+
+    @property
     def embeddings(self) -> Tensor:
         """The table, (vocabulary_size, dim), dequantized if it is quantized."""
         if self._embedding.quantization_mode is not None:
@@ -100,7 +109,9 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         if reverse:
             return masks.carry(self._logits(inputs), masks.implicit(inputs))
         vectors = self._embedding(inputs)
-        output = ops.multiply(vectors, ops.cast(self.dim**0.5, vectors.dtype))
+        scale = self.dim**0.5 if self.scale is None else self.scale
+        # A new tensor in any case, since a mask is set on it.
+        output = ops.multiply(vectors, ops.cast(scale, vectors.dtype))
         return masks.carry(output, ops.not_equal(inputs, 0)) if self.mask_zero else output
 
     def _logits(self, vectors):

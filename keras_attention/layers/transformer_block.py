@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
 from keras_attention import (
-    inputs,
+    activations,
     masks,
     normalizations,
     patterns,
@@ -17,38 +17,46 @@ from keras_attention import (
     shapes,
 )
 from keras_attention import positions as position_slots
-from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
-from keras_attention.layers import kv_cache
-from keras_attention.layers.attention import QkNorm
+from keras_attention.hints import Activation, Cache, Initializer, Tensor, Tensors
+from keras_attention.layers import block_norms
+from keras_attention.layers.attention import QkNorm, UseBias
+from keras_attention.layers.block_calls import BlockCalls
+from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.residuals import RESIDUALS
 from keras_attention.layers.uncast_inputs import UncastInputs
 
 ops = keras.ops
 
-Norm = Literal["layer", "rms"]
-NORMS = get_args(Norm)
+Residual = Literal["post", "pre", "sandwich", "parallel"]
 
 
 @saving.register
-class TransformerBlock(UncastInputs):
+class TransformerBlock(BlockCalls, UncastInputs):
     r"""A block of Vaswani et al. 2017, section 3.1: encoder, decoder, or decoder-only.
 
-    Post-norm, the default: `x = norm(x + attention(x))`, then `x = norm(x + feed_forward(x))`.
-    Pre-norm (`normalize_first=True`, Xiong et al. 2020): `x = x + attention(norm(x))`, then
-    `x = x + feed_forward(norm(x))`; a stack of these needs one more norm at its end.
+    With branches f, attention and then the feed-forward network, `residual` is one of
 
-    A decoder (`causal=True, cross_attention=True`) attends to a second sequence between the two:
-    `x = norm(x + attention(x, context))`, or `x = x + attention(norm(x), context)`.
+        "post"       x = norm(x + f(x))                  Vaswani et al. 2017; the default
+        "pre"        x = x + f(norm(x))                  Xiong et al. 2020; `normalize_first=True`
+        "sandwich"   x = x + norm'(f(norm(x)))           Ding et al. 2021; Gemma 2
+        "parallel"   x = x + Σ f(norm_f(x))              Wang & Komatsuzaki 2021
+
+    A stack of any but the first needs one more norm at its end. A decoder (`causal=True,
+    cross_attention=True`) attends to a second sequence in a branch between the two.
 
     Args:
         intermediate_dim: features inside the feed-forward network.
-        num_heads: number of attention heads; must divide the features of the input.
+            None with a `feed_forward` of its own.
+        num_heads: number of attention heads; must divide the features of the input, unless
+            `key_dim` is given.
         dropout: rate on the attention weights and on all branches before they are added.
-        activation: of the feed-forward network.
-        layer_norm_epsilon: added to variances.
-        normalize_first: whether the norms come before the branches.
+        activation: of the feed-forward network: a Keras activation, or "gelu_tanh", "quick_gelu",
+            "relu_squared".
+        layer_norm_epsilon: added to variances by named norms.
+        normalize_first: whether the norms come before the branches: `residual="pre"`.
         causal: whether position t sees only positions up to t.
         cross_attention: whether the block attends to a `context` too.
         gated: whether the feed-forward network is gated.
@@ -59,7 +67,18 @@ class TransformerBlock(UncastInputs):
         seed: seed of the dropouts.
         num_key_value_heads, qk_norm, logit_soft_cap, use_sink: of both attentions, as in
             `Attention`.
-        norm: "layer" for LayerNorm, or "rms" for RMSNorm (Zhang & Sennrich 2019).
+        norm: "layer" for LayerNorm, "rms" for RMSNorm (Zhang & Sennrich 2019), or a Keras layer,
+            copied for each norm. Or a dictionary of these, with "attention", "cross_attention",
+            "feed_forward", and in a sandwich "attention_output" and so on for the norms after the
+            branches; "layer" where it has none. None is no norm; "shared", in "parallel", the
+            norm of the attention.
+        key_dim: features of each head; defaults to those of the input divided by `num_heads`.
+        residual: as above; None for "pre" with `normalize_first`, otherwise "post".
+        use_bias: whether projections have biases: True, False, or "qkv" for those of queries, keys
+            and values alone.
+        attention: None, or a layer for the self-attention, called as `MultiHeadAttention` is; the
+            slots are then those of the cross-attention.
+        feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -80,12 +99,14 @@ class TransformerBlock(UncastInputs):
         `(output, cache)`.
 
     Once built, its parts are the attributes `attention`, `cross_attention_layer` and
-    `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`. The paths
-    of weights, in files too, have `context_attention` for the second, which is also an attribute.
+    `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`, in a
+    sandwich also `attention_output_norm` and so on. The paths of weights, in files too, have
+    `context_attention` for the second, which is also an attribute.
 
     Raises:
         ValueError, TypeError: `num_heads` does not divide D, a context is given without
-            `cross_attention` or missing with it, or as `MultiHeadAttention` and `FeedForward`.
+            `cross_attention` or missing with it, arguments contradict one another, or as
+            `MultiHeadAttention` and `FeedForward`.
 
     Example:
 
@@ -112,7 +133,7 @@ class TransformerBlock(UncastInputs):
 
     def __init__(
         self,
-        intermediate_dim: int,
+        intermediate_dim: int | None,
         num_heads: int,
         dropout: float = 0.0,
         activation: Activation = "relu",
@@ -134,14 +155,21 @@ class TransformerBlock(UncastInputs):
         use_sink: bool = False,
         scores_regularizer: regularizers.RegularizerLike | None = None,
         norm: Norm = "layer",
+        key_dim: int | None = None,
+        residual: Residual | None = None,
+        use_bias: UseBias = True,
+        attention: keras.layers.Layer | None = None,
+        feed_forward: keras.layers.Layer | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self.intermediate_dim = shapes.check_count(
+            "intermediate_dim", intermediate_dim, optional=feed_forward is not None
+        )
         self.num_heads = shapes.check_count("num_heads", num_heads)
         self.dropout = shapes.check_rate("dropout", dropout)
-        self.activation = keras.activations.get(activation)
+        self.activation = activations.get(activation)
         self.layer_norm_epsilon = shapes.check_number(
             "layer_norm_epsilon", layer_norm_epsilon, above=0
         )
@@ -165,24 +193,53 @@ class TransformerBlock(UncastInputs):
         )
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
-        self.norm = shapes.check_choice("norm", norm, NORMS)
+        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
+        self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        self.attention = saving.check_layer("attention", attention, optional=True)
+        self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
+        # Those that the block makes are not arguments.
+        self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
+        self.norm = block_norms.check(norm, self.residual)
+        self._check_parts()
         # Its features are known when the block is built. The other arguments are checked now.
-        self._make_attention(key_dim=1)
+        self._make_attention("attention", 1, self.score)
 
-    def _make_attention(self, key_dim):
-        return self._attention(
-            "attention", key_dim, self.score, pattern=self.pattern, position=self.position
-        )
+    def _check_parts(self):
+        """Rejects arguments that contradict one another."""
+        if self.normalize_first and self.residual not in (None, "pre"):
+            raise ValueError(
+                "`normalize_first=True` is residual='pre'. "
+                f"Received: normalize_first=True, residual={self.residual!r}"
+            )
+        if "attention" not in self._made and not (self.pattern is self.position is None):
+            raise ValueError(
+                "`pattern` and `position` are those of the self-attention that the block makes: "
+                "give them to the layer that replaces it. Received: "
+                f"attention={self.attention!r}, pattern={self.pattern!r}, "
+                f"position={self.position!r}"
+            )
+        if "feed_forward" not in self._made and self.intermediate_dim is not None:
+            raise ValueError(
+                "`intermediate_dim` is of the feed-forward network that the block makes, and must "
+                f"be None with another. Received: intermediate_dim={self.intermediate_dim}, "
+                f"feed_forward={self.feed_forward!r}"
+            )
 
-    def _attention(self, name, key_dim, score, **slots):
+    def get_config(self):
+        return {**super().get_config(), **dict.fromkeys(self._made)}
+
+    def _make_attention(self, name, key_dim, score):
+        of_self = name == "attention"
         # Separate seeds, or weights and branches would be dropped by the same numbers.
         seed = self.seed
         if seed is not None:
-            seed += 1 if name == "attention" else 2
+            seed += 1 if of_self else 2
         return MultiHeadAttention(
             self.num_heads,
             key_dim,
             dropout=self.dropout,
+            use_bias=self.use_bias,
             score=score,
             normalization=self.normalization,
             num_key_value_heads=self.num_key_value_heads,
@@ -195,61 +252,53 @@ class TransformerBlock(UncastInputs):
             seed=seed,
             name=name,
             dtype=self.dtype_policy,
-            **slots,
+            pattern=self.pattern if of_self else None,
+            position=self.position if of_self else None,
         )
+
+    # Building
 
     def build(self, x_shape, context_shape=None):
         dim = self._check(x_shape)
-        self.attention = self._make_attention(dim // self.num_heads)
-        self.attention.build(x_shape)
-        self.attention_norm = self._make_norm("attention_norm", x_shape)
+        key_dim = self.key_dim or max(1, dim // self.num_heads)
+        if "attention" in self._made:
+            self.attention = self._make_attention("attention", key_dim, self.score)
+        if not self.attention.built:
+            self.attention.build(x_shape)
+        block_norms.build(self, "attention", x_shape)
         if self.cross_attention:
-            if isinstance(context_shape, dict):
-                raise ValueError(
-                    "The block has no weights yet, so that `context` cannot be what its "
-                    "`cache_context` made. Call it once with a tensor, or "
-                    "`block.build(x_shape, context_shape)`."
-                )
+            self._check_context_shape(context_shape)
             # With separate weights, if the score has some. The attribute and the names are those of
             # 0.1.0, by which files find the weights.
             score = type(self.score).from_config(self.score.get_config())
-            self.context_attention = self._attention(
-                "context_attention", dim // self.num_heads, score
-            )
+            self.context_attention = self._make_attention("context_attention", key_dim, score)
             self.context_attention.build(x_shape, context_shape)
-            self.context_attention_norm = self._make_norm("context_attention_norm", x_shape)
-        self.feed_forward = FeedForward(
-            self.intermediate_dim,
-            self.activation,
-            gated=self.gated,
-            name="feed_forward",
-            kernel_initializer=self.kernel_initializer,
-            bias_initializer=self.bias_initializer,
-            dtype=self.dtype_policy,
-        )
-        self.feed_forward.build(x_shape)
-        self.feed_forward_norm = self._make_norm("feed_forward_norm", x_shape)
+            block_norms.build(self, "cross_attention", x_shape)
+        if "feed_forward" in self._made:
+            self.feed_forward = FeedForward(
+                self.intermediate_dim,
+                self.activation,
+                gated=self.gated,
+                use_bias=self.use_bias is True,
+                name="feed_forward",
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
+                dtype=self.dtype_policy,
+            )
+        if not self.feed_forward.built:
+            self.feed_forward.build(x_shape)
+        block_norms.build(self, "feed_forward", x_shape)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     def _check(self, x_shape):
-        if len(x_shape) != 3 or x_shape[-1] is None or x_shape[-1] % self.num_heads:
+        divides = self.key_dim is None and "attention" in self._made
+        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
             raise ValueError(
                 "`x` must be (batch, positions, features), with features that "
-                f"`num_heads` divides. Received: x.shape={tuple(x_shape)}, "
-                f"num_heads={self.num_heads}"
+                f"`num_heads` divides unless `key_dim` is given. Received: "
+                f"x.shape={tuple(x_shape)}, num_heads={self.num_heads}"
             )
         return x_shape[-1]
-
-    def _make_norm(self, name, shape):
-        kinds = {
-            "layer": keras.layers.LayerNormalization,
-            "rms": keras.layers.RMSNormalization,
-        }
-        norm = kinds[self.norm](epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
-        # Keras's RMSNormalization would warn that it drops the mask, which was read already.
-        norm.supports_masking = True
-        norm.build(shape)
-        return norm
 
     @property
     def cross_attention_layer(self) -> MultiHeadAttention:
@@ -260,82 +309,6 @@ class TransformerBlock(UncastInputs):
     def cross_attention_norm(self) -> keras.Layer:
         """The norm of the cross-attention branch."""
         return self.context_attention_norm
-
-    # Decoding with a cache
-
-    def make_cache(
-        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
-    ) -> Cache:
-        """An empty cache, for `block(x, cache=cache)`: that of the self-attention.
-
-        See `Attention.make_cache`.
-
-        Raises:
-            ValueError: a size is not a positive integer, or the block is not built or not causal.
-        """
-        self._check_built("make_cache")
-        self._check_causal()
-        return self.attention.make_cache(batch_size, length, dtype)
-
-    def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
-        """The keys and values of `context`, projected once for all steps of a decoder.
-
-        `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
-
-        Args:
-            context, context_mask: as in a call, including the mask that it carries.
-
-        Returns:
-            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
-
-        Raises:
-            ValueError: the block has no cross-attention, or is not built.
-        """
-        self._check_built("cache_context")
-        self._check_context(context)
-        return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
-
-    def _check_built(self, method):
-        if not self.built:
-            raise ValueError(
-                "The block has no weights yet: call it once, or "
-                f"`block.build(x_shape, context_shape)`, before `{method}`."
-            )
-
-    def _check_causal(self):
-        pattern = self.attention.whole_pattern(self.causal)
-        right = None if pattern is None else pattern.span().right
-        if right is None or right > 0:
-            raise ValueError(
-                "A block that is not causal cannot have a cache: a token would see tokens after "
-                f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
-            )
-
-    def _check_cached(self, x, cache, return_attention_scores):
-        self._check_causal()
-        if isinstance(cache, dict) and kv_cache.is_context(cache):
-            raise ValueError(
-                "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
-                "gave, which is passed as `context`"
-            )
-        self.attention.check_cached(x, cache, return_attention_scores=return_attention_scores)
-
-    def _check_context(self, context, context_mask=None):
-        if self.cross_attention == (context is None):
-            raise ValueError(
-                "A block takes a `context` if, and only if, it was made with cross_attention=True. "
-                f"Received: cross_attention={self.cross_attention}, and "
-                + ("no `context`" if context is None else "a `context`")
-            )
-        if isinstance(context, dict) and not kv_cache.is_context(context):
-            raise ValueError(
-                "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
-                f"{sorted(context)}"
-            )
-        if isinstance(context, dict) and context_mask is not None:
-            raise ValueError(
-                "A `context` from `cache_context` contains its mask: omit `context_mask`"
-            )
 
     # Computing
 
@@ -363,7 +336,7 @@ class TransformerBlock(UncastInputs):
         x = masks.clear(x, mask)
         scores = {}
 
-        def keep(name, output, *rest):
+        def record(name, output, *rest):
             """The output and the cache at the end of `rest`; the scores before it are stored."""
             if return_attention_scores:
                 scores[name], rest = rest[0], rest[1:]
@@ -383,7 +356,7 @@ class TransformerBlock(UncastInputs):
                 segment_ids=segment_ids,
                 cache=cache,
             )
-            x, cache = keep("attention", *_each(returned))
+            x, cache = record("attention", *_each(returned))
             return x
 
         def attend_to_context(x):
@@ -396,81 +369,21 @@ class TransformerBlock(UncastInputs):
                 training=training,
                 **memory,
             )
-            return keep("cross_attention", *_each(returned))[0]
+            return record("cross_attention", *_each(returned))[0]
 
-        x = self._branch(x, attend, self.attention_norm, training)
+        branches = {"attention": attend}
         if self.cross_attention:
-            x = self._branch(x, attend_to_context, self.cross_attention_norm, training)
-        x = self._branch(x, self.feed_forward, self.feed_forward_norm, training)
+            branches["cross_attention"] = attend_to_context
+        branches["feed_forward"] = self.feed_forward
+
+        def keep(branch):
+            return self._dropout_layer(branch, training=training)
+
+        residual = self.residual or ("pre" if self.normalize_first else "post")
+        x = RESIDUALS[residual](x, branches, block_norms.functions(self), keep)
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
         return self._returned(masks.carry(x, mask), scores, cache)
-
-    def _read_context(self, context, context_mask):
-        """The mask of the context, after checking both."""
-        # For a dict, Keras passes the masks that its parts carry, a dict of None.
-        context_mask = None if isinstance(context_mask, dict) else context_mask
-        self._check_context(context, context_mask)
-        return context_mask
-
-    def _returned(self, output, scores, cache):
-        """The result of `call`; `scores` are the returned ones, by attention."""
-        returned = [output]
-        if scores:
-            returned.append(scores if self.cross_attention else scores["attention"])
-        if cache is not None:
-            returned.append(cache)
-        return tuple(returned) if len(returned) > 1 else output
-
-    def _branch(self, x, function, norm, training):
-        """One residual branch, with its norm before it or after the sum."""
-        y = self._dropout_layer(function(norm(x) if self.normalize_first else x), training=training)
-        return x + y if self.normalize_first else norm(x + y)
-
-    # Shapes and masks, symbolically
-
-    def compute_mask(self, x, previous_mask=None):
-        return previous_mask
-
-    def compute_output_shape(self, x_shape, context_shape=None):
-        self._check(x_shape)
-        return tuple(x_shape)
-
-    def compute_output_spec(
-        self,
-        x,
-        context=None,
-        mask=None,
-        context_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        attention_bias=None,
-        positions=None,
-        segment_ids=None,
-        cache=None,
-    ):
-        context_mask = self._read_context(context, context_mask)
-        masks.boolean("mask", mask)
-        masks.boolean("context_mask", context_mask)
-        masks.boolean("attention_mask", attention_mask)
-        inputs.pair("positions", positions, x, x)
-        inputs.pair("segment_ids", segment_ids, x, x)
-        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
-        keys, scores = x.shape[1], {}
-        if cache is not None:
-            self._check_cached(x, cache, return_attention_scores)
-            keys, cache = cache["key"].shape[2], kv_cache.specs(cache)
-        if return_attention_scores:
-            scores["attention"] = self._scores(x, keys)
-            if self.cross_attention:
-                keys = context["key"].shape[2] if isinstance(context, dict) else context.shape[1]
-                scores["cross_attention"] = self._scores(x, keys)
-        return self._returned(output, scores, cache)
-
-    def _scores(self, x, keys):
-        shape = (x.shape[0], self.num_heads, x.shape[1], keys)
-        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
 def _each(returned):

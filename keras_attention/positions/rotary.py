@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import keras
@@ -18,7 +19,7 @@ ops = keras.ops
 
 Layout = Literal["half_split", "interleaved"]
 LAYOUTS = get_args(Layout)
-Scaling = Literal[None, "linear", "dynamic", "yarn"]
+Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]
 SCALINGS = get_args(Scaling)
 
 # Positions are split at this power of two: the remainder has 12 bits.
@@ -44,6 +45,11 @@ class Rotary(Position):
       `θ_i / factor`, with a ramp between them; the result is also multiplied by
       `0.1 ln(factor) + 1`. The ramp is linear in i, as in the authors' code and models trained
       with it; in the paper's text it is linear in the number of rotations.
+    - "llama3" (Llama 3.1): as "yarn", with a ramp that is linear in the number of rotations, and no
+      multiplier. Its `beta_fast` and `beta_slow` are usually 4 and 1.
+    - "longrope" (Ding et al. 2024, "LongRoPE"): `θ_i / long_factors[i]` where L exceeds
+      `original_max_length`, and `θ_i / short_factors[i]` otherwise; the result is also multiplied
+      by `√(1 + ln(factor) / ln(original_max_length))`. L and cached keys are as of "dynamic".
 
     Computed and returned in float32 for every dtype of query and key (in float64 for float64).
     Angles are accurate to 1e-6 for every integer position below 2^24, since full rotations are
@@ -54,12 +60,13 @@ class Rotary(Position):
         dim: number of rotated features, the first ones of each head; None for all.
         layout: which features form a pair: "half_split" (i and i + d/2: Llama, GPT-NeoX, KerasHub)
             or "interleaved" (2i and 2i + 1: the paper, GPT-J). It must match trained weights.
-        scaling: None, "linear", "dynamic" or "yarn".
+        scaling: None, "linear", "dynamic", "yarn", "llama3" or "longrope".
         factor: of the scaling, at least 1.
-        original_max_length: the length of training, for "dynamic" and "yarn".
-        beta_fast, beta_slow: of "yarn".
-        attention_factor: multiplier of "yarn"; None for `0.1 ln(factor) + 1`.
+        original_max_length: the length of training, for all scalings but "linear".
+        beta_fast, beta_slow: of "yarn" and "llama3".
+        attention_factor: multiplier of "yarn" and "longrope"; None for the one above.
         truncate: whether the ends of the ramp of "yarn" are rounded to whole features.
+        short_factors, long_factors: of "longrope", a number for each of the d/2 pairs.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
@@ -96,6 +103,8 @@ class Rotary(Position):
         beta_slow: float = 1.0,
         attention_factor: float | None = None,
         truncate: bool = True,
+        short_factors: Sequence[float] | None = None,
+        long_factors: Sequence[float] | None = None,
         **kwargs: Any,
     ):
         if dim is not None:
@@ -112,7 +121,7 @@ class Rotary(Position):
         original_max_length = shapes.check_count(
             "original_max_length",
             original_max_length,
-            optional=scaling not in ("dynamic", "yarn"),
+            optional=scaling in (None, "linear"),
         )
         beta_slow = shapes.check_number("beta_slow", beta_slow, above=0)
         super().__init__(**kwargs)
@@ -128,11 +137,34 @@ class Rotary(Position):
             "attention_factor", attention_factor, above=0, optional=True
         )
         self.truncate = shapes.check_flag("truncate", truncate)
+        self.short_factors = self._factors("short_factors", short_factors)
+        self.long_factors = self._factors("long_factors", long_factors)
+        if scaling == "longrope" and len(self.short_factors) != len(self.long_factors):
+            raise ValueError(
+                "`short_factors` and `long_factors` must be of one length. Received: "
+                f"{len(self.short_factors)} and {len(self.long_factors)}"
+            )
+
+    def _factors(self, name, given):
+        """Positive numbers, one for each pair, for "longrope"; None for the other scalings."""
+        if (given is None) == (self.scaling == "longrope") or not (
+            given is None
+            or (
+                isinstance(given, (list, tuple, np.ndarray))
+                and all(shapes.is_number(factor) and factor > 0 for factor in given)
+            )
+        ):
+            expected = "positive numbers" if self.scaling == "longrope" else "None"
+            raise ValueError(
+                f"`{name}` must be {expected} with scaling={self.scaling!r}. "
+                f"Received: {name}={given!r}"
+            )
+        return None if given is None else tuple(float(factor) for factor in given)
 
     @property
     def encodes_alone(self) -> bool:  # type: ignore[override]
-        """Whether a key is rotated by its own position alone: "dynamic" needs the last one."""
-        return self.scaling != "dynamic"
+        """Whether a key is rotated by its own position alone: some need the last one."""
+        return self.scaling not in ("dynamic", "longrope")
 
     def build(self, query_shape, key_shape):
         self._rotated_size(query_shape[-1], key_shape[-1])
@@ -143,22 +175,48 @@ class Rotary(Position):
         size = self._rotated_size(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
         at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
-        stretch = self._stretch(at[0], at[1], size) if self.scaling == "dynamic" else None
+        last = None if self.encodes_alone else _last(*at)
         return tuple(
-            self._rotate(ops.cast(x, wide), self._angles(positions, size, stretch))
+            self._rotate(ops.cast(x, wide), self._angles(positions, size, last))
             for x, positions in zip((query, key), at, strict=True)
         )
 
     def frequencies(self, size: int) -> np.ndarray:
-        """The θ of each pair of `size` features, in float64 (NumPy); for "dynamic", unscaled."""
-        ramp = self.scaling == "yarn" and (
+        """The θ of each pair of `size` features, in float64 (NumPy).
+
+        For "dynamic" unscaled, for "longrope" those of short sequences.
+        """
+        return self._frequencies(size, self.short_factors).copy()
+
+    def _frequencies(self, size, factors):
+        """θ with the divisors of "longrope"."""
+        ramp = self.scaling in ("yarn", "llama3") and (
+            self.scaling,
             self.original_max_length,
             self.beta_fast,
             self.beta_slow,
             self.truncate,
         )
-        factor = 1.0 if self.scaling in (None, "dynamic") else self.factor
-        return _frequencies(size, self.max_wavelength, factor, ramp).copy()
+        factor = 1.0 if self.scaling in (None, "dynamic", "longrope") else self.factor
+        found = _frequencies(size, self.max_wavelength, factor, ramp)
+        if factors is None:
+            return found
+        if len(factors) != size // 2:
+            raise ValueError(
+                f"`short_factors` and `long_factors` must be {size // 2} numbers each, one for a "
+                f"pair of the {size} features to rotate. Received: {len(factors)}"
+            )
+        return found / np.asarray(factors)
+
+    def _multiplier(self):
+        """Of the rotated features, beside the rotation."""
+        if self.scaling not in ("yarn", "longrope"):
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.scaling == "yarn":
+            return 0.1 * math.log(self.factor) + 1
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_length))
 
     def _rotated_size(self, query_size, key_size):
         """The number of rotated features."""
@@ -172,38 +230,34 @@ class Rotary(Position):
         _check_even(size)
         return size
 
-    def _stretch(self, query_positions, key_positions, size):
+    def _stretch(self, last, size):
         """The multiplier of the frequencies in "dynamic", (d/2,) or (B, 1, d/2)."""
-        last = ops.maximum(
-            *(
-                ops.max(positions, axis=-1, keepdims=True, initial=0)
-                for positions in (query_positions, key_positions)
-            )
-        )
-        # On PyTorch, Keras computes the maximum of two float64 arrays in float32.
-        beyond = ops.maximum(last + 1 - self.original_max_length, 0)
-        beyond = ops.cast(beyond, query_positions.dtype)
+        beyond = ops.cast(ops.maximum(last + 1 - self.original_max_length, 0), last.dtype)
         growth = 1 + self.factor * beyond / self.original_max_length
         # The power of `growth` in the wavelength, d / (d − 2), times that of the wavelength in θ.
         powers = -2.0 * np.arange(size // 2) / max(size - 2, 1)
         return ops.power(growth[..., None], ops.cast(powers, growth.dtype))
 
-    def _angles(self, positions, size, stretch):
+    def _angles(self, positions, size, last):
         """The angles (…, T, d/2) of positions (…, T), in their dtype."""
-        frequencies = self.frequencies(size)
-        if stretch is None:
-            return angles(positions, frequencies)
-        return positions[..., None] * (ops.cast(frequencies, stretch.dtype) * stretch)
+        frequencies = self._frequencies(size, self.short_factors)
+        if self.scaling == "longrope":
+            long = angles(positions, self._frequencies(size, self.long_factors))
+            is_long = (last + 1 > self.original_max_length)[..., None]
+            return ops.where(is_long, long, angles(positions, frequencies))
+        if self.scaling == "dynamic":
+            stretch = self._stretch(last, size)
+            return positions[..., None] * (ops.cast(frequencies, stretch.dtype) * stretch)
+        return angles(positions, frequencies)
 
     def _rotate(self, x, angles):
         """`x` (B, T, H, K) with its pairs rotated by `angles`, (T, d/2) or (B, T, d/2)."""
         size = 2 * angles.shape[-1]
         angles = ops.expand_dims(angles, -2)
         cos, sin = ops.cos(angles), ops.sin(angles)
-        if self.scaling == "yarn":
-            factor = self.attention_factor
-            factor = 0.1 * math.log(self.factor) + 1 if factor is None else factor
-            cos, sin = cos * factor, sin * factor
+        multiplier = self._multiplier()
+        if multiplier != 1:
+            cos, sin = cos * multiplier, sin * multiplier
         rotated = x[..., :size]
         if self.layout == "half_split":
             first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
@@ -217,6 +271,13 @@ class Rotary(Position):
         if size == x.shape[-1]:
             return rotated
         return ops.concatenate([rotated, x[..., size:]], axis=-1)
+
+
+def _last(*positions):
+    """The largest of all positions of a row, (1,) or (B, 1)."""
+    each = (ops.max(at, axis=-1, keepdims=True, initial=0) for at in positions)
+    # On PyTorch, Keras computes the maximum of two float64 arrays in float32.
+    return ops.cast(ops.maximum(*each), positions[0].dtype)
 
 
 def _check_even(size):
@@ -257,19 +318,23 @@ def _fraction(turns):
 def _frequencies(size, max_wavelength, factor, ramp):
     """θ of each pair, divided by `factor`: all of them, or those beyond the `ramp`."""
     pair = np.arange(size // 2)
+    theta = float(max_wavelength) ** (-2.0 * pair / size)
     kept = 0.0
     if ramp:
-        length, beta_fast, beta_slow, truncate = ramp
-        # The pair, as a real number, that rotates this many times within the length.
-        first, last = (
-            size * math.log(length / (2 * math.pi * turns)) / (2 * math.log(max_wavelength))
-            for turns in (beta_fast, beta_slow)
-        )
-        if truncate:
-            first, last = math.floor(first), math.ceil(last)
-        first, last = max(first, 0), min(last, size - 1)
-        kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
-    theta = float(max_wavelength) ** (-2.0 * pair / size)
+        scaling, length, beta_fast, beta_slow, truncate = ramp
+        if scaling == "llama3":
+            turns = length * theta / (2 * math.pi)
+            kept = np.clip((turns - beta_slow) / (beta_fast - beta_slow), 0, 1)
+        else:
+            # The pair, as a real number, that rotates this many times within the length.
+            first, last = (
+                size * math.log(length / (2 * math.pi * turns)) / (2 * math.log(max_wavelength))
+                for turns in (beta_fast, beta_slow)
+            )
+            if truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, size - 1)
+            kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
     return theta * (kept + (1 - kept) / factor)
 
 

@@ -1,0 +1,118 @@
+"""Models of Hugging Face: `config.json` and `*.safetensors`, without their package."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pathlib
+from typing import Any
+
+import keras
+
+from keras_attention.convert.huggingface import tensors
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from keras_attention.convert.huggingface.config import Config
+from keras_attention.hints import Dtype
+
+__all__ = ["from_huggingface", "to_huggingface"]
+
+
+def from_huggingface(folder: str | os.PathLike[str], dtype: Dtype | None = None) -> keras.Model:
+    """A Keras model with the weights of a folder that `transformers` wrote.
+
+    The folder has `config.json` and `model.safetensors`, or several files with an index. Tensors
+    are read one at a time into weights; pickles (`*.bin`) are never opened.
+
+    Args:
+        folder: path of the folder.
+        dtype: the dtype policy of the model, such as "bfloat16"; Keras's by default, whatever the
+            files have.
+
+    Returns:
+        An `Encoder`, a `Decoder` or an `EncoderDecoder`, built. It has no mask of padding tokens of
+        its own: pass `mask`.
+
+    Raises:
+        ValueError: the folder lacks a file, or one is damaged; the architecture or a field of its
+            configuration is not supported; tensors are missing, unknown or of other shapes.
+        ImportError: `safetensors` is not installed.
+
+    Example:
+
+    >>> from keras_attention import convert
+    >>> model = convert.from_huggingface("gpt2")  # doctest: +SKIP
+    """
+    config = Config.of(folder)
+    architecture = _architecture(config)
+    model = architecture.model(config, dtype)
+    config.check_read()
+    checkpoint = tensors.Checkpoint(folder)
+    _build(model)
+    prefix = _prefix(checkpoint.names, architecture)
+    entries = architecture.entries(model, prefix)
+    tensors.read(entries, checkpoint, getattr(architecture, "unused", lambda name: False))
+    model.metadata = {"huggingface": config.values}
+    return model
+
+
+def to_huggingface(
+    model: keras.Model, folder: str | os.PathLike[str], config: dict[str, Any] | None = None
+) -> None:
+    """Writes a model as a folder that `transformers` loads, with equal outputs.
+
+    Args:
+        model: a result of `from_huggingface`, trained further or loaded from a `.keras` file.
+        folder: path of the folder, which is created.
+        config: fields of `config.json`; by default those that the model came with.
+
+    Raises:
+        ValueError: the model does not have such a configuration, or another one.
+        ImportError: `safetensors` is not installed.
+
+    Example:
+
+    >>> from keras_attention import convert
+    >>> convert.to_huggingface(model, "tuned")  # doctest: +SKIP
+    """
+    values = config or (getattr(model, "metadata", None) or {}).get("huggingface")
+    if values is None:
+        raise ValueError(
+            "`model` must be a result of `from_huggingface`, or come with the `config` of one. "
+            f"Received: {model!r}, config={config!r}"
+        )
+    values = copy.deepcopy(values)
+    given = Config(values, "config")
+    architecture = _architecture(given)
+    prefix = architecture.PREFIX if _has_head(values) else ""
+    folder = pathlib.Path(folder)
+    entries = architecture.entries(model, prefix)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors.write(entries, folder / "model.safetensors")
+    text = json.dumps(values, indent=2, sort_keys=True)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _architecture(config):
+    kind = config["model_type"]
+    if kind not in ARCHITECTURES:
+        raise ValueError(
+            f"'model_type' of `{config.where}` must be one of {sorted(ARCHITECTURES)}. "
+            f"Received: {kind!r}"
+        )
+    return ARCHITECTURES[kind]
+
+
+def _build(model):
+    """Creates the weights, by shapes that every such model takes."""
+    model.build((None, None))
+
+
+def _prefix(names, architecture):
+    """What names of tensors begin with: models with a head have one more level."""
+    prefix = architecture.PREFIX
+    return prefix if any(name.startswith(prefix) for name in names) else ""
+
+
+def _has_head(values):
+    return not any(name.endswith("Model") for name in values["architectures"])

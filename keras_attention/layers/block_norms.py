@@ -1,0 +1,73 @@
+"""The norms of a `TransformerBlock`: which it has, and where they are."""
+
+from typing import Any, Literal, TypeAlias, get_args
+
+import keras
+
+from keras_attention.layers import norms
+
+NamedNorm = Literal["layer", "rms"]
+NAMES = get_args(NamedNorm)
+Norm: TypeAlias = NamedNorm | keras.layers.Layer | dict[str, Any]
+
+# The branches of a block, with the beginning of the names of their parts, which are 0.1.0's.
+BRANCHES = {
+    "attention": "attention",
+    "cross_attention": "context_attention",
+    "feed_forward": "feed_forward",
+}
+
+
+def check(given, residual):
+    """The argument `norm` of a block: a name, a layer, or a dictionary of both by branch."""
+    if not isinstance(given, dict) or "class_name" in given:
+        return norms.check("norm", given, NAMES)
+    branches = list(BRANCHES)
+    if residual == "sandwich":
+        branches += map(_after, BRANCHES)
+    unknown = sorted(set(given) - set(branches))
+    if unknown:
+        raise ValueError(
+            f"`norm` of a block with residual={residual!r} must be a dictionary with keys among "
+            f"{branches}. Received keys: {unknown}"
+        )
+    found = {}
+    for branch, norm in given.items():
+        names = (*NAMES, None)
+        if residual == "parallel" and branch != "attention":
+            names += ("shared",)
+        found[branch] = norms.check(f"norm[{branch!r}]", norm, names)
+    return found
+
+
+def build(block, branch, shape):
+    """Makes the norms of a branch, as attributes of the block; None for none."""
+    names = [branch, _after(branch)] if block.residual == "sandwich" else [branch]
+    for name in names:
+        norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
+        path = _path(name)
+        if norm == "shared":
+            made = block.attention_norm
+        else:
+            made = norms.make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
+        setattr(block, path, made)
+
+
+def functions(block):
+    """The norms of a block by name; the identity for those that it does not have."""
+    names = [*BRANCHES, *map(_after, BRANCHES)]
+    return {name: getattr(block, _path(name), None) or _identity for name in names}
+
+
+def _after(branch):
+    """The name of the norm after a branch, in a sandwich."""
+    return f"{branch}_output"
+
+
+def _path(name):
+    branch = name.removesuffix("_output")
+    return f"{name.replace(branch, BRANCHES[branch])}_norm"
+
+
+def _identity(x):
+    return x

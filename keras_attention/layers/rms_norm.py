@@ -1,0 +1,63 @@
+"""`RMSNorm`: division by the root mean square of the features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
+
+ops = keras.ops
+
+
+@saving.register
+class RMSNorm(saving.ConfigurableLayer):
+    r"""Features divided by their root mean square (Zhang & Sennrich 2019, equation 4).
+
+    `x / √(mean(x²) + ε) · (offset + w)`, in float32 (float64 for float64). Gemma's norm has
+    `offset=1`, so that a weight decay pulls the scale to 1.
+
+    Args:
+        epsilon: added to the mean square.
+        offset: added to the weight, which starts at `1 − offset`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+
+    Returns:
+        The same shape, carrying the mask of `x`.
+
+    Raises:
+        ValueError: `epsilon` is not a positive number, or `offset` not a number.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> norm = keras_attention.RMSNorm(offset=1.0)
+    >>> [round(float(y), 4) for y in norm(keras.ops.convert_to_tensor([[3.0, -3.0]]))[0]]
+    [1.0, -1.0]
+    """
+
+    def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
+        self.offset = shapes.check_number("offset", offset)
+
+    def build(self, x_shape):
+        start = keras.initializers.Constant(1.0 - self.offset)
+        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+
+    def call(self, x: Tensor) -> Tensor:
+        scale = self.scale
+        if self.offset:
+            # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
+            wide = shapes.accumulation_dtype(x)
+            scale = ops.cast(self.scale.value, wide) + self.offset
+        return ops.rms_normalization(x, scale, axis=-1, epsilon=self.epsilon)
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)

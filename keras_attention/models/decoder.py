@@ -1,0 +1,182 @@
+"""`Decoder`: a stack of causal blocks, and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.hints import Cache, Tensor, Tensors
+from keras_attention.layers import kv_cache
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models.embeddings import Embeddings
+from keras_attention.models.logits import Logits
+from keras_attention.models.stack import Stack
+
+ops = keras.ops
+
+
+@saving.register
+class Decoder(Stack):
+    """A Transformer decoder: a language model, or with a context half of an `EncoderDecoder`.
+
+    A `keras.Model`: train it as it is, or call it in another model.
+
+    Args:
+        blocks: the `TransformerBlock`s, with `causal=True` and, for a context,
+            `cross_attention=True`, each with options of its own. A position that is given to
+            several blocks is one table for all of them.
+        embeddings, final_norm, logits, metadata: as in `Encoder`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        inputs, types, mask, attention_mask, positions, segment_ids, training: as in `Encoder`.
+        context: (B, S, D'), the output of an encoder, or the result of `cache_context`.
+        context_mask: boolean (B, S), True = a real token.
+        cache: the result of `make_cache`, to which the tokens are appended. Positions then go on
+            from the tokens in it.
+
+    Returns:
+        Logits (B, T, vocabulary_size), or (B, T, D) without `logits`, carrying the mask. With a
+        `cache`, `(output, cache)`.
+
+    Raises:
+        TypeError: a part is not of its class.
+        ValueError: tied logits without embeddings; or as the parts.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import Decoder, Embeddings, Logits, ScaledEmbedding, TransformerBlock
+    >>> from keras_attention import generation
+    >>> model = Decoder(
+    ...     [TransformerBlock(32, 2, causal=True, position="rotary") for _ in range(2)],
+    ...     Embeddings(ScaledEmbedding(100, 16, mask_zero=True)),
+    ...     logits=Logits(100),
+    ... )
+    >>> prompt = keras.ops.convert_to_tensor([[5, 7, 3], [0, 9, 4]])    # 0 is padding
+    >>> model(prompt).shape
+    (2, 3, 100)
+    >>> last, cache = model.start(prompt, max_tokens=6)
+    >>> generation.greedy(model.step, last, cache, max_tokens=6).tokens.shape
+    (2, 6)
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[TransformerBlock],
+        embeddings: Embeddings | None = None,
+        final_norm: keras.layers.Layer | None = None,
+        logits: Logits | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
+
+    def build(self, inputs_shape, context_shape=None):
+        self._build(inputs_shape, context_shape)
+
+    def call(
+        self,
+        inputs: Tensor,
+        context: Tensor | list[Cache] | None = None,
+        types: Tensor | None = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        segment_ids: Tensors | None = None,
+        cache: list[Cache] | None = None,
+        training: bool | None = None,
+    ) -> Tensors:
+        offset = None if cache is None else cache[0]["index"]
+        x, mask = self._embed(inputs, mask, types, positions, offset, training)
+        contexts = context if isinstance(context, list) else [context] * len(self.blocks)
+        # Keras passes a list of the masks that a list of caches carries.
+        context_mask = None if isinstance(context, list) else context_mask
+        caches = []
+        for n, block in enumerate(self.blocks):
+            x = block(
+                x,
+                contexts[n],
+                mask=mask,
+                context_mask=context_mask,
+                attention_mask=attention_mask,
+                positions=positions,
+                segment_ids=segment_ids,
+                cache=None if cache is None else cache[n],
+                training=training,
+            )
+            if cache is not None:
+                x, after = x
+                caches.append(after)
+        output = self._finish(x, mask)
+        return output if cache is None else (output, caches)
+
+    # Steps, for `generation`
+
+    def make_cache(self, batch_size: int | Tensor, length: int) -> list[Cache]:
+        """Empty caches of `length` tokens, one for each block. See `Attention.make_cache`."""
+        return [block.make_cache(batch_size, length) for block in self.blocks]
+
+    def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> list[Cache]:
+        """The keys and values of a context for each block, projected once for all steps."""
+        return [block.cache_context(context, context_mask) for block in self.blocks]
+
+    def start(
+        self,
+        prompt: Tensor,
+        max_tokens: int,
+        context: Tensor | list[Cache] | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, list[Cache]]:
+        """Reads a prompt, so that `step` can go on from it.
+
+        Args:
+            prompt: integers (B, T), T ≥ 1, padded on the left where rows differ in length: the last
+                column is of real tokens.
+            max_tokens: how many tokens may follow.
+            context: as in a call.
+            mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
+
+        Returns:
+            `(last, cache)`, the last tokens (B,) and the caches of the others: arguments of
+            `generation.greedy(model.step, last, cache, max_tokens=max_tokens)`.
+
+        Raises:
+            ValueError: `prompt` is not (B, T), or `max_tokens` not a positive integer.
+        """
+        shapes.check_count("max_tokens", max_tokens)
+        prompt = ops.convert_to_tensor(prompt)
+        shapes.check_rank("prompt", prompt, 2, "(batch, positions)")
+        length = prompt.shape[1] - 1
+        if not self.built:
+            self(prompt, context, mask=mask)
+        cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens)
+        if length:
+            mask = None if mask is None else mask[:, :-1]
+            _, cache = self(prompt[:, :-1], context, mask=mask, cache=cache, training=False)
+        return prompt[:, -1], cache
+
+    def step(
+        self, tokens: Tensor, cache: list[Cache], context: Tensor | list[Cache] | None = None
+    ) -> tuple[Tensor, list[Cache]]:
+        """The logits after one more token of each row: a step of `generation`.
+
+        Args:
+            tokens: integers (R,).
+            cache: of `start`, or of the step before.
+            context: as in a call; `memory` of `generation`.
+
+        Returns:
+            `(logits, cache)`, logits (R, vocabulary_size).
+        """
+        real = ops.ones_like(tokens[:, None], dtype="bool")
+        logits, cache = self(tokens[:, None], context, mask=real, cache=cache, training=False)
+        return logits[:, 0], cache
+
+    def compute_output_spec(self, inputs, context=None, cache=None, **kwargs):
+        output = self._output(inputs)
+        return output if cache is None else (output, [kv_cache.specs(one) for one in cache])

@@ -1,0 +1,133 @@
+"""`Embeddings`: what a Transformer makes of tokens before its first block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import masks, saving, shapes
+from keras_attention.hints import Tensor
+from keras_attention.layers.dropout import Dropout
+from keras_attention.layers.position_embedding import PositionEmbedding
+
+ops = keras.ops
+
+
+@saving.register
+class Embeddings(saving.ConfigurableLayer):
+    """The vectors of tokens, with positions and token types added.
+
+    `projection(dropout(norm(tokens(x) + types(t) + positions(p))))`, each part but the first
+    optional.
+
+    Args:
+        tokens: the layer of the inputs: `ScaledEmbedding(vocabulary_size, dim, mask_zero=True)`, a
+            `keras.layers.Embedding`, or any other to (B, T, D), such as patches of images.
+        positions: None, or a `LearnedPositionEmbedding` or `SinCosPositionEmbedding`.
+        types: None, or a `keras.layers.Embedding` of token types, such as BERT's two sentences.
+        norm: None, or a layer such as `keras.layers.LayerNormalization`.
+        dropout: rate of the dropout.
+        projection: None, or a layer to the features of the blocks (ALBERT).
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        inputs: what `tokens` takes; integers (B, T).
+        types: integers (B, T), the token types; None for 0.
+        positions: integers (T,) or (B, T), instead of 0, 1, ….
+        training: whether to apply dropout.
+
+    Returns:
+        (B, T, D), carrying the mask of the tokens' vectors.
+
+    Raises:
+        TypeError: a part is not a layer of its kind.
+        ValueError: token types are given without a layer of types, or `dropout` is no rate.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> tokens = keras_attention.ScaledEmbedding(100, 16, mask_zero=True)
+    >>> positions = keras_attention.LearnedPositionEmbedding(max_length=32)
+    >>> embeddings = keras_attention.Embeddings(tokens, positions)
+    >>> embeddings(keras.ops.convert_to_tensor([[5, 7, 0]])).shape
+    (1, 3, 16)
+    """
+
+    def __init__(
+        self,
+        tokens: keras.layers.Layer,
+        positions: keras.layers.Layer | None = None,
+        types: keras.layers.Layer | None = None,
+        norm: keras.layers.Layer | None = None,
+        dropout: float = 0.0,
+        projection: keras.layers.Layer | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.tokens = saving.check_layer("tokens", tokens)
+        self.positions = saving.check_layer(
+            "positions", positions, PositionEmbedding, optional=True
+        )
+        self.types = saving.check_layer("types", types, optional=True)
+        self.norm = saving.check_layer("norm", norm, optional=True)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.projection = saving.check_layer("projection", projection, optional=True)
+
+    def build(self, inputs_shape):
+        shape = self._build(self.tokens, inputs_shape)
+        for layer in (self.positions, self.norm):
+            if layer is not None:
+                self._build(layer, shape)
+        if self.types is not None:
+            self._build(self.types, inputs_shape)
+        self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        if self.projection is not None:
+            self._build(self.projection, shape)
+
+    def _build(self, layer, shape):
+        """Builds a part, and returns the shape of its output."""
+        if not layer.built:
+            layer.build(shape)
+        return layer.compute_output_shape(shape)
+
+    @property
+    def table(self) -> Tensor:
+        """The vectors of all tokens, (vocabulary_size, D)."""
+        return self.tokens.embeddings
+
+    def call(
+        self,
+        inputs: Tensor,
+        types: Tensor | None = None,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        if types is not None and self.types is None:
+            raise ValueError(
+                "`types` are given to a layer that was made without `types`. "
+                f"Received: types.shape={tuple(types.shape)}"
+            )
+        x = self.tokens(inputs)
+        mask = masks.implicit(x)
+        if self.types is not None:
+            x = x + self.types(ops.zeros_like(inputs) if types is None else types)
+        if self.positions is not None:
+            x = self.positions(x, positions=positions)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = self._dropout_layer(x, training=training)
+        if self.projection is not None:
+            x = self.projection(x)
+        return masks.carry(x, mask)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return self.tokens.compute_mask(inputs, previous_mask)
+
+    def compute_output_shape(self, inputs_shape, types_shape=None, positions_shape=None):
+        shape = self.tokens.compute_output_shape(inputs_shape)
+        return shape if self.projection is None else self.projection.compute_output_shape(shape)
+
+    def compute_output_spec(self, inputs, types=None, positions=None, training=None):
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)

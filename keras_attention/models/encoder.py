@@ -1,0 +1,100 @@
+"""`Encoder`: a stack of blocks in which every token sees all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_attention import saving
+from keras_attention.hints import Tensor, Tensors
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models.embeddings import Embeddings
+from keras_attention.models.logits import Logits
+from keras_attention.models.stack import Stack
+
+
+@saving.register
+class Encoder(Stack):
+    """A Transformer encoder (Vaswani et al. 2017; BERT): embeddings, blocks, norm, logits.
+
+    A `keras.Model`: train it as it is, or call it in another model.
+
+    Args:
+        blocks: the `TransformerBlock`s, each with options of its own. A position such as
+            `RelativeBias` that is given to several blocks is one table for all of them; a block
+            that is listed several times shares its weights (ALBERT).
+        embeddings: an `Embeddings`, or None if the inputs are vectors.
+        final_norm: a norm after the last block, which pre-norm blocks need; or None.
+        logits: `Logits`, such as those of a masked language model, or None.
+        metadata: anything ready for JSON that is saved with the model, such as where it came from.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        inputs: integers (B, T); or vectors (B, T, D) without `embeddings`.
+        types: integers (B, T), token types; needs `Embeddings(types=…)`.
+        mask: boolean (B, T), True = a real token; combined with the mask that inputs or
+            embeddings carry.
+        attention_mask, segment_ids: as in `TransformerBlock`.
+        positions: integers (T,) or (B, T); by default they count the real tokens of each row, so
+            that padding on either side changes nothing.
+        training: whether to apply dropout.
+
+    Returns:
+        (B, T, D), or logits (B, T, vocabulary_size), carrying the mask.
+
+    Raises:
+        TypeError: a part is not of its class.
+        ValueError: tied logits without embeddings; or as the parts.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import Embeddings, Encoder, ScaledEmbedding, TransformerBlock
+    >>> encoder = Encoder(
+    ...     [TransformerBlock(32, num_heads=2) for _ in range(2)],
+    ...     Embeddings(ScaledEmbedding(100, 16, mask_zero=True)),
+    ... )
+    >>> encoder(keras.ops.convert_to_tensor([[5, 7, 0]])).shape
+    (1, 3, 16)
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[TransformerBlock],
+        embeddings: Embeddings | None = None,
+        final_norm: keras.layers.Layer | None = None,
+        logits: Logits | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
+
+    def build(self, inputs_shape):
+        self._build(inputs_shape)
+
+    def call(
+        self,
+        inputs: Tensor,
+        types: Tensor | None = None,
+        mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        segment_ids: Tensors | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        x, mask = self._embed(inputs, mask, types, positions, None, training)
+        for block in self.blocks:
+            x = block(
+                x,
+                mask=mask,
+                attention_mask=attention_mask,
+                positions=positions,
+                segment_ids=segment_ids,
+                training=training,
+            )
+        return self._finish(x, mask)
+
+    def compute_output_spec(self, inputs, types=None, mask=None, **kwargs):
+        return self._output(inputs)

@@ -1,0 +1,130 @@
+"""`EncoderDecoder`: a sequence to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import masks, saving
+from keras_attention.hints import Cache, Tensor, Tensors
+from keras_attention.models.decoder import Decoder
+from keras_attention.models.encoder import Encoder
+
+ops = keras.ops
+
+
+@saving.register
+class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
+    """A Transformer from a source to a target (Vaswani et al. 2017; T5, BART).
+
+    A `keras.Model`: `fit([source, target_in], target_out)` trains it.
+
+    Args:
+        encoder: an `Encoder`.
+        decoder: a `Decoder` of blocks with `cross_attention=True`. If both have embeddings of
+            one layer of tokens, that table is shared.
+        metadata: as in `Encoder`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        inputs: `[source, target]`, integers (B, S) and (B, T).
+        source_mask, target_mask: boolean (B, S) and (B, T), True = a real token; combined with
+            those of the embeddings.
+        training: whether to apply dropout.
+
+    Returns:
+        Logits (B, T, vocabulary_size): of the token after each of the target.
+
+    Raises:
+        TypeError: a part is not of its class.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_attention import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
+    >>> from keras_attention import ScaledEmbedding, TransformerBlock, generation
+    >>> tokens = ScaledEmbedding(100, 16, mask_zero=True)
+    >>> model = EncoderDecoder(
+    ...     Encoder([TransformerBlock(32, 2)], Embeddings(tokens)),
+    ...     Decoder(
+    ...         [TransformerBlock(32, 2, causal=True, cross_attention=True)],
+    ...         Embeddings(tokens),
+    ...         logits=Logits(100),
+    ...     ),
+    ... )
+    >>> source = keras.ops.convert_to_tensor([[5, 7, 3, 0]])
+    >>> model([source, keras.ops.convert_to_tensor([[1, 9]])]).shape
+    (1, 2, 100)
+    >>> first, cache, memory = model.start(source, keras.ops.ones((1, 1), "int32"), max_tokens=6)
+    >>> generation.greedy(model.step, first, cache, max_tokens=6, memory=memory).tokens.shape
+    (1, 6)
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        decoder: Decoder,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.metadata = metadata
+        self.encoder = saving.check_layer("encoder", encoder, Encoder)
+        self.decoder = saving.check_layer("decoder", decoder, Decoder)
+
+    def build(self, inputs_shape):
+        source, target = inputs_shape
+        if not self.encoder.built:
+            self.encoder.build(source)
+        if not self.decoder.built:
+            context = self.encoder._output(keras.KerasTensor(source)).shape
+            self.decoder.build(target, context)
+
+    def call(
+        self,
+        inputs: Tensors,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        source, target = inputs
+        context = self.encoder(source, mask=source_mask, training=training)
+        return self.decoder(target, context, mask=target_mask, training=training)
+
+    def start(
+        self,
+        source: Tensor,
+        prompt: Tensor,
+        max_tokens: int,
+        source_mask: Tensor | None = None,
+    ) -> tuple[Tensor, list[Cache], list[Cache]]:
+        """Reads a source and the beginning of a target, so that `step` can go on.
+
+        Args:
+            source: integers (B, S).
+            prompt: integers (B, T), the beginning of the target: usually one column of start
+                tokens. See `Decoder.start`.
+            max_tokens: how many tokens may follow.
+            source_mask: as in a call.
+
+        Returns:
+            `(last, cache, memory)`: arguments of
+            `generation.greedy(model.step, last, cache, max_tokens=max_tokens, memory=memory)`.
+        """
+        prompt = ops.convert_to_tensor(prompt)
+        if not self.built:
+            self([source, prompt], source_mask=source_mask)
+        context = self.encoder(source, mask=source_mask, training=False)
+        memory = self.decoder.cache_context(context, masks.implicit(context))
+        last, cache = self.decoder.start(prompt, max_tokens, memory)
+        return last, cache, memory
+
+    def step(
+        self, tokens: Tensor, cache: list[Cache], memory: list[Cache]
+    ) -> tuple[Tensor, list[Cache]]:
+        """The logits after one more token of each row. See `Decoder.step`."""
+        return self.decoder.step(tokens, cache, memory)
+
+    def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
+        return self.decoder._output(inputs[1])

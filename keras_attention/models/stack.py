@@ -1,0 +1,94 @@
+"""`Stack`: the base of `Encoder` and `Decoder`: embeddings, blocks, a norm, logits."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_attention import masks, saving
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models.embeddings import Embeddings
+from keras_attention.models.logits import Logits
+
+ops = keras.ops
+
+
+class Stack(saving.ConfigurableLayer, keras.Model):
+    """Blocks one after another, with what stands before and after them."""
+
+    def __init__(
+        self, blocks, embeddings=None, final_norm=None, logits=None, metadata=None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.metadata = metadata
+        self.supports_masking = True
+        if not isinstance(blocks, (list, tuple)) or not blocks:
+            raise TypeError(
+                f"`blocks` must be a list of `TransformerBlock`s. Received: blocks={blocks!r}"
+            )
+        # One block several times shares its weights (ALBERT).
+        self.blocks = [saving.check_layer("blocks", x, TransformerBlock) for x in blocks]
+        self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
+        self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
+        self.logits = saving.check_layer("logits", logits, Logits, optional=True)
+        if self.embeddings is None and self.logits is not None and self.logits.tied:
+            raise ValueError(
+                "Tied logits need `embeddings`, whose table they multiply by. "
+                "Received: embeddings=None"
+            )
+
+    def _build(self, inputs_shape, context_shape=None):
+        """Builds the parts."""
+        shape = inputs_shape
+        if self.embeddings is not None:
+            if not self.embeddings.built:
+                self.embeddings.build(inputs_shape)
+            shape = self.embeddings.compute_output_shape(inputs_shape)
+        for block in self.blocks:
+            if not block.built:
+                block.build(shape, context_shape)
+        for layer in (self.final_norm, self.logits):
+            if layer is not None and not layer.built:
+                layer.build(shape)
+
+    def _embed(self, inputs, mask, types, positions, offset, training):
+        """The first vectors, and their mask."""
+        mask = masks.both(masks.boolean("mask", mask), masks.implicit(inputs))
+        if self.embeddings is None:
+            return inputs, mask
+        if mask is None:
+            mask = self.embeddings.compute_mask(inputs)
+        if positions is None and not (mask is None and offset is None):
+            positions = _counted(inputs, mask, offset)
+        x = self.embeddings(inputs, types, positions, training=training)
+        return x, masks.both(mask, masks.implicit(x))
+
+    def _finish(self, x, mask):
+        """The output, of the vectors after the last block."""
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        if self.logits is not None:
+            x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
+        return masks.carry(x, mask)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        if self.embeddings is None:
+            return previous_mask
+        return self.embeddings.compute_mask(inputs, previous_mask)
+
+    def _output(self, inputs):
+        """The symbolic output of `inputs`."""
+        shape = inputs.shape
+        if self.embeddings is not None:
+            shape = self.embeddings.compute_output_shape(shape)
+        if self.logits is not None:
+            shape = self.logits.compute_output_shape(shape)
+        return keras.KerasTensor(shape, self.compute_dtype)
+
+
+def _counted(inputs, mask, offset):
+    """Positions that count real tokens alone, so that padding on the left moves none."""
+    if mask is None:
+        positions = ops.arange(ops.shape(inputs)[1], dtype="int32")[None]
+    else:
+        positions = ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1, 0)
+    return positions if offset is None else positions + ops.expand_dims(offset, -1)

@@ -1,0 +1,96 @@
+"""Stacks for tests, with random weights."""
+
+import keras
+import numpy as np
+
+from keras_attention import (
+    Decoder,
+    Embeddings,
+    Encoder,
+    EncoderDecoder,
+    LearnedPositionEmbedding,
+    Logits,
+    RMSNorm,
+    ScaledEmbedding,
+    TransformerBlock,
+    patterns,
+    positions,
+)
+
+VOCABULARY, D, H = 20, 12, 3
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def randomize(model, seed=0):
+    rng = np.random.default_rng(seed)
+    for weight in model.trainable_variables:
+        weight.assign(rng.normal(size=weight.shape) / 2)
+    return model
+
+
+def embeddings(tokens=None, **kwargs):
+    tokens = tokens or ScaledEmbedding(VOCABULARY, D, mask_zero=True, scale=1)
+    return Embeddings(tokens, **kwargs)
+
+
+def encoder(tokens=None, **kwargs):
+    """Two sorts of position: a table that is added, and one of distances that blocks share."""
+    table = positions.RelativeBias(num_buckets=8, max_distance=8)
+    blocks = [TransformerBlock(16, H, position=table, score="dot") for _ in range(2)]
+    learned = LearnedPositionEmbedding(16)
+    return Encoder(blocks, embeddings(tokens, positions=learned), **kwargs)
+
+
+def language_model():
+    """Windows and wavelengths that change from block to block, as in Gemma 3."""
+    blocks = [
+        TransformerBlock(
+            16,
+            H,
+            causal=True,
+            pattern=pattern,
+            position=positions.Rotary(max_wavelength=wavelength),
+            key_dim=6,
+            residual="sandwich",
+            norm=RMSNorm(offset=1.0),
+            qk_norm=RMSNorm(offset=1.0),
+            use_bias=False,
+            gated=True,
+            activation="gelu_tanh",
+        )
+        for pattern, wavelength in ((patterns.SlidingWindow(3, 0), 100), (None, 10000))
+    ]
+    logits = Logits(VOCABULARY, soft_cap=3.0)
+    return Decoder(blocks, embeddings(), RMSNorm(offset=1.0), logits)
+
+
+def translator():
+    tokens = ScaledEmbedding(VOCABULARY, D, mask_zero=True)
+    blocks = [TransformerBlock(16, H, causal=True, cross_attention=True) for _ in range(2)]
+    decoder = Decoder(
+        blocks,
+        embeddings(tokens, positions=LearnedPositionEmbedding(16), norm=RMSNorm()),
+        logits=Logits(VOCABULARY, tied=False, use_bias=True),
+    )
+    return EncoderDecoder(encoder(tokens), decoder)
+
+
+IDS = np.array([[3, 5, 2, 9, 4], [7, 8, 1, 0, 0]], "int32")
+LEFT = np.array([[3, 5, 2, 9, 4], [0, 0, 7, 8, 1]], "int32")
+TARGET = np.array([[1, 6, 3], [1, 2, 0]], "int32")
+MODELS = {
+    "encoder": (encoder, IDS),
+    "decoder": (language_model, IDS),
+    "both": (translator, [IDS, TARGET]),
+}
+
+
+def made(name):
+    """A model with random weights, and inputs."""
+    make, inputs = MODELS[name]
+    model = make()
+    model(inputs)
+    return randomize(model), inputs

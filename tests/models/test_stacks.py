@@ -1,0 +1,255 @@
+"""`Encoder`, `Decoder`, `EncoderDecoder`: what they compute, save and generate."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import (
+    Decoder,
+    Embeddings,
+    Encoder,
+    Logits,
+    ScaledEmbedding,
+    SinCosPositionEmbedding,
+    TransformerBlock,
+    generation,
+    masks,
+)
+from tests.models.stacks import (
+    IDS,
+    LEFT,
+    TARGET,
+    VOCABULARY,
+    D,
+    language_model,
+    made,
+    numpy,
+    randomize,
+)
+
+every_model = pytest.mark.parametrize("name", ["encoder", "decoder", "both"])
+
+
+def test_an_encoder_is_its_parts():
+    model, ids = made("encoder")
+    parts = model.embeddings
+    x = parts.positions(parts.tokens(ids))
+    for block in model.blocks:
+        x = block(x, mask=ids != 0)
+    np.testing.assert_allclose(numpy(model(ids)), numpy(x), atol=1e-5)
+    assert (numpy(masks.implicit(model(ids))) == (ids != 0)).all()
+
+
+def test_blocks_share_a_table_of_positions():
+    model, _ = made("encoder")
+    names = [w.path for w in model.trainable_variables if "relative_bias" in w.path]
+    assert len(names) == 1
+
+
+def test_a_block_that_is_listed_twice_has_its_weights_once():
+    block = TransformerBlock(16, 3)
+    once, twice = Encoder([block]), Encoder([block, block])
+    x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
+    np.testing.assert_allclose(numpy(twice(x)), numpy(once(once(x))), atol=1e-5)
+    assert len(twice.weights) == len(once.weights)
+
+
+def test_token_types_and_a_projection():
+    types = keras.layers.Embedding(2, 4)
+    tokens = ScaledEmbedding(VOCABULARY, 4, mask_zero=True, scale=1)
+    model = Embeddings(tokens, types=types, projection=keras.layers.Dense(D))
+    given = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]])
+    found = numpy(model(IDS, given))
+    assert found.shape == (2, 5, D)
+    vectors = numpy(tokens(IDS)) + numpy(types(given))
+    np.testing.assert_allclose(found, numpy(model.projection(vectors)), atol=1e-6)
+    np.testing.assert_allclose(numpy(model(IDS))[1], found[1], atol=1e-6)
+
+
+def test_logits_are_their_equation():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, D)).astype("float32")
+    table = rng.normal(size=(VOCABULARY, D)).astype("float32")
+    layer = Logits(VOCABULARY, use_bias=True, scale=0.5, soft_cap=2.0)
+    layer(x, table)
+    randomize(layer)
+    expected = 2 * np.tanh((0.5 * x @ table.T + numpy(layer.bias)) / 2)
+    np.testing.assert_allclose(numpy(layer(x, table)), expected, atol=1e-5)
+
+
+@every_model
+def test_saved_models_are_the_same_in_a_fresh_process(name, tmp_path):
+    model, inputs = made(name)
+    expected = numpy(model(inputs))
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", *([inputs] if name != "both" else inputs))
+    code = (
+        "import sys, keras, numpy as np, keras_attention\n"
+        "model = keras.saving.load_model(sys.argv[1] + '/model.keras')\n"
+        "given = list(np.load(sys.argv[1] + '/inputs.npz').values())\n"
+        "found = model(given if len(given) > 1 else given[0])\n"
+        "np.save(sys.argv[1] + '/found.npy', keras.ops.convert_to_numpy(found))\n"
+        "print(len(model.weights))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-5)
+    assert int(found.stdout.split()[-1]) == len(model.weights)
+
+
+@every_model
+def test_in_a_functional_model(name):
+    model, inputs = made(name)
+    if name == "both":
+        symbols = [keras.Input((None,), dtype="int32") for _ in inputs]
+    else:
+        symbols = keras.Input((None,), dtype="int32")
+    whole = keras.Model(symbols, model(symbols))
+    assert whole.output_shape == (None, None, *numpy(model(inputs)).shape[2:])
+    np.testing.assert_allclose(numpy(whole(inputs)), numpy(model(inputs)), atol=1e-5)
+
+
+@every_model
+def test_padding_on_either_side_and_of_any_length_changes_nothing(name):
+    model, inputs = made(name)
+    if name == "both":
+        source, target = inputs
+        expected = numpy(model([source[1:, :3], target[1:, :2]]))
+        for padded in (np.pad(source[1:, :3], ((0, 0), (2, 0))), np.pad(source, ((0, 0), (0, 3)))):
+            found = numpy(model([padded[-1:], target[1:, :2]]))
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        return
+    expected = numpy(model(IDS[1:, :3]))
+    left = numpy(model(LEFT))
+    np.testing.assert_allclose(left[1:, 2:], expected, atol=1e-5)
+    right = numpy(model(np.pad(IDS, ((0, 0), (0, 7)))))
+    np.testing.assert_allclose(right[1:, :3], expected, atol=1e-5)
+
+
+def test_a_cache_gives_the_logits_of_the_whole_text():
+    model, _ = made("decoder")
+    whole = numpy(model(LEFT))
+    cache = model.make_cache(2, 5)
+    first, cache = model(LEFT[:, :3], cache=cache)
+    rest, cache = model(LEFT[:, 3:], cache=cache)
+    found = np.concatenate([numpy(first), numpy(rest)], axis=1)
+    np.testing.assert_allclose(found[LEFT != 0], whole[LEFT != 0], atol=1e-5)
+
+
+def greedily(model, prompt, count, **given):
+    """Tokens by the whole model, again for each."""
+    for _ in range(count):
+        logits = numpy(model(prompt, **given))[:, -1]
+        prompt = np.concatenate([prompt, logits.argmax(-1)[:, None].astype("int32")], axis=1)
+    return prompt[:, -count:]
+
+
+def assert_same_until_padding(found, expected):
+    """Token 0 is padding for the whole model, and a token for a step."""
+    for row, other in zip(found, expected, strict=True):
+        tokens = other.tolist()
+        length = tokens.index(0) + 1 if 0 in tokens else len(tokens)
+        assert row.tolist()[:length] == tokens[:length]
+
+
+@pytest.mark.parametrize("prompt", [LEFT, IDS[:, :1]], ids=["padded on the left", "one token"])
+def test_a_language_model_generates_what_the_whole_model_says(prompt):
+    model, _ = made("decoder")
+    last, cache = model.start(prompt, max_tokens=6)
+    found = generation.greedy(model.step, last, cache, max_tokens=6)
+    assert_same_until_padding(numpy(found.tokens), greedily(model, prompt, 6))
+
+
+def test_a_translator_generates_what_the_whole_model_says():
+    model, (source, _) = made("both")
+    first = np.ones((2, 1), "int32")
+    last, cache, memory = model.start(source, first, max_tokens=5)
+    found = generation.greedy(model.step, last, cache, max_tokens=5, memory=memory)
+    expected = first
+    for _ in range(5):
+        logits = numpy(model([source, expected]))[:, -1]
+        expected = np.concatenate([expected, logits.argmax(-1)[:, None]], axis=1).astype("int32")
+    assert_same_until_padding(numpy(found.tokens), expected[:, 1:])
+
+
+def test_beams_in_a_compiled_program():
+    model, _ = made("decoder")
+
+    def search(prompt):
+        last, cache = model.start(prompt, max_tokens=4)
+        return generation.beam_search(model.step, last, cache, num_beams=2, max_tokens=4)
+
+    found = generation.compiled(search, model)(LEFT)
+    np.testing.assert_array_equal(numpy(found.tokens), numpy(search(LEFT).tokens))
+
+
+@every_model
+def test_it_is_trained_by_fit(name):
+    model, inputs = made(name)
+    shape = numpy(model(inputs)).shape
+    rng = np.random.default_rng(0)
+    if name == "encoder":
+        targets, loss = rng.normal(size=shape).astype("float32"), "mse"
+    else:
+        targets = rng.integers(0, VOCABULARY, shape[:2])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-2), loss)
+    before = model.evaluate(inputs, targets, verbose=0)
+    model.fit(inputs, targets, epochs=8, verbose=0)
+    assert model.evaluate(inputs, targets, verbose=0) < before
+
+
+def test_vectors_instead_of_tokens():
+    blocks = [TransformerBlock(16, 3)]
+    model = Encoder(blocks)
+    x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
+    np.testing.assert_allclose(numpy(model(x)), numpy(blocks[0](x)), atol=1e-6)
+
+
+def test_positions_of_ones_own_reach_embeddings_and_blocks():
+    tokens = ScaledEmbedding(VOCABULARY, D)
+    blocks = [TransformerBlock(16, 3, causal=True, position="alibi")]
+    model = Decoder(blocks, Embeddings(tokens, SinCosPositionEmbedding()))
+    model(IDS)
+    randomize(model)
+    whole = numpy(model(IDS[:1]))
+    order = [4, 2, 0, 3, 1]
+    found = numpy(model(IDS[:1, order], positions=np.array(order, "int32")))
+    np.testing.assert_allclose(found, whole[:, order], atol=1e-5)
+
+
+def test_two_texts_in_a_row_do_not_see_each_other():
+    model, _ = made("encoder")
+    packed = np.concatenate([IDS[:1], IDS[1:, :3]], axis=1)
+    found = numpy(
+        model(
+            packed,
+            segment_ids=np.array([[0] * 5 + [1] * 3]),
+            positions=np.array([*range(5), *range(3)], "int32"),
+        )
+    )
+    np.testing.assert_allclose(found[:, :5], numpy(model(IDS[:1])), atol=1e-5)
+    np.testing.assert_allclose(found[:, 5:], numpy(model(IDS[1:, :3])), atol=1e-5)
+
+
+def test_half_precision():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = language_model()
+        assert "bfloat16" in str(model(IDS).dtype)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_a_cached_context_is_the_context():
+    model, (source, target) = made("both")
+    context = model.encoder(source)
+    memory = model.decoder.cache_context(context, masks.implicit(context))
+    np.testing.assert_allclose(
+        numpy(model.decoder(TARGET, memory)), numpy(model([source, target])), atol=1e-5
+    )
