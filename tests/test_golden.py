@@ -161,7 +161,7 @@ def _values(unpacked):
 REGISTERED = {
     name: cls
     for name, cls in keras.saving.get_custom_objects().items()
-    if name.startswith(f"{saving.PACKAGE}>")
+    if name.startswith(f"{saving.PACKAGE}>") and isinstance(cls, type)
 }
 
 

@@ -48,7 +48,7 @@ def symbols(*features):
     return [keras.Input((None, size)) for size in features]
 
 
-def of_layer(name, make, *features, listed=False, **call):
+def of_layer(name, make, *features, listed=False, since="0.1.0", **call):
     """A case of one layer, made by `make()`, over sequences of these features."""
     features = features or (WIDTH,)
 
@@ -57,7 +57,7 @@ def of_layer(name, make, *features, listed=False, **call):
         masked = [keras.layers.Masking()(x) for x in inputs]
         return keras.Model(inputs, make()(*([masked] if listed else masked), **call))
 
-    CASES[name] = Case(model, vectors(*features))
+    CASES[name] = Case(model, vectors(*features), since=since)
 
 
 SCORES = {"return_attention_scores": True}

@@ -1,0 +1,130 @@
+"""Cases of what 0.2.0 brought: stacks, options of blocks, norms, activations, scalings."""
+
+import keras
+import numpy as np
+
+import keras_attention as ka
+from keras_attention import patterns, positions
+from tests.golden.cases.case import CASES, VOCABULARY, WIDTH, Case, of_layer
+
+IDS = np.array([[1, 5, 3, 7], [2, 9, 0, 0]], "int32")
+NEW = {"since": "0.2.0"}
+
+# Options of blocks and of their parts
+
+for name, arguments in {
+    "sandwich": {
+        "residual": "sandwich", "norm": ka.RMSNorm(1e-3, offset=1.0), "key_dim": 3,
+        "use_bias": False, "gated": True, "activation": "gelu_tanh",
+        "qk_norm": ka.RMSNorm(1e-4, offset=1.0),
+    },
+    "parallel": {
+        "residual": "parallel", "norm": {"feed_forward": "shared"}, "use_bias": "qkv",
+        "activation": "quick_gelu",
+    },
+    "norms": {"norm": {"attention": None, "feed_forward": "rms"}, "activation": "relu_squared"},
+    "parts": {
+        "intermediate_dim": None, "attention": ka.MultiHeadAttention(2, 3),
+        "feed_forward": ka.FeedForward(6),
+    },
+}.items():  # fmt: skip
+    given = {"intermediate_dim": 16, "num_heads": 2, **arguments}
+    of_layer(f"block-{name}", lambda given=given: ka.TransformerBlock(**given), **NEW)
+of_layer("rms_norm", ka.RMSNorm, **NEW)
+of_layer("rms_norm-options", lambda: ka.RMSNorm(0.1, 1.0), **NEW)
+LENGTH = {"factor": 4.0, "original_max_length": 3}
+for name, make in {
+    "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),
+    "longrope": lambda: positions.Rotary(
+        scaling="longrope", short_factors=[1.0, 1.5], long_factors=[2.0, 4.0], **LENGTH
+    ),
+}.items():
+    of_layer(
+        f"position-rotary-{name}",
+        lambda make=make: ka.MultiHeadAttention(2, 4, position=make()),
+        8,
+        6,
+        **NEW,
+    )
+
+# Stacks
+
+
+def tokens(**kwargs):
+    return ka.ScaledEmbedding(VOCABULARY, WIDTH, mask_zero=True, **kwargs)
+
+
+def encoder(words=None):
+    """Blocks that share a table of positions, and one that is listed twice."""
+    table = positions.RelativeBias(8, 16)
+    block = ka.TransformerBlock(16, 2)
+    blocks = [ka.TransformerBlock(16, 2, position=table) for _ in range(2)] + [block, block]
+    return ka.Encoder(blocks, ka.Embeddings(words or tokens()))
+
+
+def encoder_with_all():
+    transform = keras.layers.Dense(WIDTH, "gelu")
+    return ka.Encoder(
+        [ka.TransformerBlock(16, 2, residual="pre")],
+        ka.Embeddings(
+            tokens(scale=1.0),
+            ka.LearnedPositionEmbedding(9),
+            keras.layers.Embedding(2, WIDTH),
+            keras.layers.LayerNormalization(),
+            dropout=0.1,
+            projection=keras.layers.Dense(WIDTH),
+        ),
+        ka.RMSNorm(),
+        ka.Logits(
+            VOCABULARY, tied=False, use_bias=True, scale=0.5, soft_cap=3.0, transform=transform,
+            kernel_initializer="he_normal",
+        ),
+        metadata={"origin": "a test"},
+    )  # fmt: skip
+
+
+def decoder(**blocks):
+    kinds = [{"pattern": patterns.SlidingWindow(2, 0)}, {"position": "rotary"}]
+    return ka.Decoder(
+        [ka.TransformerBlock(16, 2, causal=True, **kind, **blocks) for kind in kinds],
+        ka.Embeddings(tokens()),
+        logits=ka.Logits(VOCABULARY),
+    )
+
+
+def decoder_with_all():
+    model = decoder()
+    return ka.Decoder(
+        model.blocks, model.embeddings, ka.RMSNorm(), model.logits, metadata={"origin": "a test"}
+    )
+
+
+def translator(**kwargs):
+    words = tokens()
+    return ka.EncoderDecoder(
+        encoder(words),
+        ka.Decoder(
+            [ka.TransformerBlock(16, 2, causal=True, cross_attention=True)],
+            ka.Embeddings(words),
+            logits=ka.Logits(VOCABULARY, use_bias=True),
+        ),
+        **kwargs,
+    )
+
+
+def of_stack(name, make, *inputs):
+    """A case of a stack within a functional model."""
+
+    def model():
+        symbols = [keras.Input((None,), dtype="int32") for _ in inputs]
+        return keras.Model(symbols, make()(symbols if len(inputs) > 1 else symbols[0]))
+
+    CASES[name] = Case(model, inputs, **NEW)
+
+
+of_stack("encoder", encoder, IDS)
+of_stack("encoder-all", encoder_with_all, IDS)
+of_stack("decoder", decoder, IDS)
+of_stack("decoder-all", decoder_with_all, IDS)
+of_stack("encoder_decoder", translator, IDS, IDS[:, :3])
+of_stack("encoder_decoder-all", lambda: translator(metadata={"origin": "a test"}), IDS, IDS[:, :3])
