@@ -25,6 +25,11 @@ def made(intermediate_dim=HIDDEN, context=None, **kwargs):
     return block
 
 
+def start():
+    """The input as the first branch reads it."""
+    return keras.ops.convert_to_tensor(X * MASK[..., None])
+
+
 def branches(block, context=None):
     """The branches of a block as functions of arrays, in order."""
     found = {"attention": lambda x: block.attention(x, query_mask=MASK)}
@@ -45,7 +50,7 @@ def assert_is(block, expected, context=None):
 @pytest.mark.parametrize("context", [None, CONTEXT], ids=["encoder", "decoder"])
 def test_a_sandwich_has_norms_on_both_sides(context):
     block = made(context=context, cross_attention=context is not None, residual="sandwich")
-    x = X * MASK[..., None]
+    x = start()
     for name, branch in branches(block, context).items():
         path = name.replace("cross", "context")
         before = getattr(block, f"{path}_norm")
@@ -58,7 +63,7 @@ def test_a_sandwich_has_norms_on_both_sides(context):
 def test_parallel_branches_read_the_same_input(norm):
     block = made(residual="parallel", norm=norm)
     assert (block.feed_forward_norm is block.attention_norm) == (norm != "layer")
-    x = X * MASK[..., None]
+    x = start()
     expected = (x + block.attention(block.attention_norm(x), query_mask=MASK)) + block.feed_forward(
         block.feed_forward_norm(x)
     )
@@ -68,7 +73,7 @@ def test_parallel_branches_read_the_same_input(norm):
 def test_a_branch_without_a_norm():
     block = made(residual="pre", norm={"attention": None, "feed_forward": "rms"})
     assert block.attention_norm is None and isinstance(block.feed_forward_norm, RMSNorm)
-    x = X * MASK[..., None]
+    x = start()
     x = x + block.attention(x, query_mask=MASK)
     assert_is(block, x + block.feed_forward(block.feed_forward_norm(x)))
 
@@ -76,7 +81,7 @@ def test_a_branch_without_a_norm():
 def test_norms_after_branches_alone():
     norm = {"attention": None, "feed_forward": None}
     block = made(residual="sandwich", norm=norm)
-    x = X * MASK[..., None]
+    x = start()
     x = x + block.attention_output_norm(block.attention(x, query_mask=MASK))
     assert_is(block, x + block.feed_forward_output_norm(block.feed_forward(x)))
 
@@ -144,7 +149,7 @@ def test_parts_of_ones_own():
     attention = MultiHeadAttention(H, 3, pattern="causal", name="own")
     block = made(None, attention=attention, feed_forward=FeedForward(6, "quick_gelu"))
     assert block.attention is attention
-    x = X * MASK[..., None]
+    x = start()
     x = block.attention_norm(x + attention(x, query_mask=MASK))
     assert_is(block, block.feed_forward_norm(x + block.feed_forward(x)))
     block = TransformerBlock(None, H, causal=True, feed_forward=FeedForward(6, "relu_squared"))

@@ -160,18 +160,18 @@ def assert_same_until_padding(found, expected):
 @pytest.mark.parametrize("prompt", [LEFT, IDS[:, :1]], ids=["padded on the left", "one token"])
 def test_a_language_model_generates_what_the_whole_model_says(prompt):
     model, _ = made("decoder")
-    last, cache = model.start(prompt, max_tokens=6)
-    found = generation.greedy(model.step, last, cache, max_tokens=6)
-    assert_same_until_padding(numpy(found.tokens), greedily(model, prompt, 6))
+    last, cache = model.start(prompt, max_tokens=3)
+    found = generation.greedy(model.step, last, cache, max_tokens=3)
+    assert_same_until_padding(numpy(found.tokens), greedily(model, prompt, 3))
 
 
 def test_a_translator_generates_what_the_whole_model_says():
     model, (source, _) = made("both")
     first = np.ones((2, 1), "int32")
-    last, cache, memory = model.start(source, first, max_tokens=5)
-    found = generation.greedy(model.step, last, cache, max_tokens=5, memory=memory)
+    last, cache, memory = model.start(source, first, max_tokens=3)
+    found = generation.greedy(model.step, last, cache, max_tokens=3, memory=memory)
     expected = first
-    for _ in range(5):
+    for _ in range(3):
         logits = numpy(model([source, expected]))[:, -1]
         expected = np.concatenate([expected, logits.argmax(-1)[:, None]], axis=1).astype("int32")
     assert_same_until_padding(numpy(found.tokens), expected[:, 1:])
@@ -200,7 +200,7 @@ def test_it_is_trained_by_fit(name):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-2), loss)
     before = model.evaluate(inputs, targets, verbose=0)
-    model.fit(inputs, targets, epochs=8, verbose=0)
+    model.fit(inputs, targets, epochs=3, verbose=0)
     assert model.evaluate(inputs, targets, verbose=0) < before
 
 
