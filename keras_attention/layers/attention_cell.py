@@ -296,7 +296,7 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
             memory.key,
             memory.dropped if memory.dropped is not None and training else memory.value,
             memory.mask,
-            key_is_prepared=self._keys_can_be_prepared(),
+            prepared=self._keys_can_be_prepared(),
         )
         context = attention.heads.join(result, query[:, None])[:, 0]
         return ops.cast(context, self.compute_dtype), result.weights
