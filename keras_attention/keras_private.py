@@ -28,7 +28,10 @@ __all__ = [
 draw_seed = draw_seed
 
 # The base of Keras's recurrent cells with dropout. `keras.layers.RNN` lets only cells of this class
-# prepare tensors that its loop closes over; there is no public hook before the loop.
+# prepare tensors that its loop closes over; there is no public hook before the loop. The public
+# way, keys and values among the states of the loop, takes 3.8 times as long per training step on
+# TensorFlow (837 ms instead of 220 for a GRU of 256 features, B32 T40 S80, two CPU cores), and as
+# long on JAX. Projecting them before the layer would change the operations of saved models.
 DropoutRNNCell = DropoutRNNCell
 
 

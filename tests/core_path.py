@@ -1,8 +1,10 @@
 """How much there is to read: `python -m tests.core_path`.
 
-Counts the lines of the package, those of the modules that an attention goes through from
-`Attention.call` to the reference kernel, and those of the functions that run on the way, slots and
-the reasons of other kernels included.
+The core path is what one reads to follow a call from `Attention.call` to its output: the modules
+that read its arguments, make heads, choose a kernel, and the reference kernel, whole. Not on it are
+slots (a file each), decoding, symbolic calls, heads of several axes, and other kernels. Also
+counted: the functions that one call runs, slots and the reasons of other kernels included; and the
+package by folder, beside the revision before the core was redesigned (3b93c90).
 """
 
 import ast
@@ -14,7 +16,7 @@ import keras
 import keras_attention
 
 PACKAGE = pathlib.Path(keras_attention.__file__).parent
-# What a newcomer reads, in this order; the slots are one file each beside it.
+# In the order in which a newcomer reads them.
 CORE = [
     "spec.py",
     "shapes.py",
@@ -28,6 +30,25 @@ CORE = [
     "kernels/reference.py",
 ]
 
+# Lines of each folder, and of the files beside them, at 3b93c90.
+BEFORE = {
+    "": 2539,
+    "convert": 675,
+    "generation": 831,
+    "kernels": 3022,
+    "layers": 4364,
+    "positions": 706,
+    "scores": 757,
+    "visualization": 707,
+}
+# What the package could not do then.
+ADDED = [
+    "backend/torch_loops.py",
+    "distribution.py",
+    "kernels/ring.py",
+    "layers/attention_rnn.py",
+]
+
 
 def lines(path):
     """How many lines a file has."""
@@ -37,6 +58,15 @@ def lines(path):
 def core():
     """The lines of each module of the core path, by its name."""
     return {name: lines(PACKAGE / name) for name in CORE}
+
+
+def folders():
+    """The lines of each folder; those of the files beside them under an empty name."""
+    found = dict.fromkeys(BEFORE, 0)
+    for path in PACKAGE.rglob("*.py"):
+        folder = path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ""
+        found[folder] = found.get(folder, 0) + lines(path)
+    return found
 
 
 def functions_run():
@@ -82,7 +112,11 @@ def main():
         f"{sum(lines_of_functions(*item) for item in run.items()):6,} in the "
         f"{sum(map(len, run.values()))} functions that a call runs"
     )
-    print(f"{sum(map(lines, PACKAGE.rglob('*.py'))):6,} the package")
+    now = folders()
+    for name, count in sorted(now.items()):
+        print(f"{count:6,} {name or 'files'}, {BEFORE.get(name, 0):,} before")
+    print(f"{sum(now.values()):6,} the package, {sum(BEFORE.values()):,} before")
+    print(f"{sum(lines(PACKAGE / name) for name in ADDED):6,} of it in {', '.join(ADDED)}")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from keras_attention import (
     shapes,
 )
 from keras_attention.hints import Cache, Constraint, Initializer, Regularizer, Tensor, Tensors
-from keras_attention.layers import kv_cache, norms
+from keras_attention.layers import norms
 from keras_attention.layers.decoding import Decoding
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
+from keras_attention.layers.symbolic import SymbolicCall
 from keras_attention.layers.uncast_inputs import UncastInputs
 from keras_attention.spec import AttentionSpec, Positions
 
@@ -36,7 +37,7 @@ QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
 
 @saving.register
-class Attention(Decoding, UncastInputs):
+class Attention(Decoding, SymbolicCall, UncastInputs):
     r"""Attention of queries over keys and values, in one head or several.
 
     Without `key_dim` the layer has no projections: the score compares the raw inputs (Luong et al.
@@ -269,18 +270,6 @@ class Attention(Decoding, UncastInputs):
         if self.preset_position is not None:
             self.preset_position.build(query_heads, key_heads)
 
-    def _shapes(self, query_shape, value_shape, key_shape):
-        """The shapes of query, value and key, checked."""
-        given = inputs.three_shapes(query_shape, value_shape, key_shape)
-        self.heads.check_shapes(*given)
-        query_shape, value_shape, key_shape = given
-        if self.one_sequence and not query_shape[1:] == value_shape[1:] == key_shape[1:]:
-            raise ValueError(
-                f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
-                f"value.shape={value_shape}, key.shape={key_shape}"
-            )
-        return given
-
     @property
     def query_dense(self) -> keras.Layer:
         """The layer that projects the query, for LoRA, quantization and reading weights."""
@@ -390,16 +379,7 @@ class Attention(Decoding, UncastInputs):
         return self._query_norm(heads) if role == "query" else self._key_norm(heads)
 
     def attend(
-        self,
-        spec,
-        query,
-        key,
-        value,
-        key_mask=None,
-        training=None,
-        *,
-        key_is_prepared=False,
-        encoded=False,
+        self, spec, query, key, value, key_mask=None, training=None, prepared=False, encoded=False
     ):
         """The `AttentionResult` of heads: the pipeline without the projections.
 
@@ -408,7 +388,7 @@ class Attention(Decoding, UncastInputs):
             query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
             key_mask: the padding of the keys, (B, S), which is among the masks.
             training: whether weights are dropped.
-            key_is_prepared: whether the key is a result of the score's `prepare_key`.
+            prepared: whether the key is a result of the score's `prepare_key`.
             encoded: whether query and key are results of the position's `encode`.
         """
         # Slots read their weights in the stored dtype, although Keras would cast them on reading
@@ -431,48 +411,5 @@ class Attention(Decoding, UncastInputs):
                     at = spec.positions
                     query, key = self.position.encode(query, key, at.query, at.key)
                 spec = self.position.into_spec(spec, query, key, key_mask)
-            spec, query, key = self.score.into_spec(spec, query, key, key_is_prepared)
+            spec, query, key = self.score.into_spec(spec, query, key, prepared)
             return kernels.run(spec, query, key, value)
-
-    # Shapes and masks, symbolically
-
-    def compute_mask(self, inputs, previous_mask=None):
-        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
-
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, value_shape, _ = self._shapes(query_shape, value_shape, key_shape)
-        return self.heads.output_shape(query_shape, value_shape)
-
-    def compute_output_spec(self, *args, **kwargs):
-        given = inputs.arguments(self.call, *args, **kwargs)
-        inputs.check_one_sequence(given.mask, given.query, given.value)
-        for name in ("query_mask", "value_mask", "key_mask", "attention_mask", "mask"):
-            mask = getattr(given, name)
-            if mask is not False and not isinstance(mask, (list, tuple)):
-                masks.boolean(name, mask)
-        cache = given.cache
-        if cache is not None:
-            self.check_cached(**vars(given))
-        (query, value, key), _ = inputs.three_inputs(
-            (given.query, given.value, given.key), (None, None, None)
-        )
-        if cache is not None:
-            cached = cache["value"]
-            batch, _, length, size = cached.shape
-            value = key = keras.KerasTensor((batch, length, size), cached.dtype)
-        shape = self.compute_output_shape(query.shape, value.shape, key.shape)
-        self.heads.pair("positions", given.positions, query, value)
-        self.heads.pair("segment_ids", given.segment_ids, query, value)
-        if given.attention_bias is not None and len(query.shape) == 3:
-            inputs.check_pairs("attention_bias", given.attention_bias)
-            inputs.check_bias("attention_bias", given.attention_bias)
-        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        scores = None
-        if given.return_attention_scores:
-            shape = self.heads.scores_shape(query.shape, value.shape)
-            scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        shape = (query.shape[0], self.num_heads, query.shape[1])
-        chosen = keras.KerasTensor(shape, dtype="float32")
-        return self._returned(
-            output, scores, chosen, None if cache is None else kv_cache.specs(cache)
-        )
