@@ -180,6 +180,9 @@ def custom_vjp(make, arrays, constants=(), saves=True):
 
     function = jax.custom_vjp(lambda arrays, constants: first(arrays, constants)[0])
     function.defvjp(first, second)
+    if _mapped():
+        # A gradient differs between devices if any array does; the gradient of this sums it.
+        arrays = [_like(array, *map(jax.typeof, arrays)) for array in arrays]
     return function(tuple(arrays), constants)
 
 

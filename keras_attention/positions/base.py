@@ -51,6 +51,11 @@ class Position(saving.ConfigurableLayer):
         """Whether the position has a bias."""
         return type(self).bias is not Position.bias
 
+    @property
+    def encodes(self) -> bool:
+        """Whether the position encodes queries and keys."""
+        return type(self).encode is not Position.encode
+
     def build_values(self, value_shape):
         """Receives the shape of the values, (B, S, G, V), before `build`."""
 
