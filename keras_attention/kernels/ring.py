@@ -58,18 +58,19 @@ class Chunk:
 
 def chunks(device, devices, length, zigzag):
     """The chunks of a device's part of a sequence."""
+    return [_chunk(n, device, devices, length, zigzag) for n in range(2 if zigzag else 1)]
+
+
+def _chunk(n, device, devices, length, zigzag):
     if not zigzag:
-        return [Chunk(0, length, device * length)]
+        return Chunk(0, length, device * length)
     if length % 2:
         raise ValueError(
             "In zig-zag order each device has two chunks of a sequence: its length must be even. "
             f"Received: length {length}"
         )
     half = length // 2
-    return [
-        Chunk(0, half, device * half),
-        Chunk(half, half, (2 * devices - 1 - device) * half),
-    ]
+    return Chunk(n * half, half, (device + n * (2 * devices - 1 - 2 * device)) * half)
 
 
 class _Ring:
@@ -108,9 +109,11 @@ class _Ring:
 
         def step(n, carry):
             found, moving = carry
-            for pair in self._pairs(n):
-                found = self._merged(found, pair, query, moving, own)
-            return found, self._moved(moving)
+
+            def add(pair, found):
+                return self._merged(found, pair, query, moving, own)
+
+            return self._over_pairs(n, add, found), self._moved(moving)
 
         start = (nothing, (key, value, self.constants["travelling"]))
         found, _ = backend.fori_loop(0, self.count, step, start)
@@ -133,17 +136,18 @@ class _Ring:
         zeros = [ops.zeros_like(array, dtype=self.wide) for array in arrays]
 
         def step(n, carry):
-            (of_query, of_own), moving, of_columns = carry
-            sums = of_query, of_columns, of_own
-            for pair in self._pairs(n):
-                sums = self._gradients(sums, pair, query, moving, own, outputs, upstream)
-            of_query, of_columns, of_own = sums
+            sums, moving = carry
+
+            def add(pair, sums):
+                return self._gradients(sums, pair, query, moving, own, outputs, upstream)
+
+            of_query, of_columns, of_own = self._over_pairs(n, add, sums)
             # The gradients of keys and values travel with them, and arrive where they began.
-            return (of_query, of_own), self._moved(moving), self._moved(of_columns)
+            return (of_query, self._moved(of_columns), of_own), self._moved(moving)
 
         moving = key, value, self.constants["travelling"]
-        start = (zeros[0], tuple(zeros[3:])), moving, tuple(zeros[1:3])
-        (of_query, of_own), _, of_columns = backend.fori_loop(0, self.count, step, start)
+        start = (zeros[0], tuple(zeros[1:3]), tuple(zeros[3:])), moving
+        (of_query, of_columns, of_own), _ = backend.fori_loop(0, self.count, step, start)
         found = zip((of_query, *of_columns, *of_own), arrays, strict=True)
         return [ops.cast(gradient, array.dtype) for gradient, array in found]
 
@@ -210,14 +214,21 @@ class _Ring:
 
     # What is where
 
-    def _pairs(self, n):
-        """The chunks of queries and of the keys that are here in step n, and who sees any."""
+    def _over_pairs(self, n, body, carry):
+        """`carry = body(pair, carry)` for the pairs of chunks that a device has in step n.
+
+        A pair is a chunk of queries, one of keys, and whether any of these sees any of those.
+        """
         device = self.constants["device"]
         source = (device - n) % self.count
         queries, keys = self.lengths
-        for q in chunks(device, self.count, queries, self.zigzag):
-            for k in chunks(source, self.count, keys, self.zigzag):
-                yield q, k, self._visible(q, k)
+
+        def step(m, carry):
+            q = _chunk(m // 2, device, self.count, queries, self.zigzag)
+            k = _chunk(m % 2, source, self.count, keys, self.zigzag)
+            return body((q, k, self._visible(q, k)), carry)
+
+        return backend.fori_loop(0, 4, step, carry) if self.zigzag else step(0, carry)
 
     def _visible(self, q, k):
         """Whether a query of a chunk can see a key of another."""

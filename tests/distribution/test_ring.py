@@ -152,9 +152,8 @@ class Late(positions.Position):
         (Rotary, True),
         (positions.ALiBi, False),
         (lambda: RelativeBias(8, 50), True),
-        (lambda: Shaw(20), True),
-        (lambda: Shaw(3, per_head=True), False),
-        (Late, True),
+        (lambda: Shaw(20), False),
+        (Late, False),
     ],
 )
 def test_positions_are_those_of_the_whole_sequence(make, zigzag):
