@@ -1,4 +1,4 @@
-"""`layout_map`: how `keras.distribution.ModelParallel` splits the weights of a model."""
+"""Layouts of models on several devices, for `keras.distribution`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.positions import RelativeBias, Shaw
+from keras_attention.sequence_parallel import SequenceParallel
 
-__all__ = ["layout_map"]
+__all__ = ["SequenceParallel", "layout_map"]
 
 # The axes to split: heads, inner features, or tokens. By the ends of the weights' paths.
 SPLIT = {

@@ -236,7 +236,6 @@ def ring_attend(
     >>> def attend(query, key, value):  # jax.shard_map(…, in_specs=P(None, "sequence"))
     ...     return ops.ring_attend(query, key, value, "sequence", pattern="causal")
     """
-    axis = _mesh_axis(axis_name)
     if mask is not None:
         mask = masks.boolean("mask", mask)
         shapes.check_rank("mask", mask, 2, "(B, S)")
@@ -247,6 +246,7 @@ def ring_attend(
             "In a ring a position encodes each element by its own position alone. "
             f"Received: position={position!r}"
         )
+    axis = _mesh_axis(axis_name)
     options = {
         "mask": mask,
         "pattern": pattern,

@@ -73,6 +73,40 @@ def _chunk(n, device, devices, length, zigzag):
     return Chunk(n * half, half, (device + n * (2 * devices - 1 - 2 * device)) * half)
 
 
+def to_zigzag(array, axis, devices):
+    """A device's part in zig-zag order, of an array that is split along `axis` in plain order.
+
+    Device r has the chunks 2r and 2r + 1, and sends each to the device that needs it.
+    """
+    even, odd = (
+        devices.send(half, [_holder(2 * r + n, devices.size) for r in range(devices.size)])
+        for n, half in enumerate(ops.split(array, 2, axis=axis))
+    )
+    return ops.concatenate(_in_turn(even, odd, devices), axis=axis)
+
+
+def from_zigzag(array, axis, devices):
+    """The inverse of `to_zigzag`."""
+    halves = _in_turn(*ops.split(array, 2, axis=axis), devices)
+
+    def sent(n, half):
+        to = {_holder(2 * r + n, devices.size): r for r in range(devices.size)}
+        return devices.send(half, [to[r] for r in range(devices.size)])
+
+    return ops.concatenate([sent(n, half) for n, half in enumerate(halves)], axis=axis)
+
+
+def _holder(chunk, count):
+    """The device that has a chunk in zig-zag order."""
+    return min(chunk, 2 * count - 1 - chunk)
+
+
+def _in_turn(first, second, devices):
+    """The two, in the other order on every other device: whose first chunk is odd."""
+    even = devices.index % 2 == 0
+    return [ops.where(even, first, second), ops.where(even, second, first)]
+
+
 class _Ring:
     """The passes. What goes round are keys and values, and `travelling` masks and segments."""
 
@@ -244,7 +278,8 @@ class _Ring:
 
     def _moved(self, arrays):
         """What the device before had."""
-        return keras.tree.map_structure(self.axis.from_previous, arrays)
+        to = [(n + 1) % self.count for n in range(self.count)]
+        return keras.tree.map_structure(lambda array: self.axis.send(array, to), arrays)
 
 
 def _cut(array, chunk, axis=1):

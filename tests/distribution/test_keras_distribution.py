@@ -34,6 +34,11 @@ def model_parallel(model, batch=2, devices=4):
     )
 
 
+def sequence_parallel(model, batch=2, devices=4, **options):
+    mesh = keras.distribution.DeviceMesh((batch, devices), ["batch", "sequence"])
+    return distribution.SequenceParallel(layout_map=keras.distribution.LayoutMap(mesh), **options)
+
+
 def data_parallel(model):
     return keras.distribution.DataParallel(devices=keras.distribution.list_devices())
 
@@ -42,12 +47,17 @@ WAYS = {
     "data": data_parallel,
     "model": lambda model: model_parallel(model, 1, 8),
     "both": model_parallel,
+    "sequence": sequence_parallel,
+    "heads": lambda model: sequence_parallel(model, method="heads"),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_training_is_that_of_one_device(way):
-    alone = decoder(gated=True, num_key_value_heads=2 if way == "both" else 8)
+    # Each pair of parts of a ring has dropout of its own.
+    dropout = 0.0 if way == "sequence" else 0.1
+    heads = 2 if way in ("both", "sequence") else 8
+    alone = decoder(dropout=dropout, gated=True, num_key_value_heads=heads)
     start = alone.get_weights()
     with distributed(WAYS[way](alone)):
         together = keras.models.clone_model(alone)
