@@ -98,12 +98,15 @@ class SequenceParallel(keras.distribution.ModelParallel):
             and query.shape[0] % rows == 0
         )
 
-    def split(self, array: Tensor, axis: int) -> Tensor:
-        """(B, T, H, K), of which each device has part of an axis: of positions, 1, or heads, 2."""
-        axes = [self.batch_dim_name, None, None, None]
-        axes[axis] = self.sequence_dim_name
-        layout = keras.distribution.TensorLayout(axes, self.device_mesh)
-        return keras.distribution.distribute_tensor(array, layout)
+    def exchanged(self, array: Tensor, before: int, after: int) -> Tensor:
+        """(B, T, H, K), shared by positions, axis 1, or by heads, axis 2, and then by the other."""
+        # Both, since the gradient is exchanged the other way round.
+        for axis in (before, after):
+            axes = [self.batch_dim_name, None, None, None]
+            axes[axis] = self.sequence_dim_name
+            layout = keras.distribution.TensorLayout(axes, self.device_mesh)
+            array = keras.distribution.distribute_tensor(array, layout)
+        return array
 
 
 def current() -> SequenceParallel | None:

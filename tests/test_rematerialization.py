@@ -56,3 +56,31 @@ def test_a_model_made_within_the_scope():
     model.compile("sgd", "mse")
     zeros = np.zeros((2, 4, 8), "float32")
     assert np.isfinite(model.fit(zeros, zeros, verbose=0).history["loss"]).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX says what a program needs")
+def test_a_scope_saves_memory():
+    import jax
+
+    def temporary(scope):
+        x = keras.Input((256, 64))
+        y = x
+        with scope:
+            for _ in range(6):
+                y = ka.TransformerBlock(256, 4, dropout=0.1)(y)
+        model = keras.Model(x, y)
+
+        def loss(weights, state, x):
+            found, state = model.stateless_call(weights, state, x, training=True)
+            return keras.ops.mean(found**2), state
+
+        variables = model.trainable_variables, model.non_trainable_variables
+        arrays = [[v.value for v in each] for each in variables]
+        step = jax.jit(jax.grad(loss, has_aux=True))
+        program = step.lower(*arrays, np.zeros((16, 256, 64), "float32")).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    without = temporary(contextlib.nullcontext())
+    found = temporary(keras.RematScope(mode="full"))
+    print(without, found)
+    assert found < 0.5 * without

@@ -60,9 +60,9 @@ def run(spec, query, key, value, kernel="auto"):
     by = sequence_parallel.current()
     if by is None or not by.exchanges_heads(query, key):
         return chosen.module.run(spec, query, key, value)
-    query, key, value = (by.split(array, 2) for array in (query, key, value))
+    query, key, value = (by.exchanged(array, 1, 2) for array in (query, key, value))
     result = chosen.module.run(spec, query, key, value)
-    return result.replace(output=by.split(by.split(result.output, 2), 1))
+    return result.replace(output=by.exchanged(result.output, 2, 1))
 
 
 def explain(spec, query, key, value, kernel="auto"):

@@ -7,7 +7,7 @@ import keras
 DEVICES = int(os.environ.get("VIRTUAL_DEVICES", "0"))
 BACKEND = keras.config.backend()
 OF = {
-    "jax": {"collectives", "keras_distribution", "plan", "ring", "shard_map"},
+    "jax": {"collectives", "keras_distribution", "plan", "ring", "sequence_parallel", "shard_map"},
     "tensorflow": {"mirrored"},
     "torch": {"data_parallel"},
 }
