@@ -8,7 +8,7 @@ DEVICES = int(os.environ.get("VIRTUAL_DEVICES", "0"))
 BACKEND = keras.config.backend()
 OF = {
     "jax": {"collectives", "keras_distribution", "plan", "ring", "sequence_parallel", "shard_map"},
-    "tensorflow": {"mirrored"},
+    "tensorflow": {"mirrored", "multi_worker"},
     "torch": {"data_parallel"},
 }
 
