@@ -62,7 +62,11 @@ CASES = {
     "ring, window": ("ring", {"pattern": patterns.SlidingWindow(9, 2)}, "collective-permute"),
     "heads, Shaw": ("heads", {"pattern": "causal", "position": shaw}, "all-to-all"),
     "heads, any pattern": ("heads", {"pattern": patterns.Strided(3)}, "all-to-all"),
-    "heads, sparsemax and pairs": ("heads", {"normalization": "sparsemax", **pairs()}, "all-to-all"),
+    "heads, sparsemax and pairs": (
+        "heads",
+        {"normalization": "sparsemax", **pairs()},
+        "all-to-all",
+    ),
     "ring that cannot": ("ring", pairs(), None),
 }
 
@@ -109,9 +113,9 @@ def translator():
     source, target, texts = (keras.Input((n,), dtype="int32") for n in (32, LENGTH, LENGTH))
     x = ka.ScaledEmbedding(20, 16, mask_zero=True)(source)
     x = ka.LearnedPositionEmbedding(LENGTH)(x)
-    x = ka.TransformerBlock(16, 4, pattern=patterns.SlidingWindow(7, 7), position=positions.Shaw(2))(
-        x
-    )
+    x = ka.TransformerBlock(
+        16, 4, pattern=patterns.SlidingWindow(7, 7), position=positions.Shaw(2)
+    )(x)
     y = ka.ScaledEmbedding(20, 16, mask_zero=True)(target)
     y = ka.SinCosPositionEmbedding()(y)
     y = ka.TransformerBlock(16, 4, causal=True, position="rotary")(y, segment_ids=texts)

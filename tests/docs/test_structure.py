@@ -29,7 +29,12 @@ ORDER = [
     {"hints", "keras_private"},
 ]
 # The edges between two parts of one line.
-BESIDE = {("positions", "scores"), ("masks", "shapes"), ("rematerialization", "masks"), ("sequence_parallel", "shapes")}
+BESIDE = {
+    ("positions", "scores"),
+    ("masks", "shapes"),
+    ("rematerialization", "masks"),
+    ("sequence_parallel", "shapes"),
+}
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 every_file = pytest.mark.parametrize(
