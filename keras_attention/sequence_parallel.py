@@ -14,11 +14,11 @@ METHODS = get_args(Method)
 
 
 class SequenceParallel(keras.distribution.ModelParallel):
-    """A `keras.distribution.ModelParallel` that splits sequences over an axis of the mesh too (JAX).
+    """A `keras.distribution.ModelParallel` that splits sequences over an axis of the mesh too.
 
-    Each device has part of the positions of every array between the layers. Models, losses and
-    `fit` stay as they are: layers compute position by position, and attention of this package
-    exchanges what it needs.
+    For JAX, on which Keras distributes models. Each device has part of the positions of every array
+    between the layers. Models, losses and `fit` stay as they are: layers compute position by
+    position, and attention of this package exchanges what it needs.
 
     - "ring": keys and values go from device to device (Liu et al. 2023, "Ring Attention with
       Blockwise Transformers"; see `ops.ring_attend`). Under a causal mask each device has an early

@@ -1,8 +1,8 @@
 """Attention over sequences that `distribution.SequenceParallel` splits: a ring over its devices.
 
 The arrays are those of all devices. Inside `axis_map` each has its part of the positions, and
-`ring` does the rest. A causal mask would leave the last device most of the work, so each then trades
-halves of its part with another, for the zig-zag order of `ring`.
+`ring` does the rest. A causal mask would leave the last device most of the work, so each then
+trades halves of its part with others, for the zig-zag order of `ring`.
 """
 
 import keras
