@@ -12,7 +12,7 @@ OF = {
     "torch": {"data_parallel"},
 }
 
-# Each file is of one framework, but that of the page.
+# Each file is of one framework, but those of the page and the examples.
 others = [name for backend, names in OF.items() for name in names if backend != BACKEND]
 collect_ignore_glob = [f"test_{name}.py" for name in others] if DEVICES else ["test_*.py"]
 
