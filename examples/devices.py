@@ -6,6 +6,7 @@ from examples.errors import UsageError
 
 
 def add_option(parser, parse):
+    """Adds `--devices` to a parser; `parse` reads a number of at least 1."""
     parser.add_argument(
         "--devices",
         type=parse,

@@ -41,8 +41,9 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
         assert runs.train(*options, *more) == 0
     found, expected = (runs.curves(tmp_path / str(devices)) for devices in (many, 1))
     for one, other in zip(found, expected, strict=True):
-        for name in ("train_loss", "validation_loss"):
-            np.testing.assert_allclose(one[name], other[name], rtol=1e-3)
+        # Rows of padding, for the devices to share, count in the mean over an epoch's batches.
+        np.testing.assert_allclose(one["train_loss"], other["train_loss"], rtol=1e-2)
+        np.testing.assert_allclose(one["validation_loss"], other["validation_loss"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("options", [("--devices", 99), ("--devices", 4, "--model-parallel", 3)])
