@@ -39,11 +39,13 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
         output = tmp_path / str(devices)
         more = ["--devices", devices, "--model-parallel", of_them, "--output", output]
         assert runs.train(*options, *more) == 0
+    # TensorFlow's replicas each have their own number of tokens, and Keras takes the mean of each.
+    close = 1e-4 if keras.config.backend() == "jax" else 1e-2
     found, expected = (runs.curves(tmp_path / str(devices)) for devices in (many, 1))
     for one, other in zip(found, expected, strict=True):
         # Rows of padding, for the devices to share, count in the mean over an epoch's batches.
         np.testing.assert_allclose(one["train_loss"], other["train_loss"], rtol=1e-2)
-        np.testing.assert_allclose(one["validation_loss"], other["validation_loss"], rtol=1e-4)
+        np.testing.assert_allclose(one["validation_loss"], other["validation_loss"], rtol=close)
 
 
 @pytest.mark.parametrize("options", [("--devices", 99), ("--devices", 4, "--model-parallel", 3)])
