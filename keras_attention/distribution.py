@@ -1,4 +1,4 @@
-"""`layout_map`: how `keras.distribution.ModelParallel` splits the weights of a model."""
+"""Layouts of models on several devices, for `keras.distribution`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from keras_attention import keras_private
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
+from keras_attention.models import Logits
 from keras_attention.positions import RelativeBias, Shaw
+from keras_attention.sequence_parallel import SequenceParallel
 
-__all__ = ["layout_map"]
+__all__ = ["SequenceParallel", "layout_map"]
 
 # The axes to split: heads, inner features, or tokens. By the ends of the weights' paths.
 SPLIT = {
@@ -29,6 +31,7 @@ SPLIT = {
     },
     ScaledEmbedding: {"embeddings": 0},
     keras.layers.Embedding: {"embeddings": 0},
+    Logits: {"dense/kernel": 1, "dense/bias": 0, "bias": 0},
 }
 
 
@@ -41,9 +44,9 @@ def layout_map(
     `FeedForward`, both also within `TransformerBlock`: the first projections are split by columns
     and the last by rows, so that a block needs two sums over devices and no other exchange, as in
     Megatron-LM (Shoeybi et al. 2019). Biases by head are split with the heads, embeddings
-    (`ScaledEmbedding`, `keras.layers.Embedding`) by tokens. All other weights are whole on
-    every device, as are axes that the devices do not divide: grouped key heads that are fewer than
-    the devices, for one.
+    (`ScaledEmbedding`, `keras.layers.Embedding`) and `Logits` by tokens. All other weights are
+    whole on every device, as are axes that the devices do not divide: grouped key heads that are
+    fewer than the devices, for one.
 
     Weights are found by their paths, so the layout holds for every model of the same names: one
     loaded from a file, or cloned. Paths in a `keras.Sequential` begin with its name. Optimizers

@@ -9,7 +9,16 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, kernels, masks, normalizations, patterns, scores, shapes
+from keras_attention import (
+    inputs,
+    kernels,
+    masks,
+    normalizations,
+    patterns,
+    positions,
+    scores,
+    shapes,
+)
 from keras_attention.backend import backend
 from keras_attention.hints import Seed, Tensor, Tensors
 from keras_attention.spec import AttentionSpec, Positions
@@ -37,6 +46,7 @@ def attend(
     key_positions: Tensor | None = None,
     segment_ids: Sequence[Tensor] | None = None,
     return_lse: bool = False,
+    position: positions.PositionLike | None = None,
 ) -> Tensors:
     r"""Attention of `query` over `key` and `value`, already split into heads.
 
@@ -197,6 +207,7 @@ def ring_attend(
     segment_ids: Sequence[Tensor] | None = None,
     zigzag: bool = False,
     return_lse: bool = False,
+    position: positions.PositionLike | None = None,
 ) -> Tensors:
     """`attend` over a sequence that is split over the devices of a mesh: ring attention (JAX).
 
@@ -211,8 +222,8 @@ def ring_attend(
         value: (B, S, G, V).
         axis_name: the name of the mesh's axis.
         mask: None or boolean (B, S), which of this device's keys are real.
-        pattern, score, dropout, logit_soft_cap, sink, return_lse: as of `attend`, of positions in
-            the whole sequence.
+        pattern, score, dropout, logit_soft_cap, sink, return_lse, position: as of `attend`, of
+            positions in the whole sequence.
         seed: of the dropout; each part of the weights has random numbers of its own.
         segment_ids: None, or a pair of integer arrays (B, T) and (B, S), of this device.
         zigzag: whether the sequence is in the order of `ring_order`, in which all devices have as
@@ -223,7 +234,8 @@ def ring_attend(
 
     Raises:
         ValueError: the code does not run over such an axis: outside `jax.shard_map`, or on another
-            backend; or lengths are odd in zig-zag order; or as `attend`.
+            backend; lengths are odd in zig-zag order; the position needs the last of all positions;
+            or as `attend`.
 
     Example:
 
@@ -231,11 +243,19 @@ def ring_attend(
     >>> def attend(query, key, value):  # jax.shard_map(…, in_specs=P(None, "sequence"))
     ...     return ops.ring_attend(query, key, value, "sequence", pattern="causal")
     """
-    axis = _mesh_axis(axis_name)
     if mask is not None:
         mask = masks.boolean("mask", mask)
         shapes.check_rank("mask", mask, 2, "(B, S)")
         mask = mask[:, None, None]
+    position = positions.get(position)
+    if position is not None and (
+        position.has_query_bias or (position.encodes and not position.encodes_alone)
+    ):
+        raise ValueError(
+            "In a ring a position must encode each element by its own position alone, and have no "
+            f"bias that sees the queries. Received: position={position!r}"
+        )
+    axis = _mesh_axis(axis_name)
     options = {
         "mask": mask,
         "pattern": pattern,
@@ -246,6 +266,9 @@ def ring_attend(
         "sink": sink,
         "segment_ids": segment_ids,
         "return_lse": return_lse,
+        "position": position,
+        "query_positions": ring_positions(axis_name, query.shape[1], zigzag),
+        "key_positions": ring_positions(axis_name, key.shape[1], zigzag),
     }
     spec, query, key, value = _problem(_given(query, key, value, options))
     result = kernels.ring.run(spec, query, key, value, axis, zigzag)
@@ -348,7 +371,14 @@ def _problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tenso
             "`return_lse` is the logarithm of what a softmax divides by: it needs "
             f"normalization='softmax'. Received: normalization={normalization!r}"
         )
-    spec, query, key = _score(given.score, query, key).into_spec(spec, query, key)
+    score = _score(given.score, query, key)
+    position = positions.get(given.position)
+    if position is not None:
+        position.check_score(score)
+        position = _built("position", position, query, key, value)
+        query, key = position.encode(query, key, spec.positions.query, spec.positions.key)
+        spec = position.into_spec(spec, query, key)
+    spec, query, key = score.into_spec(spec, query, key)
     return spec, query, key, value
 
 
@@ -386,18 +416,29 @@ def _sink(sink, normalization, query):
 
 def _score(score, query, key):
     """The score, built."""
-    score = scores.get(score)
-    if not score.built:
-        # A copy, so that an error leaves the caller's score as it was.
-        probe = type(score).from_config(score.get_config())
-        probe.build(tuple(query.shape), tuple(key.shape))
+    return _built("score", scores.get(score), query, key)
+
+
+def _built(name, slot, query, key, value=None):
+    """A slot, built; a position receives the values too."""
+
+    def build(slot):
+        if value is not None:
+            slot.build_values(tuple(value.shape))
+        if not slot.built:
+            slot.build(tuple(query.shape), tuple(key.shape))
+
+    if not slot.built:
+        # A copy, so that an error leaves the caller's slot as it was.
+        probe = type(slot).from_config(slot.get_config())
+        build(probe)
         if probe.weights:
             raise ValueError(
-                "`score` has weights, which a function cannot own: use a layer, or build it first. "
-                f"Received: score={score!r}"
+                f"`{name}` has weights, which a function cannot own: use a layer, or build it "
+                f"first. Received: {name}={slot!r}"
             )
-        score.build(tuple(query.shape), tuple(key.shape))
-    return score
+    build(slot)
+    return slot
 
 
 def _positions(given, query, key):

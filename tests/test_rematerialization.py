@@ -56,3 +56,36 @@ def test_a_model_made_within_the_scope():
     model.compile("sgd", "mse")
     zeros = np.zeros((2, 4, 8), "float32")
     assert np.isfinite(model.fit(zeros, zeros, verbose=0).history["loss"]).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX says what a gradient keeps")
+def test_a_scope_keeps_the_inputs_of_blocks_and_not_what_they_compute():
+    import jax
+
+    def kept(scope, blocks):
+        """The bytes that wait for the gradient."""
+        x = y = keras.Input((256, 64))
+        with scope():
+            for _ in range(blocks):
+                y = ka.TransformerBlock(256, 4, dropout=0.1)(y)
+        model = keras.Model(x, y)
+        state = [v.value for v in model.non_trainable_variables]
+
+        def gradient(weights, x):
+            def loss(weights, x):
+                return keras.ops.sum(model.stateless_call(weights, state, x, training=True)[0])
+
+            return jax.vjp(loss, weights, x)[1]
+
+        weights = [v.value for v in model.trainable_variables]
+        x = jax.ShapeDtypeStruct((16, 256, 64), "float32")
+        found = jax.tree.leaves(jax.eval_shape(gradient, weights, x))
+        return sum(array.size * array.dtype.itemsize for array in found)
+
+    def of_a_block(scope):
+        return kept(scope, 3) - kept(scope, 2)
+
+    output = 16 * 256 * 64 * 4
+    weights = 4 * (12 * 64**2)
+    assert of_a_block(lambda: keras.RematScope(mode="full")) < 1.1 * (output + weights)
+    assert of_a_block(contextlib.nullcontext) > 10 * output

@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from examples import model_files, startup
+from examples import devices, model_files, startup
 from examples.errors import UsageError
 from examples.imdb import data, recipes
 from examples.run_directory import RunDirectory
@@ -67,7 +67,8 @@ def train(options):
 
             from examples.imdb import training
 
-            training.train(run, name, dataset, settings)
+            with devices.scope(options.devices):
+                training.train(run, name, dataset, settings, options.devices)
         print(
             f"test accuracy {run.figures['test_accuracy']:.4f} after {settings['epochs']} epochs\n"
             f"on {recipes.describe_data(run.figures)}\n"
@@ -150,6 +151,7 @@ def _parse_train(argv):
     parser.add_argument(
         "--mixed-precision", action="store_true", help="compute in bfloat16, keep float32 weights"
     )
+    devices.add_option(parser, _at_least(1))
     options = parser.parse_args(argv)
     if options.positions and options.model != "post":
         parser.error("--positions is for --model post; the other models have theirs")

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 import keras_attention
+from examples import devices as several
 from examples.imdb import models, ngrams, recipes
 from examples.imdb.text import Encoder, pad, padded_length
 
@@ -17,7 +18,7 @@ ENCODER = "text.npz"
 CURVES = "curves.png"
 
 
-def train(run, name, dataset, settings):
+def train(run, name, dataset, settings, devices=1):
     """Trains the model `name`, or resumes it, and returns the results.
 
     After each epoch the model is measured on the test reviews, as the post does, or with
@@ -29,6 +30,7 @@ def train(run, name, dataset, settings):
         name: the recipe's.
         dataset: the `data.Dataset`.
         settings: the options of the command line that the results depend on.
+        devices: how many share each batch.
     """
     recipe = recipes.RECIPES[name]
     train_set, test_set = (
@@ -73,7 +75,9 @@ def train(run, name, dataset, settings):
     else:
         print(f"Resuming after epoch {len(run.epochs)}.")
     for epoch in range(len(run.epochs), settings["epochs"]):
-        figures = train_epoch(classifier, train_rows, train_set.labels, encoder, epoch, settings)
+        figures = train_epoch(
+            classifier, train_rows, train_set.labels, encoder, epoch, settings, devices
+        )
         figures |= measure(classifier, measured_rows, measured.labels, encoder, measured_on)
         run.finish_epoch(classifier, figures)
         print(_line(figures, measured_on), flush=True)
@@ -86,8 +90,11 @@ def compile_classifier(classifier, optimizer, jit=False):
     classifier.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
 
 
-def train_epoch(classifier, rows, labels, encoder, epoch, settings):
-    """Trains the classifier once on each of the reviews."""
+def train_epoch(classifier, rows, labels, encoder, epoch, settings, devices=1):
+    """Trains the classifier once on each of the reviews.
+
+    Devices need batches that they can share: up to so many reviews, less one, count twice.
+    """
     # Order and dropout depend on seed and epoch alone, so that a resumed run is the same run.
     seeds = (settings["seed"], epoch)
     rng = np.random.default_rng(seeds)
@@ -97,15 +104,22 @@ def train_epoch(classifier, rows, labels, encoder, epoch, settings):
         if variable.name == "seed_generator_state":
             variable.assign(rng.integers(2**31, size=variable.shape))
     start, processor_start = time.perf_counter(), time.process_time()
-    totals = np.zeros(2)
-    # `fit` takes the shapes of batches from the first two, and here they differ.
-    for indices in batches(rows, settings["batch_size"], rng):
-        classifier.reset_metrics()
-        result = classifier.train_on_batch(
-            _padded(rows, indices, encoder), labels[indices, None], return_dict=True
-        )
-        totals += len(indices) * np.array([result["loss"], result["accuracy"]], "float64")
-    loss, accuracy = (totals / len(rows)).tolist()
+    chosen = batches(rows, settings["batch_size"], rng)
+    if devices > 1:
+        # `train_on_batch` does not share a batch among the devices of TensorFlow.
+        shared = SharedBatches(rows, labels, encoder, chosen, devices)
+        history = classifier.fit(shared, shuffle=False, verbose=0).history
+        loss, accuracy = history["loss"][0], history["accuracy"][0]
+    else:
+        totals = np.zeros(2)
+        # `fit` takes the shapes of batches from the first two, and here they differ.
+        for indices in chosen:
+            classifier.reset_metrics()
+            result = classifier.train_on_batch(
+                _padded(rows, indices, encoder), labels[indices, None], return_dict=True
+            )
+            totals += len(indices) * np.array([result["loss"], result["accuracy"]], "float64")
+        loss, accuracy = (totals / len(rows)).tolist()
     return {
         "epoch": epoch + 1,
         "seconds": round(time.perf_counter() - start, 2),
@@ -128,6 +142,27 @@ def batches(rows, size, rng, pool=50):
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+class SharedBatches(keras.utils.PyDataset):
+    """Batches for several devices, each with rows for all of them."""
+
+    def __init__(self, rows, labels, encoder, batches, devices):
+        super().__init__()
+        self.rows, self.labels, self.encoder = rows, labels, encoder
+        self.batches = [np.resize(b, several.rows(len(b), devices)) for b in batches]
+        # On TensorFlow, Keras takes for constant what the first two batches have in common.
+        lengths = [max(len(rows[i]) for i in batch) for batch in self.batches]
+        first = [int(np.argmin(lengths)), int(np.argmax(lengths))]
+        rest = [n for n in range(len(lengths)) if n not in first]
+        self.batches = [self.batches[n] for n in dict.fromkeys([*first, *rest])]
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        indices = self.batches[index]
+        return _padded(self.rows, indices, self.encoder), self.labels[indices, None]
+
+
 def _padded(rows, indices, encoder):
     chosen = [rows[i] for i in indices]
     return pad(chosen, padded_length(max(map(len, chosen)), encoder.max_length))
@@ -139,7 +174,9 @@ def probabilities(classifier, rows, encoder, size=256):
     predicted = np.empty(len(rows))
     for start in range(0, len(order), size):
         indices = order[start : start + size]
-        predicted[indices] = classifier.predict_on_batch(_padded(rows, indices, encoder))[:, 0]
+        # TensorFlow's devices each compute them all.
+        found = classifier.predict_on_batch(_padded(rows, indices, encoder))[: len(indices), 0]
+        predicted[indices] = found
     return predicted
 
 

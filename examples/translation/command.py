@@ -21,7 +21,7 @@ import os
 import sys
 from pathlib import Path
 
-from examples import model_files, startup
+from examples import devices, model_files, startup
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
 from examples.translation import data, recipes
@@ -92,7 +92,7 @@ def train(options):
 
             from examples.translation import training
 
-            training.train(run, dataset, settings)
+            training.train(run, dataset, settings, options.devices, options.model_parallel)
         print(report(run.figures))
         print(f"in {output}: {', '.join(run.files())}")
     return 0
@@ -231,6 +231,14 @@ def _parse_train(argv):
     parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
     parser.add_argument("--limit", type=_at_least(2), metavar="N", help="use N pairs of each part")
     _add_beams(parser)
+    devices.add_option(parser, _at_least(1))
+    parser.add_argument(
+        "--model-parallel",
+        type=_at_least(1),
+        default=1,
+        metavar="M",
+        help="share the weights among M of the devices, on JAX; default: 1",
+    )
     parser.add_argument(
         "--jit", action="store_true", help="compile the training steps with XLA, which takes long"
     )

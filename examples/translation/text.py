@@ -183,13 +183,18 @@ class Batch:
     def shape(self):
         return len(self.indices), self.source_length, self.target_length
 
-    def arrays(self, encoded):
-        """((source, target after start), target until stop)."""
+    def arrays(self, encoded, rows=None):
+        """((source, target after start), target until stop), with rows of padding up to `rows`."""
         source = [encoded.source[i] for i in self.indices]
         target = [encoded.target[i] for i in self.indices]
         given = padded(target, self.target_length, before=[START])
         wanted = padded(target, self.target_length, after=[STOP])
-        return (padded(source, self.source_length, after=[STOP]), given), wanted
+        read = padded(source, self.source_length, after=[STOP])
+        more = ((0, (rows or len(self.indices)) - len(self.indices)), (0, 0))
+        read, given, wanted = (
+            np.pad(x, more, constant_values=PADDING) for x in (read, given, wanted)
+        )
+        return (read, given), wanted
 
 
 def batches(encoded, order, batch_tokens, few_shapes=False):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 import keras_attention
+from examples import devices as several
 from examples import model_files
 from examples.errors import UsageError
 from examples.translation import models, prediction, recipes, text
@@ -27,7 +28,7 @@ FEW_SHAPES = keras.backend.backend() != "torch"
 LINE_EVERY = 60
 
 
-def train(run, dataset, settings):
+def train(run, dataset, settings, devices=1, model_parallel=1):
     """Trains the model, or resumes it, and returns the results.
 
     After each epoch the loss of the validation pairs is measured. Nothing is chosen by it: the
@@ -38,6 +39,8 @@ def train(run, dataset, settings):
         run: the `RunDirectory` to write to.
         dataset: the `data.Dataset`.
         settings: the options of the command line that the results depend on.
+        devices: how many share each batch.
+        model_parallel: how many of them share the weights.
     """
     sets = {
         part: getattr(dataset, part).limited(settings["limit"], settings["seed"])
@@ -51,11 +54,36 @@ def train(run, dataset, settings):
         versions=_versions(),
         machine=_machine(),
     )
-    keras.utils.set_random_seed(settings["seed"])
-    model = run.load_checkpoint(model_files.load)
-    if model is None:
-        model = _new_model(run, sets["train"], settings)
-    else:
+    tokenizer = None
+    if not run.epochs:
+        print("Learning subwords …", flush=True)
+        tokenizer = text.learn_tokenizer(
+            [*sets["train"].source, *sets["train"].target], settings["vocabulary_size"]
+        )
+        run.write(TOKENIZER, lambda path: path.write_bytes(tokenizer))
+
+    def make():
+        keras.utils.set_random_seed(settings["seed"])
+        if tokenizer is None:
+            return run.load_checkpoint(model_files.load)
+        recipe = recipes.RECIPES[settings["model"]]
+        return models.build(
+            recipe, tokenizer, settings["dropout"], settings["small"], settings["positions"]
+        )
+
+    def layouts(mesh):
+        found = keras_attention.distribution.layout_map(mesh, make())
+        # The next model's weights have the same names.
+        keras.utils.clear_session()
+        return found
+
+    with several.scope(devices, layouts, model_parallel):
+        return _train(run, make(), sets, settings, devices)
+
+
+def _train(run, model, sets, settings, devices):
+    """Trains a model, new or from a checkpoint, and returns the figures."""
+    if run.epochs:
         print(f"Resuming after epoch {len(run.epochs)}.")
     encoded = {
         part: text.encode_pairs(model.tokenizer, sets[part]) for part in ("train", "validation")
@@ -69,7 +97,7 @@ def train(run, dataset, settings):
         flush=True,
     )
     # All in one call: at its end `fit` gives the model the moving mean of its weights.
-    batches = TrainingBatches(encoded["train"], settings)
+    batches = TrainingBatches(encoded["train"], settings, devices)
     progress = Progress(batches)
     model.fit(
         batches,
@@ -80,16 +108,6 @@ def train(run, dataset, settings):
         callbacks=[progress, Epochs(run, batches, progress, encoded["validation"])],
     )
     return _finish(run, model, sets, settings)
-
-
-def _new_model(run, pairs, settings):
-    print("Learning subwords …", flush=True)
-    tokenizer = text.learn_tokenizer([*pairs.source, *pairs.target], settings["vocabulary_size"])
-    run.write(TOKENIZER, lambda path: path.write_bytes(tokenizer))
-    recipe = recipes.RECIPES[settings["model"]]
-    return models.build(
-        recipe, tokenizer, settings["dropout"], settings["small"], settings["positions"]
-    )
 
 
 def _check_lengths(encoded):
@@ -124,18 +142,24 @@ def _compile(model, encoded, settings):
 
 
 class Batches(keras.utils.PyDataset):
-    """`text.Batch`es as what `fit` and `evaluate` take."""
+    """`text.Batch`es as what `fit` and `evaluate` take, with rows for all devices."""
 
-    def __init__(self, encoded, batches):
+    def __init__(self, encoded, batches, devices=1):
         super().__init__()
-        self.encoded = encoded
+        self.encoded, self.devices = encoded, devices
         self.batches = _varied_first(batches)
 
     def __len__(self):
         return len(self.batches)
 
     def __getitem__(self, index):
-        return self.batches[index].arrays(self.encoded)
+        batch = self.batches[index]
+        return batch.arrays(self.encoded, several.rows(len(batch.indices), self.devices))
+
+    @property
+    def rows(self):
+        """How many rows all batches have."""
+        return sum(several.rows(len(batch.indices), self.devices) for batch in self.batches)
 
     @property
     def tokens(self):
@@ -161,9 +185,9 @@ def _varied_first(batches):
 class TrainingBatches(Batches):
     """The batches of one epoch, in an order that depends on the seed and the epoch alone."""
 
-    def __init__(self, encoded, settings):
+    def __init__(self, encoded, settings, devices=1):
         self.settings = settings
-        super().__init__(encoded, self._of(encoded, epoch=0))
+        super().__init__(encoded, self._of(encoded, epoch=0), devices)
 
     def draw(self, epoch):
         """Makes them those of an epoch, counted from 0."""
@@ -206,19 +230,24 @@ class Epochs(keras.callbacks.Callback):
             "steps": len(self.batches),
             "tokens_per_second": round(sum(self.batches.tokens) / self.progress.seconds, 1),
             "train_loss": logs["loss"],
-            **measure(self.model, self.validation, self.batches.settings["batch_tokens"]),
+            **measure(
+                self.model,
+                self.validation,
+                self.batches.settings["batch_tokens"],
+                self.batches.devices,
+            ),
         }
         self.run.finish_epoch(self.model, figures)
         print(_line(figures), flush=True)
 
 
-def measure(model, encoded, batch_tokens):
+def measure(model, encoded, batch_tokens, devices=1):
     """The mean loss of a token, by the moving mean of the weights."""
     order = encoded.not_too_long()
-    batches = text.batches(encoded, order, batch_tokens, FEW_SHAPES)
+    batches = Batches(encoded, text.batches(encoded, order, batch_tokens, FEW_SHAPES), devices)
     with averaged_weights(model):
-        of_sentence = model.evaluate(Batches(encoded, batches), verbose=0)
-    loss = of_sentence * len(order) / int(encoded.sides[1, order].sum())
+        of_row = model.evaluate(batches, verbose=0)
+    loss = of_row * batches.rows / int(encoded.sides[1, order].sum())
     return {"validation_loss": loss, "validation_perplexity": float(np.exp(loss))}
 
 

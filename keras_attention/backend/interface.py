@@ -38,8 +38,16 @@ class Backend(typing.Protocol):
     def mesh_axis(self, name: str) -> Any:
         """The axis of a mesh over whose devices the code runs (`jax.shard_map`), or None.
 
-        It has `size`; `index`, of this device; `from_previous(array)`, what the device before
-        passes; and `fold(key, number)`, a key of dropout for each number.
+        It has `size`; `index`, of this device; `send(array, to)`, by which each device n passes its
+        array to device `to[n]`; and `fold(key, number)`, a key of dropout for each number.
+        """
+
+    def axis_map(self, mesh: keras.distribution.DeviceMesh, name: str, like: Tensor) -> Any:
+        """What runs code on each device of an axis of a mesh, with its part of arrays, or None.
+
+        It is `mapped(function, arrays, axes, outputs)`, where `axes` are those of the arrays that
+        the devices share, or None, and `outputs` those of the results; it is for programs that
+        compute with `like`.
         """
 
     # Control flow

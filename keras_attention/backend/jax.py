@@ -7,6 +7,7 @@ import keras
 from jax import lax
 from jax import numpy as jnp
 from jax.extend.core import get_opaque_trace_state
+from jax.sharding import PartitionSpec as P
 
 from keras_attention import keras_private
 
@@ -76,11 +77,32 @@ class mesh_axis:
     def __init__(self, name):
         self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
 
-    def from_previous(self, array):
-        return lax.ppermute(array, self.name, [(n, (n + 1) % self.size) for n in range(self.size)])
+    def send(self, array, to):
+        return lax.ppermute(array, self.name, list(enumerate(to)))
 
     def fold(self, key, number):
         return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), number))
+
+
+def axis_map(mesh, name, like):
+    # Eager code would compile it at each call.
+    if not isinstance(like, jax.core.Tracer):
+        return None
+
+    def spec(axis):
+        return P() if axis is None else P(*[None] * axis, name)
+
+    def mapped(function, arrays, axes, outputs):
+        return jax.shard_map(
+            function,
+            mesh=mesh.backend_mesh,
+            in_specs=tuple(map(spec, axes)),
+            out_specs=tuple(map(spec, outputs)),
+            # The others stay as the rest of the program has them.
+            axis_names={name},
+        )(*arrays)
+
+    return mapped
 
 
 def cond(condition, true_fn, false_fn):
@@ -180,6 +202,9 @@ def custom_vjp(make, arrays, constants=(), saves=True):
 
     function = jax.custom_vjp(lambda arrays, constants: first(arrays, constants)[0])
     function.defvjp(first, second)
+    if _mapped():
+        # A gradient differs between devices if any array does; the gradient of this sums it.
+        arrays = [_like(array, *map(jax.typeof, arrays)) for array in arrays]
     return function(tuple(arrays), constants)
 
 

@@ -8,7 +8,7 @@ a kernel, add a file, and a line to the list.
 
 import typing
 
-from keras_attention import shapes
+from keras_attention import sequence_parallel, shapes
 from keras_attention.kernels import (
     banded,
     blockwise,
@@ -17,6 +17,7 @@ from keras_attention.kernels import (
     reference,
     ring,
     semantics,
+    sequence,
     single_query,
 )
 
@@ -62,19 +63,35 @@ KERNELS = [
     ),
     Kernel("reference", reference, "{blockwise}", "time and memory O(T · S)"),
 ]
+# Tried first under a `distribution.SequenceParallel`.
+RING = Kernel(
+    "ring",
+    sequence,
+    "devices share the sequence, and keys go from one to the next",
+    "time O(T · S / n), memory O((T + S) / n) of each of n devices",
+)
 # Names of earlier versions.
 ALIASES = {"one_query": "single_query"}
 
 
 def names():
     """The names that `kernel` may be."""
-    return ("auto", *(kernel.name for kernel in KERNELS))
+    return ("auto", *(kernel.name for kernel in _candidates()))
+
+
+def _candidates():
+    return KERNELS if sequence_parallel.current() is None else [RING, *KERNELS]
 
 
 def run(spec, query, key, value, kernel="auto"):
     """The `AttentionResult` of query (B, T, H, K), key (B, S, G, K) and value (B, S, G, V)."""
     chosen, _ = choose(spec, query, key, value, kernel)
-    return chosen.module.run(spec, query, key, value)
+    by = sequence_parallel.current()
+    if by is None or not by.exchanges_heads(query, key):
+        return chosen.module.run(spec, query, key, value)
+    query, key, value = (by.exchanged(array, 1, 2) for array in (query, key, value))
+    result = chosen.module.run(spec, query, key, value)
+    return result.replace(output=by.exchanged(result.output, 2, 1))
 
 
 def explain(spec, query, key, value, kernel="auto"):
@@ -95,7 +112,7 @@ def choose(spec, query, key, value, kernel="auto"):
     if kernel not in names():
         raise ValueError(f"`kernel` must be one of {names()}. Received: kernel={kernel!r}")
     reasons = {}
-    for candidate in KERNELS:
+    for candidate in _candidates():
         if kernel not in ("auto", candidate.name):
             continue
         reason = candidate.module.unsupported_reason(spec, query, key, value)

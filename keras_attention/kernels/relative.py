@@ -105,6 +105,9 @@ def _matrices(array, rows):
     """(B, H, T, N) of (B, H, T, M) and (H or 1, M, N)."""
     if rows.shape[0] != 1:
         return backend.matmul(array, rows)
+    if backend.may_share_arrays():
+        # Devices that share the heads would gather them to make one matrix.
+        return backend.matmul(array, rows[0])
     # As one matrix: TensorFlow would compute a product for each sequence and head.
     shape = ops.shape(array)
     found = backend.matmul(ops.reshape(array, (-1, shape[-1])), rows[0])

@@ -15,6 +15,7 @@ With a causal mask, the device of the last queries would do most of the work. In
 which device r has r and 2n − 1 − r: each then computes two of four pairs of chunks in every step.
 """
 
+import copy
 import dataclasses
 
 import keras
@@ -29,16 +30,21 @@ ops = keras.ops
 
 
 def run(spec, query, key, value, axis, zigzag=False):
-    """The `AttentionResult` of a device's queries, over an axis of a mesh: `backend.mesh_axis`.
+    """The `AttentionResult` of a device's queries, over an axis of a mesh: `backend.mesh_axis`."""
+    output, lse = attend(spec, query, key, value, axis, zigzag)
+    return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
-    `spec` has masks of keys alone, (B, 1, 1, S), a pattern, segments, dropout, a soft cap, a sink.
+
+def attend(spec, query, key, value, axis, zigzag=False):
+    """The output and lse, without the sink, as of `blockwise.attend`.
+
+    `spec` has masks of queries, (B, 1, T, 1), and of keys, (B, 1, 1, S), a pattern, segments,
+    biases of positions, embeddings of distances, dropout, a soft cap.
     """
     ring = _Ring(spec, query, key, value, axis, zigzag)
     # They travel in their own dtype, and are computed with in `ring.wide`.
-    arrays = (query, key, value)
-    output, lse = backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
-    dtype = keras.backend.standardize_dtype(value.dtype)
-    return blockwise.finish(spec, output, lse, dtype)
+    arrays = (query, key, value, *keras.tree.flatten(spec.arrays))
+    return backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,46 +58,83 @@ class Chunk:
 
 def chunks(device, devices, length, zigzag):
     """The chunks of a device's part of a sequence."""
+    return [_chunk(n, device, devices, length, zigzag) for n in range(2 if zigzag else 1)]
+
+
+def _chunk(n, device, devices, length, zigzag):
     if not zigzag:
-        return [Chunk(0, length, device * length)]
+        return Chunk(0, length, device * length)
     if length % 2:
         raise ValueError(
             "In zig-zag order each device has two chunks of a sequence: its length must be even. "
             f"Received: length {length}"
         )
     half = length // 2
-    return [
-        Chunk(0, half, device * half),
-        Chunk(half, half, (2 * devices - 1 - device) * half),
-    ]
+    return Chunk(n * half, half, (device + n * (2 * devices - 1 - 2 * device)) * half)
+
+
+def to_zigzag(array, axis, devices):
+    """A device's part in zig-zag order, of an array that is split along `axis` in plain order.
+
+    Device r has the chunks 2r and 2r + 1, and sends each to the device that needs it.
+    """
+    even, odd = (
+        devices.send(half, [_holder(2 * r + n, devices.size) for r in range(devices.size)])
+        for n, half in enumerate(ops.split(array, 2, axis=axis))
+    )
+    return ops.concatenate(_in_turn(even, odd, devices), axis=axis)
+
+
+def from_zigzag(array, axis, devices):
+    """The inverse of `to_zigzag`."""
+    halves = _in_turn(*ops.split(array, 2, axis=axis), devices)
+
+    def sent(n, half):
+        to = {_holder(2 * r + n, devices.size): r for r in range(devices.size)}
+        return devices.send(half, [to[r] for r in range(devices.size)])
+
+    return ops.concatenate([sent(n, half) for n, half in enumerate(halves)], axis=axis)
+
+
+def _holder(chunk, count):
+    """The device that has a chunk in zig-zag order."""
+    return min(chunk, 2 * count - 1 - chunk)
+
+
+def _in_turn(first, second, devices):
+    """The two, in the other order on every other device: whose first chunk is odd."""
+    even = devices.index % 2 == 0
+    return [ops.where(even, first, second), ops.where(even, second, first)]
 
 
 class _Ring:
-    """The passes. What goes round are `travelling` arrays of keys: masks and segments."""
+    """The passes. What goes round are keys and values, and `travelling` masks and segments."""
 
     def __init__(self, spec, query, key, value, axis, zigzag):
         self.spec, self.axis, self.zigzag = spec, axis, zigzag
         self.wide = shapes.accumulation_dtype(query, key, value)
         self.count = axis.size
         self.lengths = query.shape[1], key.shape[1]
-        segments = spec.segment_ids
+        of_queries, of_keys = spec.segment_ids or (None, None)
         self.constants = {
             "device": axis.index,
             "seed": backend.dropout_key(spec.seed) if spec.dropout else None,
-            "segments": None if segments is None else segments[0],
-            "travelling": (tuple(spec.masks), None if segments is None else segments[1]),
+            "masks": tuple(mask for mask in spec.masks if mask.shape[2] > 1),
+            "segments": of_queries,
+            "travelling": (tuple(mask for mask in spec.masks if mask.shape[2] == 1), of_keys),
         }
         self.span = spec.pattern.span() if spec.pattern is not None else None
+        kinds = [*spec.position_biases, *([self.span] if self.span is not None else [])]
+        self.by_distance = all(kind.by_distance for kind in kinds)
 
     def passes(self, constants):
         """`forward` and `backward` for `backend.custom_vjp`."""
-        return (
-            lambda *arrays: self.forward(constants, *arrays),
-            lambda *given: self.backward(constants, *given),
-        )
+        ring = copy.copy(self)
+        ring.constants = constants
+        return ring.forward, ring.backward
 
-    def forward(self, constants, query, key, value):
-        """The output (B, T, H, V) and lse (B, H, T)."""
+    def forward(self, query, key, value, *own):
+        """The output (B, T, H, V) and lse (B, H, T); `own` are the arrays of the spec."""
         batch, length, heads, _ = query.shape
         nothing = (
             ops.zeros((batch, length, heads, value.shape[3]), self.wide),
@@ -100,58 +143,52 @@ class _Ring:
 
         def step(n, carry):
             found, moving = carry
-            for q, k, visible in self._pairs(constants, n):
-                found = self._merged(found, q, k, visible, n, constants, query, *moving)
-            return found, self._moved(moving)
 
-        start = (nothing, (key, value, constants["travelling"]))
+            def add(pair, found):
+                return self._merged(found, pair, query, moving, own)
+
+            return self._over_pairs(n, add, found), self._moved(moving)
+
+        start = (nothing, (key, value, self.constants["travelling"]))
         found, _ = backend.fori_loop(0, self.count, step, start)
         return found, ()
 
-    def _merged(self, found, q, k, visible, n, constants, query, key, value, travelling):
+    def _merged(self, found, pair, query, moving, own):
         """The result so far, and that of a pair of chunks."""
-        part = self._part(q, k, n, constants, travelling)
+        q, _, visible = pair
         so_far = _of_queries(found, q)
 
         def more():
-            arrays = self._widened(_cut(query, q), _cut(key, k), _cut(value, k))
+            part, arrays = self._part(pair, query, moving, own)
             return tuple(merge.merge([so_far, part(*arrays)]))
 
         return _with_queries(found, q, backend.cond(visible, more, lambda: so_far))
 
-    def backward(self, constants, arrays, outputs, saved, upstream):
-        """The gradients of query, key and value."""
-        query, key, value = arrays
-        zeros = tuple(map(ops.zeros_like, self._widened(*arrays)))
+    def backward(self, arrays, outputs, saved, upstream):
+        """The gradients of query, key, value and the arrays of the spec."""
+        query, key, value, *own = arrays
+        zeros = [ops.zeros_like(array, dtype=self.wide) for array in arrays]
 
         def step(n, carry):
-            of_query, moving, of_columns = carry
-            for q, k, visible in self._pairs(constants, n):
-                of_query, of_columns = self._gradients(
-                    (of_query, of_columns),
-                    q,
-                    k,
-                    visible,
-                    n,
-                    constants,
-                    query,
-                    moving,
-                    outputs,
-                    upstream,
-                )
-            # The gradients of keys and values travel with them, and arrive where they began.
-            return of_query, self._moved(moving), self._moved(of_columns)
+            sums, moving = carry
 
-        start = zeros[0], (key, value, constants["travelling"]), zeros[1:]
-        of_query, _, (of_key, of_value) = backend.fori_loop(0, self.count, step, start)
-        found = zip((of_query, of_key, of_value), arrays, strict=True)
+            def add(pair, sums):
+                return self._gradients(sums, pair, query, moving, own, outputs, upstream)
+
+            of_query, of_columns, of_own = self._over_pairs(n, add, sums)
+            # The gradients of keys and values travel with them, and arrive where they began.
+            return (of_query, self._moved(of_columns), of_own), self._moved(moving)
+
+        moving = key, value, self.constants["travelling"]
+        start = (zeros[0], tuple(zeros[1:3]), tuple(zeros[3:])), moving
+        (of_query, of_columns, of_own), _ = backend.fori_loop(0, self.count, step, start)
+        found = zip((of_query, *of_columns, *of_own), arrays, strict=True)
         return [ops.cast(gradient, array.dtype) for gradient, array in found]
 
-    def _gradients(self, so_far, q, k, visible, n, constants, query, moving, outputs, upstream):
+    def _gradients(self, sums, pair, query, moving, own, outputs, upstream):
         """The gradients so far, and those of a pair of chunks."""
-        key, value, travelling = moving
-        part = self._part(q, k, n, constants, travelling)
-        arrays = self._widened(_cut(query, q), _cut(key, k), _cut(value, k))
+        q, k, visible = pair
+        part, arrays = self._part(pair, query, moving, own)
         (output, lse), (of_output, of_lse) = _of_queries(outputs, q), _of_queries(upstream, q)
 
         def more():
@@ -163,21 +200,25 @@ class _Ring:
             return tuple(pull((of_part, share * (of_share + of_lse))))
 
         nothing = tuple(map(ops.zeros_like, arrays))
-        dq, *of_k = backend.cond(visible, more, lambda: nothing)
-        of_query, of_columns = so_far
+        dq, dk, dv, *found = backend.cond(visible, more, lambda: nothing)
+        of_query, (of_key, of_value), of_own = sums
         return (
             _add(of_query, q, dq),
-            tuple(_add(total, k, new) for total, new in zip(of_columns, of_k, strict=True)),
+            (_add(of_key, k, dk), _add(of_value, k, dv)),
+            tuple(so_far + new for so_far, new in zip(of_own, found, strict=True)),
         )
 
-    def _part(self, q, k, n, constants, travelling):
-        """Attention of a chunk of queries over one of keys: a function of their arrays."""
-        masks, segments = travelling
+    def _part(self, pair, query, moving, own):
+        """Attention of a chunk of queries over one of keys: a function, and its arrays."""
+        q, k, _ = pair
+        key, value, (masks, of_keys) = moving
+        of_queries = self.constants["segments"]
         spec = self.spec.replace(
-            masks=tuple(_cut(mask, k, 3) for mask in masks),
-            segment_ids=None
-            if segments is None
-            else (_cut(constants["segments"], q), _cut(segments, k)),
+            masks=(
+                *(_cut(mask, q, 2) for mask in self.constants["masks"]),
+                *(_cut(mask, k, 3) for mask in masks),
+            ),
+            segment_ids=None if of_keys is None else (_cut(of_queries, q), _cut(of_keys, k)),
             positions=self._positions(q, k),
             sink=None,
             return_lse=True,
@@ -185,12 +226,18 @@ class _Ring:
         if spec.dropout:
             # A pair of chunks that no other pair draws for.
             chunks = 2 * self.count
-            pair = q.position // q.size * chunks + k.position // k.size
-            spec = spec.replace(seed=self.axis.fold(constants["seed"], pair))
-        return lambda *arrays: blockwise.attend(spec, *arrays, True)
+            number = q.position // q.size * chunks + k.position // k.size
+            spec = spec.replace(seed=self.axis.fold(self.constants["seed"], number))
+
+        def part(query, key, value, *own):
+            arrays = keras.tree.pack_sequence_as(self.spec.arrays, list(own))
+            return blockwise.attend(spec.with_arrays(arrays), query, key, value, True)
+
+        arrays = (_cut(query, q), _cut(key, k), _cut(value, k), *own)
+        return part, [ops.cast(array, self.wide) for array in arrays]
 
     def _positions(self, q, k):
-        if self.span is None or self.span.by_distance:
+        if self.by_distance:
             return Positions.of(q.size, k.size, offset=q.position - k.position)
         return Positions.of(
             q.size,
@@ -199,19 +246,23 @@ class _Ring:
             k.position + ops.arange(k.size, dtype="int32"),
         )
 
-    def _widened(self, *arrays):
-        return tuple(ops.cast(array, self.wide) for array in arrays)
-
     # What is where
 
-    def _pairs(self, constants, n):
-        """The chunks of queries and of the keys that are here in step n, and who sees any."""
-        device = constants["device"]
+    def _over_pairs(self, n, body, carry):
+        """`carry = body(pair, carry)` for the pairs of chunks that a device has in step n.
+
+        A pair is a chunk of queries, one of keys, and whether any of these sees any of those.
+        """
+        device = self.constants["device"]
         source = (device - n) % self.count
         queries, keys = self.lengths
-        for q in chunks(device, self.count, queries, self.zigzag):
-            for k in chunks(source, self.count, keys, self.zigzag):
-                yield q, k, self._visible(q, k)
+
+        def step(m, carry):
+            q = _chunk(m // 2, device, self.count, queries, self.zigzag)
+            k = _chunk(m % 2, source, self.count, keys, self.zigzag)
+            return body((q, k, self._visible(q, k)), carry)
+
+        return backend.fori_loop(0, 4, step, carry) if self.zigzag else step(0, carry)
 
     def _visible(self, q, k):
         """Whether a query of a chunk can see a key of another."""
@@ -227,7 +278,8 @@ class _Ring:
 
     def _moved(self, arrays):
         """What the device before had."""
-        return keras.tree.map_structure(self.axis.from_previous, arrays)
+        to = [(n + 1) % self.count for n in range(self.count)]
+        return keras.tree.map_structure(lambda array: self.axis.send(array, to), arrays)
 
 
 def _cut(array, chunk, axis=1):

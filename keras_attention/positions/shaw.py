@@ -47,6 +47,7 @@ class Shaw(Position):
     """
 
     scores = (scores.Dot, scores.ScaledDot)
+    encodes_alone = True
 
     def __init__(
         self,

@@ -7,12 +7,12 @@ import keras
 DEVICES = int(os.environ.get("VIRTUAL_DEVICES", "0"))
 BACKEND = keras.config.backend()
 OF = {
-    "jax": {"collectives", "keras_distribution", "plan", "ring", "shard_map"},
-    "tensorflow": {"mirrored"},
+    "jax": {"collectives", "keras_distribution", "plan", "ring", "sequence_parallel", "shard_map"},
+    "tensorflow": {"mirrored", "multi_worker"},
     "torch": {"data_parallel"},
 }
 
-# Each file is of one framework, but that of the page.
+# Each file is of one framework, but those of the page and the examples.
 others = [name for backend, names in OF.items() for name in names if backend != BACKEND]
 collect_ignore_glob = [f"test_{name}.py" for name in others] if DEVICES else ["test_*.py"]
 

@@ -1,5 +1,6 @@
 """The blocks of `docs/scaling.md` for the backend that runs."""
 
+import importlib.util
 import pathlib
 import re
 
@@ -17,10 +18,13 @@ def test_the_blocks_of_the_page_run(monkeypatch, tmp_path):
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(rf"^```python(?: {backend})?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names = {"__name__": "__main__"}
+    monkeypatch.chdir(tmp_path)
     try:
         for block in blocks:
+            if "Orbax" in block and not importlib.util.find_spec("orbax"):
+                continue
             exec(compile(block, str(PAGE), "exec"), names)
     finally:
         if backend == "jax":
             keras.distribution.set_distribution(None)
-    assert len(blocks) == {"jax": 4, "tensorflow": 2, "torch": 2}[backend]
+    assert len(blocks) == {"jax": 7, "tensorflow": 3, "torch": 2}[backend]

@@ -4,6 +4,7 @@ import functools
 import re
 
 import jax
+import keras
 import numpy as np
 import pytest
 from jax import numpy as jnp
@@ -11,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from keras_attention import ops, patterns, positions
+from keras_attention.positions import RelativeBias, Rotary, Shaw
 from tests.distribution.programs import collectives
 
 DEVICES = 8
@@ -57,15 +59,19 @@ def around(arrays, mask, segments, zigzag, **options):
             **options,
         )
 
-    order = functools.partial(ops.ring_order, devices=DEVICES) if zigzag else lambda x, **_: x
-    given = [None if x is None else order(x) for x in (*arrays, mask, segments)]
+    order = np.arange(arrays[0].shape[1])
+    if zigzag:
+        # An index, since XLA needs long to compile the slices of `ring_order` on several devices.
+        chunks = order.reshape(2 * DEVICES, -1)
+        order = np.concatenate([chunks[n] for r in range(DEVICES) for n in (r, 15 - r)])
+    given = [None if x is None else x[:, order] for x in (*arrays, mask, segments)]
     specs = tuple(None if x is None else SPLIT for x in given)
     ring = jax.shard_map(
         attend, mesh=MESH, in_specs=specs, out_specs=(SPLIT, P(None, None, "sequence"))
     )
     output, lse = ring(*given)
-    back = {"inverse": True} if zigzag else {}
-    return order(output, **back), order(lse, axis=2, **back)
+    back = np.argsort(order)
+    return output[:, back], lse[:, :, back]
 
 
 def whole(arrays, mask, segments, **options):
@@ -137,19 +143,41 @@ def test_half_precision_travels_as_such_and_is_summed_in_float32():
     assert sorted(sent) == ["bf16"] * 4 + ["f32"] * 2
 
 
-@pytest.mark.parametrize("zigzag", [False, True])
-def test_rotary_positions_are_those_of_the_whole_sequence(zigzag):
-    (query, *_), *_ = problem()
-    rotary = positions.Rotary()
+class Late(positions.Position):
+    """A bias of both positions, not of their distance."""
 
-    def encoded(x):
-        at = ops.ring_positions("sequence", x.shape[1], zigzag)
-        return rotary.encode(x, x, at, at)[0]
+    def bias(self, i, j, num_heads):
+        return jnp.sin(i + 2.0 * j)
 
-    order = functools.partial(ops.ring_order, devices=DEVICES) if zigzag else lambda x, **_: x
-    found = jax.shard_map(encoded, mesh=MESH, in_specs=SPLIT, out_specs=SPLIT)(order(query))
-    expected, _ = rotary.encode(query, query, jnp.arange(LENGTH), jnp.arange(LENGTH))
-    np.testing.assert_allclose(found, order(expected), atol=1e-5)
+
+@pytest.mark.parametrize(
+    ("make", "zigzag"),
+    [
+        (Rotary, True),
+        (positions.ALiBi, False),
+        (lambda: RelativeBias(8, 50), True),
+        (lambda: Shaw(20), False),
+        (Late, False),
+    ],
+)
+def test_positions_are_those_of_the_whole_sequence(make, zigzag):
+    arrays, mask, _ = problem()
+    position = make()
+    position.build_values(arrays[2].shape)
+    position.build(arrays[0].shape, arrays[1].shape)
+    rng = np.random.default_rng(1)
+    weights = [jnp.asarray(rng.normal(size=w.shape), "float32") for w in position.weights]
+
+    def with_weights(attend):
+        def function(given):
+            weights, arrays = given
+            with keras.StatelessScope(zip(position.weights, weights, strict=True)):
+                return attend(arrays, mask, None, pattern="causal", position=position)
+
+        return gradients(function)((weights, arrays))
+
+    found = with_weights(functools.partial(around, zigzag=zigzag))
+    assert_same(found, with_weights(whole), 5e-5)
 
 
 def test_dropout_drops_each_weight_alone_and_the_gradient_the_same():

@@ -27,11 +27,16 @@ ORDER = [
     {"activations", "losses", "schedules"},
     {"kernels", "inputs"},
     {"backend", "spec", "saving"},
-    {"masks", "rematerialization", "shapes", "version"},
+    {"masks", "rematerialization", "sequence_parallel", "shapes", "version"},
     {"hints", "keras_private"},
 ]
 # The edges between two parts of one line.
-BESIDE = {("positions", "scores"), ("masks", "shapes"), ("rematerialization", "masks")}
+BESIDE = {
+    ("positions", "scores"),
+    ("masks", "shapes"),
+    ("rematerialization", "masks"),
+    ("sequence_parallel", "shapes"),
+}
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 every_file = pytest.mark.parametrize(

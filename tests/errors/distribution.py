@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import TransformerBlock, distribution, kernels, ops
+from keras_attention import TransformerBlock, distribution, kernels, ops, positions
 
 
 def mesh():
@@ -35,6 +35,29 @@ ROWS = {
         lambda: distribution.layout_map(mesh(), TransformerBlock(8, 2, name="b")),
         ValueError,
         r"`model` must be built\. Received: <TransformerBlock name=b, built=False>, not built",
+    ),
+    "no axis for sequences": (
+        lambda: distribution.SequenceParallel(layout_map=keras.distribution.LayoutMap(mesh())),
+        ValueError,
+        r"one of the mesh's axes, \['model'\]\. Received: sequence_dim_name='sequence'",
+    ),
+    "a method of sequences that is none": (
+        lambda: distribution.SequenceParallel(
+            layout_map=keras.distribution.LayoutMap(mesh()),
+            sequence_dim_name="model",
+            method="tree",
+        ),
+        ValueError,
+        r"`method` must be one of \('ring', 'heads'\)\. Received: method='tree'",
+    ),
+    "a position that needs the last of all": (
+        lambda: ops.ring_attend(
+            *[keras.ops.zeros((1, 4, 2, 8))] * 3,
+            "sequence",
+            position=positions.Rotary(scaling="dynamic", factor=2.0, original_max_length=2),
+        ),
+        ValueError,
+        r"encodes each element by its own position alone\. Received: position=<Rotary",
     ),
     "a ring that is none": (
         lambda: ops.ring_positions("sequence", 4),

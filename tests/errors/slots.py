@@ -160,6 +160,11 @@ ROWS = {
         ValueError,
         r"`score` has weights, which a function cannot own.*Received: score=<General",
     ),
+    "a position with weights and no layer": (
+        lambda: ops.attend(*heads(), position="relative_bias"),
+        ValueError,
+        r"`position` has weights, which a function cannot own.*Received: position=<RelativeBias",
+    ),
     "rank of the mask": (
         lambda: ops.attend(*heads(), mask=zeros(S, dtype="bool")),
         ValueError,
