@@ -348,13 +348,14 @@ def _problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tenso
     if mask is not None:
         mask = inputs.four_axes("mask", mask)
         query, key, value = _without_padding(query, key, value, mask)
+    at = _positions(given, query, key)
     spec = AttentionSpec(
         logit_soft_cap=given.logit_soft_cap,
         biases=_bias(given.bias),
         masks=() if mask is None else (mask,),
         pattern=patterns.get(given.pattern),
         segment_ids=inputs.pair("segment_ids", given.segment_ids, query, key),
-        positions=_positions(given, query, key),
+        positions=at,
         dropout=given.dropout,
         seed=given.seed,
         return_weights=given.return_attention_scores,
@@ -376,7 +377,7 @@ def _problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tenso
     if position is not None:
         position.check_score(score)
         position = _built("position", position, query, key, value)
-        query, key = position.encode(query, key, spec.positions.query, spec.positions.key)
+        query, key = position.encode(query, key, at.query, at.key)
         spec = position.into_spec(spec, query, key)
     spec, query, key = score.into_spec(spec, query, key)
     return spec, query, key, value

@@ -57,7 +57,8 @@ ROWS = {
             position=positions.Rotary(scaling="dynamic", factor=2.0, original_max_length=2),
         ),
         ValueError,
-        r"encodes each element by its own position alone\. Received: position=<Rotary",
+        r"must encode each element by its own position alone, and have no bias that sees the "
+        r"queries\. Received: position=<Rotary",
     ),
     "a ring that is none": (
         lambda: ops.ring_positions("sequence", 4),
