@@ -1,7 +1,7 @@
 """Names for the types of arguments that many signatures share.
 
-They say to readers, editors and type checkers what may be given; when a program runs, nothing is
-checked by them. What a slot may be given stands beside the slot: `scores.ScoreLike` and the like.
+They tell readers, editors and type checkers which types are accepted, and check nothing at run
+time. The types of a slot are defined beside it: `scores.ScoreLike` and the like.
 """
 
 from collections.abc import Callable

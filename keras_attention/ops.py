@@ -446,7 +446,7 @@ def _positions(given, query, key):
     offset = given.offset
     if given.query_positions is not None and not (isinstance(offset, int) and offset == 0):
         raise ValueError(
-            "`offset` and `query_positions` both say where queries stand: pass one of them. "
+            "`offset` and `query_positions` both give the positions of queries: pass one of them. "
             f"Received: offset={offset!r} beside `query_positions`"
         )
     return Positions.of(

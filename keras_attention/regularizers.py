@@ -117,11 +117,11 @@ class Entropy(Regularizer):
         positive = weights > 0
         logs = ops.log(ops.where(positive, weights, ops.ones_like(weights)))
         entropy = -ops.sum(weights * logs, axis=-1)
-        reached = ops.ones_like(entropy)
+        has_keys = ops.ones_like(entropy)
         if mask is not None:
             mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
-            reached = ops.cast(mask, weights.dtype)
-        return self.factor * _mean(entropy, reached)
+            has_keys = ops.cast(mask, weights.dtype)
+        return self.factor * _mean(entropy, has_keys)
 
 
 def _mean(array, counted):

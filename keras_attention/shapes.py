@@ -12,7 +12,7 @@
 | `D` | features of a layer's input or output |
 | `U` | hidden units of a score that is a small network |
 
-Heads stand before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
+Heads come before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
 before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these
 letters in lower case.
 """

@@ -158,7 +158,7 @@ def _rotary(layer):
             layer,
             f"rope_type={layer.rope_type!r} with denominator_dim={layer.denominator_dim} gives "
             "frequencies that `positions.Rotary` does not have",
-            "Write them as a `positions.Position` of your own.",
+            "Write them as a custom `positions.Position`.",
         )
     scaling: dict[str, Any] = {}
     if layer.scaling_factor != 1:

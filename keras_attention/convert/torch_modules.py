@@ -164,7 +164,7 @@ def _activation(module):
         module,
         f"expected an activation of PyTorch's own {tuple(ACTIVATIONS)}, without options, and found "
         f"{given!r}",
-        "Make a `TransformerBlock(activation=…)` of your own, and convert `self_attn` for it.",
+        "Make a `TransformerBlock(activation=…)` yourself, and convert `self_attn` for it.",
     )
 
 

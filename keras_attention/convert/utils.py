@@ -72,7 +72,7 @@ def check_part(peer, name, classes, **expected):
         refuse(
             peer,
             f"its part `{name}` was replaced: expected {wanted}, and found {found}",
-            "Convert its attention alone, and put the parts together in a layer of your own.",
+            "Convert its attention alone, and put the parts together in a custom layer.",
         )
     check_call(peer, part, name)
     return part
@@ -120,7 +120,7 @@ def copy_dense(peer, name, target):
             f"its part `{name}` was replaced: expected a kernel {expected} and "
             f"use_bias={target.bias is not None}, and found {found} and "
             f"use_bias={source.bias is not None}",
-            "Convert its attention alone, and put the parts together in a layer of your own.",
+            "Convert its attention alone, and put the parts together in a custom layer.",
         )
     assign_dense(target, source.kernel, source.bias)
 

@@ -99,7 +99,7 @@ class Decoding(keras.layers.Layer):
         if any(isinstance(x, keras.KerasTensor) for x in (value, key, key_mask)):
             raise TypeError(
                 "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
-                f"it in the `call` of a layer or a model of your own. Received: value={value!r}"
+                f"it in the `call` of a custom layer or model. Received: value={value!r}"
             )
         self._check_cache(self.heads.no_cache_reason)
         value, key = self._converted(value), self._converted(key)

@@ -295,7 +295,7 @@ def overflow(end, length):
         return beyond
     if (seen > length).any():
         raise ValueError(
-            f"The cache has {length} slots, and cannot hold more tokens. Make it longer by "
+            f"The cache has {length} entries, too few for all tokens. Make it longer by "
             f"`make_cache(batch_size, length)`. Received tokens up to {seen.max()} in a row"
         )
     return None

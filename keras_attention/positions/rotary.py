@@ -302,16 +302,16 @@ def angles(positions, frequencies):
     # exact, and a small remainder.
     high = ops.floor(positions / _APART)
     low = positions - high * _APART
-    turns = 0.0
+    rotations = 0.0
     for part, unit in ((high, _APART), (low, 1)):
-        coarse, rest = (ops.cast(x, dtype) for x in _turns(frequencies, unit))
-        turns = turns + (_fraction(part * coarse) + part * rest)
-    return _fraction(turns) * (2 * math.pi)
+        coarse, rest = (ops.cast(x, dtype) for x in _rotations(frequencies, unit))
+        rotations = rotations + (_fraction(part * coarse) + part * rest)
+    return _fraction(rotations) * (2 * math.pi)
 
 
-def _fraction(turns):
+def _fraction(rotations):
     """The fractional part, between −1/2 and 1/2; exact."""
-    return turns - ops.round(turns)
+    return rotations - ops.round(rotations)
 
 
 @functools.lru_cache(maxsize=64)
@@ -323,13 +323,13 @@ def _frequencies(size, max_wavelength, factor, ramp):
     if ramp:
         scaling, length, beta_fast, beta_slow, truncate = ramp
         if scaling == "llama3":
-            turns = length * theta / (2 * math.pi)
-            kept = np.clip((turns - beta_slow) / (beta_fast - beta_slow), 0, 1)
+            rotations = length * theta / (2 * math.pi)
+            kept = np.clip((rotations - beta_slow) / (beta_fast - beta_slow), 0, 1)
         else:
             # The pair, as a real number, that rotates this many times within the length.
             first, last = (
-                size * math.log(length / (2 * math.pi * turns)) / (2 * math.log(max_wavelength))
-                for turns in (beta_fast, beta_slow)
+                size * math.log(length / (2 * math.pi * rotations)) / (2 * math.log(max_wavelength))
+                for rotations in (beta_fast, beta_slow)
             )
             if truncate:
                 first, last = math.floor(first), math.ceil(last)
@@ -338,9 +338,9 @@ def _frequencies(size, max_wavelength, factor, ramp):
     return theta * (kept + (1 - kept) / factor)
 
 
-def _turns(frequencies, unit):
+def _rotations(frequencies, unit):
     """The fractional rotations of `unit` positions: their first 12 bits, and the remainder."""
-    turns = frequencies * unit / (2 * math.pi)
-    turns = turns - np.round(turns)
-    coarse = np.round(turns * _APART) / _APART
-    return coarse, turns - coarse
+    rotations = frequencies * unit / (2 * math.pi)
+    rotations = rotations - np.round(rotations)
+    coarse = np.round(rotations * _APART) / _APART
+    return coarse, rotations - coarse

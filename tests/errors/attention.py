@@ -122,10 +122,10 @@ ROWS = {
         r"`sink` must be one number for each head of `query`, \(H,\)\. Received: "
         r"sink\.shape=\(3,\)",
     ),
-    "two ways to say where queries stand": (
+    "two ways to give the positions of queries": (
         lambda: ops.attend(*heads(), offset=2, query_positions=np.arange(T)),
         ValueError,
-        r"`offset` and `query_positions` both say where queries stand.*Received: offset=2",
+        r"`offset` and `query_positions` both give the positions of queries.*Received: offset=2",
     ),
     "segments round a predicted center": (
         lambda: ka.LocalAttention(2, "predictive")(

@@ -38,7 +38,7 @@ ROWS = {
     "a full cache": (
         lambda: multi_head()(X, cache=multi_head().make_cache(B, T - 1)),
         ValueError,
-        r"The cache has 2 slots, and cannot hold more.*Received tokens up to 3 in a row",
+        r"The cache has 2 entries, too few.*Received tokens up to 3 in a row",
     ),
     "a cache without length": (
         lambda: multi_head().make_cache(B, 0),

@@ -114,7 +114,7 @@ def test_a_cache_that_is_too_short_is_an_error_after_the_loop(method, compiled):
     assert run().shape == (2, 6)
     # Where the loop runs as Python, the cache itself says so.
     eager = not (compiled or ON_JAX)
-    message = "cannot hold more tokens" if eager else "without NaN"
+    message = "too few for all tokens" if eager else "without NaN"
     with pytest.raises(ValueError, match=message):
         run(slots=5)
 
