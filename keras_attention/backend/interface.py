@@ -113,6 +113,9 @@ class Backend(typing.Protocol):
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
 
+    def cumsum(self, array: Tensor) -> Tensor:
+        """The cumulative sums over the last axis, in the array's dtype."""
+
     def has_fast_softmax(self) -> bool:
         """Whether `softmax` is one pass, in a program whose arrays may have sizes that vary."""
 

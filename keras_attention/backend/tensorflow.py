@@ -127,6 +127,10 @@ def softmax(array):
     return tf.nn.softmax(array)
 
 
+def cumsum(array):
+    return tf.cumsum(array, axis=-1)
+
+
 def has_fast_softmax():
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
     graph = tf.compat.v1.get_default_graph()

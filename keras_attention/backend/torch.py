@@ -95,6 +95,10 @@ def softmax(array):
     return torch.softmax(array, dim=-1)
 
 
+def cumsum(array):
+    return torch.cumsum(array, dim=-1)
+
+
 def has_fast_softmax():
     return False
 
