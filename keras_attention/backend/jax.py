@@ -154,6 +154,10 @@ def clip(array, limit):
     return jnp.clip(array, -limit, limit)
 
 
+def multiply_no_nan(array, factor):
+    return jnp.where(factor == 0, 0, array * factor)
+
+
 def windows(array, rows, columns):
     # By slices: the gradient of reshapes that shift is slower.
     def window(start):

@@ -156,6 +156,10 @@ def clip(array, limit):
     return function(array)
 
 
+def multiply_no_nan(array, factor):
+    return tf.math.multiply_no_nan(array, factor)
+
+
 def windows(array, rows, columns):
     # Blocks of rows, then the rows of a block, to copy not much more than the result.
     some = 1

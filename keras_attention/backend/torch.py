@@ -111,6 +111,13 @@ def clip(array, limit):
     return torch.clip(array, -limit, limit)
 
 
+def multiply_no_nan(array, factor):
+    product = array * factor
+    # By rows: `masked_fill_` would pass over all elements.
+    product[factor[..., 0] == 0] = 0
+    return product
+
+
 def windows(array, rows, columns):
     return array.unfold(1, columns, 1).flip(1)
 
