@@ -4,6 +4,7 @@ import inspect
 import types
 
 import keras
+import numpy as np
 
 from keras_attention import masks, shapes
 
@@ -217,6 +218,8 @@ def integers(name, role, array, like):
     """Integers (T,) or (B, T) (segments only the latter), of the length of `like`; or None."""
     if array is None:
         return None
+    # Segments are only compared, and may be numbers outside int32.
+    check_within(name, array, None if name == "segment_ids" else "int32")
     if not isinstance(array, keras.KerasTensor):
         array = ops.convert_to_tensor(array)
     dtype = keras.backend.standardize_dtype(array.dtype)
@@ -235,7 +238,21 @@ def integers(name, role, array, like):
     if rank == 2 and array.shape[0] != 1:
         check = {role: like.shape[0], name: array.shape[0]}
         shapes.check_same(f"Batch sizes of `{role}` and its {name}", **check)
-    # Segments are only compared, and may be numbers outside int32.
     if name == "segment_ids" or isinstance(array, keras.KerasTensor):
         return array
     return ops.cast(array, "int32")
+
+
+def check_within(name, array, dtype=None):
+    """Raises if an integer of `array` that is visible would overflow in `dtype`.
+
+    None is the dtype in which the backend stores it: JAX may store int64 as int32.
+    """
+    if ops.is_tensor(array):
+        kind = keras.backend.standardize_dtype(array.dtype)
+        if dtype is None or kind not in ("int64", "uint32", "uint64"):
+            return
+    values = shapes.visible_values(array)
+    if values is not None and values.dtype.kind in "iu":
+        stored = ops.convert_to_tensor(np.zeros(0, values.dtype)).dtype
+        shapes.check_range(name, values, dtype or keras.backend.standardize_dtype(stored))

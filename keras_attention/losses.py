@@ -41,10 +41,11 @@ class SmoothedCrossentropy(keras.losses.Loss):
         y_pred: logits, (B, T, V): the shape of the targets, and the vocabulary.
         sample_weight: None or an array that broadcasts to the leading axes of `y_true`: each
             token's loss is multiplied by its weight. As everywhere in Keras, "mean" does not
-            divide by the weights.
+            divide by the weights, and NaN times a weight of 0 is NaN.
 
     Real tokens are those whose target is not `ignore_class`, and which are not masked by the mask
-    that `y_pred` carries, if any. Without any real token the loss is 0.
+    that `y_pred` carries, if any. The logits of others may be NaN or infinite. Without any real
+    token the loss is 0.
 
     Returns:
         A float32 number, or (B, T) without reduction. A real token whose target is below 0 or not
@@ -146,7 +147,9 @@ def _token_losses(logits, targets, smoothing):
         def backward(arrays, outputs, saved, upstream):
             powers, total = saved
             upstream = upstream[0][..., None]
-            gradient = powers * (upstream / total)
+            # Logits of tokens that are not real may be NaN.
+            factor = ops.where(upstream == 0, 0.0, upstream / total)
+            gradient = backend.multiply_no_nan(powers, factor)
             if smoothing:
                 gradient = gradient - upstream * (smoothing / ops.cast(size, "float32"))
             of_target = ops.take_along_axis(gradient, indices, axis=-1)

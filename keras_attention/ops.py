@@ -473,7 +473,8 @@ def _without_padding(query, key, value, mask):
 def _offset(offset, query):
     """`offset` as an integer, or an int32 tensor without axes or (B,)."""
     if isinstance(offset, int) and not isinstance(offset, bool):
-        return offset
+        return shapes.check_count("offset", offset, -shapes.LARGEST)
+    inputs.check_within("offset", offset, "int32")
     offset = keras.ops.convert_to_tensor(offset)
     dtype = keras.backend.standardize_dtype(offset.dtype)
     if "int" not in dtype or len(offset.shape) > 1:

@@ -24,6 +24,10 @@ import numpy as np
 
 _MOST_ELEMENTS = 2**40
 
+# The largest count, window, rate or offset. Positions are int32, and the sum of two such numbers
+# must be one too.
+LARGEST = 2**30 - 1
+
 
 def check_rank(name, array, rank, axes):
     """Raises unless `array` has `rank` axes; `axes` is how the legend spells them."""
@@ -87,25 +91,43 @@ def check_scores(scores, query, key):
 
 
 def check_count(name, value, minimum=1, optional=False):
-    """`value` as an int; raises unless it is an integer (not a bool) of at least `minimum`.
+    """`value` as an int; raises unless an integer (not a bool) from `minimum` to `LARGEST`.
 
     If it is `optional`, None stays None, here and below.
     """
     if optional and value is None:
         return None
-    if not _is_integer(value) or value < minimum:
+    if not _is_integer(value) or not minimum <= value <= LARGEST:
+        beyond = _is_integer(value) and value > LARGEST
+        bound = f"most {LARGEST}" if beyond else f"least {minimum}"
         raise ValueError(
-            f"Received an invalid value for argument `{name}`, expected an integer of at least "
-            f"{minimum}. Received: {name}={value!r}"
+            f"Received an invalid value for argument `{name}`, expected an integer of at {bound}. "
+            f"Received: {name}={value!r}"
         )
     return int(value)
 
 
 def check_integer(name, value):
-    """`value` as an int, or None; raises for anything else."""
-    if value is not None and not _is_integer(value):
+    """`value` as an int, or None; raises for anything else, and outside int32."""
+    if value is None:
+        return None
+    if not _is_integer(value):
         raise TypeError(f"`{name}` must be an integer or None. Received: {name}={value!r}")
-    return None if value is None else int(value)
+    check_range(name, value, "int32")
+    return int(value)
+
+
+def check_range(name, values, dtype):
+    """Raises if an integer or a NumPy array of integers has a value that `dtype` has not."""
+    limits = np.iinfo(dtype)
+    # As Python's integers: NumPy would round a limit of uint64 to a float.
+    bounds = (int(np.min(values)), int(np.max(values))) if np.size(values) else (0, 0)
+    if bounds[0] < limits.min or bounds[1] > limits.max:
+        beyond = bounds[1] if bounds[1] > limits.max else bounds[0]
+        raise ValueError(
+            f"`{name}` must be within {dtype}, from {limits.min} to {limits.max}. "
+            f"Received: {beyond}"
+        )
 
 
 def check_sizes(name, given, minimum=None):

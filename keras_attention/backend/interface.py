@@ -121,6 +121,9 @@ class Backend(typing.Protocol):
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
 
+    def cumsum(self, array: Tensor) -> Tensor:
+        """The cumulative sums over the last axis, in the array's dtype."""
+
     def has_fast_softmax(self) -> bool:
         """Whether `softmax` is one pass, in a program whose arrays may have sizes that vary."""
 
@@ -129,6 +132,9 @@ class Backend(typing.Protocol):
 
     def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
+
+    def multiply_no_nan(self, array: Tensor, factor: Tensor) -> Tensor:
+        """`array` (..., n) times a factor (..., 1), 0 where that is 0, even if NaN or infinite."""
 
     def windows(self, array: Tensor, rows: Size, columns: Size) -> Tensor:
         """(n, rows, columns) of (n, rows + columns − 1): row t starts at rows − 1 − t."""

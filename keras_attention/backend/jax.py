@@ -160,6 +160,10 @@ def softmax(array):
     return jax.nn.softmax(array)
 
 
+def cumsum(array):
+    return jnp.cumsum(array, axis=-1)
+
+
 def has_fast_softmax():
     return False
 
@@ -170,6 +174,10 @@ def has_fast_bfloat16():
 
 def clip(array, limit):
     return jnp.clip(array, -limit, limit)
+
+
+def multiply_no_nan(array, factor):
+    return jnp.where(factor == 0, 0, array * factor)
 
 
 def windows(array, rows, columns):

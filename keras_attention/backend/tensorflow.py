@@ -131,6 +131,10 @@ def softmax(array):
     return tf.nn.softmax(array)
 
 
+def cumsum(array):
+    return tf.cumsum(array, axis=-1)
+
+
 def has_fast_softmax():
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
     graph = tf.compat.v1.get_default_graph()
@@ -154,6 +158,10 @@ def clip(array, limit):
         return ops.clip(array, -limit, limit), lambda upstream: upstream
 
     return function(array)
+
+
+def multiply_no_nan(array, factor):
+    return tf.math.multiply_no_nan(array, factor)
 
 
 def windows(array, rows, columns):

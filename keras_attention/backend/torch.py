@@ -99,6 +99,10 @@ def softmax(array):
     return torch.softmax(array, dim=-1)
 
 
+def cumsum(array):
+    return torch.cumsum(array, dim=-1)
+
+
 def has_fast_softmax():
     return False
 
@@ -109,6 +113,13 @@ def has_fast_bfloat16():
 
 def clip(array, limit):
     return torch.clip(array, -limit, limit)
+
+
+def multiply_no_nan(array, factor):
+    product = array * factor
+    # By rows: `masked_fill_` would pass over all elements.
+    product[factor[..., 0] == 0] = 0
+    return product
 
 
 def windows(array, rows, columns):

@@ -178,3 +178,4 @@ def _check_integers(name, values):
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"`{name}` must be integers. Received: {value!r}")
+        shapes.check_range(name, value, "int32")

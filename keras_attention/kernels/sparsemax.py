@@ -9,6 +9,7 @@ sorting. Its gradient, proposition 2, follows from the second form with a consta
 
 import keras
 
+from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 
 ops = keras.ops
@@ -28,7 +29,7 @@ def sparsemax(scores, mask=None):
     # Only differences count, and no key is in the support unless it is less than 1 below the
     # largest. Raising the others to 2 below keeps the sums small for any scores.
     shifted = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    support = _support(ops.stop_gradient(ops.maximum(shifted, -2.0)))
+    support = _support(ops.stop_gradient(ops.clip(shifted, -2.0, 0.0)))
     inside = ops.where(support, shifted, ops.zeros_like(shifted))
     size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
     threshold = (ops.sum(inside, axis=-1, keepdims=True) - 1.0) / size
@@ -41,7 +42,7 @@ def _support(scores):
     # The k largest are in the support if the k-th is above the threshold that they would have,
     # (Σ of the k largest − 1) / k. The first always is.
     count = ops.cast(ops.arange(1, ops.shape(scores)[-1] + 1), scores.dtype)
-    sums = ops.cumsum(descending, axis=-1)
+    sums = backend.cumsum(descending)
     within = 1.0 + count * descending > sums
     size = ops.sum(ops.cast(within, scores.dtype), axis=-1, keepdims=True)
     total = ops.sum(ops.where(within, descending, ops.zeros_like(sums)), axis=-1, keepdims=True)

@@ -115,7 +115,10 @@ def positions(index, length, mask=None):
 
 def end(index, length, mask=None):
     """The index after writing new tokens, (B, T)."""
-    return index + (length if mask is None else ops.sum(ops.cast(mask, "int32"), axis=1))
+    if mask is None:
+        return index + length
+    # JAX's sum of int32 is int64 where it has that.
+    return index + ops.cast(ops.sum(ops.cast(mask, "int32"), axis=1), "int32")
 
 
 def stored_positions(index, length):

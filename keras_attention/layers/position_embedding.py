@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import keras
 import numpy as np
 
-from keras_attention import saving, shapes
+from keras_attention import inputs, saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.rotary import angles
 
@@ -252,6 +252,7 @@ def _check_given(x, start_index, positions):
     dtype = str(array.dtype) if numpy else keras.backend.standardize_dtype(array.dtype)
     if "int" not in dtype:
         raise TypeError(f"`{name}` must be {expected}. Received: {name} of dtype {dtype}")
+    inputs.check_within(name, given, "int32")
     shape = tuple(array.shape)
     if not any(_fits(shape, other) for other in fitting):
         raise ValueError(

@@ -6,7 +6,15 @@ and value of a sequence is slower than three: what it finds is copied apart.
 
 import keras
 
+from keras_attention.backend import backend
+
 ops = keras.ops
+
+
+def product(x, kernel):
+    """`x @ kernel`; Keras's `matmul` computes that of float64 in float32 on PyTorch."""
+    wide = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return (backend.matmul if wide else ops.matmul)(x, kernel)
 
 
 def plain(layer, *denses):
@@ -28,7 +36,7 @@ def to_heads(x, dense, size):
     """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
     batch, length, features = ops.shape(x)
     kernel = ops.reshape(dense.kernel, (x.shape[-1], -1))
-    heads = ops.matmul(ops.reshape(x, (-1, features)), kernel)
+    heads = product(ops.reshape(x, (-1, features)), kernel)
     if dense.bias is not None:
         heads = ops.add(heads, ops.reshape(dense.bias, (-1,)))
     return ops.reshape(heads, (batch, length, *size))
@@ -39,7 +47,7 @@ def from_heads(heads, dense, output_shape):
     batch, length, *features = ops.shape(heads)
     size = features[0] * features[1]
     kernel = ops.reshape(dense.kernel, (size, -1))
-    output = ops.matmul(ops.reshape(heads, (-1, size)), kernel)
+    output = product(ops.reshape(heads, (-1, size)), kernel)
     if dense.bias is not None:
         output = ops.add(output, ops.reshape(dense.bias, (-1,)))
     return ops.reshape(output, (batch, length, *output_shape))

@@ -8,6 +8,7 @@ import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.layers import projections
 
 ops = keras.ops
 
@@ -119,7 +120,7 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         table = ops.cast(self.embeddings, self.compute_dtype)
         # As a matrix: TensorFlow multiplies three axes by two several times more slowly.
         rows = ops.reshape(ops.cast(vectors, self.compute_dtype), (-1, self.dim))
-        logits = ops.matmul(rows, ops.transpose(table))
+        logits = projections.product(rows, ops.transpose(table))
         return ops.reshape(logits, (*ops.shape(vectors)[:-1], self.vocabulary_size))
 
     def _logits_shape(self, vectors):

@@ -1,8 +1,9 @@
 """A layer with uncast arguments: unrounded biases, one tensor per sequence."""
 
 import keras
+import numpy as np
 
-from keras_attention import keras_private, masks, saving
+from keras_attention import inputs, keras_private, masks, saving
 
 
 class UncastInputs(saving.ConfigurableLayer):
@@ -24,6 +25,11 @@ class UncastInputs(saving.ConfigurableLayer):
 
     def __call__(self, *args, **kwargs):
         self._check_mask_names(kwargs)
+        for name in ("positions", "segment_ids"):
+            for array in keras.tree.flatten(kwargs.get(name)):
+                if isinstance(array, np.ndarray):
+                    # JAX would store int64 as int32, with other values.
+                    inputs.check_within(name, array)
         converted = {}
 
         def convert(x, autocast):

@@ -76,6 +76,17 @@ ROWS = {
         ValueError,
         r"argument `num_heads`, expected an integer of at least 1\. Received: num_heads=0",
     ),
+    "a count beyond int32": (
+        lambda: patterns.SlidingWindow(2**40, 0),
+        ValueError,
+        r"argument `left`, expected an integer of at most 1073741823\. Received: left=1\d+",
+    ),
+    "a position beyond int32": (
+        lambda: ops.attend(*heads(), query_positions=np.array([0, 1, 2**40])),
+        ValueError,
+        r"`query_positions` must be within int32, from -2147483648 to 2147483647\. "
+        r"Received: 1099511627776",
+    ),
     "a count that is a float": (
         lambda: ka.FeedForward(2.0),
         ValueError,

@@ -141,7 +141,7 @@ def close(found, expected, tolerance, name, scale=1.0):
 
 
 # How far from float64, relative to the largest number, if above 1.
-ROUNDING = {"float64": 1e-8, "float32": 5e-5, "bfloat16": 2**-6, "float16": 2**-9}
+ROUNDING = {"float64": 1e-12, "float32": 5e-5, "bfloat16": 2**-6, "float16": 2**-9}
 
 
 class Short:

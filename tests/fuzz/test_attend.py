@@ -184,7 +184,8 @@ def check(problem):
     parts = [(found[n] * d) for n, d in zip(arrays, directions, strict=True)]
     size = 1.0 + sum(np.abs(part).sum() for part in parts)
     error = abs(sum(part.sum() for part in parts) - expected)
-    assert error <= ROUNDING[p.dtype] * size, f"gradients: {error} of {size}"
+    # The slope is a difference quotient, with fewer digits than float64.
+    assert error <= max(ROUNDING[p.dtype], 1e-8) * size, f"gradients: {error} of {size}"
 
 
 def given_positions(random, axes, sizes):

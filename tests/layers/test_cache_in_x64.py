@@ -1,0 +1,32 @@
+"""Caches where JAX has int64, which sums of int32 then are."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import patterns
+
+jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="an option of JAX")
+
+X = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
+MASK = np.array([[1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 1]], bool)
+
+
+@pytest.mark.parametrize("window", [None, patterns.SlidingWindow(2, 0)])
+@pytest.mark.parametrize("position", [None, "rotary", "relative_bias"])
+def test_a_text_in_pieces_is_the_text_at_once(window, position):
+    jax.config.update("jax_enable_x64", True)
+    try:
+        layer = ka.MultiHeadAttention(2, 4, position=position, pattern=window)
+        expected = layer(X[1:, [0, 1, 2, 5]], use_causal_mask=True)
+        cache, outputs = layer.make_cache(2, 6), []
+        for piece in (slice(0, 3), slice(3, 4), slice(4, 6)):
+            output, cache = layer(X[:, piece], cache=cache, query_mask=MASK[:, piece])
+            outputs.append(output)
+        assert str(cache["index"].dtype) == "int32"
+        found = keras.ops.concatenate(outputs, axis=1)[1:, [0, 1, 2, 5]]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    finally:
+        jax.config.update("jax_enable_x64", False)

@@ -1,0 +1,70 @@
+"""Layers of dtype float64 compute in float64, on every backend that has it.
+
+Keras's `matmul`, `maximum` and `cumsum` compute float64 in float32 on PyTorch.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import normalizations, ops, scores
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="JAX has no float64 unless it is told to"
+)
+
+X = np.random.default_rng(0).normal(size=(2, 6, 8))
+LAYERS = {
+    "MultiHeadAttention": lambda **kwargs: ka.MultiHeadAttention(2, 4, **kwargs),
+    "without biases": lambda **kwargs: ka.MultiHeadAttention(2, 4, use_bias=False, **kwargs),
+    "Attention": lambda **kwargs: ka.Attention(2, 4, **kwargs),
+    "rotary": lambda **kwargs: ka.Attention(2, 4, position="rotary", **kwargs),
+    "alibi": lambda **kwargs: ka.Attention(2, 4, position="alibi", **kwargs),
+    "relative_bias": lambda **kwargs: ka.Attention(2, 4, position="relative_bias", **kwargs),
+    "cosine": lambda **kwargs: ka.Attention(2, 4, score="cosine", **kwargs),
+    "general": lambda **kwargs: ka.Attention(score=scores.General(), **kwargs),
+    "sparsemax": lambda **kwargs: ka.Attention(2, 4, normalization="sparsemax", **kwargs),
+    "sigmoid": lambda **kwargs: ka.Attention(2, 4, normalization="sigmoid", **kwargs),
+    "sink and cap": lambda **kwargs: ka.Attention(
+        2, 4, use_sink=True, logit_soft_cap=3.0, **kwargs
+    ),
+    "gate": lambda **kwargs: ka.MultiHeadAttention(2, 4, use_gate=True, **kwargs),
+    "LocalAttention": lambda **kwargs: ka.LocalAttention(2, "predictive", **kwargs),
+    "RelativePositionAttention": lambda **kwargs: ka.RelativePositionAttention(2, 4, 2, **kwargs),
+    "AttentionPooling": lambda **kwargs: ka.AttentionPooling(2, 2, 4, **kwargs),
+}
+
+
+def curvature(function, x):
+    """f(x + h) − 2 f(x) + f(x − h): about h² in float64, 1e-7 where float32 rounds."""
+    step = 1e-7 * np.random.default_rng(1).normal(size=x.shape)
+    found = [function(keras.ops.convert_to_tensor(x + sign * step)) for sign in (1, 0, -1)]
+    assert {keras.backend.standardize_dtype(y.dtype) for y in found} == {"float64"}
+    after, here, before = map(keras.ops.convert_to_numpy, found)
+    return np.abs(after - 2 * here + before).max()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_compute_in_float64(name):
+    layer = LAYERS[name](dtype="float64")
+    layer(keras.ops.convert_to_tensor(X))
+    assert curvature(layer, X) < 1e-11
+
+
+def test_the_output_projection_of_an_embedding_computes_in_float64():
+    layer = ka.ScaledEmbedding(10, 8, dtype="float64")
+    layer(np.array([[1, 2]]))
+    assert curvature(lambda x: layer(x, reverse=True), X) < 1e-11
+
+
+def test_sparsemax_finds_its_support_in_float64():
+    """A key 1e-10 above the threshold has that weight, one below it none."""
+    key = np.array([1.0, 1e-10, -1e-10]).reshape(1, 3, 1, 1)
+    _, weights = ops.attend(
+        np.ones((1, 1, 1, 1)), key, key, score="dot", normalization=normalizations.Sparsemax(),
+        return_attention_scores=True,
+    )  # fmt: skip
+    expected = [1 - 5e-11, 5e-11, 0.0]
+    found = keras.ops.convert_to_numpy(weights).ravel()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)

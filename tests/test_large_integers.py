@@ -1,0 +1,132 @@
+"""Integers that int32 has not, or whose sums it has not: right, or an error, never another mask."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import generation, losses, ops, patterns, positions, shapes
+
+X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+HEADS = X.reshape(2, 5, 2, 4)
+LARGEST = shapes.LARGEST
+# Positions and segments whose int32 are all 0.
+FAR_APART = 2**32 * np.arange(5, dtype="int64")
+
+COUNTS = {
+    "left": lambda n: patterns.SlidingWindow(n, 0),
+    "right": lambda n: patterns.SlidingWindow(0, n),
+    "length": patterns.Prefix,
+    "size": patterns.Block,
+    "rate": patterns.Dilated,
+    "offset": lambda n: ops.attend(HEADS, HEADS, HEADS, pattern="causal", offset=n),
+    "window": ka.LocalAttention,
+    "sliding_window": lambda n: ka.MultiHeadAttention(2, 4, sliding_window=n),
+    "neighbors": lambda n: ka.LocalSelfAttention(2, 4, neighbors=n),
+    "max_distance": lambda n: positions.RelativeBias(8, n),
+    "original_max_length": lambda n: positions.Rotary(
+        scaling="dynamic", factor=2, original_max_length=n
+    ),
+    "attention_dim": lambda n: ka.AttentionCell(
+        keras.layers.GRUCell(4), "additive", attention_dim=n
+    ),
+    "dim": lambda n: ka.SinCosPositionEmbedding(dim=n, merge_mode="concat"),
+    "batch_size": lambda n: ka.MultiHeadAttention(2, 4).make_cache(n, 5),
+    "num_beams": lambda n: generation.beam_search(
+        lambda tokens, cache: (tokens, cache), [0], (), max_tokens=2, num_beams=n
+    ),
+    "max_tokens": lambda n: generation.greedy(
+        lambda tokens, cache: (tokens, cache), [0], (), max_tokens=n
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("count", [LARGEST + 1, 2**31 - 1, 2**31, 2**40, 10**30])
+def test_counts_end_before_int32_does(name, count):
+    with pytest.raises(ValueError, match=rf"`{name}`.* at most {LARGEST}.*{name}={count}"):
+        COUNTS[name](count)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "same"),
+    [
+        (patterns.SlidingWindow(LARGEST, LARGEST), None),
+        (patterns.SlidingWindow(LARGEST, 0), "causal"),
+        (patterns.Prefix(LARGEST), None),
+        (patterns.Block(LARGEST), None),
+        (patterns.Strided(LARGEST), None),
+        (patterns.Dilated(LARGEST), patterns.SlidingWindow(0, 0)),
+    ],
+    ids=repr,
+)
+def test_the_largest_patterns_are_exact(pattern, same):
+    found = ops.attend(HEADS, HEADS, HEADS, pattern=pattern)
+    expected = ops.attend(HEADS, HEADS, HEADS, pattern=same)
+    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [LARGEST, np.full((2,), LARGEST)])
+def test_the_largest_offset_is_exact(offset):
+    found = ops.attend(HEADS, HEADS, HEADS, pattern="causal", offset=offset)
+    expected = ops.attend(HEADS, HEADS, HEADS)
+    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=1e-6)
+
+
+INTEGERS = {
+    "query_positions": lambda x: ops.attend(HEADS, HEADS, HEADS, query_positions=x),
+    "positions": lambda x: ka.SelfAttention(2, 4, position="alibi")(X, positions=x),
+    "offset": lambda x: ops.attend(HEADS, HEADS, HEADS, offset=x[:2]),
+    "start_index": lambda x: ka.SinCosPositionEmbedding()(X, start_index=int(x[1])),
+    "seed": lambda x: ka.MultiHeadAttention(2, 4, seed=int(x[1])),
+    "ignore_class": lambda x: losses.SmoothedCrossentropy(ignore_class=int(x[1])),
+    "pad_token": lambda x: generation.greedy(
+        lambda tokens, cache: (tokens, cache), [0], (), max_tokens=2, pad_token=int(x[1])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("scale", [1, -1])
+def test_integers_outside_int32_are_errors(name, scale):
+    with pytest.raises(ValueError, match=rf"`{name}` must be within int32, from -2147483648 to"):
+        INTEGERS[name](scale * FAR_APART)
+
+
+def test_tensors_of_int64_are_checked_where_the_backend_has_them():
+    wide = keras.ops.convert_to_tensor(FAR_APART)
+    if keras.backend.standardize_dtype(wide.dtype) == "int64":
+        for name in ("query_positions", "positions", "offset"):
+            with pytest.raises(ValueError, match=rf"`{name}` must be within int32"):
+                INTEGERS[name](wide)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint32"])
+def test_positions_of_any_integers_are_those_numbers(dtype):
+    at = np.array([3, 1, 7, 100, 2], dtype)
+    window = patterns.SlidingWindow(1, 1)
+    found = ops.attend(
+        HEADS, HEADS, HEADS, None, None, window, query_positions=at, key_positions=at
+    )
+    expected = np.abs(at[:, None].astype(int) - at) <= 1
+    expected = ops.attend(HEADS, HEADS, HEADS, mask=expected)
+    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ids: ops.attend(HEADS, HEADS, HEADS, segment_ids=(ids, ids)),
+        lambda ids: keras.ops.reshape(ka.Attention()(X, segment_ids=ids), HEADS.shape),
+    ],
+    ids=["ops", "layer"],
+)
+def test_segments_outside_int32_are_other_segments_or_an_error(call):
+    """Each is alone with its key, unless the backend has no int64."""
+    try:
+        found = call(np.tile(FAR_APART, (2, 1)))
+    except ValueError as error:
+        assert keras.backend.backend() == "jax"
+        assert "`segment_ids` must be within int32" in str(error)
+    else:
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(found), HEADS, atol=1e-6)
