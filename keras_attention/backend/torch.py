@@ -38,6 +38,10 @@ def mesh_axis(name):
 
 
 def cond(condition, true_fn, false_fn):
+    if torch_loops.recording():
+        # No tensor has a value there: the graph computes both.
+        found = true_fn(), false_fn()
+        return keras.tree.map_structure(lambda *x: torch.where(condition, *x), *found)
     return true_fn() if condition else false_fn()
 
 
