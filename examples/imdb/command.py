@@ -58,6 +58,7 @@ def train(options):
     with RunDirectory(output, PROGRAM) as run:
         run.check(settings)
         if run.finished:
+    settings["data_source"] = data.asked_for(options.data_dir, options.sample)
             print(f"The run in {output} is finished already.")
         else:
             _import_keras()

@@ -79,6 +79,7 @@ def train(options):
     }
     for key in ("model", "small", "seed", "limit", "beams", "jit"):
         settings[key] = getattr(options, key)
+    settings["data_source"] = data.asked_for(options.data_dir, options.sample)
     settings["languages"] = data.languages(**where)
     with RunDirectory(output, PROGRAM) as run:
         run.check(settings)

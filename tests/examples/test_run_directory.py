@@ -135,7 +135,7 @@ def test_settings_are_checked_as_far_as_they_are_known(tmp_path):
         run.finish(accuracy=1.0)
     with RunDirectory(tmp_path / "run", PROGRAM) as run:
         assert run.finished and run.files() == ["figures.json"]
-        run.check({"sizes": (1, 2)})
+        run.check({"sizes": (1, 2), "data_source": "files of earlier versions lack it"})
         with pytest.raises(UsageError, match="other settings: seed is 0 there and 1 now"):
             run.check({"seed": 1})
         with pytest.raises(UsageError, match=r"sizes is \[1, 2\] there and None now"):
