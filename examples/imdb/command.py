@@ -11,6 +11,7 @@ finished epoch.
 """
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def train(options):
     name = "post-positions" if options.positions else options.model
     output = options.output or Path("runs") / f"imdb-{name}"
     recipe = recipes.RECIPES[name]
+    if options.limit and recipe.limited_epochs:
+        recipe = dataclasses.replace(recipe, epochs=recipe.limited_epochs)
     settings = {"model": name}
     for key in ("epochs", "batch_size", "max_length", "vocabulary_size"):
         given = getattr(options, key)
