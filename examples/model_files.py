@@ -1,12 +1,15 @@
 """Loads the model of a finished run. Whatever is wrong with it is reported in one line."""
 
 import os
+import sys
 import zipfile
 import zlib
 from pathlib import Path
 
 from examples import run_directory, startup
 from examples.errors import UsageError
+
+MODEL = "model.keras"
 
 
 def finished_run(folder, program):
@@ -33,14 +36,14 @@ def load(path):
     check(path)
     import keras
 
-    try:
-        # Keras imports TensorFlow here, on other backends too.
-        with startup.quiet():
+    # Keras imports TensorFlow here, on other backends too.
+    with startup.quiet():
+        try:
             return keras.models.load_model(path)
-    # The archive is whole: what else Keras raises is about what the file says.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{path} is not a model of this program: {reason}") from error
+        # The archive is whole: what else Keras raises is about what the file says.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(f"{path} is not a model of this program: {reason}") from error
 
 
 def check(path):
@@ -80,7 +83,9 @@ def _problem(path):
 
 
 def check_texts(texts, what):
-    """Raises `UsageError` where one of the `texts` of a command line is a folder of a run.
+    """Raises `UsageError` where one of the `texts` of a command line is meant as a folder.
+
+    A word that is also the name of a folder is a text, and a line on standard error says so.
 
     Args:
         texts: the arguments after the folder.
@@ -88,8 +93,11 @@ def check_texts(texts, what):
     """
     for text in texts:
         named = os.path.exists(os.path.join(text, run_directory.FIGURES))
-        if named or (os.sep in text and os.path.isdir(text)):
+        is_folder = os.path.isdir(text)
+        if named or (is_folder and (os.sep in text or text in (os.curdir, os.pardir))):
             raise UsageError(
                 f"{text!r} is a folder, and was given as {what}. Is it meant as the folder of a "
                 "run? Only one can be given, and before the texts."
             )
+        if is_folder:
+            print(f"{text!r} is taken as {what}, and is a folder too.", file=sys.stderr)

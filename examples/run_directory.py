@@ -15,6 +15,8 @@ from examples.errors import UsageError
 FIGURES = "figures.json"
 _PARTIAL = ".partial-"
 _LOCK = ".lock"
+# Settings that files of earlier versions lack, which are then not compared.
+_ADDED = ("data_source",)
 
 
 class RunDirectory:
@@ -140,7 +142,7 @@ class RunDirectory:
         different = [
             f"{name} is {saved.get(name)!r} there and {value!r} now"
             for name, value in _as_json(settings).items()
-            if saved.get(name) != value
+            if saved.get(name) != value and (name in saved or name not in _ADDED)
         ]
         if different:
             raise UsageError(

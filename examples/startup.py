@@ -6,10 +6,14 @@ import os
 import sys
 import tempfile
 
+from examples.errors import UsageError
+
 
 @contextlib.contextmanager
 def quiet():
     """In this block nothing reaches standard error, unless the block raises.
+
+    A `UsageError` says all there is to say by itself.
 
     TensorFlow's libraries write there while they are imported, before any setting of theirs counts.
     """
@@ -23,6 +27,8 @@ def quiet():
             yield
             # It warns of each program that is compiled for another length.
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        except UsageError:
+            raise
         except BaseException:
             os.dup2(saved, 2)
             kept.seek(0)

@@ -11,12 +11,13 @@ finished epoch.
 """
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
 from examples import devices, model_files, startup
 from examples.errors import UsageError
-from examples.imdb import data, recipes
+from examples.imdb import data, recipes, text
 from examples.run_directory import RunDirectory
 
 # Keras and what imports it are imported where they are needed: they take seconds, and
@@ -49,12 +50,15 @@ def train(options):
     name = "post-positions" if options.positions else options.model
     output = options.output or Path("runs") / f"imdb-{name}"
     recipe = recipes.RECIPES[name]
+    if options.limit and recipe.limited_epochs:
+        recipe = dataclasses.replace(recipe, epochs=recipe.limited_epochs)
     settings = {"model": name}
     for key in ("epochs", "batch_size", "max_length", "vocabulary_size"):
         given = getattr(options, key)
         settings[key] = getattr(recipe, key) if given is None else given
     for key in ("seed", "limit", "validation", "jit", "mixed_precision"):
         settings[key] = getattr(options, key)
+    settings["data_source"] = data.asked_for(options.data_dir, options.sample)
     with RunDirectory(output, PROGRAM) as run:
         run.check(settings)
         if run.finished:
@@ -81,15 +85,19 @@ def predict(options):
     """What the model of an earlier run predicts for some texts."""
     model_files.check_texts(options.texts, "a text")
     model_files.finished_run(options.directory, PROGRAM)
+    file = options.directory / model_files.MODEL
+    # First the model: a run of an earlier version has only that.
+    model_files.check(file)
+    encoder = text.Encoder.load(options.directory / text.FILE)
     _import_keras()
 
-    from examples.imdb.prediction import Predictor, report
+    from examples.imdb import prediction
 
-    predictor = Predictor(options.directory, PROGRAM)
+    predictor = prediction.load(file, encoder)
     # An argument that is not UTF-8 reaches Python as surrogates, which cannot be printed.
-    texts = [text.encode("utf-8", "replace").decode("utf-8") for text in options.texts]
-    for prediction in predictor(texts):
-        print(report(prediction))
+    texts = [given.encode("utf-8", "replace").decode("utf-8") for given in options.texts]
+    for found in predictor(texts):
+        print(prediction.report(found))
     return 0
 
 

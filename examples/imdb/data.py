@@ -89,6 +89,13 @@ class Dataset:
         )
 
 
+def asked_for(data_dir=None, sample=False):
+    """The kind of source that `load` tries first."""
+    if data_dir is not None:
+        return "folder"
+    return "sample" if sample else "TensorFlow Datasets"
+
+
 def load(data_dir=None, sample=False):
     """The reviews in `data_dir`, else those of TensorFlow Datasets, else the embedded sample."""
     if data_dir is not None:

@@ -1,16 +1,15 @@
 """What a trained model predicts for new texts, and which of their words it attended to most."""
 
 import dataclasses
-from pathlib import Path
+import itertools
 
 import keras
 import numpy as np
 
 import keras_attention  # noqa: F401, the saved model is made of its layers
-from examples import model_files
+from examples import model_files, startup
 from examples.errors import UsageError
-from examples.imdb import training
-from examples.imdb.text import UNKNOWN, Encoder, pad, padded_length
+from examples.imdb.text import UNKNOWN, is_word, pad, padded_length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,23 +31,27 @@ class Prediction:
         return "positive" if self.probability >= 0.5 else "negative"
 
 
-class Predictor:
-    """The model of a finished run.
+def load(path, encoder):
+    """The `Predictor` of a model file.
 
     Raises:
-        UsageError: the folder holds no finished run of `program`, or its model cannot be loaded.
+        UsageError: the file is no model of this program.
     """
-
-    def __init__(self, folder, program):
-        model_files.finished_run(folder, program)
-        file = Path(folder) / training.MODEL
-        # First the model: a run of an earlier version has only that.
-        classifier = model_files.load(file)
-        self._encoder = Encoder.load(Path(folder) / training.ENCODER)
+    classifier = model_files.load(path)
+    # Keras may import TensorFlow for the first time where it clones a model.
+    with startup.quiet():
         try:
-            self._classifier = with_weights(classifier)
+            return Predictor(classifier, encoder)
         except (ValueError, AttributeError) as error:
-            raise UsageError(f"{file} is not a model of this program: {error}") from None
+            raise UsageError(f"{path} is not a model of this program: {error}") from None
+
+
+class Predictor:
+    """From texts to predictions, by a classifier and the encoder that it was trained with."""
+
+    def __init__(self, classifier, encoder):
+        self._classifier = with_weights(classifier)
+        self._encoder = encoder
 
     def __call__(self, texts):
         """A `Prediction` for each text."""
@@ -57,8 +60,9 @@ class Predictor:
     def _predict(self, text):
         words = self._encoder.tokens(text)
         known = self._encoder.numbers(words) != UNKNOWN
-        if not known.any():
-            return Prediction(text, None, [(word, 0.0, False) for word in words])
+        # The model may know punctuation marks too, which alone say nothing.
+        if not any(map(is_word, itertools.compress(words, known))):
+            return Prediction(text, None, [(word, 0.0, False) for word in words if is_word(word)])
         row = self._encoder(text)
         # The lengths that training has had, so that there are few programs to compile.
         length = padded_length(len(row), self._encoder.max_length)

@@ -18,6 +18,9 @@ from examples.imdb.ngrams import numbers as numbers_of_ngrams
 PADDING, UNKNOWN = 0, 1
 FIRST_WORD = 2
 
+# The file of an `Encoder`.
+FILE = "text.npz"
+
 # What training and prediction pad to, so that there are few shapes to compile programs for.
 LENGTH_MULTIPLE = 128
 
@@ -30,6 +33,11 @@ def tokens(text, punctuation=False):
     """The words of `text` in lower case, and with `punctuation` what is between them."""
     pattern = _WORDS_AND_PUNCTUATION if punctuation else _WORDS
     return pattern.findall(text.replace("<br />", " ").lower())
+
+
+def is_word(token):
+    """Whether a token is a word: it has a letter or a digit."""
+    return any(map(str.isalnum, token))
 
 
 class Encoder:

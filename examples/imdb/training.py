@@ -4,18 +4,20 @@ import os
 import platform
 import sys
 import time
+import zipfile
 
 import keras
 import numpy as np
 
 import keras_attention
 from examples import devices as several
+from examples import model_files
 from examples.imdb import models, ngrams, recipes
-from examples.imdb.text import Encoder, pad, padded_length
+from examples.imdb.text import FILE, Encoder, pad, padded_length
 
-MODEL = "model.keras"
-ENCODER = "text.npz"
 CURVES = "curves.png"
+# What the file of a model says of itself, for those who load it elsewhere.
+NEEDS = "The package keras_attention, imported before the model is loaded.\n"
 
 
 def train(run, name, dataset, settings, devices=1):
@@ -200,8 +202,8 @@ def _line(figures, measured_on):
 
 def _finish(run, encoder, classifier, test_set):
     """Writes what the run is for: the model, its encoder of texts, the curves, the last results."""
-    run.write(MODEL, lambda path: classifier.save(path, include_optimizer=False))
-    run.write(ENCODER, encoder.save)
+    run.write(model_files.MODEL, lambda path: _save(classifier, path))
+    run.write(FILE, encoder.save)
     test = {name: run.epochs[-1].get(name) for name in ("test_loss", "test_accuracy")}
     if None in test.values():
         rows = [encoder(text) for text in test_set.texts]
@@ -212,6 +214,13 @@ def _finish(run, encoder, classifier, test_set):
         print(f"No {CURVES}: {error} (pip install matplotlib)", file=sys.stderr)
     run.finish(**test)
     return run.figures
+
+
+def _save(classifier, path):
+    classifier.save(path, include_optimizer=False)
+    # Keras leaves members alone that are not its own.
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("needs.txt", NEEDS)
 
 
 def _plot(figures, path):

@@ -31,7 +31,6 @@ from examples.translation import data, recipes
 
 PROGRAM = "examples.translation"
 MODELS = tuple(recipes.RECIPES)
-MODEL = "model.keras"
 SCHEDULES = ("inverse-sqrt", "cosine")
 # Options whose defaults are the model's.
 OF_THE_MODEL = (
@@ -80,6 +79,7 @@ def train(options):
     for key in ("model", "small", "seed", "limit", "beams", "jit"):
         settings[key] = getattr(options, key)
     settings["languages"] = data.languages(**where)
+    settings["data_source"] = data.asked_for(options.data_dir, options.sample)
     with RunDirectory(output, PROGRAM) as run:
         run.check(settings)
         if run.finished:
@@ -130,7 +130,7 @@ def translate(options):
     """What the model of an earlier run makes of some sentences."""
     model_files.check_texts(options.sentences, "a sentence")
     model_files.finished_run(options.directory, PROGRAM)
-    model_files.check(options.directory / MODEL)
+    model_files.check(options.directory / model_files.MODEL)
     _require()
 
     from examples.translation import pictures, prediction

@@ -74,6 +74,13 @@ def languages(data_dir=None, source=None, target=None, sample=False):
     return source or "en", target or "de"
 
 
+def asked_for(data_dir=None, sample=False):
+    """The kind of source that `load` tries first."""
+    if data_dir is not None:
+        return "folder"
+    return "sample" if sample else "TensorFlow Datasets"
+
+
 def load(data_dir=None, source=None, target=None, sample=False):
     """The pairs in `data_dir`, else those of TensorFlow Datasets, else the embedded sample."""
     source, target = languages(data_dir, source, target, sample)

@@ -19,10 +19,10 @@ def load(folder, program):
     Raises:
         UsageError: the folder holds no finished run of `program`, or its model cannot be loaded.
     """
-    from examples.translation import models, training
+    from examples.translation import models
 
     model_files.finished_run(folder, program)
-    file = Path(folder) / training.MODEL
+    file = Path(folder) / model_files.MODEL
     model = model_files.load(file)
     if not isinstance(model, models.Translator):
         raise UsageError(f"{file} is not a model of this program: it is a {type(model).__name__}.")

@@ -17,7 +17,6 @@ from examples.errors import UsageError
 from examples.translation import models, prediction, recipes, text
 from examples.translation.scores import scores
 
-MODEL = "model.keras"
 TOKENIZER = "tokenizer.spm"
 CURVES = "curves.png"
 ALIGNMENT = "alignment.png"
@@ -327,7 +326,7 @@ def _line(figures):
 def _finish(run, model, sets, settings):
     """Writes what the run is for: the model, its translations, and how good they are."""
     model.optimizer.finalize_variable_values(model.trainable_variables)
-    run.write(MODEL, lambda path: model.save(path, include_optimizer=False))
+    run.write(model_files.MODEL, lambda path: model.save(path, include_optimizer=False))
     language = run.figures["languages"][1]
     facts = {}
     greedy = searched = prediction.Translate(model, beams=1)

@@ -72,7 +72,7 @@ class Backend(typing.Protocol):
     def cond(
         self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]
     ) -> Tensors:
-        """`true_fn()` or `false_fn()`, and not the other."""
+        """`true_fn()` or `false_fn()`, and not the other, unless PyTorch records a step."""
 
     def sum_over(
         self, function: Callable[..., Tensors], start: Tensors, arrays: Sequence[Tensor]

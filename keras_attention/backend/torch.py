@@ -42,6 +42,10 @@ def axis_map(mesh, name, like):
 
 
 def cond(condition, true_fn, false_fn):
+    if torch_loops.recording():
+        # No tensor has a value there: the graph computes both.
+        found = true_fn(), false_fn()
+        return keras.tree.map_structure(lambda *x: torch.where(condition, *x), *found)
     return true_fn() if condition else false_fn()
 
 

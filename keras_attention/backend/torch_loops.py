@@ -14,7 +14,7 @@ import keras
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-# The call of a `Program` that runs in this thread.
+# The call of a `Program` that runs in this thread, and whether it records a step.
 _running = threading.local()
 
 
@@ -41,6 +41,11 @@ def while_loop(cond, body, carry, constants):
     if call is None:
         return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
     return call.loop(cond, body, carry, constants)
+
+
+def recording():
+    """Whether the code runs on tensors without values, to be recorded."""
+    return getattr(_running, "recording", False)
 
 
 class _Call:
@@ -91,7 +96,8 @@ def _recorded(body, carry, constants, layer):
         carried, fixed = _like((carry, constants), arrays)
         return _arrays(body(fixed, *carried))
 
-    _running.call, outer = None, _running.call
+    outer = _running.call, recording()
+    _running.call, _running.recording = None, True
     try:
         # Tensors that the step closes over stay themselves, and are sorted out below.
         graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
@@ -106,7 +112,7 @@ def _recorded(body, carry, constants, layer):
         )
         return None
     finally:
-        _running.call = outer
+        _running.call, _running.recording = outer
     variables = _variables(layer)
     known, repeatable = {id(tensor) for tensor in variables}, True
     for node in graph.graph.nodes:

@@ -135,7 +135,7 @@ def test_settings_are_checked_as_far_as_they_are_known(tmp_path):
         run.finish(accuracy=1.0)
     with RunDirectory(tmp_path / "run", PROGRAM) as run:
         assert run.finished and run.files() == ["figures.json"]
-        run.check({"sizes": (1, 2)})
+        run.check({"sizes": (1, 2), "data_source": "files of earlier versions lack it"})
         with pytest.raises(UsageError, match="other settings: seed is 0 there and 1 now"):
             run.check({"seed": 1})
         with pytest.raises(UsageError, match=r"sizes is \[1, 2\] there and None now"):
@@ -172,9 +172,11 @@ sys.exit(status)
     [
         ("examples.translation", []),
         ("examples.translation", ["translate", "{}", "A dog."]),
+        ("examples.imdb_classification", []),
+        ("examples.imdb_classification", ["predict", "{}", "Superb."]),
         ("examples.square_sequences", []),
     ],
-    ids=["translation", "translate", "square_sequences"],
+    ids=["translation", "translate", "imdb", "predict", "square_sequences"],
 )
 def test_what_is_known_before_keras_is_said_without_it(tmp_path, program, arguments):
     path = tmp_path / "run"
@@ -186,7 +188,7 @@ def test_what_is_known_before_keras_is_said_without_it(tmp_path, program, argume
     process = python(LIGHT, program, *arguments, cwd=tmp_path)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2 and err.startswith("error: ") and err.count("\n") == 1, err
-    assert ("model.keras" if arguments[0] == "translate" else "other settings") in err
+    assert ("other settings" if arguments[0] == "--output" else "model.keras") in err
     # Under two seconds on an idle machine, of which the tests need not have one.
     assert time.perf_counter() - start < 20
 
@@ -275,16 +277,18 @@ def test_a_file_instead_of_its_folder(model_file, tmp_path):
         model_files.finished_run(model_file, PROGRAM)
 
 
-def test_a_folder_given_as_text_is_asked_about(tmp_path, monkeypatch):
+def test_a_folder_given_as_text_is_asked_about(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("data", "run"):
         (tmp_path / name).mkdir()
     (tmp_path / "run" / run_directory.FIGURES).write_text("{}")
-    for folder in ("run", str(tmp_path / "data")):
+    for folder in ("run", str(tmp_path / "data"), ".", ".."):
         with pytest.raises(UsageError, match="is a folder, and was given as a sentence"):
             model_files.check_texts(["A dog.", folder], "a sentence")
-    # A word that happens to be the name of a folder; and what no file could be called.
-    model_files.check_texts(["data", "", "x" * 10_000, "a/b", "a\0b"], "a sentence")
+    capsys.readouterr()
+    # What no file could be called, and a word that happens to be the name of a folder.
+    model_files.check_texts(["", "x" * 10_000, "a/b", "a\0b", "...", "data"], "a sentence")
+    assert capsys.readouterr().err == "'data' is taken as a sentence, and is a folder too.\n"
 
 
 # Standard error
@@ -298,6 +302,10 @@ def test_nothing_is_printed_at_the_start_unless_it_fails(capfd):
         os.write(2, b"cuda\n")
         raise ImportError
     assert capfd.readouterr().err == "cuda\n"
+    with pytest.raises(UsageError), startup.quiet():
+        os.write(2, b"cuda\n")
+        raise UsageError
+    assert capfd.readouterr().err == ""
     os.write(2, b"later\n")
     assert capfd.readouterr().err == "later\n"
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import AttentionCell, generation
+from keras_attention import AttentionCell, MultiHeadAttention, generation, positions
 from tests.generation.toy import numpy, ops, padded
 
 
@@ -278,6 +278,28 @@ def test_a_step_that_reads_values_runs_uncompiled_and_says_so():
         with pytest.warns(UserWarning, match="reads values of tensors, so that it runs uncompiled"):
             found = program(*arrays)
         assert_same_texts(found, write(*arrays))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e18])
+def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
+    """It clips keys only where scores are huge, which no recorded step can see."""
+    layer = MultiHeadAttention(2, 4, position=positions.Shaw(max_distance=4))
+    x = size * np.random.default_rng(3).normal(size=(2, 4, 8)).astype("float32")
+    layer(x, x)
+
+    def step(tokens, cache, x):
+        one = ops.take(x, tokens % 4, axis=1)[:, :1]
+        output, cache = layer(one, cache=cache)
+        return output[:, 0], cache
+
+    def write(tokens, x):
+        cache = layer.make_cache(2, 5)
+        return generation.greedy(step, tokens, cache, x, max_tokens=5)
+
+    program = generation.compiled(write, layer)
+    arrays = (np.array([1, 2], "int32"), x)
+    assert_same_texts(program(*arrays), write(*arrays))
+    assert not [w for w in recwarn if "uncompiled" in str(w.message)]
 
 
 def test_what_is_wrong_in_a_step_raises_as_it_is():

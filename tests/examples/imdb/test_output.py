@@ -9,7 +9,7 @@ import pytest
 from examples.errors import UsageError
 from examples.imdb import command as imdb_classification
 from examples.run_directory import RunDirectory
-from tests.examples.imdb.runs import TINY, contents, foreign_figures, main, unfinished
+from tests.examples.imdb.runs import TINY, contents, figures, foreign_figures, main, unfinished
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,20 @@ def test_other_data_is_refused(folder, finished, tmp_path, capsys):
 def test_finished_run_answers_before_data_are_read(finished, capsys):
     assert main(*TINY, "--epochs", 3, "--data-dir", "nowhere", "--output", finished) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_another_kind_of_data_is_refused_before_it_is_read(finished, tmp_path, capsys):
+    output = tmp_path / "run"
+    shutil.copytree(finished, output)
+    command = [*TINY, "--epochs", 3, "--output", output]
+    assert main(*command, "--sample") == 2
+    assert "data_source is 'folder' there and 'sample' now" in capsys.readouterr().err
+    assert main(*command) == 2
+    assert "and 'TensorFlow Datasets' now" in capsys.readouterr().err
+    said = figures(output)
+    del said["settings"]["data_source"]
+    (output / "figures.json").write_text(json.dumps(said))
+    assert main(*command, "--sample") == 0
 
 
 def a_file(path):

@@ -9,7 +9,6 @@ import sys
 import keras
 import pytest
 
-from examples.imdb import command as imdb_classification
 from examples.imdb import prediction as imdb_prediction
 from examples.imdb import recipes as imdb_recipes
 from examples.imdb import text as imdb_text
@@ -43,10 +42,7 @@ def test_predict(finished, capsys):
 
 @pytest.mark.parametrize("name", imdb_recipes.RECIPES)
 def test_percentages_sum_to_100(name):
-    model, encode = small_model(name)
-    predictor = object.__new__(imdb_prediction.Predictor)
-    predictor._encoder = encode
-    predictor._classifier = imdb_prediction.with_weights(model)
+    predictor = imdb_prediction.Predictor(*small_model(name))
     for prediction in predictor([*TEXTS, "the superb plot was not all dull at " * 30 + "zyxxy"]):
         assert sum(weight for _, weight, _ in prediction.attended) == pytest.approx(1, abs=1e-5)
         shown = imdb_prediction.report(prediction).partition("attended most: ")[2]
@@ -54,8 +50,23 @@ def test_percentages_sum_to_100(name):
         assert sum(percentages) == pytest.approx(100, abs=0.5)
 
 
+@pytest.mark.parametrize("name", imdb_recipes.RECIPES)
+def test_punctuation_is_no_word(name):
+    predictor = imdb_prediction.Predictor(*small_model(name))
+    # `best` has seen commas.
+    for text, reason in (
+        (",", "it has no words"),
+        ("_ ?! ,", "it has no words"),
+        ("zyxxy,", "the model knows none of its words"),
+    ):
+        (prediction,) = predictor([text])
+        assert imdb_prediction.report(prediction) == f'no label  "{text}"\n    {reason}'
+    (prediction,) = predictor(["superb,"])
+    assert prediction.label is not None
+
+
 def test_attended_words_have_the_weights_of_the_layer(finished):
-    predictor = imdb_prediction.Predictor(finished, imdb_classification.PROGRAM)
+    predictor = imdb_prediction.Predictor(*saved(finished))
     text = "The plot was superb and the plot was honest, nobody could call the villain dull, superb"
     (prediction,) = predictor([text])
     classifier, encode = saved(finished)
@@ -141,12 +152,28 @@ def test_files_and_folders_in_the_wrong_places(finished, capsys):
     assert "is a folder, and was given as a text" in capsys.readouterr().err
 
 
+def test_nothing_is_printed_while_a_model_is_cloned(finished, monkeypatch, capfd):
+    # As TensorFlow does, which Keras imports to clone a model, on other backends too.
+    clone = keras.models.clone_model
+
+    def cloned(*arguments, **options):
+        os.write(2, b"cuda\n")
+        return clone(*arguments, **options)
+
+    monkeypatch.setattr(keras.models, "clone_model", cloned)
+    assert main("predict", finished, "Superb.") == 0
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.slow
 def test_predict_prints_nothing_but_the_answer(finished):
+    backend = keras.backend.backend()
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    # What TensorFlow would say at its start.
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     done = subprocess.run(
         [sys.executable, "-m", "examples.imdb_classification", "predict", finished, "Superb."],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        check=True,
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert len(done.stdout.splitlines()) == 2 and done.stderr == ""
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import keras
 import numpy as np
@@ -55,6 +56,8 @@ def test_every_model_trains_saves_and_predicts(folder, tmp_path, capsys, argumen
         f"{measured_on}_loss", f"{measured_on}_accuracy",
     }  # fmt: skip
     assert 0.0 <= said["test_accuracy"] <= 1.0
+    with zipfile.ZipFile(output / "model.keras") as archive:
+        assert b"keras_attention" in archive.read("needs.txt")
     assert sum(said["sizes"][part] for part in {"train", measured_on, "test"}) == 96
     assert said["dataset"] == "imdb (aclImdb folder)" and not said["full_imdb"]
     assert sorted(file.name for file in output.iterdir()) == [

@@ -105,6 +105,14 @@ def test_what_is_imported_is_what_is_named():
     assert all(f'"{package}' in extras for package in translation.PACKAGES)
 
 
+def test_another_kind_of_data_is_refused_before_it_is_read(tmp_path, capsys):
+    with RunDirectory(tmp_path / "run", translation.PROGRAM) as run:
+        run.begin({"data_source": "sample"})
+        run.finish()
+    assert main("--data-dir", "nowhere", "--output", tmp_path / "run") == 2
+    assert "data_source is 'sample' there and 'folder' now" in capsys.readouterr().err
+
+
 def test_translate_without_a_usable_model(tmp_path, capsys):
     assert main("translate", tmp_path / "nowhere", "Hello.") == 2
     assert "figures.json cannot be read" in capsys.readouterr().err
