@@ -48,7 +48,7 @@ def from_huggingface(folder: str | os.PathLike[str], dtype: Dtype | None = None)
     model = architecture.model(config, dtype)
     config.check_read()
     checkpoint = tensors.Checkpoint(folder)
-    _build(model)
+    model.build(_input_shape(architecture, config))
     prefix = _prefix(checkpoint.names, architecture)
     entries = architecture.entries(model, prefix)
     tensors.read(entries, checkpoint, getattr(architecture, "unused", lambda name: False))
@@ -103,9 +103,10 @@ def _architecture(config):
     return ARCHITECTURES[kind]
 
 
-def _build(model):
-    """Creates the weights, by shapes that every such model takes."""
-    model.build((None, None))
+def _input_shape(architecture, config):
+    """The shape of the inputs, to create the weights: of tokens, if the architecture has none."""
+    shape = getattr(architecture, "input_shape", None)
+    return (None, None) if shape is None else shape(config)
 
 
 def _prefix(names, architecture):
