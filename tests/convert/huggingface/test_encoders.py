@@ -24,6 +24,12 @@ DISTILBERT = {
     "max_position_embeddings": 40,
 }
 ROBERTA = {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}
+# Two groups of layers for three: the first is used twice.
+ALBERT = {**SIZES, "embedding_size": 6, "num_hidden_layers": 3, "num_hidden_groups": 2}
+# A window of one token on either side, and shorter wavelengths, in the second and third layers.
+MODERN = {**SIZES, "num_hidden_layers": 4, "local_attention": 2}
+MODERN |= dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), 0)
+MODERN |= dict.fromkeys(("cls_token_id", "sep_token_id"), 0)
 MODELS = {
     "BertModel": SIZES,
     "BertForMaskedLM": {**SIZES, "hidden_act": "gelu_new"},
@@ -32,12 +38,17 @@ MODELS = {
     "RobertaForMaskedLM": ROBERTA,
     "XLMRobertaForMaskedLM": ROBERTA,
     "CamembertForMaskedLM": ROBERTA,
+    "AlbertModel": ALBERT,
+    "AlbertForMaskedLM": ALBERT,
+    "ModernBertModel": MODERN,
+    "ModernBertForMaskedLM": {**MODERN, "norm_bias": True, "classifier_bias": True},
     "DistilBertModel": DISTILBERT,
     "DistilBertForMaskedLM": {**DISTILBERT, "activation": "relu"},
 }
 IDS = ids(0, *RIGHT.shape)
 TYPES = np.random.default_rng(1).integers(0, 2, IDS.shape).astype("int32")
 WITH_TYPES = {"BertModel", "BertForMaskedLM", "BertForPreTraining", "AlbertModel"}
+WITH_TYPES |= {"AlbertForMaskedLM"}
 # These have no argument for positions, but distances only, or tokens that they count.
 WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert")
 

@@ -1,22 +1,32 @@
 """Architectures of Hugging Face, by `model_type`: a function of options, and names of tensors."""
 
 from keras_attention.convert.huggingface.architectures import (
+    albert,
     bart,
     bert,
+    clip_text,
+    clip_vision,
     distilbert,
     llama,
+    modernbert,
     roberta,
     t5,
+    vit,
     whisper,
 )
 
 MODULES = (
+    albert,
     bart,
     bert,
+    clip_text,
+    clip_vision,
     distilbert,
     llama,
+    modernbert,
     roberta,
     t5,
+    vit,
     whisper,
 )
 ARCHITECTURES = {name: module for module in MODULES for name in module.MODEL_TYPES}

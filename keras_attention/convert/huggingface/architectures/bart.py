@@ -1,4 +1,4 @@
-"""BART, mBART and Marian: encoder–decoders that differ in where their norms are, and in positions."""
+"""BART, mBART and Marian: encoder–decoders with different places of norms, and positions."""
 
 from keras_attention.convert.huggingface import parts, sequences
 from keras_attention.convert.huggingface.tensors import matrix, rows, shaped

@@ -1,4 +1,4 @@
-"""T5, its version 1.1, and mT5: distances as biases, which all layers share, and norms without mean."""
+"""T5, its version 1.1, and mT5: biases of distances that all layers share."""
 
 from keras_attention import positions
 from keras_attention.convert.huggingface import parts, sequences
