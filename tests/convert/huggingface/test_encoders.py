@@ -1,18 +1,26 @@
 """Encoders of `transformers`, and ours with their weights."""
 
+import keras
 import numpy as np
 import pytest
 
+from keras_attention import convert
+from keras_attention.convert.huggingface.architectures import bert
 from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
     SIZES,
     assert_close,
+    assert_equal_gradients,
     ids,
+    numpy,
     outputs,
     pair,
     read_back,
+    rewritten,
+    tensor,
     through_a_file,
+    train,
 )
 
 DISTILBERT = {
@@ -117,3 +125,61 @@ def test_saved_and_written_back(name, pairs, tmp_path):
     back = read_back(loaded, both.original, tmp_path / "back")
     found = output(back, name, theirs)[RIGHT]
     np.testing.assert_allclose(found, expected[RIGHT], rtol=0, atol=1e-6)
+
+
+def test_pairs_that_may_not_attend(pairs):
+    both = pairs("BertModel")
+    allowed = np.random.default_rng(2).random((3, 7, 7)) < 0.5
+    allowed |= np.eye(7, dtype=bool)
+    expected = outputs(both.original, input_ids=IDS, attention_mask=allowed[:, None])
+    assert_close(both.ours(IDS, attention_mask=allowed), expected.last_hidden_state)
+
+
+def test_gradients_of_a_training_step_of_bert(tmp_path):
+    both = pair(tmp_path, "BertForMaskedLM", SIZES)
+    labels = ids(2, *IDS.shape)
+    theirs = {"input_ids": IDS, "attention_mask": RIGHT.astype("int32"), "token_type_ids": TYPES}
+    theirs["labels"] = np.where(RIGHT, labels, -100)
+    both.original(**{name: tensor(x) for name, x in theirs.items()}).loss.backward()
+
+    def whole(model):
+        tokens, types = (keras.Input((None,), dtype="int32") for _ in range(2))
+        mask = keras.Input((None,), dtype="bool")
+        return keras.Model([tokens, types, mask], model(tokens, types, mask=mask))
+
+    before, after = train(both.ours, [IDS, TYPES, RIGHT], labels, whole)
+    assert_equal_gradients(before, after, bert.entries(both.ours, "bert."), both.original)
+
+
+def test_names_of_the_first_files_of_bert(tmp_path):
+    """Norms with the names of TensorFlow 1, a pooler, and buffers."""
+    from safetensors.numpy import load_file, save_file
+
+    both = pair(tmp_path / "new", "BertModel", SIZES)
+    folder = rewritten(tmp_path / "new", tmp_path / "old", gradient_checkpointing=False)
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): x
+        for name, x in load_file(folder / "model.safetensors").items()
+    }
+    tensors["embeddings.position_ids"] = np.arange(40)[None]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    found = convert.from_huggingface(folder)(IDS, mask=RIGHT)
+    np.testing.assert_array_equal(numpy(found), numpy(both.ours(IDS, mask=RIGHT)))
+
+
+def test_modernbert_of_version_4(pairs, tmp_path):
+    both = pairs("ModernBertModel")
+    folder = rewritten(
+        both.folder,
+        tmp_path / "old",
+        rope_parameters=None,
+        layer_types=None,
+        global_rope_theta=160000.0,
+        local_rope_theta=10000.0,
+        global_attn_every_n_layers=3,
+        position_embedding_type="absolute",
+    )
+    found = convert.from_huggingface(folder)(IDS, mask=RIGHT)
+    np.testing.assert_array_equal(numpy(found), numpy(both.ours(IDS, mask=RIGHT)))

@@ -1,21 +1,26 @@
 """Encoder–decoders of `transformers`, and ours with their weights."""
 
+import keras
 import numpy as np
 import pytest
 
-from keras_attention import generation
+from keras_attention import convert, generation
+from keras_attention.convert.huggingface.architectures import t5
 from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
     VOCABULARY,
     assert_close,
+    assert_equal_gradients,
     ids,
     numpy,
     outputs,
     pair,
     read_back,
+    rewritten,
     tensor,
     through_a_file,
+    train,
 )
 
 T5 = {
@@ -73,10 +78,11 @@ SOUND = np.random.default_rng(0).normal(size=(3, 12, 5)).astype("float32")
 def pairs(tmp_path_factory):
     made = {}
 
-    def get(name):
-        if name not in made:
-            made[name] = pair(tmp_path_factory.mktemp("folder"), *MODELS[name])
-        return made[name]
+    def get(name, restless=False):
+        if (name, restless) not in made:
+            folder = tmp_path_factory.mktemp("folder")
+            made[name, restless] = pair(folder, *MODELS[name], restless)
+        return made[name, restless]
 
     return get
 
@@ -138,6 +144,8 @@ def test_saved_and_written_back(name, pairs, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+# On PyTorch the step of a model with biases of positions reads values, and is not recorded.
+uncompiled = pytest.mark.filterwarnings("ignore:.*A step of a compiled function reads values")
 GENERATORS = ["T5", "T5 1.1", "BART", "mBART", "Marian", "Whisper"]
 
 
@@ -149,6 +157,8 @@ def generate(both, name, **options):
     theirs, _, _ = given(name)
     theirs = {k: tensor(v) for k, v in theirs.items() if not k.startswith("decoder")}
     model = both.original
+    # Where `options` say None, it would be read from here.
+    model.generation_config.eos_token_id = None
     settings = transformers.GenerationConfig(
         decoder_start_token_id=model.config.decoder_start_token_id,
         pad_token_id=model.config.pad_token_id,
@@ -163,29 +173,38 @@ def generate(both, name, **options):
         return run(model, **theirs, generation_config=settings)
 
 
-def start(both, name, max_tokens):
+def generated(both, name, max_tokens, search, **options):
+    """The result of a search of ours, in a compiled program."""
     _, inputs, masks = given(name)
     first = np.full((3, 1), both.original.config.decoder_start_token_id, "int32")
-    return both.ours.start(inputs[0], first, max_tokens, masks.get("source_mask"))
+    model = both.ours
+
+    def write(source, first):
+        mask = masks.get("source_mask")
+        last, cache, memory = model.start(source, first, max_tokens, mask)
+        return search(model.step, last, cache, memory, max_tokens=max_tokens, **options)
+
+    return generation.compiled(write, model)(inputs[0], first)
 
 
+@uncompiled
 @pytest.mark.parametrize("name", GENERATORS)
 def test_200_greedy_tokens(name, pairs):
-    both = pairs(name)
+    both = pairs(name, restless=True)
     expected = generate(both, name, max_new_tokens=200, eos_token_id=None).sequences.numpy()
-    last, cache, memory = start(both, name, 200)
-    found = generation.greedy(both.ours.step, last, cache, memory, max_tokens=200)
-    assert len(np.unique(expected)) > 2
+    found = generated(both, name, 200, generation.greedy)
+    assert len(np.unique(expected[:, 1:])) > 2
     np.testing.assert_array_equal(numpy(found.tokens), expected[:, 1:])
 
 
+@uncompiled
 @pytest.mark.parametrize("name", GENERATORS)
 def test_4_beams(name, pairs):
     """Without length penalty both definitions are one: sums of log-probabilities.
 
     A row ends when its best live beam is below the worst of four finished ones.
     """
-    both = pairs(name)
+    both = pairs(name, restless=True)
     stop = 7
     expected = generate(
         both,
@@ -197,15 +216,13 @@ def test_4_beams(name, pairs):
         early_stopping=False,
         eos_token_id=stop,
     )
-    last, cache, memory = start(both, name, 20)
-    found = generation.beam_search(
-        both.ours.step,
-        last,
-        cache,
-        memory,
+    found = generated(
+        both,
+        name,
+        20,
+        generation.beam_search,
         num_beams=4,
         num_return=4,
-        max_tokens=20,
         length_penalty=0.0,
         stop_tokens=(stop,),
         pad_token=both.original.config.pad_token_id,
@@ -215,3 +232,57 @@ def test_4_beams(name, pairs):
     np.testing.assert_array_equal(ours, tokens)
     scores = expected.sequences_scores.numpy()
     np.testing.assert_allclose(numpy(found.scores).ravel(), scores, atol=1e-3)
+
+
+def test_gradients_of_a_training_step_of_t5(tmp_path):
+    both = pair(tmp_path, *MODELS["T5"])
+    labels = ids(2, *TARGET.shape)
+    loss = both.original(
+        **{k: tensor(v) for k, v in given("T5")[0].items()},
+        labels=tensor(np.where(TARGET_MASK, labels, -100)),
+    ).loss
+    loss.backward()
+
+    def whole(model):
+        source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+        masks = [keras.Input((None,), dtype="bool") for _ in range(2)]
+        logits = model([source, target], source_mask=masks[0], target_mask=masks[1])
+        return keras.Model([source, target, *masks], logits)
+
+    inputs = [SOURCE, TARGET, RIGHT, TARGET_MASK]
+    before, after = train(both.ours, inputs, labels, whole)
+    assert_equal_gradients(before, after, t5.entries(both.ours, ""), both.original)
+
+
+def test_t5_with_a_matrix_of_its_own(tmp_path):
+    """As files of version 1.1 have it: the logits are not tied to the table of tokens."""
+    from safetensors.numpy import load_file, save_file
+
+    both = pair(tmp_path / "tied", *MODELS["T5 1.1"])
+    folder = rewritten(
+        tmp_path / "tied",
+        tmp_path / "own",
+        tie_word_embeddings=False,
+        scale_decoder_outputs=None,
+    )
+    tensors = load_file(folder / "model.safetensors")
+    rng = np.random.default_rng(0)
+    tensors["lm_head.weight"] = rng.normal(size=(VOCABULARY, 16)).astype("float32")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    theirs, inputs, masks = given("T5")
+    original = type(both.original).from_pretrained(folder).eval()
+    model = convert.from_huggingface(folder)
+    expected = output(original, theirs)
+    assert_close(model(inputs, **masks), expected, TARGET_MASK)
+    back = output(read_back(model, original, tmp_path / "back"), theirs)
+    np.testing.assert_allclose(back, expected, rtol=0, atol=1e-6)
+
+
+def test_the_encoder_of_t5_alone(tmp_path):
+    fields = {k: v for k, v in T5.items() if k != "num_decoder_layers"}
+    both = pair(tmp_path, "T5EncoderModel", fields)
+    theirs = {"input_ids": SOURCE, "attention_mask": RIGHT.astype("int32")}
+    expected = output(both.original, theirs)
+    assert_close(both.ours(SOURCE, mask=RIGHT), expected, RIGHT)
+    back = output(read_back(both.ours, both.original, tmp_path / "back"), theirs)
+    np.testing.assert_allclose(back, expected, rtol=0, atol=1e-6)
