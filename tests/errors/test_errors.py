@@ -19,6 +19,7 @@ from tests.errors import (
     cells,
     distribution,
     generation,
+    huggingface_sequences,
     inputs,
     positions,
     slots,
@@ -36,6 +37,7 @@ PARTS = (
     cells.ROWS,
     distribution.ROWS,
     generation.ROWS,
+    huggingface_sequences.ROWS,
     visualization.ROWS,
 )
 ROWS = {name: row for part in PARTS for name, row in part.items()}

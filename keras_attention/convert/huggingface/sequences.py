@@ -24,7 +24,8 @@ NESTED = tuple(_NESTED.split())
 
 def has_head(config, without, *heads):
     """Whether the class of a model has a head; an error if it is none of these classes."""
-    (name,) = config["architectures"] or [None]
+    # Always one class.
+    name = (config["architectures"] or [None])[0]
     supported = (*without, *heads)
     if name not in supported:
         raise ValueError(
