@@ -124,7 +124,7 @@ def symbols(*features):
     return [keras.Input((None, size)) for size in features]
 
 
-def of_layer(name, make, *features, listed=False, **call):
+def of_layer(name, make, *features, listed=False, since="0.1.0", **call):
     """A case of one layer, made by `make()`, over sequences of these features."""
     features = features or (WIDTH,)
 
@@ -133,7 +133,7 @@ def of_layer(name, make, *features, listed=False, **call):
         masked = [keras.layers.Masking()(x) for x in inputs]
         return keras.Model(inputs, make()(*([masked] if listed else masked), **call))
 
-    CASES[name] = Case(model, vectors(*features))
+    CASES[name] = Case(model, vectors(*features), since=since)
 
 
 SCORES = {"return_attention_scores": True}
@@ -384,6 +384,11 @@ of_layer(
     "sin_cos-all",
     lambda: ka.SinCosPositionEmbedding(dim=5, merge_mode="concat", max_wavelength=100),
     start_index=3,
+)
+of_layer(
+    "sin_cos-half_split",
+    lambda: ka.SinCosPositionEmbedding(layout="half_split"),
+    since="0.2.0",
 )
 of_layer("sin_cos-none", lambda: ka.SinCosPositionEmbedding(dim=5, merge_mode="none"))
 of_layer("learned_position", lambda: ka.LearnedPositionEmbedding(9))
