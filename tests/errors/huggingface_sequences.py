@@ -36,14 +36,14 @@ BART = {
 }
 
 
-def read(fields, **changed):
+def read(fields, part=None, **changed):
     """Reads a folder with a configuration, and no weights."""
 
     def call():
         with tempfile.TemporaryDirectory() as folder:
             text = json.dumps({**fields, **changed})
             (pathlib.Path(folder) / "config.json").write_text(text)
-            convert.from_huggingface(folder)
+            convert.from_huggingface(folder, part=part)
 
     return call
 
@@ -54,6 +54,16 @@ ROWS = {
         ValueError,
         r"'architectures' of .* must be one of \('BertModel', 'BertForMaskedLM', .*: no other head "
         r"is supported for model_type='bert'\. Received: 'BertForSequenceClassification'",
+    ),
+    "a tower of CLIP that is not chosen": (
+        read({"model_type": "clip"}),
+        ValueError,
+        r"`part` must be one of \('text', 'vision'\) for model_type='clip'\. Received: part=None",
+    ),
+    "a tower of BERT": (
+        read(BERT, part="text"),
+        ValueError,
+        r"`part` must be one of \(None,\) for model_type='bert'\. Received: part='text'",
     ),
     "a class that is not there": (
         read(BERT, architectures=None),

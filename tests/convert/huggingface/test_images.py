@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
+from keras_attention import convert
 from tests.convert.huggingface.sequences import (
     SIZES,
     assert_close,
     ids,
+    original,
     outputs,
     pair,
     read_back,
+    tensor,
     through_a_file,
 )
 
@@ -102,3 +105,20 @@ def test_clip_text_ignores_padding_after_it(pairs):
     found = both.ours(padded, mask=np.broadcast_to(mask, padded.shape))
     expected = outputs(both.original, input_ids=TOKENS).last_hidden_state
     assert_close(found[:, :7], expected)
+
+
+@pytest.mark.parametrize("part", ["text", "vision"])
+def test_a_tower_of_both(part, tmp_path):
+    """As a model of its own, which is written as one too."""
+    fields = {"text_config": {**SIZES, "eos_token_id": 49}, "vision_config": SQUARE}
+    both = original("CLIPModel", {**fields, "projection_dim": 6})
+    both.save_pretrained(tmp_path / "both")
+    model = convert.from_huggingface(tmp_path / "both", part=part)
+    name = f"CLIP{part.title()}ModelWithProjection"
+    theirs, ours = given(name)
+    get = both.get_text_features if part == "text" else both.get_image_features
+    expected = get(**{k: tensor(x) for k, x in theirs.items()}).pooler_output
+    assert_close(chosen(through_a_file(model, tmp_path)(ours), name), expected)
+    convert.to_huggingface(model, tmp_path / "back")
+    alone = getattr(pytest.importorskip("transformers"), name).from_pretrained(tmp_path / "back")
+    assert_close(chosen(model(ours), name), output(alone.eval(), name, theirs))

@@ -4,6 +4,7 @@ from keras_attention.convert.huggingface.architectures import (
     albert,
     bart,
     bert,
+    clip,
     clip_text,
     clip_vision,
     distilbert,
@@ -30,3 +31,5 @@ MODULES = (
     whisper,
 )
 ARCHITECTURES = {name: module for module in MODULES for name in module.MODEL_TYPES}
+# Models of several parts, which are read one at a time.
+COMPOSITES = {"clip": clip}

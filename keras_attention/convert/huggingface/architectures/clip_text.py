@@ -12,7 +12,11 @@ from keras_attention.models import Embeddings, Encoder, Logits
 MODEL_TYPES = ("clip_text_model",)
 PREFIX = "text_model."
 
-unused = sequences.matching(r"(text_model\.)?embeddings\.position_ids")
+unused = sequences.matching(
+    r"(text_model\.)?embeddings\.position_ids",
+    # The other tower.
+    r"vision_model\..*|visual_projection\.weight|logit_scale",
+)
 
 
 def model(config, dtype):

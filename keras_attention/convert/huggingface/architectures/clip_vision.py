@@ -13,7 +13,11 @@ MODEL_TYPES = ("clip_vision_model",)
 PREFIX = "vision_model."
 
 input_shape = vit.input_shape
-unused = sequences.matching(r"(vision_model\.)?embeddings\.position_ids")
+unused = sequences.matching(
+    r"(vision_model\.)?embeddings\.position_ids",
+    # The other tower.
+    r"text_model\..*|text_projection\.weight|logit_scale",
+)
 
 
 def model(config, dtype):
