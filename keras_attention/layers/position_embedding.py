@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_attention import inputs, saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.positions.rotary import angles
+from keras_attention.positions.rotary import LAYOUTS, Layout, angles
 
 ops = keras.ops
 
@@ -88,15 +88,17 @@ class SinCosPositionEmbedding(PositionEmbedding):
     r"""Sinusoidal positions of Vaswani et al. 2017, section 3.5.
 
     `PE[p, 2i] = sin(p / max_wavelength^(2i / dim))` and
-    `PE[p, 2i+1] = cos(p / max_wavelength^(2i / dim))`: sines and cosines interleaved. Computed in
-    float32 for every dtype policy, accurate to 1e-6 for all positions below 2^24; only the result
-    is rounded to the compute dtype.
+    `PE[p, 2i+1] = cos(p / max_wavelength^(2i / dim))`: sines and cosines interleaved, or with
+    layout="half_split" all sines before all cosines (Marian). Computed in float32 for every dtype
+    policy, accurate to 1e-6 for all positions below 2^24; only the result is rounded to the compute
+    dtype.
 
     Args:
         dim: features of the embedding; defaults to those of the input.
         merge_mode: "add" to the input, "concat" after its features, or "none" for the embedding
             alone.
         max_wavelength: the longest wavelength, divided by 2π.
+        layout: "interleaved" or "half_split", the order of the features.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -110,7 +112,8 @@ class SinCosPositionEmbedding(PositionEmbedding):
         of `x`.
 
     Raises:
-        ValueError: a size, the merge mode, the wavelength or a shape is not as described.
+        ValueError: a size, the merge mode, the wavelength, the layout or a shape is not as
+            described.
         TypeError: `start_index` or `positions` are not integers.
 
     Example:
@@ -127,10 +130,12 @@ class SinCosPositionEmbedding(PositionEmbedding):
         dim: int | None = None,
         merge_mode: MergeMode = "add",
         max_wavelength: float = 10000,
+        layout: Layout = "interleaved",
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
+        self.layout = shapes.check_choice("layout", layout, LAYOUTS)
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         pairs = (size + 1) // 2
@@ -138,6 +143,8 @@ class SinCosPositionEmbedding(PositionEmbedding):
         frequencies = float(self.max_wavelength) ** (-2.0 * np.arange(pairs) / size)
         wide = "float64" if self.compute_dtype == "float64" else "float32"
         angle = angles(ops.cast(positions, wide), frequencies)
+        if self.layout == "half_split":
+            return ops.concatenate([ops.sin(angle), ops.cos(angle)[..., : size // 2]], axis=-1)
         waves = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
         return ops.reshape(waves, (*ops.shape(positions), 2 * pairs))[..., :size]
 

@@ -72,6 +72,8 @@ class Logits(saving.ConfigurableLayer):
 
     def build(self, x_shape, table_shape=None):
         if self.transform is not None:
+            # A `Sequential` would warn that it drops the mask, which was read already.
+            self.transform.supports_masking = True
             if not self.transform.built:
                 self.transform.build(x_shape)
             x_shape = self.transform.compute_output_shape(x_shape)

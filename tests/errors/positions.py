@@ -15,6 +15,11 @@ ROWS = {
         ValueError,
         r"`merge_mode` must be one of \('add', 'concat', 'none'\)\. Received: merge_mode='sum'",
     ),
+    "an unknown layout of sines": (
+        lambda: ka.SinCosPositionEmbedding(layout="half"),
+        ValueError,
+        r"`layout` must be one of \('half_split', 'interleaved'\)\. Received: layout='half'",
+    ),
     "a position embedding without a rule": (
         lambda: PositionEmbedding()(X),
         TypeError,

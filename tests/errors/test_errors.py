@@ -19,6 +19,7 @@ from tests.errors import (
     cells,
     distribution,
     generation,
+    huggingface_sequences,
     inputs,
     models,
     positions,
@@ -38,6 +39,7 @@ PARTS = (
     distribution.ROWS,
     models.ROWS,
     generation.ROWS,
+    huggingface_sequences.ROWS,
     visualization.ROWS,
 )
 ROWS = {name: row for part in PARTS for name, row in part.items()}

@@ -328,7 +328,7 @@ CASES = [
     Case(
         ka.SinCosPositionEmbedding,
         {},
-        {"dim": 8, "merge_mode": "concat", "max_wavelength": 100},
+        {"dim": 8, "merge_mode": "concat", "max_wavelength": 100, "layout": "half_split"},
         mixes_positions=False,
     ),
     Case(

@@ -64,6 +64,15 @@ def test_sincos_is_the_equation(size, max_wavelength):
     np.testing.assert_allclose(numpy(output), np.stack([expected] * B), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_sines_before_cosines(size):
+    """The features of the other layout, in another order."""
+    found = numpy(SinCosPositionEmbedding(size, "none", layout="half_split")(X))
+    expected = numpy(SinCosPositionEmbedding(size, "none")(X))
+    order = [*range(0, size, 2), *range(1, size, 2)]
+    np.testing.assert_array_equal(found, expected[..., order])
+
+
 def test_sincos_has_no_weights():
     layer = SinCosPositionEmbedding()
     layer(X)

@@ -11,14 +11,16 @@ from typing import Any
 import keras
 
 from keras_attention.convert.huggingface import tensors
-from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.hints import Dtype
 
 __all__ = ["from_huggingface", "to_huggingface"]
 
 
-def from_huggingface(folder: str | os.PathLike[str], dtype: Dtype | None = None) -> keras.Model:
+def from_huggingface(
+    folder: str | os.PathLike[str], dtype: Dtype | None = None, part: str | None = None
+) -> keras.Model:
     """A Keras model with the weights of a folder that `transformers` wrote.
 
     The folder has `config.json` and `model.safetensors`, or several files with an index. Tensors
@@ -28,6 +30,7 @@ def from_huggingface(folder: str | os.PathLike[str], dtype: Dtype | None = None)
         folder: path of the folder.
         dtype: the dtype policy of the model, such as "bfloat16"; Keras's by default, whatever the
             files have.
+        part: "text" or "vision", the tower of CLIP to read; None for models of one part.
 
     Returns:
         An `Encoder`, a `Decoder` or an `EncoderDecoder`, built. It has no mask of padding tokens of
@@ -43,12 +46,12 @@ def from_huggingface(folder: str | os.PathLike[str], dtype: Dtype | None = None)
     >>> from keras_attention import convert
     >>> model = convert.from_huggingface("gpt2")  # doctest: +SKIP
     """
-    config = Config.of(folder)
+    config = _part(Config.of(folder), part)
     architecture = _architecture(config)
     model = architecture.model(config, dtype)
     config.check_read()
     checkpoint = tensors.Checkpoint(folder)
-    _build(model)
+    model.build(_input_shape(architecture, config))
     prefix = _prefix(checkpoint.names, architecture)
     entries = architecture.entries(model, prefix)
     tensors.read(entries, checkpoint, getattr(architecture, "unused", lambda name: False))
@@ -93,6 +96,18 @@ def to_huggingface(
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
+def _part(config, name):
+    """The configuration of a part of a model of several."""
+    composite = COMPOSITES.get(config["model_type"])
+    parts = (None,) if composite is None else composite.PARTS
+    if name not in parts:
+        raise ValueError(
+            f"`part` must be one of {parts} for model_type={config['model_type']!r}. "
+            f"Received: part={name!r}"
+        )
+    return config if composite is None else composite.part(config, name)
+
+
 def _architecture(config):
     kind = config["model_type"]
     if kind not in ARCHITECTURES:
@@ -103,9 +118,10 @@ def _architecture(config):
     return ARCHITECTURES[kind]
 
 
-def _build(model):
-    """Creates the weights, by shapes that every such model takes."""
-    model.build((None, None))
+def _input_shape(architecture, config):
+    """The shape of the inputs, to create the weights: of tokens, if the architecture has none."""
+    shape = getattr(architecture, "input_shape", None)
+    return (None, None) if shape is None else shape(config)
 
 
 def _prefix(names, architecture):

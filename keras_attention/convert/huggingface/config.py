@@ -26,10 +26,11 @@ class Config:
     Args:
         values: the fields, as in `config.json`.
         where: what they are of, for messages.
+        folder: the folder of the model, if there is one.
     """
 
-    def __init__(self, values, where="config.json"):
-        self.values, self.where = values, where
+    def __init__(self, values, where="config.json", folder=None):
+        self.values, self.where, self.folder = values, where, folder
         self._read = set()
 
     @classmethod
@@ -47,7 +48,7 @@ class Config:
             raise ValueError(
                 f"`{path}` must be an object with a `model_type`. Received: {values!r}"
             )
-        return cls(values, str(path))
+        return cls(values, str(path), folder)
 
     def __contains__(self, name):
         return self.values.get(name) is not None

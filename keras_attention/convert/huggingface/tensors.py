@@ -65,6 +65,31 @@ def fused_bias(name, variables):
     )
 
 
+def rows(name, variable, skipped):
+    """A table, without its first rows, which no position has; they are written as zeros."""
+
+    def join(arrays):
+        return np.pad(arrays[0], ((skipped, 0), (0, 0)))
+
+    return Entry(name, (variable,), lambda x: [x[skipped:]], join)
+
+
+def shaped(name, variable, shape):
+    """A tensor whose shape has further axes of size 1."""
+    return Entry(name, (variable,), lambda x: [x], lambda arrays: arrays[0].reshape(shape))
+
+
+def convolution(name, layer):
+    """The weight (outputs, inputs, …) and the bias of a convolution."""
+    found = Entry(
+        f"{name}.weight",
+        (layer.kernel,),
+        lambda x: [np.moveaxis(x, (0, 1), (-1, -2))],
+        lambda arrays: np.moveaxis(arrays[0], (-1, -2), (0, 1)),
+    )
+    return [found, plain(f"{name}.bias", layer.bias)] if layer.use_bias else [found]
+
+
 def _outputs(variable, inputs):
     return int(np.prod(variable.shape[inputs:]))
 
@@ -117,11 +142,24 @@ class Checkpoint:
                 f"`{folder}` must have its weights in `{missing[0]}`. Received: no such file{hint}"
             )
         self._files = [_opened(folder / name) for name in files]
-        self._places = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
+        self._places = {
+            _present(name): (file, name)
+            for file in self._files
+            for name in file.keys()  # noqa: SIM118
+        }
         self.names = set(self._places)
 
     def __getitem__(self, name):
-        return self._places[name].get_tensor(name)
+        file, stored = self._places[name]
+        return file.get_tensor(stored)
+
+
+def _present(name):
+    """The name of a tensor: norms of the first BERT have the names of TensorFlow 1."""
+    for old, new in (("LayerNorm.gamma", "weight"), ("LayerNorm.beta", "bias")):
+        if name.endswith(old):
+            return name[: name.rindex(".") + 1] + new
+    return name
 
 
 def _opened(path):

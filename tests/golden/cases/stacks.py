@@ -32,6 +32,7 @@ for name, arguments in {
     of_layer(f"block-{name}", lambda given=given: ka.TransformerBlock(**given), **NEW)
 of_layer("rms_norm", ka.RMSNorm, **NEW)
 of_layer("rms_norm-options", lambda: ka.RMSNorm(0.1, 1.0), **NEW)
+of_layer("sin_cos-half_split", lambda: ka.SinCosPositionEmbedding(layout="half_split"), **NEW)
 LENGTH = {"factor": 4.0, "original_max_length": 3}
 for name, make in {
     "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),

@@ -1,0 +1,169 @@
+"""BART, mBART and Marian: encoder–decoders with different places of norms, and positions."""
+
+from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.tensors import matrix, rows, shaped
+from keras_attention.layers.position_embedding import (
+    LearnedPositionEmbedding,
+    SinCosPositionEmbedding,
+)
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
+
+MODEL_TYPES = ("bart", "mbart", "marian")
+PREFIX = "model."
+_MODELS = ("BartModel", "MBartModel", "MarianModel")
+_HEADS = ("BartForConditionalGeneration", "MBartForConditionalGeneration", "MarianMTModel")
+# Rows of a table of positions that none has.
+_FIRST = 2
+
+unused = sequences.matching(
+    r"(model\.)?(encoder|decoder)\.embed_tokens\.weight",
+    # Of Marian, where they are computed; others have them among the expected ones.
+    r"(model\.)?(encoder|decoder)\.embed_positions\.weight",
+    r"lm_head\.weight",
+)
+
+
+def model(config, dtype):
+    """The `EncoderDecoder` of a configuration."""
+    has_head = sequences.has_head(config, _MODELS, *_HEADS)
+    kind = config.values["model_type"]
+    _check(config, kind)
+    dim, vocabulary = config["d_model"], config["vocab_size"]
+    scale = dim**0.5 if config.get("scale_embedding", False) else 1
+    tokens = sequences.tokens(vocabulary, dim, dtype, scale)
+
+    def embeddings():
+        if kind == "marian":
+            config.ignore("max_position_embeddings")
+            positions = SinCosPositionEmbedding(layout="half_split", name="positions", dtype=dtype)
+        else:
+            positions = LearnedPositionEmbedding(
+                config["max_position_embeddings"], name="positions", dtype=dtype
+            )
+        norm = None if kind == "marian" else sequences.layer_norm(1e-5, dtype)
+        return Embeddings(tokens, positions, norm=norm, name="embeddings", dtype=dtype)
+
+    def final_norm():
+        return sequences.layer_norm(1e-5, dtype, "final_norm") if kind == "mbart" else None
+
+    residual = "pre" if kind == "mbart" else "post"
+    logits = Logits(vocabulary, use_bias=True, name="logits", dtype=dtype)
+    encoder = Encoder(
+        blocks(config, "encoder", residual, dtype),
+        embeddings(),
+        final_norm(),
+        name="encoder",
+        dtype=dtype,
+    )
+    decoder = Decoder(
+        blocks(config, "decoder", residual, dtype),
+        embeddings(),
+        final_norm(),
+        logits if has_head else None,
+        name="decoder",
+        dtype=dtype,
+    )
+    return EncoderDecoder(encoder, decoder, dtype=dtype)
+
+
+def input_shape(config):
+    """The shapes of the source and the target."""
+    return [(None, None), (None, None)]
+
+
+def _check(config, kind):
+    """Requires what the models of a kind have in common, and ignores what changes nothing."""
+    pre = kind == "mbart"
+    for name, value in {
+        "normalize_before": pre,
+        "add_final_layer_norm": pre,
+        "normalize_embedding": kind != "marian",
+        "static_position_embeddings": kind == "marian",
+        "add_bias_logits": False,
+        "is_decoder": False,
+        "tie_word_embeddings": True,
+    }.items():
+        config.require(name, value, default=value)
+    config.require("extra_pos_embeddings", _FIRST, default=_FIRST)
+    if kind == "marian":
+        config.require("share_encoder_decoder_embeddings", True, default=True)
+        size = config["vocab_size"]
+        config.require("decoder_vocab_size", size, default=size)
+    config.ignore(
+        *("is_encoder_decoder", "num_hidden_layers", "classifier_dropout", "classif_dropout"),
+        "_num_labels",
+    )
+    ignore_dropout(config)
+
+
+def ignore_dropout(config):
+    """Ignores rates of dropout."""
+    config.ignore("dropout", "attention_dropout", "activation_dropout")
+    config.ignore("encoder_layerdrop", "decoder_layerdrop")
+
+
+def blocks(config, side, residual, dtype):
+    """The blocks of a side."""
+    decoder = side == "decoder"
+    return [
+        TransformerBlock(
+            config[f"{side}_ffn_dim"],
+            config[f"{side}_attention_heads"],
+            activation=parts.activation(config, "activation_function", "gelu"),
+            residual=residual,
+            causal=decoder,
+            cross_attention=decoder,
+            name=f"block_{n}",
+            dtype=dtype,
+        )
+        for n in range(config[f"{side}_layers"])
+    ]
+
+
+def entries(model, prefix):
+    """The tensors of a model."""
+    found = [parts.plain(f"{prefix}shared.weight", model.encoder.embeddings.tokens.table)]
+    for side in ("encoder", "decoder"):
+        stack = getattr(model, side)
+        layer, name = stack.embeddings, f"{prefix}{side}"
+        if isinstance(layer.positions, LearnedPositionEmbedding):
+            table = layer.positions.embeddings
+            found.append(rows(f"{name}.embed_positions.weight", table, _FIRST))
+        found += parts.norm(f"{name}.layernorm_embedding", layer.norm)
+        found += block_entries(stack, name)
+        found += parts.norm(f"{name}.layer_norm", stack.final_norm)
+    logits = model.decoder.logits
+    if logits is not None:
+        found.append(shaped("final_logits_bias", logits.bias, (1, logits.vocabulary_size)))
+    return found
+
+
+def block_entries(stack, name, key_bias=True):
+    """The tensors of the blocks of a side."""
+    found = []
+    for n, block in enumerate(stack.blocks):
+        layer = f"{name}.layers.{n}"
+        found += _attention(f"{layer}.self_attn", block.attention, key_bias)
+        found += parts.norm(f"{layer}.self_attn_layer_norm", block.attention_norm)
+        if block.cross_attention:
+            found += _attention(f"{layer}.encoder_attn", block.cross_attention_layer, key_bias)
+            found += parts.norm(f"{layer}.encoder_attn_layer_norm", block.cross_attention_norm)
+        found += sequences.feed_forward(f"{layer}.fc1", f"{layer}.fc2", block.feed_forward)
+        found += parts.norm(f"{layer}.final_layer_norm", block.feed_forward_norm)
+    return found
+
+
+def _attention(name, layer, key_bias):
+    key = f"{name}.k_proj"
+    return [
+        *parts.dense(f"{name}.q_proj", layer.query_dense),
+        # A bias of keys changes no weight of a softmax: without one, ours stays 0.
+        *(
+            parts.dense(key, layer.key_dense)
+            if key_bias
+            else [matrix(f"{key}.weight", layer.key_dense.kernel)]
+        ),
+        *parts.dense(f"{name}.v_proj", layer.value_dense),
+        *parts.dense(f"{name}.out_proj", layer.output_dense, inputs=2),
+    ]

@@ -1,0 +1,113 @@
+"""BERT: its hidden states, or the logits of its masked language model.
+
+The pooler and the prediction of the next sentence are left out: no output here depends on them.
+"""
+
+import keras
+
+from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.tensors import rows
+from keras_attention.layers.position_embedding import LearnedPositionEmbedding
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Embeddings, Encoder
+
+MODEL_TYPES = ("bert",)
+PREFIX = "bert."
+HEADS = ("BertForMaskedLM", "BertForPreTraining")
+# The dense layer, the norm and the bias before the logits.
+HEAD = tuple(f"cls.predictions.{x}" for x in ("transform.dense", "transform.LayerNorm", "bias"))
+
+unused = sequences.matching(
+    r"(bert\.)?pooler\..*",
+    r"(bert\.)?embeddings\.position_ids",
+    r"cls\.seq_relationship\..*",
+    r"cls\.predictions\.decoder\..*",
+)
+
+
+def model(config, dtype):
+    """The `Encoder` of a configuration."""
+    has_head = sequences.has_head(config, ["BertModel"], *HEADS)
+    activation = parts.activation(config, "hidden_act", "gelu")
+    return encoder(config, dtype, activation if has_head else None)
+
+
+def encoder(config, dtype, head, first=0):
+    """The `Encoder`; `head` is the activation before the logits, or None without logits.
+
+    `first` is the row of the first position in the table of positions.
+    """
+    config.require("is_decoder", False, default=False)
+    config.require("add_cross_attention", False, default=False)
+    config.require("position_embedding_type", "absolute", default="absolute")
+    config.require("tie_word_embeddings", True, default=True)
+    config.ignore(
+        *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
+        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+        *("pooler_size_per_head", "pooler_type"),
+    )
+    dim, epsilon = config["hidden_size"], config.get("layer_norm_eps", 1e-12)
+    vocabulary = config["vocab_size"]
+    embeddings = Embeddings(
+        sequences.tokens(vocabulary, dim, dtype),
+        LearnedPositionEmbedding(
+            config["max_position_embeddings"] - first, name="positions", dtype=dtype
+        ),
+        types=types(config, dim, dtype),
+        norm=sequences.layer_norm(epsilon, dtype),
+        name="embeddings",
+        dtype=dtype,
+    )
+    blocks = [
+        TransformerBlock(
+            config["intermediate_size"],
+            config["num_attention_heads"],
+            activation=parts.activation(config, "hidden_act", "gelu"),
+            layer_norm_epsilon=epsilon,
+            name=f"block_{n}",
+            dtype=dtype,
+        )
+        for n in range(config["num_hidden_layers"])
+    ]
+    logits = None
+    if head is not None:
+        norm = sequences.layer_norm(epsilon, dtype)
+        logits = sequences.masked_logits(vocabulary, dim, head, norm, dtype)
+    return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
+
+
+def types(config, dim, dtype):
+    """The table of token types; None for a model without."""
+    count = config.get("type_vocab_size", 2)
+    return keras.layers.Embedding(count, dim, name="types", dtype=dtype) if count else None
+
+
+def entries(model, prefix, head=HEAD, first=0):
+    """The tensors of a model, whose head has the names `head`."""
+    found = embedding_entries(model.embeddings, f"{prefix}embeddings", first)
+    for n, block in enumerate(model.blocks):
+        name = f"{prefix}encoder.layer.{n}"
+        self = f"{name}.attention.self"
+        names = [f"{self}.query", f"{self}.key", f"{self}.value", f"{name}.attention.output.dense"]
+        found += [
+            *sequences.projections(names, block.attention),
+            *parts.norm(f"{name}.attention.output.LayerNorm", block.attention_norm),
+            *sequences.feed_forward(
+                f"{name}.intermediate.dense", f"{name}.output.dense", block.feed_forward
+            ),
+            *parts.norm(f"{name}.output.LayerNorm", block.feed_forward_norm),
+        ]
+    return found + sequences.masked_head(head, model)
+
+
+def embedding_entries(layer, name, first=0):
+    """The tables and the norm of the embeddings."""
+    table = layer.positions.embeddings
+    found = [
+        parts.plain(f"{name}.word_embeddings.weight", layer.tokens.table),
+        rows(f"{name}.position_embeddings.weight", table, first),
+        *parts.norm(f"{name}.LayerNorm", layer.norm),
+    ]
+    if layer.types is not None:
+        found.append(parts.plain(f"{name}.token_type_embeddings.weight", layer.types.embeddings))
+    return found

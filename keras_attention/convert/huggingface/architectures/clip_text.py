@@ -1,0 +1,91 @@
+"""The text tower of CLIP, with its projection or without it.
+
+Every token has an output; that of the whole text is at its end-of-text token. It is causal: padding
+after the text needs no mask.
+"""
+
+from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.layers.position_embedding import LearnedPositionEmbedding
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Embeddings, Encoder, Logits
+
+MODEL_TYPES = ("clip_text_model",)
+PREFIX = "text_model."
+
+unused = sequences.matching(
+    r"(text_model\.)?embeddings\.position_ids",
+    # The other tower.
+    r"vision_model\..*|visual_projection\.weight|logit_scale",
+)
+
+
+def model(config, dtype):
+    """The `Encoder` of a configuration."""
+    has_head = sequences.has_head(config, ["CLIPTextModel"], "CLIPTextModelWithProjection")
+    config.ignore("attention_dropout", "dropout", *sequences.NESTED)
+    dim = config["hidden_size"]
+    positions = LearnedPositionEmbedding(
+        config["max_position_embeddings"], name="positions", dtype=dtype
+    )
+    return Encoder(
+        blocks(config, dtype, causal=True),
+        Embeddings(
+            sequences.tokens(config["vocab_size"], dim, dtype),
+            positions,
+            name="embeddings",
+            dtype=dtype,
+        ),
+        sequences.layer_norm(config.get("layer_norm_eps", 1e-5), dtype, "final_norm"),
+        projection(config, has_head, dtype),
+        dtype=dtype,
+    )
+
+
+def blocks(config, dtype, causal):
+    """The blocks of either tower."""
+    return [
+        TransformerBlock(
+            config["intermediate_size"],
+            config["num_attention_heads"],
+            activation=parts.activation(config, "hidden_act", "quick_gelu"),
+            layer_norm_epsilon=config.get("layer_norm_eps", 1e-5),
+            residual="pre",
+            causal=causal,
+            name=f"block_{n}",
+            dtype=dtype,
+        )
+        for n in range(config["num_hidden_layers"])
+    ]
+
+
+def projection(config, has_head, dtype):
+    """The projection to the space of both towers."""
+    size = config.get("projection_dim", 512)
+    return Logits(size, tied=False, name="projection", dtype=dtype) if has_head else None
+
+
+def entries(model, prefix):
+    """The tensors of a model."""
+    layer, name = model.embeddings, f"{prefix}embeddings"
+    return [
+        parts.plain(f"{name}.token_embedding.weight", layer.tokens.table),
+        parts.plain(f"{name}.position_embedding.weight", layer.positions.embeddings),
+        *block_entries(model, prefix),
+        *parts.norm(f"{prefix}final_layer_norm", model.final_norm),
+        *parts.head("text_projection", model),
+    ]
+
+
+def block_entries(model, prefix):
+    """The tensors of the blocks of either tower."""
+    found = []
+    for n, block in enumerate(model.blocks):
+        name = f"{prefix}encoder.layers.{n}"
+        names = [f"{name}.self_attn.{x}_proj" for x in ("q", "k", "v", "out")]
+        found += [
+            *parts.norm(f"{name}.layer_norm1", block.attention_norm),
+            *sequences.projections(names, block.attention),
+            *parts.norm(f"{name}.layer_norm2", block.feed_forward_norm),
+            *sequences.feed_forward(f"{name}.mlp.fc1", f"{name}.mlp.fc2", block.feed_forward),
+        ]
+    return found

@@ -1,0 +1,55 @@
+"""The tower of images of CLIP, with its projection or without it.
+
+The first output is that of the image. The final norm applies to every vector: of `transformers`
+the first is its pooled output, and the others are as they are before the norm.
+"""
+
+from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.architectures import clip_text, vit
+from keras_attention.convert.huggingface.tensors import convolution, shaped
+from keras_attention.models import Embeddings, Encoder
+
+MODEL_TYPES = ("clip_vision_model",)
+PREFIX = "vision_model."
+
+input_shape = vit.input_shape
+unused = sequences.matching(
+    r"(vision_model\.)?embeddings\.position_ids",
+    # The other tower.
+    r"text_model\..*|text_projection\.weight|logit_scale",
+)
+
+
+def model(config, dtype):
+    """The `Encoder` of a configuration."""
+    has_head = sequences.has_head(config, ["CLIPVisionModel"], "CLIPVisionModelWithProjection")
+    config.ignore("attention_dropout", "num_channels", "dropout", *sequences.NESTED)
+    epsilon = config.get("layer_norm_eps", 1e-5)
+    return Encoder(
+        clip_text.blocks(config, dtype, causal=False),
+        Embeddings(
+            vit.patches(config, ["class_embedding"], dtype, use_bias=False),
+            vit.positions(config, 1, dtype),
+            norm=sequences.layer_norm(epsilon, dtype),
+            name="embeddings",
+            dtype=dtype,
+        ),
+        sequences.layer_norm(epsilon, dtype, "final_norm"),
+        clip_text.projection(config, has_head, dtype),
+        dtype=dtype,
+    )
+
+
+def entries(model, prefix):
+    """The tensors of a model."""
+    layer, name = model.embeddings, f"{prefix}embeddings"
+    patches, _, token = layer.tokens.layers
+    return [
+        shaped(f"{name}.class_embedding", token.token, (-1,)),
+        *convolution(f"{name}.patch_embedding", patches),
+        parts.plain(f"{name}.position_embedding.weight", layer.positions.embeddings),
+        *parts.norm(f"{prefix}pre_layrnorm", layer.norm),
+        *clip_text.block_entries(model, prefix),
+        *parts.norm(f"{prefix}post_layernorm", model.final_norm),
+        *parts.head("visual_projection", model),
+    ]

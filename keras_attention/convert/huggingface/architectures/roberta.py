@@ -1,0 +1,34 @@
+"""RoBERTa and XLM-RoBERTa: BERT, with positions that count from the row after that of padding.
+
+The pooler is left out. Positions are those of real tokens by the mask.
+"""
+
+from keras_attention.convert.huggingface import sequences
+from keras_attention.convert.huggingface.architectures import bert
+
+MODEL_TYPES = ("roberta", "xlm-roberta", "camembert")
+PREFIX = "roberta."
+_NAMES = ("Roberta", "XLMRoberta", "Camembert")
+# `pad_token_id` is 1 in all of them, and the rows up to it are of no position.
+_FIRST = 2
+
+unused = sequences.matching(
+    r"(roberta\.)?pooler\..*",
+    r"(roberta\.)?embeddings\.position_ids",
+    r"lm_head\.decoder\..*",
+)
+
+
+def model(config, dtype):
+    """The `Encoder` of a configuration."""
+    config.require("pad_token_id", _FIRST - 1, default=_FIRST - 1)
+    has_head = sequences.has_head(
+        config, [f"{name}Model" for name in _NAMES], *(f"{name}ForMaskedLM" for name in _NAMES)
+    )
+    return bert.encoder(config, dtype, "gelu" if has_head else None, first=_FIRST)
+
+
+def entries(model, prefix):
+    """The tensors of a model."""
+    head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+    return bert.entries(model, prefix, head, first=_FIRST)

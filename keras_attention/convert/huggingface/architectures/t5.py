@@ -1,0 +1,162 @@
+"""T5, its version 1.1, and mT5: biases of distances that all layers share."""
+
+from keras_attention import positions
+from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.tensors import Checkpoint
+from keras_attention.layers.rms_norm import RMSNorm
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
+
+MODEL_TYPES = ("t5", "mt5")
+PREFIX = ""
+_ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
+_MODELS = ("T5Model", "MT5Model")
+_HEADS = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
+_HEAD = "lm_head.weight"
+
+# Tables that are `shared`, and the bias of a cross-attention that no code has read since 2020.
+_unused = sequences.matching(
+    r"(encoder|decoder)\.embed_tokens\.weight",
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+)
+
+
+def unused(name):
+    """Whether a tensor is not read: `lm_head` is where it is the table of tokens."""
+    return _unused(name) or name == _HEAD
+
+
+def model(config, dtype):
+    """The `EncoderDecoder` of a configuration, or the `Encoder` alone."""
+    sequences.has_head(config, _ENCODERS + _MODELS, *_HEADS)
+    kind = config["architectures"][0]
+    options = _options(config)
+    config.ignore("is_encoder_decoder", "dropout_rate", "classifier_dropout", "n_positions")
+    config.require("is_decoder", False, default=False)
+    tokens = sequences.tokens(config["vocab_size"], config["d_model"], dtype)
+    # Read in either case.
+    layers, decoder_layers = config["num_layers"], config.get("num_decoder_layers")
+    logits = _logits(config, dtype)
+    encoder = Encoder(
+        _blocks(config, layers, options, dtype),
+        Embeddings(tokens, name="embeddings", dtype=dtype),
+        _norm(config, dtype),
+        name="encoder",
+        dtype=dtype,
+    )
+    if kind in _ENCODERS:
+        return encoder
+    decoder = Decoder(
+        _blocks(config, decoder_layers or layers, options, dtype, decoder=True),
+        Embeddings(tokens, name="embeddings", dtype=dtype),
+        _norm(config, dtype),
+        logits if kind in _HEADS else None,
+        name="decoder",
+        dtype=dtype,
+    )
+    return EncoderDecoder(encoder, decoder, dtype=dtype)
+
+
+def input_shape(config):
+    """The shape of the inputs: of one sequence for an encoder alone."""
+    one = (None, None)
+    return one if config["architectures"][0] in _ENCODERS else [one, one]
+
+
+def _norm(config, dtype):
+    return RMSNorm(config.get("layer_norm_epsilon", 1e-6), name="final_norm", dtype=dtype)
+
+
+def _logits(config, dtype):
+    # Version 1.1 is said to be untied. transformers 5 ties it all the same, unless its files have
+    # a matrix of their own, and writes in another field that its output is not scaled.
+    said = config.get("tie_word_embeddings", True)
+    scaled = config.get("scale_decoder_outputs", said)
+    # mT5 is 1.1 in this too, whatever is said.
+    scaled = scaled and config.values["model_type"] == "t5"
+    tied = config.folder is None or _HEAD not in Checkpoint(config.folder).names
+    dim = config["d_model"]
+    scale = dim**-0.5 if scaled else 1.0
+    return Logits(config["vocab_size"], tied, scale=scale, name="logits", dtype=dtype)
+
+
+def _options(config):
+    """What all blocks have."""
+    given = config.get("feed_forward_proj", "relu")
+    gated, _, name = given.rpartition("-")
+    # In T5 1.1 "gelu" is its approximation.
+    activation = "gelu_tanh" if given == "gated-gelu" else parts.ACTIVATIONS.get(name)
+    if activation is None or gated not in ("", "gated"):
+        raise ValueError(
+            f"'feed_forward_proj' of `{config.where}` must be an activation among "
+            f"{sorted(parts.ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
+        )
+    config.require("is_gated_act", gated == "gated", default=gated == "gated")
+    config.ignore("dense_act_fn")
+    return {
+        "num_heads": config["num_heads"],
+        "key_dim": config["d_kv"],
+        "activation": activation,
+        "gated": gated == "gated",
+        "score": "dot",
+        "norm": "rms",
+        "layer_norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
+        "residual": "pre",
+        "use_bias": False,
+    }
+
+
+def _blocks(config, count, options, dtype, decoder=False):
+    table = positions.RelativeBias(
+        config.get("relative_attention_num_buckets", 32),
+        config.get("relative_attention_max_distance", 128),
+        bidirectional=not decoder,
+        name="relative_bias",
+    )
+    return [
+        TransformerBlock(
+            config["d_ff"],
+            causal=decoder,
+            cross_attention=decoder,
+            position=table,
+            name=f"block_{n}",
+            dtype=dtype,
+            **options,
+        )
+        for n in range(count)
+    ]
+
+
+def entries(model, prefix):
+    """The tensors of a model."""
+    if isinstance(model, Encoder):
+        stacks = {"encoder": model}
+    else:
+        stacks = {"encoder": model.encoder, "decoder": model.decoder}
+    found = [parts.plain("shared.weight", stacks["encoder"].embeddings.tokens.table)]
+    for name, stack in stacks.items():
+        for n, block in enumerate(stack.blocks):
+            found += _block(f"{name}.block.{n}.layer", block)
+        bias = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        found.append(parts.plain(bias, stack.blocks[0].attention.position.embeddings))
+        found += parts.norm(f"{name}.final_layer_norm", stack.final_norm)
+    return found + (parts.head("lm_head", model.decoder) if "decoder" in stacks else [])
+
+
+def _block(name, block):
+    found = _attention(f"{name}.0.SelfAttention", block.attention)
+    found += parts.norm(f"{name}.0.layer_norm", block.attention_norm)
+    last = 1
+    if block.cross_attention:
+        found += _attention(f"{name}.1.EncDecAttention", block.cross_attention_layer)
+        found += parts.norm(f"{name}.1.layer_norm", block.cross_attention_norm)
+        last = 2
+    found += parts.norm(f"{name}.{last}.layer_norm", block.feed_forward_norm)
+    name = f"{name}.{last}.DenseReluDense"
+    if block.gated:
+        return found + parts.gated(name, block.feed_forward, ("wi_0", "wi_1", "wo"))
+    return found + sequences.feed_forward(f"{name}.wi", f"{name}.wo", block.feed_forward)
+
+
+def _attention(name, layer):
+    return sequences.projections([f"{name}.{x}" for x in ("q", "k", "v", "o")], layer)

@@ -1,0 +1,108 @@
+"""ViT and DeiT: patches of images, with their heights, widths and colors last.
+
+The first token is the class token; in DeiT the second is that of distillation. The pooler is left
+out.
+"""
+
+import keras
+
+from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.tensors import convolution, shaped
+from keras_attention.layers.class_token import ClassToken
+from keras_attention.layers.position_embedding import LearnedPositionEmbedding
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Embeddings, Encoder
+
+MODEL_TYPES = ("vit", "deit")
+PREFIX = ""
+_MODELS = ("ViTModel", "DeiTModel")
+# The tokens before those of patches, first to last.
+_TOKENS = {"vit": ("cls_token",), "deit": ("cls_token", "distillation_token")}
+
+unused = sequences.matching(r"pooler\..*")
+
+
+def model(config, dtype):
+    """The `Encoder` of a configuration."""
+    sequences.has_head(config, _MODELS)
+    config.require("qkv_bias", True, default=True)
+    config.ignore("hidden_dropout_prob", "attention_probs_dropout_prob")
+    config.ignore("num_channels", "encoder_stride", "pooler_output_size", "pooler_act")
+    epsilon = config.get("layer_norm_eps", 1e-12)
+    names = _TOKENS[config.values["model_type"]]
+    embeddings = Embeddings(
+        patches(config, names, dtype),
+        positions(config, len(names), dtype),
+        name="embeddings",
+        dtype=dtype,
+    )
+    blocks = [
+        TransformerBlock(
+            config["intermediate_size"],
+            config["num_attention_heads"],
+            activation=parts.activation(config, "hidden_act", "gelu"),
+            layer_norm_epsilon=epsilon,
+            residual="pre",
+            name=f"block_{n}",
+            dtype=dtype,
+        )
+        for n in range(config["num_hidden_layers"])
+    ]
+    norm = sequences.layer_norm(epsilon, dtype, "final_norm")
+    return Encoder(blocks, embeddings, norm, dtype=dtype)
+
+
+def patches(config, names, dtype, use_bias=True):
+    """The layer from images to patches, with tokens before them."""
+    dim, size = config["hidden_size"], config["patch_size"]
+    layers = [
+        keras.layers.Conv2D(
+            dim,
+            size,
+            strides=size,
+            use_bias=use_bias,
+            data_format="channels_last",
+            name="patches",
+            dtype=dtype,
+        ),
+        keras.layers.Reshape((-1, dim), name="sequence", dtype=dtype),
+        *(ClassToken(name=name, dtype=dtype) for name in reversed(names)),
+    ]
+    return keras.Sequential(layers, name="tokens")
+
+
+def positions(config, tokens, dtype):
+    """The table of positions of all patches, and of `tokens` before them."""
+    image, patch = _pair(config["image_size"]), _pair(config["patch_size"])
+    count = (image[0] // patch[0]) * (image[1] // patch[1])
+    return LearnedPositionEmbedding(count + tokens, name="positions", dtype=dtype)
+
+
+def _pair(size):
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def input_shape(config):
+    """The shape of the images."""
+    return (None, *_pair(config["image_size"]), config.get("num_channels", 3))
+
+
+def entries(model, prefix):
+    """The tensors of a model."""
+    tokens, table = model.embeddings.tokens.layers, model.embeddings.positions.embeddings
+    found = convolution("embeddings.patch_embeddings.projection", tokens[0])
+    found += [parts.plain(f"embeddings.{layer.name}", layer.token) for layer in tokens[2:]]
+    found.append(shaped("embeddings.position_embeddings", table, (1, *table.shape)))
+    for n, block in enumerate(model.blocks):
+        name = f"encoder.layer.{n}"
+        inner = f"{name}.attention.attention"
+        names = [f"{inner}.query", f"{inner}.key", f"{inner}.value"]
+        found += [
+            *sequences.projections([*names, f"{name}.attention.output.dense"], block.attention),
+            *parts.norm(f"{name}.layernorm_before", block.attention_norm),
+            *sequences.feed_forward(
+                f"{name}.intermediate.dense", f"{name}.output.dense", block.feed_forward
+            ),
+            *parts.norm(f"{name}.layernorm_after", block.feed_forward_norm),
+        ]
+    return found + parts.norm("layernorm", model.final_norm)

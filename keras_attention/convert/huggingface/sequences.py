@@ -1,0 +1,97 @@
+"""What encoders and encoder–decoders share: heads by class, embeddings, and names of tensors."""
+
+import re
+
+import keras
+
+from keras_attention import activations
+from keras_attention.convert.huggingface.tensors import dense, norm, plain
+from keras_attention.layers.scaled_embedding import ScaledEmbedding
+from keras_attention.models import Logits
+
+# Fields of version 4 in configurations inside others: of generation, and of training.
+_NESTED = """
+    is_encoder_decoder is_decoder add_cross_attention cross_attention_hidden_size diversity_penalty
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty num_beam_groups typical_p
+    num_return_sequences output_scores remove_invalid_values return_dict_in_generate tf_legacy_loss
+    sequence_bias tie_encoder_decoder tie_word_embeddings dropout
+"""
+NESTED = tuple(_NESTED.split())
+
+
+# Options
+
+
+def has_head(config, without, *heads):
+    """Whether the class of a model has a head; an error if it is none of these classes."""
+    # Always one class.
+    name = (config["architectures"] or [None])[0]
+    supported = (*without, *heads)
+    if name not in supported:
+        raise ValueError(
+            f"'architectures' of `{config.where}` must be one of {supported}: no other head is "
+            f"supported for model_type={config.values['model_type']!r}. Received: {name!r}"
+        )
+    return name in heads
+
+
+def tokens(vocabulary, dim, dtype, scale=1):
+    """The table of tokens, without a mask: padding is a mask of the caller's."""
+    return ScaledEmbedding(vocabulary, dim, scale=scale, name="tokens", dtype=dtype)
+
+
+def layer_norm(epsilon, dtype, name="norm", **options):
+    """A LayerNormalization."""
+    return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype, **options)
+
+
+def masked_logits(vocabulary, dim, activation, norm, dtype, dense_bias=True, use_bias=True):
+    """Tied logits of a masked language model, after a dense layer and a norm."""
+    layer = keras.layers.Dense(
+        dim,
+        activations.get(activation),
+        use_bias=dense_bias,
+        name="dense",
+        dtype=dtype,
+    )
+    return Logits(
+        vocabulary,
+        use_bias=use_bias,
+        transform=keras.Sequential([layer, norm], name="transform"),
+        name="logits",
+        dtype=dtype,
+    )
+
+
+# Tensors
+
+
+def projections(names, layer):
+    """The projections of an attention layer, by the names of query, key, value and output."""
+    query, key, value, output = names
+    return [
+        *dense(query, layer.query_dense),
+        *dense(key, layer.key_dense),
+        *dense(value, layer.value_dense),
+        *dense(output, layer.output_dense, inputs=2),
+    ]
+
+
+def feed_forward(first, second, layer):
+    """The two projections of a feed-forward network."""
+    return [*dense(first, layer.intermediate_dense), *dense(second, layer.output_dense)]
+
+
+def masked_head(names, model):
+    """The tensors of `masked_logits`, by the names of the dense layer, the norm and the bias."""
+    if model.logits is None:
+        return []
+    first, second = model.logits.transform.layers
+    found = [*dense(names[0], first), *norm(names[1], second)]
+    return [*found, plain(names[2], model.logits.bias)] if model.logits.use_bias else found
+
+
+def matching(*patterns):
+    """A function that tells the names of tensors which match one of `patterns` to their end."""
+    expression = re.compile("|".join(patterns))
+    return lambda name: expression.fullmatch(name) is not None

@@ -1,0 +1,174 @@
+"""Tiny random models of `transformers`, encoders and encoder–decoders, and what they compute."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import convert
+
+VOCABULARY = 50
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 40,
+}
+# Lengths differ; the real tokens of each row are on the left, or on the right.
+LENGTHS = np.array([7, 4, 1])
+RIGHT = np.arange(7) < LENGTHS[:, None]
+LEFT = RIGHT[:, ::-1].copy()
+TOLERANCE = 1e-4
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def ids(seed, *shape, low=4):
+    """Tokens, none of which is special."""
+    return np.random.default_rng(seed).integers(low, VOCABULARY, shape).astype("int32")
+
+
+@dataclasses.dataclass
+class Pair:
+    """A model of `transformers`, its folder, and ours of that folder."""
+
+    original: object
+    folder: object
+    ours: object
+
+    def outputs(self, original=None, **inputs):
+        """The outputs of the original."""
+        return outputs(self.original, **inputs)
+
+
+def outputs(original, **inputs):
+    """The outputs of a model of `transformers` for NumPy arrays."""
+    import torch
+
+    given = {name: tensor(x) for name, x in inputs.items()}
+    with torch.no_grad():
+        return original(**given)
+
+
+def tensor(x):
+    import torch
+
+    if not isinstance(x, np.ndarray):
+        return x
+    return torch.tensor(x.astype("int64") if x.dtype.kind == "i" else x)
+
+
+def randomized(model, std=0.3):
+    """The model with all weights random, norms around 1, without dropout."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
+            if not parameter.is_floating_point() or "sinusoid" in name:
+                continue
+            if name == "final_logits_bias" or name in dict(model.named_parameters()):
+                if "embed_positions" in name and not parameter.requires_grad:
+                    continue
+                mean = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+                parameter.normal_(mean, std)
+    model.tie_weights()
+    return model.eval()
+
+
+def original(name, fields, std=0.3):
+    """A random model of `transformers`, by the name of its class."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    cls = getattr(transformers, name)
+    return randomized(cls(cls.config_class(**fields)), std)
+
+
+def pair(folder, name, fields, restless=False):
+    """The `Pair` of a class and the fields of its configuration.
+
+    A `restless` decoder does not repeat a token: the scale of its last norm is negative.
+    """
+    model = original(name, fields)
+    if restless:
+        last_norm(model).data.neg_()
+    model.save_pretrained(folder)
+    return Pair(model, folder, convert.from_huggingface(folder))
+
+
+def last_norm(model):
+    """The weight of the last norm of a decoder."""
+    decoder = model.get_decoder()
+    for name in ("final_layer_norm", "layer_norm"):
+        if hasattr(decoder, name):
+            return getattr(decoder, name).weight
+    return decoder.layers[-1].final_layer_norm.weight
+
+
+def assert_equal_gradients(before, after, entries, original):
+    """What SGD of rate 1 took from variables is the gradient of the tensors of the original."""
+    found = dict(original.named_parameters())
+    for entry in entries:
+        parts = entry.split(found[entry.name].grad.numpy())
+        for variable, part in zip(entry.variables, parts, strict=True):
+            change = before[variable.path] - after[variable.path]
+            np.testing.assert_allclose(
+                change, part.reshape(change.shape), rtol=1e-3, atol=1e-5, err_msg=entry.name
+            )
+
+
+def values(model):
+    return {weight.path: numpy(weight) for weight in model.weights}
+
+
+def train(model, inputs, targets, whole):
+    """The values of weights before and after a step of SGD of rate 1.
+
+    `whole` makes a functional model of `model` and its symbolic inputs.
+    """
+    trained = whole(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    trained.compile(keras.optimizers.SGD(1.0), loss)
+    before = values(model)
+    trained.train_on_batch(inputs, targets)
+    return before, values(model)
+
+
+def rewritten(folder, target, **fields):
+    """A copy of a folder with other fields in its `config.json`; None takes one away."""
+    target.mkdir()
+    for path in folder.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config = {k: v for k, v in {**config, **fields}.items() if v is not None}
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+def read_back(model, original, folder):
+    """The model that `transformers` reads from what ours writes."""
+    convert.to_huggingface(model, folder)
+    return type(original).from_pretrained(folder).eval()
+
+
+def through_a_file(model, folder):
+    """The model as it is read from a `.keras` file."""
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
+
+
+def assert_close(found, expected, mask=None, tolerance=TOLERANCE):
+    """Real tokens are equal, and not all alike."""
+    found, expected = numpy(found), expected.detach().numpy()
+    assert found.shape == expected.shape
+    if mask is not None:
+        found, expected = found[mask], expected[mask]
+    assert expected.std() > 1e-2
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+    return np.abs(found - expected).max()

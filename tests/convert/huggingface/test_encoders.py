@@ -1,0 +1,185 @@
+"""Encoders of `transformers`, and ours with their weights."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import convert
+from keras_attention.convert.huggingface.architectures import bert
+from tests.convert.huggingface.sequences import (
+    LEFT,
+    RIGHT,
+    SIZES,
+    assert_close,
+    assert_equal_gradients,
+    ids,
+    numpy,
+    outputs,
+    pair,
+    read_back,
+    rewritten,
+    tensor,
+    through_a_file,
+    train,
+)
+
+DISTILBERT = {
+    "vocab_size": 50,
+    "dim": 16,
+    "hidden_dim": 24,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 40,
+}
+ROBERTA = {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}
+# Two groups of layers for three: the first is used twice.
+ALBERT = {**SIZES, "embedding_size": 6, "num_hidden_layers": 3, "num_hidden_groups": 2}
+# A window of one token on either side, and shorter wavelengths, in the second and third layers.
+MODERN = {**SIZES, "num_hidden_layers": 4, "local_attention": 2}
+MODERN |= dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), 0)
+MODERN |= dict.fromkeys(("cls_token_id", "sep_token_id"), 0)
+MODELS = {
+    "BertModel": SIZES,
+    "BertForMaskedLM": {**SIZES, "hidden_act": "gelu_new"},
+    "BertForPreTraining": SIZES,
+    "RobertaModel": ROBERTA,
+    "RobertaForMaskedLM": ROBERTA,
+    "XLMRobertaForMaskedLM": ROBERTA,
+    "CamembertForMaskedLM": ROBERTA,
+    "AlbertModel": ALBERT,
+    "AlbertForMaskedLM": ALBERT,
+    "ModernBertModel": MODERN,
+    "ModernBertForMaskedLM": {**MODERN, "norm_bias": True, "classifier_bias": True},
+    "DistilBertModel": DISTILBERT,
+    "DistilBertForMaskedLM": {**DISTILBERT, "activation": "relu"},
+}
+IDS = ids(0, *RIGHT.shape)
+TYPES = np.random.default_rng(1).integers(0, 2, IDS.shape).astype("int32")
+WITH_TYPES = {"BertModel", "BertForMaskedLM", "BertForPreTraining", "AlbertModel"}
+WITH_TYPES |= {"AlbertForMaskedLM"}
+# These have no argument for positions, but distances only, or tokens that they count.
+WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = pair(tmp_path_factory.mktemp(name), name, MODELS[name])
+        return made[name]
+
+    return get
+
+
+def given(name, mask):
+    """The inputs of the original, and ours."""
+    padding = MODELS[name].get("pad_token_id", 0)
+    tokens = np.where(mask, IDS, padding).astype("int32")
+    theirs = {"input_ids": tokens, "attention_mask": mask.astype("int32")}
+    ours = {"mask": mask}
+    if name in WITH_TYPES:
+        theirs["token_type_ids"] = ours["types"] = TYPES
+    if not name.startswith(WITHOUT_POSITIONS):
+        theirs["position_ids"] = np.maximum(np.cumsum(mask, axis=1) - 1, 0).astype("int32")
+    return theirs, tokens, ours
+
+
+def output(original, name, theirs):
+    """Hidden states or logits."""
+    found = outputs(original, **theirs)
+    if name.endswith("Model"):
+        return found.last_hidden_state
+    return found.prediction_logits if name.endswith("PreTraining") else found.logits
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
+def test_states_and_logits(name, mask, pairs, record_property):
+    if mask is LEFT and name.startswith("DistilBert"):
+        # The original counts padding: what it gives for each row alone.
+        return rows_alone(name, pairs)
+    theirs, tokens, ours = given(name, mask)
+    both = pairs(name)
+    found = assert_close(both.ours(tokens, **ours), output(both.original, name, theirs), mask)
+    print(f"{name}: {found:.1e}")
+
+
+def rows_alone(name, pairs):
+    both = pairs(name)
+    _, tokens, ours = given(name, LEFT)
+    found = both.ours(tokens, **ours)
+    for row, mask in enumerate(LEFT):
+        alone = {"input_ids": tokens[row : row + 1, mask]}
+        assert_close(found[row : row + 1, int((~mask).sum()) :], output(both.original, name, alone))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_and_written_back(name, pairs, tmp_path):
+    theirs, tokens, ours = given(name, RIGHT)
+    both = pairs(name)
+    loaded = through_a_file(both.ours, tmp_path)
+    expected = output(both.original, name, theirs)
+    assert_close(loaded(tokens, **ours), expected, RIGHT)
+    back = read_back(loaded, both.original, tmp_path / "back")
+    found = output(back, name, theirs)[RIGHT]
+    np.testing.assert_allclose(found, expected[RIGHT], rtol=0, atol=1e-6)
+
+
+def test_pairs_that_may_not_attend(pairs):
+    both = pairs("BertModel")
+    allowed = np.random.default_rng(2).random((3, 7, 7)) < 0.5
+    allowed |= np.eye(7, dtype=bool)
+    expected = outputs(both.original, input_ids=IDS, attention_mask=allowed[:, None])
+    assert_close(both.ours(IDS, attention_mask=allowed), expected.last_hidden_state)
+
+
+def test_gradients_of_a_training_step_of_bert(tmp_path):
+    both = pair(tmp_path, "BertForMaskedLM", SIZES)
+    labels = ids(2, *IDS.shape)
+    theirs = {"input_ids": IDS, "attention_mask": RIGHT.astype("int32"), "token_type_ids": TYPES}
+    theirs["labels"] = np.where(RIGHT, labels, -100)
+    both.original(**{name: tensor(x) for name, x in theirs.items()}).loss.backward()
+
+    def whole(model):
+        tokens, types = (keras.Input((None,), dtype="int32") for _ in range(2))
+        mask = keras.Input((None,), dtype="bool")
+        return keras.Model([tokens, types, mask], model(tokens, types, mask=mask))
+
+    before, after = train(both.ours, [IDS, TYPES, RIGHT], labels, whole)
+    assert_equal_gradients(before, after, bert.entries(both.ours, "bert."), both.original)
+
+
+def test_names_of_the_first_files_of_bert(tmp_path):
+    """Norms with the names of TensorFlow 1, a pooler, and buffers."""
+    from safetensors.numpy import load_file, save_file
+
+    both = pair(tmp_path / "new", "BertModel", SIZES)
+    folder = rewritten(tmp_path / "new", tmp_path / "old", gradient_checkpointing=False)
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): x
+        for name, x in load_file(folder / "model.safetensors").items()
+    }
+    tensors["embeddings.position_ids"] = np.arange(40)[None]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    found = convert.from_huggingface(folder)(IDS, mask=RIGHT)
+    np.testing.assert_array_equal(numpy(found), numpy(both.ours(IDS, mask=RIGHT)))
+
+
+def test_modernbert_of_version_4(pairs, tmp_path):
+    both = pairs("ModernBertModel")
+    folder = rewritten(
+        both.folder,
+        tmp_path / "old",
+        rope_parameters=None,
+        layer_types=None,
+        global_rope_theta=160000.0,
+        local_rope_theta=10000.0,
+        global_attn_every_n_layers=3,
+        position_embedding_type="absolute",
+    )
+    found = convert.from_huggingface(folder)(IDS, mask=RIGHT)
+    np.testing.assert_array_equal(numpy(found), numpy(both.ours(IDS, mask=RIGHT)))

@@ -1,0 +1,124 @@
+"""Encoders of images of `transformers`, CLIP's text beside them, and ours with their weights."""
+
+import numpy as np
+import pytest
+
+from keras_attention import convert
+from tests.convert.huggingface.sequences import (
+    SIZES,
+    assert_close,
+    ids,
+    original,
+    outputs,
+    pair,
+    read_back,
+    tensor,
+    through_a_file,
+)
+
+IMAGES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": [8, 12],
+    "patch_size": 4,
+    "num_channels": 2,
+}
+SQUARE = {**IMAGES, "image_size": 8}
+MODELS = {
+    "ViTModel": IMAGES,
+    "DeiTModel": IMAGES,
+    "CLIPVisionModel": SQUARE,
+    "CLIPVisionModelWithProjection": {**SQUARE, "projection_dim": 6},
+    "CLIPTextModel": SIZES,
+    "CLIPTextModelWithProjection": {**SIZES, "projection_dim": 6},
+}
+TOKENS = ids(0, 3, 7)
+TOKENS[:, -1] = 49  # The end of the text, where the original pools.
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    made = {}
+
+    def get(name):
+        if name not in made:
+            fields = {**MODELS[name], "eos_token_id": 49} if "Text" in name else MODELS[name]
+            made[name] = pair(tmp_path_factory.mktemp("folder"), name, fields)
+        return made[name]
+
+    return get
+
+
+def given(name):
+    """The input of the original, and ours."""
+    if "Text" in name:
+        return {"input_ids": TOKENS}, TOKENS
+    size = MODELS[name]["image_size"]
+    size = [size, size] if isinstance(size, int) else size
+    images = np.random.default_rng(0).normal(size=(3, *size, 2)).astype("float32")
+    return {"pixel_values": images.transpose(0, 3, 1, 2).copy()}, images
+
+
+def output(original, name, theirs):
+    found = outputs(original, **theirs)
+    if name == "CLIPVisionModel":
+        # The last norm, which it applies to the first alone.
+        return original.post_layernorm(found.last_hidden_state)
+    if name.endswith("Projection"):
+        return found.text_embeds if "Text" in name else found.image_embeds
+    return found.last_hidden_state
+
+
+def chosen(found, name):
+    """The vector of the whole, of ours."""
+    if not name.endswith("Projection"):
+        return found
+    return found[:, -1] if "Text" in name else found[:, 0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_states_saved_and_written_back(name, pairs, tmp_path):
+    theirs, ours = given(name)
+    both = pairs(name)
+    expected = output(both.original, name, theirs)
+    print(f"{name}: {assert_close(chosen(both.ours(ours), name), expected):.1e}")
+    loaded = through_a_file(both.ours, tmp_path)
+    assert_close(chosen(loaded(ours), name), expected)
+    back = read_back(loaded, both.original, tmp_path / "back")
+    found = output(back, name, theirs).detach().numpy()
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=0, atol=1e-6)
+
+
+def test_the_vision_tower_gives_the_pooled_output(pairs):
+    both = pairs("CLIPVisionModel")
+    theirs, ours = given("CLIPVisionModel")
+    expected = outputs(both.original, **theirs).pooler_output
+    assert_close(both.ours(ours)[:, 0], expected)
+
+
+def test_clip_text_ignores_padding_after_it(pairs):
+    both = pairs("CLIPTextModel")
+    padded = np.pad(TOKENS, ((0, 0), (0, 3)))
+    mask = np.arange(10) < 7
+    found = both.ours(padded, mask=np.broadcast_to(mask, padded.shape))
+    expected = outputs(both.original, input_ids=TOKENS).last_hidden_state
+    assert_close(found[:, :7], expected)
+
+
+@pytest.mark.parametrize("part", ["text", "vision"])
+def test_a_tower_of_both(part, tmp_path):
+    """As a model of its own, which is written as one too."""
+    fields = {"text_config": {**SIZES, "eos_token_id": 49}, "vision_config": SQUARE}
+    both = original("CLIPModel", {**fields, "projection_dim": 6})
+    both.save_pretrained(tmp_path / "both")
+    model = convert.from_huggingface(tmp_path / "both", part=part)
+    name = f"CLIP{part.title()}ModelWithProjection"
+    theirs, ours = given(name)
+    get = both.get_text_features if part == "text" else both.get_image_features
+    expected = get(**{k: tensor(x) for k, x in theirs.items()}).pooler_output
+    assert_close(chosen(through_a_file(model, tmp_path)(ours), name), expected)
+    convert.to_huggingface(model, tmp_path / "back")
+    alone = getattr(pytest.importorskip("transformers"), name).from_pretrained(tmp_path / "back")
+    assert_close(chosen(model(ours), name), output(alone.eval(), name, theirs))

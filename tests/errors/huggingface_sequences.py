@@ -1,0 +1,97 @@
+"""What is raised by conversions of encoders and encoder–decoders of Hugging Face."""
+
+import json
+import pathlib
+import tempfile
+
+from keras_attention import convert
+
+BERT = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "vocab_size": 10,
+    "hidden_size": 4,
+    "intermediate_size": 4,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 8,
+}
+MODERN = {**BERT, "model_type": "modernbert", "architectures": ["ModernBertModel"]}
+T5 = {
+    "model_type": "t5",
+    "architectures": ["T5Model"],
+    "vocab_size": 10,
+    "d_model": 4,
+    "d_kv": 2,
+    "d_ff": 4,
+    "num_layers": 1,
+    "num_heads": 2,
+}
+BART = {
+    "model_type": "bart",
+    "architectures": ["BartModel"],
+    "vocab_size": 10,
+    "d_model": 4,
+    "max_position_embeddings": 8,
+}
+
+
+def read(fields, part=None, **changed):
+    """Reads a folder with a configuration, and no weights."""
+
+    def call():
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps({**fields, **changed})
+            (pathlib.Path(folder) / "config.json").write_text(text)
+            convert.from_huggingface(folder, part=part)
+
+    return call
+
+
+ROWS = {
+    "a head that is not supported": (
+        read(BERT, architectures=["BertForSequenceClassification"]),
+        ValueError,
+        r"'architectures' of .* must be one of \('BertModel', 'BertForMaskedLM', .*: no other head "
+        r"is supported for model_type='bert'\. Received: 'BertForSequenceClassification'",
+    ),
+    "a tower of CLIP that is not chosen": (
+        read({"model_type": "clip"}),
+        ValueError,
+        r"`part` must be one of \('text', 'vision'\) for model_type='clip'\. Received: part=None",
+    ),
+    "a tower of BERT": (
+        read(BERT, part="text"),
+        ValueError,
+        r"`part` must be one of \(None,\) for model_type='bert'\. Received: part='text'",
+    ),
+    "a class that is not there": (
+        read(BERT, architectures=None),
+        ValueError,
+        r"'architectures' of .* must be one of .* Received: None",
+    ),
+    "an activation of T5 that is none": (
+        read(T5, feed_forward_proj="gated-what"),
+        ValueError,
+        r"'feed_forward_proj' of .* must be an activation among .* Received: 'gated-what'",
+    ),
+    "layers of ModernBERT of another kind": (
+        read(MODERN, layer_types=["linear_attention"]),
+        ValueError,
+        r"'layer_types' of .* must be 1 of \('full_attention', 'sliding_attention'\)\. "
+        r"Received: \['linear_attention'\]",
+    ),
+}
+# Fields of which one value is supported, with another.
+for fields, name, value in (
+    (BERT, "position_embedding_type", "relative_key"),
+    (BERT, "is_decoder", True),
+    (BERT, "hidden_act", "mish"),
+    (BART, "normalize_before", True),
+    (BART, "tie_word_embeddings", False),
+):
+    ROWS[f"{name}={value} of {fields['model_type']}"] = (
+        read(fields, **{name: value}),
+        ValueError,
+        f"'{name}' of .* must be one of .* Received: {value!r}",
+    )
