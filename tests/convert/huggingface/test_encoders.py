@@ -96,7 +96,7 @@ def output(original, name, theirs):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
-def test_states_and_logits(name, mask, pairs, record_property):
+def test_states_and_logits(name, mask, pairs):
     if mask is LEFT and name.startswith("DistilBert"):
         # The original counts padding: what it gives for each row alone.
         return rows_alone(name, pairs)
