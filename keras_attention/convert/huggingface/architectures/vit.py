@@ -50,7 +50,7 @@ def encoder(config, dtype, has_head, names):
         for n in range(config["num_hidden_layers"])
     ]
     norm = sequences.layer_norm(epsilon, dtype, "final_norm")
-    labels = config.get("num_labels", len(config.get("id2label", "ab")))
+    labels = sequences.labels(config)
     logits = None
     if has_head:
         logits = Logits(labels, tied=False, use_bias=True, name="classifier", dtype=dtype)
