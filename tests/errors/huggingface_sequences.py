@@ -50,10 +50,10 @@ def read(fields, part=None, **changed):
 
 ROWS = {
     "a head that is not supported": (
-        read(BERT, architectures=["BertForSequenceClassification"]),
+        read(BERT, architectures=["BertForMultipleChoice"]),
         ValueError,
         r"'architectures' of .* must be one of \('BertModel', 'BertForMaskedLM', .*: no other head "
-        r"is supported for model_type='bert'\. Received: 'BertForSequenceClassification'",
+        r"is supported for model_type='bert'\. Received: 'BertForMultipleChoice'",
     ),
     "a tower of CLIP that is not chosen": (
         read({"model_type": "clip"}),

@@ -63,6 +63,24 @@ def masked_logits(vocabulary, dim, activation, norm, dtype, dense_bias=True, use
     )
 
 
+def labels(config):
+    """The number of labels of a classifier."""
+    return config.get("num_labels", len(config.get("id2label", ("no", "yes"))))
+
+
+def classes(config, dim, activation, dtype):
+    """The logits of a classifier after a dense layer, for every token: the first is of the text."""
+    layer = keras.layers.Dense(dim, activations.get(activation), name="dense", dtype=dtype)
+    return Logits(
+        labels(config),
+        tied=False,
+        use_bias=True,
+        transform=layer,
+        name="classifier",
+        dtype=dtype,
+    )
+
+
 # Tensors
 
 
@@ -89,6 +107,16 @@ def masked_head(names, model):
     first, second = model.logits.transform.layers
     found = [*dense(names[0], first), *norm(names[1], second)]
     return [*found, plain(names[2], model.logits.bias)] if model.logits.use_bias else found
+
+
+def head(masked, classifier, model):
+    """The tensors of `masked_logits` or of `classes`; the names of the latter are two."""
+    if model.logits is None or model.logits.tied:
+        return masked_head(masked, model)
+    return [
+        *dense(classifier[0], model.logits.transform),
+        *dense(classifier[1], model.logits.dense),
+    ]
 
 
 def matching(*patterns):

@@ -42,10 +42,6 @@ class Pair:
     folder: object
     ours: object
 
-    def outputs(self, original=None, **inputs):
-        """The outputs of the original."""
-        return outputs(self.original, **inputs)
-
 
 def outputs(original, **inputs):
     """The outputs of a model of `transformers` for NumPy arrays."""
@@ -64,20 +60,20 @@ def tensor(x):
     return torch.tensor(x.astype("int64") if x.dtype.kind == "i" else x)
 
 
-def randomized(model, std=0.3):
-    """The model with all weights random, norms around 1, without dropout."""
+def randomized(model, std):
+    """The model with all weights random, those of norms around 1, without dropout."""
     import torch
 
     torch.manual_seed(0)
+    tensors = dict(model.named_parameters())
+    # A buffer that has values in trained models.
+    tensors |= {k: x for k, x in model.named_buffers() if k == "final_logits_bias"}
     with torch.no_grad():
-        for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if not parameter.is_floating_point() or "sinusoid" in name:
-                continue
-            if name == "final_logits_bias" or name in dict(model.named_parameters()):
-                if "embed_positions" in name and not parameter.requires_grad:
-                    continue
-                mean = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
-                parameter.normal_(mean, std)
+        for name, parameter in tensors.items():
+            if "embed_positions" in name and not parameter.requires_grad:
+                continue  # Sines, which are computed.
+            norm = "norm" in name.lower() and name.endswith("weight")
+            parameter.normal_(1.0 if norm else 0.0, std)
     model.tie_weights()
     return model.eval()
 

@@ -50,13 +50,18 @@ MODELS = {
     "AlbertForMaskedLM": ALBERT,
     "ModernBertModel": MODERN,
     "ModernBertForMaskedLM": {**MODERN, "norm_bias": True, "classifier_bias": True},
+    "BertForSequenceClassification": {**SIZES, "num_labels": 3},
+    "RobertaForSequenceClassification": {**ROBERTA, "num_labels": 3},
+    "DistilBertForSequenceClassification": {**DISTILBERT, "num_labels": 3},
     "DistilBertModel": DISTILBERT,
     "DistilBertForMaskedLM": {**DISTILBERT, "activation": "relu"},
 }
+CLASSIFIERS = [name for name in MODELS if name.endswith("Classification")]
+EVERY_TOKEN = [name for name in MODELS if name not in CLASSIFIERS]
 IDS = ids(0, *RIGHT.shape)
 TYPES = np.random.default_rng(1).integers(0, 2, IDS.shape).astype("int32")
 WITH_TYPES = {"BertModel", "BertForMaskedLM", "BertForPreTraining", "AlbertModel"}
-WITH_TYPES |= {"AlbertForMaskedLM"}
+WITH_TYPES |= {"AlbertForMaskedLM", "BertForSequenceClassification"}
 # These have no argument for positions, but distances only, or tokens that they count.
 WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert")
 
@@ -94,9 +99,9 @@ def output(original, name, theirs):
     return found.prediction_logits if name.endswith("PreTraining") else found.logits
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_TOKEN)
 @pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
-def test_states_and_logits(name, mask, pairs, record_property):
+def test_states_and_logits(name, mask, pairs):
     if mask is LEFT and name.startswith("DistilBert"):
         # The original counts padding: what it gives for each row alone.
         return rows_alone(name, pairs)
@@ -115,7 +120,7 @@ def rows_alone(name, pairs):
         assert_close(found[row : row + 1, int((~mask).sum()) :], output(both.original, name, alone))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_TOKEN)
 def test_saved_and_written_back(name, pairs, tmp_path):
     theirs, tokens, ours = given(name, RIGHT)
     both = pairs(name)
@@ -183,3 +188,15 @@ def test_modernbert_of_version_4(pairs, tmp_path):
     )
     found = convert.from_huggingface(folder)(IDS, mask=RIGHT)
     np.testing.assert_array_equal(numpy(found), numpy(both.ours(IDS, mask=RIGHT)))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers(name, pairs, tmp_path):
+    theirs, tokens, ours = given(name, RIGHT)
+    both = pairs(name)
+    expected = output(both.original, name, theirs)
+    assert_close(both.ours(tokens, **ours)[:, 0], expected)
+    loaded = through_a_file(both.ours, tmp_path)
+    assert_close(loaded(tokens, **ours)[:, 0], expected)
+    back = read_back(loaded, both.original, tmp_path / "back")
+    np.testing.assert_allclose(output(back, name, theirs), expected, rtol=0, atol=1e-6)

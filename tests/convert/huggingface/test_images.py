@@ -28,7 +28,9 @@ IMAGES = {
 SQUARE = {**IMAGES, "image_size": 8}
 MODELS = {
     "ViTModel": IMAGES,
+    "ViTForImageClassification": {**IMAGES, "num_labels": 5},
     "DeiTModel": IMAGES,
+    "DeiTForImageClassification": {**IMAGES, "num_labels": 5},
     "CLIPVisionModel": SQUARE,
     "CLIPVisionModelWithProjection": {**SQUARE, "projection_dim": 6},
     "CLIPTextModel": SIZES,
@@ -66,6 +68,8 @@ def output(original, name, theirs):
     if name == "CLIPVisionModel":
         # The last norm, which it applies to the first alone.
         return original.post_layernorm(found.last_hidden_state)
+    if name.endswith("Classification"):
+        return found.logits
     if name.endswith("Projection"):
         return found.text_embeds if "Text" in name else found.image_embeds
     return found.last_hidden_state
@@ -73,7 +77,7 @@ def output(original, name, theirs):
 
 def chosen(found, name):
     """The vector of the whole, of ours."""
-    if not name.endswith("Projection"):
+    if not name.endswith(("Projection", "Classification")):
         return found
     return found[:, -1] if "Text" in name else found[:, 0]
 

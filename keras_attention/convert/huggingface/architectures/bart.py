@@ -85,14 +85,16 @@ def _check(config, kind):
         "tie_word_embeddings": True,
     }.items():
         config.require(name, value, default=value)
-    config.require("extra_pos_embeddings", _FIRST, default=_FIRST)
     if kind == "marian":
+        config.ignore("extra_pos_embeddings")
         config.require("share_encoder_decoder_embeddings", True, default=True)
         size = config["vocab_size"]
         config.require("decoder_vocab_size", size, default=size)
+    else:
+        config.require("extra_pos_embeddings", _FIRST, default=_FIRST)
     config.ignore(
         *("is_encoder_decoder", "num_hidden_layers", "classifier_dropout", "classif_dropout"),
-        "_num_labels",
+        *("_num_labels", "force_bos_token_to_be_generated"),
     )
     ignore_dropout(config)
 

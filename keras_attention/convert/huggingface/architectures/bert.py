@@ -1,6 +1,7 @@
-"""BERT: its hidden states, or the logits of its masked language model.
+"""BERT: its hidden states, the logits of its masked language model, or those of its classifier.
 
-The pooler and the prediction of the next sentence are left out: no output here depends on them.
+A classifier applies to every token: the first has the logits of the text. Elsewhere the pooler, and
+the prediction of the next sentence, are left out: no output depends on them.
 """
 
 import keras
@@ -14,6 +15,7 @@ from keras_attention.models import Embeddings, Encoder
 MODEL_TYPES = ("bert",)
 PREFIX = "bert."
 HEADS = ("BertForMaskedLM", "BertForPreTraining")
+CLASSIFIER = "BertForSequenceClassification"
 # The dense layer, the norm and the bias before the logits.
 HEAD = tuple(f"cls.predictions.{x}" for x in ("transform.dense", "transform.LayerNorm", "bias"))
 
@@ -27,13 +29,13 @@ unused = sequences.matching(
 
 def model(config, dtype):
     """The `Encoder` of a configuration."""
-    has_head = sequences.has_head(config, ["BertModel"], *HEADS)
+    has_head = sequences.has_head(config, ["BertModel"], *HEADS, CLASSIFIER)
     activation = parts.activation(config, "hidden_act", "gelu")
     return encoder(config, dtype, activation if has_head else None)
 
 
 def encoder(config, dtype, head, first=0):
-    """The `Encoder`; `head` is the activation before the logits, or None without logits.
+    """The `Encoder`; `head` is the activation before masked logits, or None without a head.
 
     `first` is the row of the first position in the table of positions.
     """
@@ -70,7 +72,9 @@ def encoder(config, dtype, head, first=0):
         for n in range(config["num_hidden_layers"])
     ]
     logits = None
-    if head is not None:
+    if config["architectures"][0].endswith("ForSequenceClassification"):
+        logits = sequences.classes(config, dim, "tanh", dtype)
+    elif head is not None:
         norm = sequences.layer_norm(epsilon, dtype)
         logits = sequences.masked_logits(vocabulary, dim, head, norm, dtype)
     return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
@@ -82,8 +86,8 @@ def types(config, dim, dtype):
     return keras.layers.Embedding(count, dim, name="types", dtype=dtype) if count else None
 
 
-def entries(model, prefix, head=HEAD, first=0):
-    """The tensors of a model, whose head has the names `head`."""
+def entries(model, prefix, head=HEAD, classifier=("bert.pooler.dense", "classifier"), first=0):
+    """The tensors of a model, whose head has the names `head` or `classifier`."""
     found = embedding_entries(model.embeddings, f"{prefix}embeddings", first)
     for n, block in enumerate(model.blocks):
         name = f"{prefix}encoder.layer.{n}"
@@ -97,7 +101,7 @@ def entries(model, prefix, head=HEAD, first=0):
             ),
             *parts.norm(f"{name}.output.LayerNorm", block.feed_forward_norm),
         ]
-    return found + sequences.masked_head(head, model)
+    return found + sequences.head(head, classifier, model)
 
 
 def embedding_entries(layer, name, first=0):

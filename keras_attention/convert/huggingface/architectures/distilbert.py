@@ -1,4 +1,7 @@
-"""DistilBERT: BERT without token types."""
+"""DistilBERT: BERT without token types.
+
+A classifier applies to every token: the first has the logits of the text.
+"""
 
 from keras_attention.convert.huggingface import parts, sequences
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
@@ -7,6 +10,8 @@ from keras_attention.models import Embeddings, Encoder
 
 MODEL_TYPES = ("distilbert",)
 PREFIX = "distilbert."
+_MASKED = "DistilBertForMaskedLM"
+_CLASSIFIER = "DistilBertForSequenceClassification"
 _EPSILON = 1e-12
 
 unused = sequences.matching(r"vocab_projector\.weight", r"(distilbert\.)?embeddings\.position_ids")
@@ -14,7 +19,7 @@ unused = sequences.matching(r"vocab_projector\.weight", r"(distilbert\.)?embeddi
 
 def model(config, dtype):
     """The `Encoder` of a configuration."""
-    has_head = sequences.has_head(config, ["DistilBertModel"], "DistilBertForMaskedLM")
+    has_head = sequences.has_head(config, ["DistilBertModel"], _MASKED, _CLASSIFIER)
     config.require("tie_word_embeddings", True, default=True)
     config.require("tie_weights_", True, default=True)
     # Sinusoidal positions are stored as a table like any.
@@ -41,7 +46,9 @@ def model(config, dtype):
         for n in range(config["n_layers"])
     ]
     logits = None
-    if has_head:
+    if config["architectures"] == [_CLASSIFIER]:
+        logits = sequences.classes(config, dim, "relu", dtype)
+    elif has_head:
         norm = sequences.layer_norm(_EPSILON, dtype)
         logits = sequences.masked_logits(vocabulary, dim, activation, norm, dtype)
     return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
@@ -65,4 +72,4 @@ def entries(model, prefix):
             *parts.norm(f"{name}.output_layer_norm", block.feed_forward_norm),
         ]
     head = ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
-    return found + sequences.masked_head(head, model)
+    return found + sequences.head(head, ("pre_classifier", "classifier"), model)

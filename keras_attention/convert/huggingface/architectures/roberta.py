@@ -1,6 +1,7 @@
 """RoBERTa and XLM-RoBERTa: BERT, with positions that count from the row after that of padding.
 
-The pooler is left out. Positions are those of real tokens by the mask.
+A classifier applies to every token: the first has the logits of the text. The pooler is left out.
+Positions are those of real tokens by the mask.
 """
 
 from keras_attention.convert.huggingface import sequences
@@ -22,8 +23,11 @@ unused = sequences.matching(
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     config.require("pad_token_id", _FIRST - 1, default=_FIRST - 1)
+    heads = ("ForMaskedLM", "ForSequenceClassification")
     has_head = sequences.has_head(
-        config, [f"{name}Model" for name in _NAMES], *(f"{name}ForMaskedLM" for name in _NAMES)
+        config,
+        [f"{name}Model" for name in _NAMES],
+        *(f"{name}{head}" for name in _NAMES for head in heads),
     )
     return bert.encoder(config, dtype, "gelu" if has_head else None, first=_FIRST)
 
@@ -31,4 +35,5 @@ def model(config, dtype):
 def entries(model, prefix):
     """The tensors of a model."""
     head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
-    return bert.entries(model, prefix, head, first=_FIRST)
+    classifier = ("classifier.dense", "classifier.out_proj")
+    return bert.entries(model, prefix, head, classifier, first=_FIRST)

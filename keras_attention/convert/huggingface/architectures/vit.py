@@ -1,7 +1,7 @@
-"""ViT and DeiT: patches of images, with their heights, widths and colors last.
+"""ViT: patches of images, with their heights, widths and colors last.
 
-The first token is the class token; in DeiT the second is that of distillation. The pooler is left
-out.
+The first token is the class token. A classifier applies to every token: the first has the logits of
+the image. The pooler is left out.
 """
 
 import keras
@@ -11,25 +11,26 @@ from keras_attention.convert.huggingface.tensors import convolution, shaped
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import Embeddings, Encoder
+from keras_attention.models import Embeddings, Encoder, Logits
 
-MODEL_TYPES = ("vit", "deit")
-PREFIX = ""
-_MODELS = ("ViTModel", "DeiTModel")
-# The tokens before those of patches, first to last.
-_TOKENS = {"vit": ("cls_token",), "deit": ("cls_token", "distillation_token")}
+MODEL_TYPES = ("vit",)
+PREFIX = "vit."
 
-unused = sequences.matching(r"pooler\..*")
+unused = sequences.matching(r"(vit\.)?pooler\..*")
 
 
 def model(config, dtype):
     """The `Encoder` of a configuration."""
-    sequences.has_head(config, _MODELS)
+    has_head = sequences.has_head(config, ["ViTModel"], "ViTForImageClassification")
+    return encoder(config, dtype, has_head, ("cls_token",))
+
+
+def encoder(config, dtype, has_head, names):
+    """The `Encoder`; `names` are of the tokens before those of patches, first to last."""
     config.require("qkv_bias", True, default=True)
     config.ignore("hidden_dropout_prob", "attention_probs_dropout_prob")
     config.ignore("num_channels", "encoder_stride", "pooler_output_size", "pooler_act")
     epsilon = config.get("layer_norm_eps", 1e-12)
-    names = _TOKENS[config.values["model_type"]]
     embeddings = Embeddings(
         patches(config, names, dtype),
         positions(config, len(names), dtype),
@@ -49,7 +50,11 @@ def model(config, dtype):
         for n in range(config["num_hidden_layers"])
     ]
     norm = sequences.layer_norm(epsilon, dtype, "final_norm")
-    return Encoder(blocks, embeddings, norm, dtype=dtype)
+    labels = sequences.labels(config)
+    logits = None
+    if has_head:
+        logits = Logits(labels, tied=False, use_bias=True, name="classifier", dtype=dtype)
+    return Encoder(blocks, embeddings, norm, logits, dtype=dtype)
 
 
 def patches(config, names, dtype, use_bias=True):
@@ -90,11 +95,11 @@ def input_shape(config):
 def entries(model, prefix):
     """The tensors of a model."""
     tokens, table = model.embeddings.tokens.layers, model.embeddings.positions.embeddings
-    found = convolution("embeddings.patch_embeddings.projection", tokens[0])
-    found += [parts.plain(f"embeddings.{layer.name}", layer.token) for layer in tokens[2:]]
-    found.append(shaped("embeddings.position_embeddings", table, (1, *table.shape)))
+    found = convolution(f"{prefix}embeddings.patch_embeddings.projection", tokens[0])
+    found += [parts.plain(f"{prefix}embeddings.{layer.name}", layer.token) for layer in tokens[2:]]
+    found.append(shaped(f"{prefix}embeddings.position_embeddings", table, (1, *table.shape)))
     for n, block in enumerate(model.blocks):
-        name = f"encoder.layer.{n}"
+        name = f"{prefix}encoder.layer.{n}"
         inner = f"{name}.attention.attention"
         names = [f"{inner}.query", f"{inner}.key", f"{inner}.value"]
         found += [
@@ -105,4 +110,5 @@ def entries(model, prefix):
             ),
             *parts.norm(f"{name}.layernorm_after", block.feed_forward_norm),
         ]
-    return found + parts.norm("layernorm", model.final_norm)
+    found += parts.norm(f"{prefix}layernorm", model.final_norm)
+    return found + parts.head("classifier", model)
