@@ -1,0 +1,20 @@
+"""Folders that the tests of a session share."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A function of a class of `transformers` and the fields of its configuration: a `Folder`."""
+    from tests.convert.huggingface.folders import write
+
+    made = {}
+
+    def get(model_class, **fields):
+        key = model_class.__name__, repr(sorted(fields.items()))
+        if key not in made:
+            config = model_class.config_class(**fields)
+            made[key] = write(tmp_path_factory.mktemp(model_class.__name__), model_class, config)
+        return made[key]
+
+    return get
