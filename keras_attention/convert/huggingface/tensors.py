@@ -41,27 +41,43 @@ def matrix(name, variable, inputs=1):
     return fused(name, [variable], inputs)
 
 
-def fused(name, variables, inputs=1):
-    """A matrix (outputs, inputs) of the outputs of several kernels, one after another."""
+def fused(name, variables, inputs=1, groups=1):
+    """A matrix (outputs, inputs) of the outputs of several kernels, one after another.
+
+    With `groups`, so many parts of each one take turns: query, key and value of the first head,
+    then of the second.
+    """
 
     def split(x):
-        return np.split(x.T, _ends([_outputs(v, inputs) for v in variables]), axis=1)
+        parts = x.T.reshape(x.shape[1], groups, -1)
+        return np.split(parts, _ends([_outputs(v, inputs) // groups for v in variables]), axis=2)
 
     def join(arrays):
-        rows = [x.reshape(-1, _outputs(v, inputs)) for x, v in zip(arrays, variables, strict=True)]
-        return np.concatenate(rows, axis=1).T
+        sizes = [_outputs(v, inputs) // groups for v in variables]
+        parts = [x.reshape(-1, groups, n) for x, n in zip(arrays, sizes, strict=True)]
+        whole = np.concatenate(parts, axis=2)
+        return whole.reshape(len(whole), -1).T
 
     return Entry(name, tuple(variables), split, join)
 
 
-def fused_bias(name, variables):
-    """A vector of several biases, one after another."""
+def fused_bias(name, variables, groups=1):
+    """A vector of several biases, one after another, or with `groups` as in `fused`."""
 
     def split(x):
-        return np.split(x, _ends([int(np.prod(v.shape)) for v in variables]))
+        sizes = [int(np.prod(v.shape)) // groups for v in variables]
+        return np.split(x.reshape(groups, -1), _ends(sizes), axis=1)
 
-    return Entry(
-        name, tuple(variables), split, lambda arrays: np.concatenate([*map(np.ravel, arrays)])
+    def join(arrays):
+        return np.concatenate([x.reshape(groups, -1) for x in arrays], axis=1).ravel()
+
+    return Entry(name, tuple(variables), split, join)
+
+
+def transposed(entry):
+    """The same tensor in the layout (inputs, outputs)."""
+    return dataclasses.replace(
+        entry, split=lambda x: entry.split(x.T), join=lambda arrays: entry.join(arrays).T
     )
 
 
@@ -78,6 +94,14 @@ def dense(name, layer, inputs=1):
     found = [matrix(f"{name}.weight", layer.kernel, inputs)]
     if layer.bias is not None:
         found.append(fused_bias(f"{name}.bias", [layer.bias]))
+    return found
+
+
+def fused_dense(name, layers, groups=1):
+    """The weight and the bias, if any, of several projections in one; see `fused`."""
+    found = [fused(f"{name}.weight", [layer.kernel for layer in layers], groups=groups)]
+    if layers[0].bias is not None:
+        found.append(fused_bias(f"{name}.bias", [layer.bias for layer in layers], groups))
     return found
 
 

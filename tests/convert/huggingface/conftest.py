@@ -18,3 +18,13 @@ def folder(tmp_path_factory):
         return made[key]
 
     return get
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of PyTorch would wait for one another longer than they compute."""
+    torch = pytest.importorskip("torch")
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
