@@ -115,4 +115,7 @@ def _prefix(names, architecture):
 
 
 def _has_head(values):
-    return not any(name.endswith("Model") for name in values["architectures"])
+    """Whether a model is more than the stack: `GPT2LMHeadModel`, not `GPT2Model`."""
+    return not any(
+        name.endswith("Model") and "Head" not in name for name in values["architectures"]
+    )

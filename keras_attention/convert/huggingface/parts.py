@@ -115,11 +115,14 @@ def rotary(config, size=None, fraction=1.0, given=None, base="rope_theta"):
     return positions.Rotary(wavelength, **options)
 
 
-def windows(config):
-    """The pattern of each layer, beside the causal one: a sliding window or None."""
+def windows(config, types=None):
+    """The pattern of each layer, beside the causal one: a sliding window or None.
+
+    `types` are those of the layers in files without `layer_types`.
+    """
     count = config["num_hidden_layers"]
     size = config.get("sliding_window")
-    types = config.get("layer_types")
+    types = config.get("layer_types", types)
     if types is None:
         sliding = size is not None and config.get("use_sliding_window", True)
         types = ["sliding_attention" if sliding else "full_attention"] * count

@@ -20,6 +20,21 @@ BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 36, "n_layer": 2, "n_head": 6}
 MPT = {"vocab_size": VOCABULARY, "d_model": 36, "n_layers": 2, "n_heads": 6}
 FALCON = {**SIZES, "intermediate_size": None, "ffn_hidden_size": 48}
 NEOX = {**SIZES, "hidden_size": 64}
+GEMMA = {
+    **SIZES,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 4,
+}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "short_factor": [1.0, 1.5, 2.0, 2.5],
+    "long_factor": [2.0, 3.0, 5.0, 7.0],
+}
+PHI3 = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
 MODELS = {
     "gpt2": (transformers.GPT2LMHeadModel, GPT2),
     "gpt2, other options": (
@@ -68,6 +83,29 @@ MODELS = {
     ),
     "bloom": (transformers.BloomForCausalLM, BLOOM),
     "mpt": (transformers.MptForCausalLM, MPT),
+    "gemma 2": (transformers.Gemma2ForCausalLM, GEMMA),
+    "gemma 2, other options": (
+        transformers.Gemma2ForCausalLM,
+        {
+            **GEMMA,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma 3": (
+        transformers.Gemma3ForCausalLM,
+        {**GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "phi 3": (transformers.Phi3ForCausalLM, {**PHI3, "sliding_window": 4}),
+    # Of rows that are all shorter than the length of training, and of rows all longer.
+    "phi 3, short": (
+        transformers.Phi3ForCausalLM,
+        {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 128},
+    ),
+    "phi 3, long": (
+        transformers.Phi3ForCausalLM,
+        {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 4},
+    ),
 }
 # Those that take no positions.
 BY_DISTANCE = ("bloom", "mpt")

@@ -3,13 +3,15 @@
 from keras_attention.convert.huggingface.architectures import (
     bloom,
     falcon,
+    gemma,
     gpt2,
     gpt_neox,
     llama,
     mpt,
     opt,
     phi,
+    phi3,
 )
 
-MODULES = (bloom, falcon, gpt2, gpt_neox, llama, mpt, opt, phi)
+MODULES = (bloom, falcon, gemma, gpt2, gpt_neox, llama, mpt, opt, phi, phi3)
 ARCHITECTURES = {name: module for module in MODULES for name in module.MODEL_TYPES}
