@@ -1,5 +1,7 @@
 """Folders that the tests of a session share."""
 
+import copy
+
 import pytest
 
 
@@ -13,7 +15,8 @@ def folder(tmp_path_factory):
     def get(model_class, **fields):
         key = model_class.__name__, repr(sorted(fields.items()))
         if key not in made:
-            config = model_class.config_class(**fields)
+            # It may change what it is given.
+            config = model_class.config_class(**copy.deepcopy(fields))
             made[key] = write(tmp_path_factory.mktemp(model_class.__name__), model_class, config)
         return made[key]
 

@@ -104,7 +104,7 @@ MODELS = {
     ),
     "phi 3, long": (
         transformers.Phi3ForCausalLM,
-        {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 4},
+        {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 3},
     ),
 }
 # Those that take no positions.
