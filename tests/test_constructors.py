@@ -21,6 +21,14 @@ from keras_attention import (
 
 # What each class cannot be made without.
 NEEDED = {
+    ka.Decoder: {"blocks": [ka.TransformerBlock(4, 2, causal=True)]},
+    ka.Embeddings: {"tokens": ka.ScaledEmbedding(4, 4)},
+    ka.Encoder: {"blocks": [ka.TransformerBlock(4, 2)]},
+    ka.EncoderDecoder: {
+        "encoder": ka.Encoder([ka.TransformerBlock(4, 2)]),
+        "decoder": ka.Decoder([ka.TransformerBlock(4, 2, causal=True, cross_attention=True)]),
+    },
+    ka.Logits: {"vocabulary_size": 4},
     ka.AttentionCell: {"cell": keras.layers.SimpleRNNCell(4), "attention": "dot"},
     ka.AttentionRNN: {"cell": ka.AttentionCell(keras.layers.SimpleRNNCell(4), "dot")},
     ka.AtrousSelfAttention: {"rate": 2},
@@ -28,6 +36,7 @@ NEEDED = {
     ka.LearnedPositionEmbedding: {"max_length": 4},
     ka.LocalAttention: {"window": 2},
     ka.LocalSelfAttention: {"neighbors": 2},
+    ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
     ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
@@ -53,6 +62,10 @@ BESIDE = {
     "num_heads": {"num_heads": 2, "key_dim": 4},
     "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
     "factor": {"scaling": "linear"},
+    "limit": {"gated": True},
+    "offset": {"gated": True},
+    "short_factors": {"scaling": "longrope", "original_max_length": 4, "long_factors": [1.0]},
+    "long_factors": {"scaling": "longrope", "original_max_length": 4, "short_factors": [1.0]},
 }
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -78,34 +91,43 @@ KINDS = {
     "name": (["no", "", 0, 1, True, NAN, [1], object(), np.ones(2)], None, None),
     "Keras's": (["no", "", 1, True, NAN, object()], None, None),
     "object": ([1, True, NAN, [1], object(), "no"], None, None),
+    "factors": (["no", 1.0, [0.0], [-1.0], ["a"], [NAN], object(), True], [1.0], [np.float32(1)]),
+    "anything": ([], {}, {}),
 }
 KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
-    "max_distance num_buckets original_max_length length size attention_dim warmup_steps",
+    "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
+    "num_experts top_k",
     "size": "left right",
     "integer": "seed ignore_class",
     "sizes": "output_shape attention_axes",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
-    "attention_factor layer_norm_epsilon target",
-    "number": "entropy_factor scale",
+    "attention_factor layer_norm_epsilon target epsilon soft_cap limit",
+    "number": "entropy_factor scale offset",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
-    "zero_output_for_mask",
-    "name": "mode gradient merge_mode layout scaling norm qk_norm",
+    "zero_output_for_mask tied",
+    "name": "mode gradient merge_mode layout scaling norm qk_norm residual",
+    "factors": "short_factors long_factors",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "
     "kernel_regularizer bias_regularizer activity_regularizer embeddings_regularizer "
     "kernel_constraint bias_constraint embeddings_constraint",
-    "object": "score normalization pattern position scores_regularizer cell attention patterns",
+    "object": "score normalization pattern position scores_regularizer cell attention patterns "
+    "feed_forward blocks embeddings final_norm logits encoder decoder tokens positions types "
+    "projection transform",
+    "anything": "metadata",
 }
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {
     (regularizers.Entropy, "factor"): "number",
     (schedules.InverseSquareRoot, "scale"): "positive",
+    (ka.ScaledEmbedding, "scale"): "positive",
+    (ka.Logits, "scale"): "positive",
 }
 # Names Keras gives to what it makes, of any string.
 NAMES = ["name"]

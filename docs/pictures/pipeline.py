@@ -79,14 +79,15 @@ def layers():
     rows = [
         (("generation", "tokens from any step"),
          ("visualization, convert", "pictures, other packages")),
+        (("models", "stacks of blocks, with embeddings and logits"),),
         (("layers", "Attention and its presets"), ("ops", "the same, of arrays")),
         (("scores", ""), ("normalizations", ""), ("patterns", ""), ("positions", ""),
-         ("regularizers", ""), ("losses, schedules", "")),
+         ("regularizers", ""), ("activations, losses, schedules", "")),
         (("kernels", "a spec and heads in, a result out; no weights"), ("inputs", "")),
         (("backend", "what keras.ops lacks, a file each"), ("spec", ""), ("saving", "")),
         (("masks", ""), ("shapes", ""), ("keras_private", "")),
     ]  # fmt: skip
-    colors = [STEP, STEP, SLOT, STEP, STEP, STEP]
+    colors = [STEP, STEP, STEP, SLOT, STEP, STEP, STEP]
     parts, total, gap = [], 854, 10
     for number, (row, color) in enumerate(zip(rows, colors, strict=True)):
         y = 12 + 78 * number
@@ -99,7 +100,10 @@ def layers():
         if number:
             parts.append(arrow((439, y - 27), (439, y - 3)))
     return svg(
-        878, 466, "generation, layers, slots, kernels, backend, masks: imports go down", *parts
+        878,
+        544,
+        "generation, models, layers, slots, kernels, backend, masks: imports go down",
+        *parts,
     )
 
 

@@ -32,6 +32,7 @@ ops = keras.ops
 
 NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
+UseBias: TypeAlias = bool | Literal["qkv"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
 
@@ -180,7 +181,7 @@ class Attention(Decoding, UncastInputs):
         self.pattern = patterns.get(pattern)
         self.position = positions.get(position)
         self.dropout = shapes.check_rate("dropout", dropout)
-        self.use_bias = use_bias
+        self.use_bias: UseBias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)

@@ -10,7 +10,7 @@ from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.layers import kv_cache
 
 
-class BlockCalls:
+class BlockCalls(keras.layers.Layer):
     """The caches of a block, the checks of its arguments, and the shapes of its results."""
 
     # Decoding with a cache

@@ -19,12 +19,12 @@ from keras_attention import (
 from keras_attention import positions as position_slots
 from keras_attention.hints import Activation, Cache, Initializer, Tensor, Tensors
 from keras_attention.layers import block_norms
-from keras_attention.layers.attention import QkNorm
+from keras_attention.layers.attention import QkNorm, UseBias
 from keras_attention.layers.block_calls import BlockCalls
 from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
-from keras_attention.layers.multi_head_attention import MultiHeadAttention, UseBias
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.residuals import RESIDUALS
 from keras_attention.layers.uncast_inputs import UncastInputs
 
@@ -230,13 +230,11 @@ class TransformerBlock(BlockCalls, UncastInputs):
         return {**super().get_config(), **dict.fromkeys(self._made)}
 
     def _make_attention(self, name, key_dim, score):
-        slots = {}
-        if name == "attention":
-            slots = {"pattern": self.pattern, "position": self.position}
+        of_self = name == "attention"
         # Separate seeds, or weights and branches would be dropped by the same numbers.
         seed = self.seed
         if seed is not None:
-            seed += 1 if name == "attention" else 2
+            seed += 1 if of_self else 2
         return MultiHeadAttention(
             self.num_heads,
             key_dim,
@@ -254,7 +252,8 @@ class TransformerBlock(BlockCalls, UncastInputs):
             seed=seed,
             name=name,
             dtype=self.dtype_policy,
-            **slots,
+            pattern=self.pattern if of_self else None,
+            position=self.position if of_self else None,
         )
 
     # Building

@@ -91,8 +91,7 @@ class Decoder(Stack):
         cache: list[Cache] | None = None,
         training: bool | None = None,
     ) -> Tensors:
-        cached = cache is not None
-        offset = cache[0]["index"] if cached else None
+        offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, offset, training)
         contexts = context if isinstance(context, list) else [context] * len(self.blocks)
         # Keras passes a list of the masks that a list of caches carries.
@@ -107,14 +106,14 @@ class Decoder(Stack):
                 attention_mask=attention_mask,
                 positions=positions,
                 segment_ids=segment_ids,
-                cache=cache[n] if cached else None,
+                cache=None if cache is None else cache[n],
                 training=training,
             )
-            if cached:
+            if cache is not None:
                 x, after = x
                 caches.append(after)
         output = self._finish(x, mask)
-        return (output, caches) if cached else output
+        return output if cache is None else (output, caches)
 
     # Steps, for `generation`
 

@@ -21,8 +21,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     {"__init__"},
     {"convert", "distribution", "generation", "mask_flow", "visualization"},
+    {"models"},
     {"layers", "ops"},
-    {"scores", "normalizations", "patterns", "positions", "regularizers", "losses", "schedules"},
+    {"scores", "normalizations", "patterns", "positions", "regularizers"},
+    {"activations", "losses", "schedules"},
     {"kernels", "inputs"},
     {"backend", "spec", "saving"},
     {"masks", "rematerialization", "shapes", "version"},

@@ -280,7 +280,8 @@ ROWS = {
     "heads that do not divide the features": (
         lambda: ka.TransformerBlock(8, 3)(X),
         ValueError,
-        r"with features that `num_heads` divides\. Received: x\.shape=\(2, 3, 4\), num_heads=3",
+        r"with features that `num_heads` divides unless `key_dim` is given\. "
+        r"Received: x\.shape=\(2, 3, 4\), num_heads=3",
     ),
     "a context without cross-attention": (
         lambda: ka.TransformerBlock(8, 2)(X, Y),
@@ -296,7 +297,7 @@ ROWS = {
     "an unknown norm of a block": (
         lambda: ka.TransformerBlock(8, 2, norm="batch"),
         ValueError,
-        r"`norm` must be one of \('layer', 'rms'\)\. Received: norm='batch'",
+        r"`norm` must be one of \('layer', 'rms'\), or a Keras layer\. Received: norm='batch'",
     ),
     "a context that another block made, for a block without weights": (
         lambda: ka.TransformerBlock(8, 2, cross_attention=True)(X, memory()),

@@ -83,13 +83,14 @@ ROWS = {
     "an unknown scaling": (
         lambda: positions.Rotary(scaling="ntk"),
         ValueError,
-        r"`scaling` must be one of \(None, 'linear', 'dynamic', 'yarn'\)\. "
+        r"`scaling` must be one of \(None, 'linear', 'dynamic', 'yarn', 'llama3', 'longrope'\)\. "
         r"Received: scaling='ntk'",
     ),
     "a factor without a scaling": (
         lambda: positions.Rotary(factor=2.0),
         ValueError,
-        r"`factor` requires `scaling`, which must be one of \('linear', 'dynamic', 'yarn'\)\. "
+        r"`factor` requires `scaling`, which must be one of \('linear', 'dynamic', 'yarn', "
+        r"'llama3', 'longrope'\)\. "
         r"Received: scaling=None, factor=2\.0",
     ),
     "a scaling without a length": (

@@ -47,7 +47,7 @@ ROWS = {
     "a flag that is a word": (
         lambda: ka.MultiHeadAttention(2, 4, use_bias="no"),
         TypeError,
-        r"`use_bias` must be True or False\. Received: use_bias='no'",
+        r"`use_bias` must be 'qkv', True or False\. Received: use_bias='no'",
     ),
     "a seed that is a word": (
         lambda: ka.Attention(seed="a"),
@@ -180,7 +180,8 @@ ROWS = {
     "a norm of another name": (
         lambda: ka.TransformerBlock(8, 2, qk_norm=True),
         ValueError,
-        r"`qk_norm` must be one of \(False, 'rms', 'layer'\)\. Received: qk_norm=True",
+        r"`qk_norm` must be one of \(False, 'rms', 'layer'\), or a Keras layer\. "
+        r"Received: qk_norm=True",
     ),
     "a sink without softmax": (
         lambda: ka.Attention(normalization="sigmoid", use_sink=True),

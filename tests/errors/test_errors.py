@@ -20,6 +20,7 @@ from tests.errors import (
     distribution,
     generation,
     inputs,
+    models,
     positions,
     slots,
     visualization,
@@ -35,6 +36,7 @@ PARTS = (
     positions.ROWS,
     cells.ROWS,
     distribution.ROWS,
+    models.ROWS,
     generation.ROWS,
     visualization.ROWS,
 )

@@ -124,7 +124,7 @@ def symbols(*features):
     return [keras.Input((None, size)) for size in features]
 
 
-def of_layer(name, make, *features, listed=False, **call):
+def of_layer(name, make, *features, listed=False, since="0.1.0", **call):
     """A case of one layer, made by `make()`, over sequences of these features."""
     features = features or (WIDTH,)
 
@@ -133,7 +133,7 @@ def of_layer(name, make, *features, listed=False, **call):
         masked = [keras.layers.Masking()(x) for x in inputs]
         return keras.Model(inputs, make()(*([masked] if listed else masked), **call))
 
-    CASES[name] = Case(model, vectors(*features))
+    CASES[name] = Case(model, vectors(*features), since=since)
 
 
 SCORES = {"return_attention_scores": True}
@@ -378,6 +378,15 @@ of_layer(
         16, "gelu", gated=True, dropout=0.2, output_dim=5, use_bias=False,
         kernel_initializer="he_normal", bias_initializer="ones", seed=2,
     ),
+)  # fmt: skip
+of_layer("mixture_of_experts", lambda: ka.MixtureOfExperts(5, 2, 6), since="0.2.0")
+of_layer(
+    "mixture_of_experts-all",
+    lambda: ka.MixtureOfExperts(
+        5, 2, 6, "silu", gated=True, use_bias=False, limit=2.0, offset=1.0,
+        kernel_initializer="he_normal", bias_initializer="ones",
+    ),
+    since="0.2.0",
 )  # fmt: skip
 of_layer("sin_cos", ka.SinCosPositionEmbedding)
 of_layer(

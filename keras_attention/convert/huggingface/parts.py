@@ -211,7 +211,3 @@ def head(name, model):
     if model.logits is None or model.logits.tied:
         return []
     return dense(name, model.logits.dense)
-
-
-def is_layer_norm(layer):
-    return isinstance(layer, keras.layers.LayerNormalization)

@@ -35,6 +35,15 @@ LONG = {
     "long_factor": [2.0, 3.0, 5.0, 7.0],
 }
 PHI3 = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
+OSS = {
+    **SIZES,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "sliding_window": 4,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "swiglu_limit": 0.7,
+}
 MODELS = {
     "gpt2": (transformers.GPT2LMHeadModel, GPT2),
     "gpt2, other options": (
@@ -96,6 +105,7 @@ MODELS = {
         transformers.Gemma3ForCausalLM,
         {**GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
+    "gpt-oss": (transformers.GptOssForCausalLM, OSS),
     "phi 3": (transformers.Phi3ForCausalLM, {**PHI3, "sliding_window": 4}),
     # Of rows that are all shorter than the length of training, and of rows all longer.
     "phi 3, short": (

@@ -6,6 +6,7 @@ from keras_attention.convert.huggingface.architectures import (
     gemma,
     gpt2,
     gpt_neox,
+    gpt_oss,
     llama,
     mpt,
     opt,
@@ -13,5 +14,5 @@ from keras_attention.convert.huggingface.architectures import (
     phi3,
 )
 
-MODULES = (bloom, falcon, gemma, gpt2, gpt_neox, llama, mpt, opt, phi, phi3)
+MODULES = (bloom, falcon, gemma, gpt2, gpt_neox, gpt_oss, llama, mpt, opt, phi, phi3)
 ARCHITECTURES = {name: module for module in MODULES for name in module.MODEL_TYPES}

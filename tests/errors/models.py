@@ -1,0 +1,103 @@
+"""Errors of the stacks, and of the options of blocks that make them."""
+
+import keras
+import numpy as np
+
+import keras_attention as ka
+from keras_attention import positions
+from tests.errors.calls import X
+
+IDS = np.ones((2, 3), "int32")
+
+
+def tokens():
+    return ka.ScaledEmbedding(8, 4)
+
+
+def longrope(**kwargs):
+    given = {"original_max_length": 8, "short_factors": [1.0, 1.0], "long_factors": [1.0, 2.0]}
+    return positions.Rotary(scaling="longrope", **{**given, **kwargs})
+
+
+ROWS = {
+    "more experts for a token than there are": (
+        lambda: ka.MixtureOfExperts(4, 5, 8),
+        ValueError,
+        r"`top_k` must be at most `num_experts`\. Received: top_k=5, num_experts=4",
+    ),
+    "a bound of experts that are not gated": (
+        lambda: ka.MixtureOfExperts(4, 2, 8, limit=7.0),
+        ValueError,
+        r"`limit` and `offset` are of gated experts\. "
+        r"Received: gated=False, limit=7\.0, offset=0\.0",
+    ),
+    "a norm of a branch that a block does not have": (
+        lambda: ka.TransformerBlock(8, 2, norm={"attention_output": "rms"}),
+        ValueError,
+        r"`norm` of a block with residual=None must be a dictionary with keys among \['attention'.*"
+        r"Received keys: \['attention_output'\]",
+    ),
+    "a norm of a branch by another name": (
+        lambda: ka.TransformerBlock(8, 2, norm={"attention": "shared"}),
+        ValueError,
+        r"`norm\['attention'\]` must be one of \('layer', 'rms', None\), or a Keras layer\. "
+        r"Received: norm\['attention'\]='shared'",
+    ),
+    "two residuals": (
+        lambda: ka.TransformerBlock(8, 2, normalize_first=True, residual="parallel"),
+        ValueError,
+        r"`normalize_first=True` is residual='pre'\. Received: .*residual='parallel'",
+    ),
+    "a position of an attention of one's own": (
+        lambda: ka.TransformerBlock(8, 2, attention=ka.MultiHeadAttention(2, 4), position="rotary"),
+        ValueError,
+        r"give them to the layer that replaces it\. Received: attention=.*position=<Rotary",
+    ),
+    "a size of a feed-forward network of one's own": (
+        lambda: ka.TransformerBlock(8, 2, feed_forward=ka.FeedForward(8)),
+        ValueError,
+        r"`intermediate_dim` .* must be None with another\. Received: intermediate_dim=8",
+    ),
+    "a feed-forward network that is no layer": (
+        lambda: ka.TransformerBlock(None, 2, feed_forward=len),
+        TypeError,
+        r"`feed_forward` must be a Keras layer, or None\. Received: <built-in function len>",
+    ),
+    "no blocks": (
+        lambda: ka.Encoder([]),
+        TypeError,
+        r"`blocks` must be a list of `TransformerBlock`s\. Received: blocks=\[\]",
+    ),
+    "tied logits without a table": (
+        lambda: ka.Decoder([ka.TransformerBlock(8, 2)], logits=ka.Logits(8)),
+        ValueError,
+        r"Tied logits need `embeddings`.* Received: embeddings=None",
+    ),
+    "a table for logits that are not tied": (
+        lambda: ka.Logits(8, tied=False)(X, keras.ops.ones((8, 16))),
+        ValueError,
+        r"`Logits` take a `table` if, and only if, they are tied\. "
+        r"Received: tied=False, and a `table`",
+    ),
+    "types of tokens that nothing embeds": (
+        lambda: ka.Embeddings(tokens())(IDS, IDS),
+        ValueError,
+        r"`types` are given to a layer that was made without `types`\. "
+        r"Received: types\.shape=\(2, 3\)",
+    ),
+    "factors of pairs without longrope": (
+        lambda: positions.Rotary(short_factors=[1.0]),
+        ValueError,
+        r"`short_factors` must be None with scaling=None\. Received: short_factors=\[1\.0\]",
+    ),
+    "as many long factors as not short ones": (
+        lambda: longrope(long_factors=[1.0]),
+        ValueError,
+        r"`short_factors` and `long_factors` must be of one length\. Received: 2 and 1",
+    ),
+    "factors of other pairs": (
+        lambda: longrope().frequencies(8),
+        ValueError,
+        r"`short_factors` and `long_factors` must be 4 numbers each.* Received: 2",
+    ),
+}
