@@ -112,9 +112,10 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             dtype=self.dtype_policy,
         )
         self._router.build(x_shape)
-        self.gate_kernel, self.gate_bias = (
-            self._add("gate", dim, inside) if self.gated else (None, None)
-        )
+        self.gate_kernel: Any = None
+        self.gate_bias: Any = None
+        if self.gated:
+            self.gate_kernel, self.gate_bias = self._add("gate", dim, inside)
         self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
 

@@ -19,6 +19,7 @@ from tests.errors import (
     cells,
     distribution,
     generation,
+    huggingface,
     inputs,
     models,
     positions,
@@ -38,6 +39,7 @@ PARTS = (
     distribution.ROWS,
     models.ROWS,
     generation.ROWS,
+    huggingface.ROWS,
     visualization.ROWS,
 )
 ROWS = {name: row for part in PARTS for name, row in part.items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_attention import keras_private
 from keras_attention.convert.huggingface import tensors
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
@@ -48,10 +49,12 @@ def from_huggingface(folder: str | os.PathLike[str], dtype: Dtype | None = None)
     model = architecture.model(config, dtype)
     config.check_read()
     checkpoint = tensors.Checkpoint(folder)
-    _build(model)
     prefix = _prefix(checkpoint.names, architecture)
-    entries = architecture.entries(model, prefix)
-    tensors.read(entries, checkpoint, getattr(architecture, "unused", lambda name: False))
+    unused = getattr(architecture, "unused", lambda name: False)
+    with keras_private.first_values() as give:
+        _build(model)
+        entries = architecture.entries(model, prefix)
+        tensors.read(entries, checkpoint, give, unused, _tied(model))
     model.metadata = {"huggingface": config.values}
     return model
 
@@ -101,6 +104,12 @@ def _architecture(config):
             f"Received: {kind!r}"
         )
     return ARCHITECTURES[kind]
+
+
+def _tied(model):
+    """The table of the embeddings, if logits are of it too."""
+    logits = getattr(model, "logits", None)
+    return model.embeddings.tokens.table if logits is not None and logits.tied else None
 
 
 def _build(model):

@@ -1,5 +1,7 @@
 """What architectures share: options from fields of a configuration, and names of tensors."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -84,7 +86,7 @@ def rotary(config, size=None, fraction=1.0, given=None, base="rope_theta"):
     given.ignore("type", "rope_type")
     wavelength = given.get("rope_theta", config.get(base, 10000.0))
     fraction = given.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
-    options = {"dim": None if fraction == 1 else int(size * fraction)}
+    options: dict[str, Any] = {"dim": None if fraction == 1 else int(size * fraction)}
     if kind != "default":
         options |= {"scaling": kind, "factor": given.get("factor", 1.0)}
     if kind not in ("default", "linear"):
