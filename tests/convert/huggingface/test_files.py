@@ -166,8 +166,10 @@ print(size, peak - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_of_reading(tmp_path, llama):
-    sizes = {**SIZES, "vocab_size": 4000, "hidden_size": 1024, "intermediate_size": 4096}
-    config = transformers.LlamaConfig(**{**sizes, "num_attention_heads": 16})
+    sizes = {**SIZES, "vocab_size": 4000, "hidden_size": 1024, "intermediate_size": 3072}
+    config = transformers.LlamaConfig(
+        **{**sizes, "num_attention_heads": 16, "num_hidden_layers": 4}
+    )
     folders.write(tmp_path, transformers.LlamaForCausalLM, config)
     size, peak = map(
         float, run([sys.executable, "-c", MEMORY, str(tmp_path), str(llama.path)]).split()
