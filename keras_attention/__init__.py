@@ -29,6 +29,7 @@ from keras_attention.layers.local_self_attention import (
     LocalSelfAttention,
     SparseSelfAttention,
 )
+from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
@@ -62,6 +63,7 @@ __all__ = [
     "LocalAttention",
     "LocalSelfAttention",
     "Logits",
+    "MixtureOfExperts",
     "MultiHeadAttention",
     "RMSNorm",
     "ReinforceLoss",

@@ -3,6 +3,8 @@
 tests/test_keras_private.py fails with the name that Keras has moved.
 """
 
+import contextlib
+
 import keras
 from keras.src import backend
 from keras.src.backend.common import global_state
@@ -12,6 +14,7 @@ from keras.src.random.seed_generator import draw_seed
 __all__ = [
     "DropoutRNNCell",
     "draw_seed",
+    "first_values",
     "get_keras_mask",
     "keep_inputs_as_they_are",
     "run_operations",
@@ -50,6 +53,26 @@ def set_keras_mask(tensor, mask):
     `call`, and in a functional model it becomes a separate operation.
     """
     backend.set_keras_mask(tensor, mask)
+
+
+@contextlib.contextmanager
+def first_values():
+    """A scope in which variables have shapes and no values, which they get at its end.
+
+    Gives a function of a variable and an initializer, which takes the place of its own. In public,
+    `variable.assign` replaces a value that took time and memory to make.
+    """
+
+    def replace(variable, initializer):
+        variable._initializer = initializer
+
+    try:
+        with keras.StatelessScope():
+            yield replace
+    except BaseException:
+        # Those that have none yet would be initialized, in part again, at the end of any scope.
+        global_state.set_global_attribute("uninitialized_variables", [])
+        raise
 
 
 def uncast_variables():

@@ -36,6 +36,7 @@ NEEDED = {
     ka.LearnedPositionEmbedding: {"max_length": 4},
     ka.LocalAttention: {"window": 2},
     ka.LocalSelfAttention: {"neighbors": 2},
+    ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
     ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
@@ -61,6 +62,8 @@ BESIDE = {
     "num_heads": {"num_heads": 2, "key_dim": 4},
     "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
     "factor": {"scaling": "linear"},
+    "limit": {"gated": True},
+    "offset": {"gated": True},
     "short_factors": {"scaling": "longrope", "original_max_length": 4, "long_factors": [1.0]},
     "long_factors": {"scaling": "longrope", "original_max_length": 4, "short_factors": [1.0]},
 }
@@ -94,13 +97,14 @@ KINDS = {
 KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
-    "max_distance num_buckets original_max_length length size attention_dim warmup_steps",
+    "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
+    "num_experts top_k",
     "size": "left right",
     "integer": "seed ignore_class",
     "sizes": "output_shape attention_axes",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
-    "attention_factor layer_norm_epsilon target epsilon soft_cap",
+    "attention_factor layer_norm_epsilon target epsilon soft_cap limit",
     "number": "entropy_factor scale offset",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "

@@ -20,6 +20,17 @@ def longrope(**kwargs):
 
 
 ROWS = {
+    "more experts for a token than there are": (
+        lambda: ka.MixtureOfExperts(4, 5, 8),
+        ValueError,
+        r"`top_k` must be at most `num_experts`\. Received: top_k=5, num_experts=4",
+    ),
+    "a bound of experts that are not gated": (
+        lambda: ka.MixtureOfExperts(4, 2, 8, limit=7.0),
+        ValueError,
+        r"`limit` and `offset` are of gated experts\. "
+        r"Received: gated=False, limit=7\.0, offset=0\.0",
+    ),
     "a norm of a branch that a block does not have": (
         lambda: ka.TransformerBlock(8, 2, norm={"attention_output": "rms"}),
         ValueError,

@@ -19,6 +19,7 @@ from tests.errors import (
     cells,
     distribution,
     generation,
+    huggingface,
     huggingface_sequences,
     inputs,
     models,
@@ -39,6 +40,7 @@ PARTS = (
     distribution.ROWS,
     models.ROWS,
     generation.ROWS,
+    huggingface.ROWS,
     huggingface_sequences.ROWS,
     visualization.ROWS,
 )

@@ -326,6 +326,19 @@ CASES = [
         mixes_positions=False,
     ),
     Case(
+        ka.MixtureOfExperts,
+        {"num_experts": 5, "top_k": 2, "intermediate_dim": 6, "gated": True},
+        {
+            "activation": "silu",
+            "use_bias": False,
+            "limit": 2.0,
+            "offset": 1.0,
+            "kernel_initializer": "he_normal",
+            "bias_initializer": "ones",
+        },
+        mixes_positions=False,
+    ),
+    Case(
         ka.SinCosPositionEmbedding,
         {},
         {"dim": 8, "merge_mode": "concat", "max_wavelength": 100, "layout": "half_split"},

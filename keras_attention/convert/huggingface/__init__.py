@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_attention import keras_private
 from keras_attention.convert.huggingface import tensors
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.config import Config
@@ -51,10 +52,12 @@ def from_huggingface(
     model = architecture.model(config, dtype)
     config.check_read()
     checkpoint = tensors.Checkpoint(folder)
-    model.build(_input_shape(architecture, config))
     prefix = _prefix(checkpoint.names, architecture)
-    entries = architecture.entries(model, prefix)
-    tensors.read(entries, checkpoint, getattr(architecture, "unused", lambda name: False))
+    unused = getattr(architecture, "unused", lambda name: False)
+    with keras_private.first_values() as give:
+        model.build(_input_shape(architecture, config))
+        entries = architecture.entries(model, prefix)
+        tensors.read(entries, checkpoint, give, unused, _tied(model))
     model.metadata = {"huggingface": config.values}
     return model
 
@@ -118,6 +121,12 @@ def _architecture(config):
     return ARCHITECTURES[kind]
 
 
+def _tied(model):
+    """The table of the embeddings, if logits are of it too."""
+    logits = getattr(model, "logits", None)
+    return model.embeddings.tokens.table if logits is not None and logits.tied else None
+
+
 def _input_shape(architecture, config):
     """The shape of the inputs, to create the weights: of tokens, if the architecture has none."""
     shape = getattr(architecture, "input_shape", None)
@@ -131,4 +140,7 @@ def _prefix(names, architecture):
 
 
 def _has_head(values):
-    return not any(name.endswith("Model") for name in values["architectures"])
+    """Whether a model is more than the stack: `GPT2LMHeadModel`, not `GPT2Model`."""
+    return not any(
+        name.endswith("Model") and "Head" not in name for name in values["architectures"]
+    )

@@ -1,13 +1,21 @@
 """What architectures share: options from fields of a configuration, and names of tensors."""
 
+from typing import Any
+
+import keras
+import numpy as np
+
 from keras_attention import patterns, positions
 from keras_attention.convert.huggingface.tensors import (
+    Entry,
     dense,
     fused,
     fused_bias,
+    fused_dense,
     matrix,
     norm,
     plain,
+    transposed,
 )
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.models import Embeddings, Logits
@@ -19,13 +27,18 @@ __all__ = [
     "embeddings",
     "fused",
     "fused_bias",
+    "fused_dense",
     "gated",
     "head",
+    "heads",
+    "layer_norm",
     "logits",
     "matrix",
     "norm",
     "plain",
     "rotary",
+    "table_from",
+    "transposed",
     "windows",
 ]
 
@@ -53,22 +66,34 @@ def activation(config, name, default):
     return ACTIVATIONS[config.require(name, *ACTIVATIONS, default=default)]
 
 
-def rotary(config, dim=None):
-    """The rotary positions of `rope_parameters`, or of the fields of files of version 4."""
-    given = config.part("rope_parameters" if "rope_parameters" in config else "rope_scaling")
+def rotary(config, size=None, fraction=1.0, given=None, base="rope_theta"):
+    """The rotary positions of `rope_parameters`, or of the fields of files of version 4.
+
+    Args:
+        config: the configuration.
+        size: features of each head, needed where a fraction of them is rotated.
+        fraction: that fraction, unless the configuration has it.
+        given: the `Config` of the positions, where it is not that of all layers.
+        base: the field of the longest wavelength in files of version 4.
+    """
+    if given is None:
+        given = config.part("rope_parameters" if "rope_parameters" in config else "rope_scaling")
     kind = given.require(
         "rope_type" if "rope_type" in given else "type",
         *("default", "linear", "dynamic", "yarn", "llama3", "longrope"),
         default="default",
     )
     given.ignore("type", "rope_type")
-    base = given.get("rope_theta", config.get("rope_theta", 10000.0))
-    options = {}
+    wavelength = given.get("rope_theta", config.get(base, 10000.0))
+    fraction = given.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
+    options: dict[str, Any] = {"dim": None if fraction == 1 else int(size * fraction)}
     if kind != "default":
-        options = {"scaling": kind, "factor": given.get("factor", 1.0)}
+        options |= {"scaling": kind, "factor": given.get("factor", 1.0)}
     if kind not in ("default", "linear"):
+        length = config.get("max_position_embeddings")
         options["original_max_length"] = given.get(
-            "original_max_position_embeddings", config.get("max_position_embeddings")
+            "original_max_position_embeddings",
+            config.get("original_max_position_embeddings", length),
         )
     if kind == "llama3":
         options |= {"beta_fast": given["high_freq_factor"], "beta_slow": given["low_freq_factor"]}
@@ -83,19 +108,23 @@ def rotary(config, dim=None):
         }
     if kind == "longrope":
         options |= {
+            "factor": given.get("factor", max(1.0, length / options["original_max_length"])),
             "short_factors": given["short_factor"],
             "long_factors": given["long_factor"],
             "attention_factor": given.get("attention_factor"),
         }
     given.check_read()
-    return positions.Rotary(base, dim=dim, **options)
+    return positions.Rotary(wavelength, **options)
 
 
-def windows(config):
-    """The pattern of each layer, beside the causal one: a sliding window or None."""
+def windows(config, types=None):
+    """The pattern of each layer, beside the causal one: a sliding window or None.
+
+    `types` are those of the layers in files without `layer_types`.
+    """
     count = config["num_hidden_layers"]
     size = config.get("sliding_window")
-    types = config.get("layer_types")
+    types = config.get("layer_types", types)
     if types is None:
         sliding = size is not None and config.get("use_sliding_window", True)
         types = ["sliding_attention" if sliding else "full_attention"] * count
@@ -114,18 +143,29 @@ def windows(config):
     return [window if kind == "sliding_attention" else None for kind in types]
 
 
-def embeddings(config, dtype, scale=1, **options):
-    """The embeddings of tokens, without a mask: padding is a mask of the caller's."""
+def layer_norm(epsilon, name, dtype):
+    """A `LayerNormalization`."""
+    return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype)
+
+
+def embeddings(config, dtype, scale=1, size=None, **options):
+    """The embeddings of tokens, without a mask: padding is a mask of the caller's.
+
+    `size` is their number of features, where it is not `hidden_size`.
+    """
     tokens = ScaledEmbedding(
-        config["vocab_size"], config["hidden_size"], scale=scale, name="tokens", dtype=dtype
+        config["vocab_size"], size or config["hidden_size"], scale=scale, name="tokens", dtype=dtype
     )
     return Embeddings(tokens, name="embeddings", dtype=dtype, **options)
 
 
-def logits(config, dtype, **options):
-    """The logits of a model for causal language modelling; None for a model without them."""
-    tied = config.get("tie_word_embeddings", False)
-    if not any("LM" in name or "Generation" in name for name in config.values["architectures"]):
+def logits(config, dtype, tied=False, **options):
+    """The logits of a model for causal language modelling; None for a model without them.
+
+    `tied` is the default of `tie_word_embeddings`.
+    """
+    tied = config.get("tie_word_embeddings", tied)
+    if not any("LM" in name or "Generation" in name for name in config["architectures"]):
         return None
     return Logits(config["vocab_size"], tied=tied, name="logits", dtype=dtype, **options)
 
@@ -151,6 +191,21 @@ def gated(name, layer, names=("gate_proj", "up_proj", "down_proj")):
         *dense(f"{name}.{up}", layer.intermediate_dense),
         *dense(f"{name}.{down}", layer.output_dense),
     ]
+
+
+def heads(layer):
+    """The projections of an attention layer whose weights are in one tensor."""
+    return [layer.query_dense, layer.key_dense, layer.value_dense]
+
+
+def table_from(name, variable, start):
+    """A table whose first rows, of padding, are not read: position 0 is the row `start`."""
+    return Entry(
+        name,
+        (variable,),
+        lambda x: [x[start:]],
+        lambda arrays: np.concatenate([np.zeros_like(arrays[0][:start]), arrays[0]]),
+    )
 
 
 def head(name, model):

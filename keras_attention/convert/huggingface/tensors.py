@@ -6,12 +6,26 @@ direction, so that the same list reads a model and writes it.
 
 import dataclasses
 import json
+import mmap
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
+
+# Of safetensors, and of NumPy with `ml_dtypes`, which Keras needs too.
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": ml_dtypes.bfloat16,
+    "I64": "int64",
+    "I32": "int32",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,27 +55,43 @@ def matrix(name, variable, inputs=1):
     return fused(name, [variable], inputs)
 
 
-def fused(name, variables, inputs=1):
-    """A matrix (outputs, inputs) of the outputs of several kernels, one after another."""
+def fused(name, variables, inputs=1, groups=1):
+    """A matrix (outputs, inputs) of the outputs of several kernels, one after another.
+
+    With `groups`, so many parts of each one take turns: query, key and value of the first head,
+    then of the second.
+    """
 
     def split(x):
-        return np.split(x.T, _ends([_outputs(v, inputs) for v in variables]), axis=1)
+        parts = x.T.reshape(x.shape[1], groups, -1)
+        return np.split(parts, _ends([_outputs(v, inputs) // groups for v in variables]), axis=2)
 
     def join(arrays):
-        rows = [x.reshape(-1, _outputs(v, inputs)) for x, v in zip(arrays, variables, strict=True)]
-        return np.concatenate(rows, axis=1).T
+        sizes = [_outputs(v, inputs) // groups for v in variables]
+        parts = [x.reshape(-1, groups, n) for x, n in zip(arrays, sizes, strict=True)]
+        whole = np.concatenate(parts, axis=2)
+        return whole.reshape(len(whole), -1).T
 
     return Entry(name, tuple(variables), split, join)
 
 
-def fused_bias(name, variables):
-    """A vector of several biases, one after another."""
+def fused_bias(name, variables, groups=1):
+    """A vector of several biases, one after another, or with `groups` as in `fused`."""
 
     def split(x):
-        return np.split(x, _ends([int(np.prod(v.shape)) for v in variables]))
+        sizes = [int(np.prod(v.shape)) // groups for v in variables]
+        return np.split(x.reshape(groups, -1), _ends(sizes), axis=1)
 
-    return Entry(
-        name, tuple(variables), split, lambda arrays: np.concatenate([*map(np.ravel, arrays)])
+    def join(arrays):
+        return np.concatenate([x.reshape(groups, -1) for x in arrays], axis=1).ravel()
+
+    return Entry(name, tuple(variables), split, join)
+
+
+def transposed(entry):
+    """The same tensor in the layout (inputs, outputs)."""
+    return dataclasses.replace(
+        entry, split=lambda x: entry.split(x.T), join=lambda arrays: entry.join(arrays).T
     )
 
 
@@ -106,6 +136,14 @@ def dense(name, layer, inputs=1):
     return found
 
 
+def fused_dense(name, layers, groups=1):
+    """The weight and the bias, if any, of several projections in one; see `fused`."""
+    found = [fused(f"{name}.weight", [layer.kernel for layer in layers], groups=groups)]
+    if layers[0].bias is not None:
+        found.append(fused_bias(f"{name}.bias", [layer.bias for layer in layers], groups))
+    return found
+
+
 def norm(name, layer):
     """The weights of a LayerNormalization or an RMSNorm."""
     if layer is None:
@@ -122,13 +160,7 @@ class Checkpoint:
     def __init__(self, folder):
         folder = pathlib.Path(folder)
         index = folder / "model.safetensors.index.json"
-        if index.is_file():
-            named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            files = sorted(set(named.values()))
-            if any(pathlib.PurePath(name).name != name for name in files):
-                raise ValueError(f"`{index}` must name files of its own folder. Received: {files}")
-        else:
-            files = ["model.safetensors"]
+        files = _indexed(index) if index.is_file() else ["model.safetensors"]
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
             pickles = sorted(x.name for x in folder.glob("*.bin"))
@@ -141,17 +173,20 @@ class Checkpoint:
             raise ValueError(
                 f"`{folder}` must have its weights in `{missing[0]}`. Received: no such file{hint}"
             )
-        self._files = [_opened(folder / name) for name in files]
+        self._files = [_File(folder / name) for name in files]
         self._places = {
-            _present(name): (file, name)
-            for file in self._files
-            for name in file.keys()  # noqa: SIM118
+            _present(name): (file, name) for file in self._files for name in file.tensors
         }
         self.names = set(self._places)
 
     def __getitem__(self, name):
         file, stored = self._places[name]
-        return file.get_tensor(stored)
+        return file[stored]
+
+    def shape(self, name):
+        """The shape of a tensor, which is not read for it."""
+        file, stored = self._places[name]
+        return tuple(file.tensors[stored]["shape"])
 
 
 def _present(name):
@@ -162,7 +197,61 @@ def _present(name):
     return name
 
 
-def _opened(path):
+def _indexed(index):
+    """The files that an index names, all of its own folder."""
+    try:
+        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        inside = all(_is_file_name(name) for name in files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`{index}` must be an object with a `weight_map` of tensors and files. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
+    if not inside:
+        raise ValueError(
+            f"`{index}` must name files of its own folder that end in '.safetensors'. "
+            f"Received: {sorted(map(str, files))}"
+        )
+    return sorted(files)
+
+
+def _is_file_name(name):
+    """Whether a path has no folders, in the syntax of any system."""
+    return (
+        isinstance(name, str)
+        and pathlib.PureWindowsPath(name).name == name
+        and name.endswith(".safetensors")
+    )
+
+
+class _File:
+    """The tensors of a file, as arrays in its pages: none takes memory of its own."""
+
+    def __init__(self, path):
+        _check_file(path)
+        self.path = path
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            self.tensors = json.loads(file.read(size))
+            self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.tensors.pop("__metadata__", None)
+        self._start = 8 + size
+
+    def __getitem__(self, name):
+        tensor = self.tensors[name]
+        if tensor["dtype"] not in DTYPES:
+            raise ValueError(
+                f"The tensor {name!r} of `{self.path}` must be of one of {sorted(DTYPES)}. "
+                f"Received: {tensor['dtype']!r}"
+            )
+        first, last = tensor["data_offsets"]
+        dtype = np.dtype(DTYPES[tensor["dtype"]])
+        count = (last - first) // dtype.itemsize
+        found = np.frombuffer(self._pages, dtype, count, self._start + first)
+        return found.reshape(tensor["shape"])
+
+
+def _check_file(path):
     try:
         from safetensors import safe_open
     except ImportError as error:
@@ -171,37 +260,63 @@ def _opened(path):
             "pip install 'keras_attention[huggingface]'"
         ) from error
     try:
-        return safe_open(path, framework="numpy")
+        # It checks that the header is sound and that the tensors fill the rest of the file.
+        with safe_open(path, framework="numpy"):
+            pass
     except Exception as error:  # safetensors has no public class of its errors
         raise ValueError(
             f"`{path}` must be a file of safetensors. Received: {type(error).__name__}: {error}"
         ) from error
 
 
-def read(entries, checkpoint, unused=lambda name: False):
-    """Fills the variables of `entries` from a `Checkpoint`, whose tensors must be all of these.
+def read(entries, checkpoint, give, unused=lambda name: False, tied=None):
+    """Lets the variables of `entries` be read from a `Checkpoint`, which must have these tensors.
 
-    `unused` tells names of tensors that a model does not need, such as buffers.
+    `give` takes a variable and a function of a shape and a dtype, from which it gets its value.
+
+    `unused` tells names of tensors that a model does not need, such as buffers. `tied` is the
+    variable of a table that is used twice: some files have it twice too.
     """
     expected = {entry.name for entry in entries}
     missing = sorted(expected - checkpoint.names)
     unknown = sorted(name for name in checkpoint.names - expected if not unused(name))
+    if tied is not None and not missing:
+        table = next(e.name for e in entries if any(v is tied for v in e.variables))
+        unknown = [x for x in unknown if not np.array_equal(checkpoint[x], checkpoint[table])]
     if missing or unknown:
         raise ValueError(
             "The tensors of the files must be those of the configuration. Received: "
             f"{len(missing)} missing, {missing[:5]}, and {len(unknown)} unknown, {unknown[:5]}"
         )
     for entry in entries:
-        tensor = checkpoint[entry.name]
-        arrays = entry.split(tensor)
-        sizes = [int(np.prod(variable.shape)) for variable in entry.variables]
-        if [array.size for array in arrays] != sizes:
-            raise ValueError(
-                f"The tensor {entry.name!r} must have {sum(sizes)} elements, as the configuration "
-                f"has it. Received: shape {tensor.shape}"
+        _check_shape(entry, checkpoint)
+    latest: dict[int, list[np.ndarray]] = {}
+
+    def reader(n, m):
+        def value(shape, dtype):
+            if n not in latest:
+                latest.clear()
+                latest[n] = entries[n].split(checkpoint[entries[n].name])
+            # A copy in any case: the pages of the file are not the variable's.
+            return keras.ops.convert_to_tensor(
+                np.array(latest[n][m], order="C").reshape(shape), dtype
             )
-        for variable, array in zip(entry.variables, arrays, strict=True):
-            variable.assign(np.ascontiguousarray(array).reshape(variable.shape))
+
+        return value
+
+    for n, entry in enumerate(entries):
+        for m, variable in enumerate(entry.variables):
+            give(variable, reader(n, m))
+
+
+def _check_shape(entry, checkpoint):
+    shapes = [tuple(variable.shape) for variable in entry.variables]
+    expected = entry.join([np.zeros(shape, "bool") for shape in shapes]).shape
+    if checkpoint.shape(entry.name) != expected:
+        raise ValueError(
+            f"The tensor {entry.name!r} must have the shape {expected}, as the configuration has "
+            f"it. Received: shape {checkpoint.shape(entry.name)}"
+        )
 
 
 def write(entries, path):

@@ -33,6 +33,15 @@ for name, arguments in {
 of_layer("rms_norm", ka.RMSNorm, **NEW)
 of_layer("rms_norm-options", lambda: ka.RMSNorm(0.1, 1.0), **NEW)
 of_layer("sin_cos-half_split", lambda: ka.SinCosPositionEmbedding(layout="half_split"), **NEW)
+of_layer("mixture_of_experts", lambda: ka.MixtureOfExperts(5, 2, 6), **NEW)
+of_layer(
+    "mixture_of_experts-all",
+    lambda: ka.MixtureOfExperts(
+        5, 2, 6, "silu", gated=True, use_bias=False, limit=2.0, offset=1.0,
+        kernel_initializer="he_normal", bias_initializer="ones",
+    ),
+    **NEW,
+)  # fmt: skip
 LENGTH = {"factor": 4.0, "original_max_length": 3}
 for name, make in {
     "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),

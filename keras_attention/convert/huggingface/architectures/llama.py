@@ -20,6 +20,7 @@ def model(config, dtype):
         config.require("attention_bias", False, default=False)
     config.ignore("attention_dropout", "max_position_embeddings")
     heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim", config["hidden_size"] // heads)
     blocks = [
         TransformerBlock(
             config["intermediate_size"],
@@ -30,12 +31,12 @@ def model(config, dtype):
             residual="pre",
             norm="rms",
             layer_norm_epsilon=epsilon,
-            key_dim=config.get("head_dim", config["hidden_size"] // heads),
+            key_dim=head_dim,
             num_key_value_heads=config.get("num_key_value_heads", heads),
             use_bias=biases,
             qk_norm=RMSNorm(epsilon) if kind == "qwen3" else False,
             pattern=window,
-            position=parts.rotary(config),
+            position=parts.rotary(config, head_dim),
             name=f"block_{n}",
             dtype=dtype,
         )

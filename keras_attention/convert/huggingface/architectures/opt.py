@@ -1,0 +1,63 @@
+"""OPT."""
+
+from keras_attention.convert.huggingface import parts
+from keras_attention.layers.position_embedding import LearnedPositionEmbedding
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Decoder
+
+MODEL_TYPES = ("opt",)
+PREFIX = "model."
+# Rows of the table of positions before that of position 0.
+_BEFORE = 2
+
+
+def model(config, dtype):
+    """The `Decoder` of a configuration."""
+    size, pre = config["hidden_size"], config.get("do_layer_norm_before", True)
+    config.require("word_embed_proj_dim", size, default=size)
+    config.require("layer_norm_elementwise_affine", True, default=True)
+    config.ignore("dropout", "attention_dropout", "activation_dropout", "layerdrop")
+    blocks = [
+        TransformerBlock(
+            config["ffn_dim"],
+            config["num_attention_heads"],
+            activation=parts.activation(config, "activation_function", "relu"),
+            causal=True,
+            residual="pre" if pre else "post",
+            use_bias=config.get("enable_bias", True),
+            name=f"block_{n}",
+            dtype=dtype,
+        )
+        for n in range(config["num_hidden_layers"])
+    ]
+    length = config["max_position_embeddings"]
+    positions = LearnedPositionEmbedding(length, name="positions", dtype=dtype)
+    removed = config.get("_remove_final_layer_norm", False)
+    return Decoder(
+        blocks,
+        parts.embeddings(config, dtype, positions=positions),
+        parts.layer_norm(1e-5, "final_norm", dtype) if pre and not removed else None,
+        parts.logits(config, dtype, tied=True),
+        dtype=dtype,
+    )
+
+
+def entries(model, prefix):
+    """The tensors of a model; `prefix` is what their names begin with."""
+    inside = f"{prefix}decoder."
+    table = model.embeddings.positions.embeddings
+    found = [
+        parts.plain(f"{inside}embed_tokens.weight", model.embeddings.tokens.table),
+        parts.table_from(f"{inside}embed_positions.weight", table, _BEFORE),
+    ]
+    for n, block in enumerate(model.blocks):
+        name = f"{inside}layers.{n}"
+        found += [
+            *parts.norm(f"{name}.self_attn_layer_norm", block.attention_norm),
+            *parts.attention(f"{name}.self_attn", block.attention, "out_proj"),
+            *parts.norm(f"{name}.final_layer_norm", block.feed_forward_norm),
+            *parts.dense(f"{name}.fc1", block.feed_forward.intermediate_dense),
+            *parts.dense(f"{name}.fc2", block.feed_forward.output_dense),
+        ]
+    found += parts.norm(f"{inside}final_layer_norm", model.final_norm)
+    return found + parts.head("lm_head", model)

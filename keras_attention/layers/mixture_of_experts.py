@@ -1,0 +1,228 @@
+"""`MixtureOfExperts`: feed-forward networks of which each position uses a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import activations, masks, saving, shapes
+from keras_attention.hints import Activation, Initializer, Tensor
+
+ops = keras.ops
+
+
+@saving.register
+class MixtureOfExperts(saving.ConfigurableLayer):
+    r"""The sum of the outputs of `top_k` of E feed-forward networks, which a router chooses.
+
+    For each position, with r = x W_r + b_r and T the `top_k` largest of these numbers
+    (Shazeer et al. 2017, "Outrageously large neural networks", equations 2, 3 and 5, without
+    noise),
+
+        y = Σ_{e ∈ T} p_e f_e(x),    p = softmax of r over T
+
+    The experts f are as in `FeedForward`. A gated one, with g and u for its two projections, is
+    `(act(min(g, limit)) ⊙ (clip(u, −limit, limit) + offset)) W_2 + b_2`; gpt-oss has
+    activation="quick_gelu", limit=7 and offset=1.
+
+    Every position gets the experts that it chose: there is no capacity, and no loss that balances
+    them. All experts are computed for all positions, unless the positions choose fewer experts
+    than there are, as in generation, where only the weights of these are read.
+
+    Args:
+        num_experts: E.
+        top_k: how many experts each position uses.
+        intermediate_dim: features between the projections of an expert.
+        activation: a Keras activation, or "gelu_tanh", "quick_gelu", "relu_squared".
+        gated: whether the activation is applied to a separate gate.
+        use_bias: whether router and experts have biases.
+        limit: None, or the bound of the projections of gated experts.
+        offset: added to the projection that the gate multiplies.
+        kernel_initializer, bias_initializer: of router and experts.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+
+    Returns:
+        (..., D), carrying the mask of `x`.
+
+    Raises:
+        ValueError: a size or a number is not as described, `top_k` exceeds `num_experts`, or
+            `limit` or `offset` is given without `gated`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 16))
+    >>> experts = keras_attention.MixtureOfExperts(8, 2, 32, "silu", gated=True)
+    >>> experts(x).shape
+    (2, 5, 16)
+    >>> block = keras_attention.TransformerBlock(None, 4, feed_forward=experts)
+    >>> block(x).shape
+    (2, 5, 16)
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        top_k: int,
+        intermediate_dim: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        use_bias: bool = True,
+        limit: float | None = None,
+        offset: float = 0.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_experts = shapes.check_count("num_experts", num_experts)
+        self.top_k = shapes.check_count("top_k", top_k)
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self.activation = activations.get(activation)
+        self.gated = shapes.check_flag("gated", gated)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self.limit = shapes.check_number("limit", limit, above=0, optional=True)
+        self.offset = shapes.check_number("offset", offset)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        if self.top_k > self.num_experts:
+            raise ValueError(
+                "`top_k` must be at most `num_experts`. "
+                f"Received: top_k={top_k}, num_experts={num_experts}"
+            )
+        if not self.gated and not (self.limit is None and self.offset == 0):
+            raise ValueError(
+                "`limit` and `offset` are of gated experts. "
+                f"Received: gated={gated}, limit={limit}, offset={offset}"
+            )
+
+    def build(self, x_shape):
+        dim, inside = x_shape[-1], self.intermediate_dim
+        self._router = keras.layers.Dense(
+            self.num_experts,
+            use_bias=self.use_bias,
+            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
+            bias_initializer=saving.clone_initializer(self.bias_initializer),
+            name="router",
+            dtype=self.dtype_policy,
+        )
+        self._router.build(x_shape)
+        self.gate_kernel: Any = None
+        self.gate_bias: Any = None
+        if self.gated:
+            self.gate_kernel, self.gate_bias = self._add("gate", dim, inside)
+        self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
+        self.output_kernel, self.output_bias = self._add("output", inside, dim)
+
+    def _add(self, name, inputs, outputs):
+        """The kernels and the biases, if any, of a projection of all experts."""
+        shape = (self.num_experts, inputs, outputs)
+        shapes.check_memory(name, shape)
+        kernel = self.add_weight(
+            name=f"{name}_kernel",
+            shape=shape,
+            initializer=_OfEach(self.kernel_initializer),
+        )
+        if not self.use_bias:
+            return kernel, None
+        bias = self.add_weight(
+            name=f"{name}_bias",
+            shape=(self.num_experts, outputs),
+            initializer=saving.clone_initializer(self.bias_initializer),
+        )
+        return kernel, bias
+
+    @property
+    def router(self) -> keras.Layer:
+        """The projection to the numbers by which experts are chosen."""
+        return self._router
+
+    def call(self, x: Tensor) -> Tensor:
+        mask = masks.implicit(x)
+        x = masks.clear(x, mask)
+        rows = ops.reshape(x, (-1, x.shape[-1]))
+        numbers = self._router(rows)
+        # Probabilities have few digits in half precision.
+        numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
+        best, chosen = ops.top_k(numbers, self.top_k)
+        weights = ops.softmax(best, axis=-1)
+        count = rows.shape[0]
+        few = count is not None and count * self.top_k < self.num_experts
+        output = (self._of_few if few else self._of_all)(rows, chosen, weights)
+        return masks.carry(ops.reshape(output, ops.shape(x)), mask)
+
+    def _of_all(self, rows, chosen, weights):
+        """All experts, of which the chosen ones are added."""
+        places = ops.one_hot(chosen, self.num_experts, dtype=weights.dtype)
+        weights = ops.sum(places * ops.expand_dims(weights, -1), axis=-2)
+        weights = ops.cast(weights, self.compute_dtype)
+
+        def project(kernel, bias):
+            found = ops.einsum("nd,edi->nei", rows, kernel)
+            return found if bias is None else found + bias
+
+        hidden = self._activated(project) * ops.expand_dims(weights, -1)
+        # As one product: a row of weighted features of all experts.
+        size = self.num_experts * self.intermediate_dim
+        kernel = ops.reshape(self.output_kernel, (size, -1))
+        output = ops.matmul(ops.reshape(hidden, (-1, size)), kernel)
+        return (
+            output if self.output_bias is None else output + ops.matmul(weights, self.output_bias)
+        )
+
+    def _of_few(self, rows, chosen, weights):
+        """The chosen experts alone."""
+        weights = ops.cast(weights, self.compute_dtype)
+
+        def project(kernel, bias):
+            found = ops.einsum("nd,nkdi->nki", rows, ops.take(kernel, chosen, axis=0))
+            return found if bias is None else found + ops.take(bias, chosen, axis=0)
+
+        hidden = self._activated(project) * ops.expand_dims(weights, -1)
+        output = ops.einsum("nki,nkid->nd", hidden, ops.take(self.output_kernel, chosen, axis=0))
+        if self.output_bias is None:
+            return output
+        biases = ops.take(self.output_bias, chosen, axis=0)
+        return output + ops.einsum("nk,nkd->nd", weights, biases)
+
+    def _activated(self, project):
+        """The features of experts; `project` applies the projections of a kernel and a bias."""
+        linear = project(self.intermediate_kernel, self.intermediate_bias)
+        if not self.gated:
+            return self.activation(linear)
+        gate = project(self.gate_kernel, self.gate_bias)
+        if self.limit is not None:
+            gate = ops.minimum(gate, self.limit)
+            linear = ops.clip(linear, -self.limit, self.limit)
+        return self.activation(gate) * (linear + self.offset)
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+class _OfEach(keras.initializers.Initializer):
+    """An initializer of matrices, for a stack of them, each drawn by itself."""
+
+    def __init__(self, initializer):
+        self.initializer = initializer
+
+    def __call__(self, shape, dtype=None):
+        count, *matrix = shape
+        return ops.stack([self._numbered(n)(tuple(matrix), dtype) for n in range(count)])
+
+    def _numbered(self, n):
+        """A copy whose seed, if there is one, is that of the matrix `n`."""
+        if not isinstance(self.initializer, keras.initializers.Initializer):
+            return self.initializer
+        config = self.initializer.get_config()
+        if isinstance(config.get("seed"), int):
+            config["seed"] += n
+        return type(self.initializer).from_config(config)
+
+    def get_config(self):
+        return {"initializer": keras.initializers.serialize(self.initializer)}

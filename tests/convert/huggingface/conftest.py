@@ -1,0 +1,33 @@
+"""Folders that the tests of a session share."""
+
+import copy
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A function of a class of `transformers` and the fields of its configuration: a `Folder`."""
+    from tests.convert.huggingface.folders import write
+
+    made = {}
+
+    def get(model_class, **fields):
+        key = model_class.__name__, repr(sorted(fields.items()))
+        if key not in made:
+            # It may change what it is given.
+            config = model_class.config_class(**copy.deepcopy(fields))
+            made[key] = write(tmp_path_factory.mktemp(model_class.__name__), model_class, config)
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of PyTorch would wait for one another longer than they compute."""
+    torch = pytest.importorskip("torch")
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)

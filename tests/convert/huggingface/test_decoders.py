@@ -1,0 +1,155 @@
+"""Decoder-only models beside Llama: what they compute, generate, save and write."""
+
+import pytest
+
+from tests.convert.huggingface import folders
+from tests.convert.huggingface.folders import MASKS, VOCABULARY, tokens, transformers
+
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+OPT = {**SIZES, "ffn_dim": 48, "intermediate_size": None}
+# Six heads: their slopes are not one power of another.
+BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 36, "n_layer": 2, "n_head": 6}
+MPT = {"vocab_size": VOCABULARY, "d_model": 36, "n_layers": 2, "n_heads": 6}
+FALCON = {**SIZES, "intermediate_size": None, "ffn_hidden_size": 48}
+NEOX = {**SIZES, "hidden_size": 64}
+GEMMA = {
+    **SIZES,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 4,
+}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "short_factor": [1.0, 1.5, 2.0, 2.5],
+    "long_factor": [2.0, 3.0, 5.0, 7.0],
+}
+PHI3 = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
+OSS = {
+    **SIZES,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "sliding_window": 4,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "swiglu_limit": 0.7,
+}
+MODELS = {
+    "gpt2": (transformers.GPT2LMHeadModel, GPT2),
+    "gpt2, other options": (
+        transformers.GPT2LMHeadModel,
+        {
+            **GPT2,
+            "scale_attn_by_inverse_layer_idx": True,
+            "scale_attn_weights": False,
+            "n_inner": 24,
+            "activation_function": "relu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "opt": (transformers.OPTForCausalLM, OPT),
+    "opt, other options": (
+        transformers.OPTForCausalLM,
+        {**OPT, "enable_bias": False, "do_layer_norm_before": False},
+    ),
+    "gpt_neox": (transformers.GPTNeoXForCausalLM, NEOX),
+    "gpt_neox, other options": (
+        transformers.GPTNeoXForCausalLM,
+        {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True},
+    ),
+    "phi": (transformers.PhiForCausalLM, SIZES),
+    "phi, other options": (
+        transformers.PhiForCausalLM,
+        {**SIZES, "qk_layernorm": True, "num_key_value_heads": 2},
+    ),
+    "falcon": (transformers.FalconForCausalLM, FALCON),
+    "falcon, groups": (
+        transformers.FalconForCausalLM,
+        {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon, groups and one norm": (
+        transformers.FalconForCausalLM,
+        {
+            **FALCON,
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "num_ln_in_parallel_attn": 1,
+        },
+    ),
+    "falcon, neither": (
+        transformers.FalconForCausalLM,
+        {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
+    "bloom": (transformers.BloomForCausalLM, BLOOM),
+    "mpt": (transformers.MptForCausalLM, MPT),
+    "gemma 2": (transformers.Gemma2ForCausalLM, GEMMA),
+    "gemma 2, other options": (
+        transformers.Gemma2ForCausalLM,
+        {
+            **GEMMA,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma 3": (
+        transformers.Gemma3ForCausalLM,
+        {**GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "gpt-oss": (transformers.GptOssForCausalLM, OSS),
+    "phi 3": (transformers.Phi3ForCausalLM, {**PHI3, "sliding_window": 4}),
+    # Of rows that are all shorter than the length of training, and of rows all longer.
+    "phi 3, short": (
+        transformers.Phi3ForCausalLM,
+        {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 128},
+    ),
+    "phi 3, long": (
+        transformers.Phi3ForCausalLM,
+        {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 3},
+    ),
+}
+# Those that take no positions.
+BY_DISTANCE = ("bloom", "mpt")
+each = pytest.mark.parametrize("name", MODELS)
+
+
+@pytest.fixture
+def made(folder, name):
+    model_class, fields = MODELS[name]
+    fields = {field: value for field, value in fields.items() if value is not None}
+    return folder(model_class, **fields)
+
+
+@each
+def test_states_and_logits(made, name):
+    folders.check_decoder(made, by_positions=name not in BY_DISTANCE)
+
+
+@each
+def test_it_is_saved(made, tmp_path):
+    folders.check_saved(made.ours, tmp_path, tokens((3, 9)), mask=MASKS["left"])
+
+
+@each
+def test_it_is_written_back(made, name, tmp_path):
+    rows = {"model.decoder.embed_positions.weight": 2} if name.startswith("opt") else {}
+    folders.check_written_back(made, tmp_path, unread_rows=rows)
+
+
+@each
+def test_greedy_tokens(made, name):
+    folders.check_greedy(made, count=200 if name == "gpt2" else 30)
+
+
+@pytest.mark.parametrize("name", ["gpt2"])
+def test_beams(made):
+    folders.check_beams(made)

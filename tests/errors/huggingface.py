@@ -1,0 +1,206 @@
+"""Errors of folders of Hugging Face: `tests/convert/huggingface` has those of architectures."""
+
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+from unittest import mock
+
+import keras
+import numpy as np
+
+from keras_attention import convert
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 6,
+    "hidden_size": 4,
+    "intermediate_size": 4,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "tie_word_embeddings": True,
+}
+
+SHAPES = {
+    "model.embed_tokens.weight": (6, 4),
+    "model.norm.weight": (4,),
+    "model.layers.0.input_layernorm.weight": (4,),
+    "model.layers.0.post_attention_layernorm.weight": (4,),
+    **{f"model.layers.0.self_attn.{x}_proj.weight": (4, 4) for x in "qkvo"},
+    **{f"model.layers.0.mlp.{x}_proj.weight": (4, 4) for x in ("gate", "up", "down")},
+}
+
+
+def read(files=None, missing=(), **fields):
+    """Reads a folder of a configuration and other files, of text or bytes."""
+    config = {**CONFIG, **fields}
+    config = {name: value for name, value in config.items() if name not in missing}
+    files = {"config.json": json.dumps(config), **(files or {})}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            content = content.encode() if isinstance(content, str) else content
+            (pathlib.Path(folder) / name).write_bytes(content)
+        return convert.from_huggingface(folder)
+
+
+def saved(**tensors):
+    """The bytes of a file of safetensors."""
+    from safetensors.numpy import save
+
+    return save(tensors)
+
+
+def of_index(weight_map):
+    index = json.dumps({"weight_map": weight_map})
+    return read({"model.safetensors.index.json": index})
+
+
+def whole(**tensors):
+    """Reads a folder with all tensors, some of them replaced."""
+    found = {name: np.ones(shape, "float32") for name, shape in SHAPES.items()}
+    return read({"model.safetensors": saved(**{**found, **tensors})})
+
+
+def in_eight_bits():
+    """The bytes of a file of numbers that NumPy does not have."""
+    header, start = {}, 0
+    for name, shape in SHAPES.items():
+        end = start + int(np.prod(shape))
+        header[name] = {"dtype": "F8_E4M3", "shape": shape, "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(start)
+
+
+@contextlib.contextmanager
+def without_safetensors():
+    with mock.patch.dict(sys.modules, {"safetensors": None}):
+        yield
+
+
+def read_without_safetensors():
+    with without_safetensors():
+        read({"model.safetensors": b""})
+
+
+ROWS = {
+    "a model that came from elsewhere": (
+        lambda: convert.to_huggingface(keras.Sequential(), "folder"),
+        ValueError,
+        r"`model` must be a result of `from_huggingface`, or come with the `config` of one\. "
+        r"Received: <Sequential.*config=None",
+    ),
+    "an architecture that is not there": (
+        lambda: read(model_type="mamba"),
+        ValueError,
+        r"'model_type' of `.*config\.json` must be one of \[.*'llama'.*\]\. Received: 'mamba'",
+    ),
+    "a folder without a configuration": (
+        lambda: convert.from_huggingface("no such folder"),
+        ValueError,
+        r"`folder` must have a `config\.json` of a Hugging Face model\. Received: no such folder",
+    ),
+    "a configuration that is damaged": (
+        lambda: read({"config.json": "{"}),
+        ValueError,
+        r"`folder` must have a `config\.json`.*JSONDecodeError",
+    ),
+    "a configuration of no model": (
+        lambda: read({"config.json": "[1]"}),
+        ValueError,
+        r"config\.json` must be an object with a `model_type`\. Received: \[1\]",
+    ),
+    "a configuration without a field": (
+        lambda: read(missing=["hidden_size"]),
+        ValueError,
+        r"config\.json` must have a field 'hidden_size'\. Received: none",
+    ),
+    "a field of another value": (
+        lambda: read(hidden_act="mish"),
+        ValueError,
+        r"'hidden_act' of `.*` must be one of \('gelu'.*\): nothing else is supported for "
+        r"model_type='llama'\. Received: 'mish'",
+    ),
+    "a part of a configuration that is none": (
+        lambda: read(rope_parameters=[1]),
+        ValueError,
+        r"'rope_parameters' of `.*` must be an object\. Received: \[1\]",
+    ),
+    "a field that is unknown": (
+        lambda: read(quantization_config={"bits": 4}),
+        ValueError,
+        r"config\.json` has fields that are not supported for model_type='llama'\. "
+        r"Received: \{'quantization_config': \{'bits': 4\}\}",
+    ),
+    "types of layers that are not those of layers": (
+        lambda: read(layer_types=["full_attention", "linear_attention"]),
+        ValueError,
+        r"'layer_types' of `.*` must be 1 of 'sliding_attention' and 'full_attention'\. "
+        r"Received: \['full_attention', 'linear_attention'\]",
+    ),
+    "a folder of pickles": (
+        lambda: read({"pytorch_model.bin": b""}),
+        ValueError,
+        r"must have its weights in `model\.safetensors`\. Received: no such file, and "
+        r"\['pytorch_model\.bin'\], which are pickles: opening one may run any code",
+    ),
+    "an index of files that are not there": (
+        lambda: of_index({"model.norm.weight": "model-1.safetensors"}),
+        ValueError,
+        r"must have its weights in `model-1\.safetensors`\. Received: no such file",
+    ),
+    "an index of files elsewhere": (
+        lambda: of_index({"model.norm.weight": "../model.safetensors"}),
+        ValueError,
+        r"must name files of its own folder that end in '\.safetensors'\. "
+        r"Received: \['\.\./model\.safetensors'\]",
+    ),
+    "an index that is none": (
+        lambda: read({"model.safetensors.index.json": "[]"}),
+        ValueError,
+        r"index\.json` must be an object with a `weight_map` of tensors and files\. "
+        r"Received: TypeError",
+    ),
+    "no safetensors": (
+        read_without_safetensors,
+        ImportError,
+        r"Files of Hugging Face are read by `safetensors`: "
+        r"pip install 'keras_attention\[huggingface\]'",
+    ),
+    "a file that is damaged": (
+        lambda: read({"model.safetensors": b"\xff" * 20}),
+        ValueError,
+        r"model\.safetensors` must be a file of safetensors\. Received: SafetensorError",
+    ),
+    "tensors that are missing and others that are unknown": (
+        lambda: read({"model.safetensors": saved(**{"model.other": np.ones(3)})}),
+        ValueError,
+        r"must be those of the configuration\. Received: 11 missing, \['model\.embed_tokens\.weight"
+        r".*\], and 1 unknown, \['model\.other'\]",
+    ),
+    "a head of a model without its own": (
+        lambda: whole(**{"lm_head.weight": np.zeros((6, 4), "float32")}),
+        ValueError,
+        r"Received: 0 missing, \[\], and 1 unknown, \['lm_head\.weight'\]",
+    ),
+    "a tensor of another size": (
+        lambda: whole(**{"model.norm.weight": np.ones(5, "float32")}),
+        ValueError,
+        r"The tensor 'model\.norm\.weight' must have the shape \(4,\), as the configuration has "
+        r"it\. Received: shape \(5,\)",
+    ),
+    "numbers of eight bits": (
+        lambda: read({"model.safetensors": in_eight_bits()}),
+        ValueError,
+        r"The tensor 'model\.embed_tokens\.weight' of `.*` must be of one of \['BF16', .*\]\. "
+        r"Received: 'F8_E4M3'",
+    ),
+    "a table that is transposed": (
+        lambda: whole(**{"model.embed_tokens.weight": np.ones((4, 6), "float32")}),
+        ValueError,
+        r"The tensor 'model\.embed_tokens\.weight' must have the shape \(6, 4\), .*"
+        r"Received: shape \(4, 6\)",
+    ),
+}

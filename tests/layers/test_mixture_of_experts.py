@@ -1,0 +1,93 @@
+"""`MixtureOfExperts` against its equation, whichever way it is computed."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from tests.models.stacks import numpy, randomize
+
+D, E = 6, 8
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def defined(layer, x):
+    """The equation, position by position, in float64."""
+    weights = {w.path.split("/", 1)[1]: numpy(w).astype("float64") for w in layer.weights}
+    bias = lambda name: weights.get(f"{name}_bias", np.zeros((E, 1)))  # noqa: E731
+    rows = x.reshape(-1, D).astype("float64")
+    output = np.zeros_like(rows)
+    numbers = rows @ weights["router/kernel"] + weights.get("router/bias", 0)
+    for n, row in enumerate(rows):
+        chosen = np.argsort(-numbers[n])[: layer.top_k]
+        p = np.exp(numbers[n][chosen] - numbers[n].max())
+        for share, e in zip(p / p.sum(), chosen, strict=True):
+            hidden = row @ weights["intermediate_kernel"][e] + bias("intermediate")[e]
+            if layer.gated:
+                gate = row @ weights["gate_kernel"][e] + bias("gate")[e]
+                if layer.limit is not None:
+                    gate = np.minimum(gate, layer.limit)
+                    hidden = np.clip(hidden, -layer.limit, layer.limit)
+                hidden = gate * sigmoid(gate) * (hidden + layer.offset)
+            else:
+                hidden = np.maximum(hidden, 0)
+            output[n] += share * (hidden @ weights["output_kernel"][e] + bias("output")[e])
+    return output.reshape(x.shape)
+
+
+OPTIONS = {
+    "plain": {},
+    "gated": {"activation": "silu", "gated": True, "use_bias": False},
+    "clipped": {"activation": "silu", "gated": True, "limit": 0.5, "offset": 1.0},
+}
+
+
+# Of one position, the weights of its experts are read; of ten, all experts are computed.
+@pytest.mark.parametrize("shape", [(1, 1, D), (3, D), (2, 5, D)])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_it_is_its_equation(options, shape):
+    layer = ka.MixtureOfExperts(E, 3, 5, **options)
+    layer.build(shape)
+    randomize(layer)
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    np.testing.assert_allclose(numpy(layer(x)), defined(layer, x), atol=1e-5)
+
+
+def test_experts_are_drawn_apart():
+    for initializer in ("glorot_uniform", keras.initializers.GlorotUniform(seed=1)):
+        layer = ka.MixtureOfExperts(E, 3, 5, kernel_initializer=initializer)
+        layer.build((None, D))
+        kernels = numpy(layer.intermediate_kernel)
+        assert len({kernel.tobytes() for kernel in kernels}) == E
+        # As wide as that of one matrix.
+        assert 0.5 < np.abs(kernels).max() / (6 / (D + 5)) ** 0.5 <= 1
+
+
+def test_masked_positions_reach_nothing():
+    x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 0]], "bool")
+    broken = np.where(mask[..., None], x, np.nan).astype("float32")
+    layer = ka.MixtureOfExperts(E, 2, 5)
+    given = keras.ops.convert_to_tensor(broken)
+    given._keras_mask = keras.ops.convert_to_tensor(mask)
+    expected, output = numpy(layer(x)), layer(given)
+    np.testing.assert_allclose(numpy(output)[mask], expected[mask], atol=1e-6)
+    assert (numpy(output._keras_mask) == mask).all()
+
+
+def test_in_a_block_it_is_trained_and_saved(tmp_path):
+    x = np.random.default_rng(0).normal(size=(4, 5, D)).astype("float32")
+    experts = ka.MixtureOfExperts(E, 2, 5, "silu", gated=True)
+    model = keras.Sequential(
+        [keras.Input((5, D)), ka.TransformerBlock(None, 2, feed_forward=experts)]
+    )
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    before = model.evaluate(x, 2 * x, verbose=0)
+    model.fit(x, 2 * x, epochs=5, verbose=0)
+    assert model.evaluate(x, 2 * x, verbose=0) < before
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-6)
