@@ -117,6 +117,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
         )
         start = self.cell.initial_state(memory, initial_state, memory_mask)
+        sequences = masks.clear(sequences, mask)
         returned = super().call(sequences, initial_state=start, mask=mask, training=training)
         output, *states = returned if self.return_state else (returned,)
         scores = []
