@@ -6,12 +6,14 @@ import numpy as np
 from keras_attention import generation
 
 ops = keras.ops
+STOP = np.array([[-20.0, -20.0, 10.0]], "float32")
+GO_ON = np.array([[3.0, 0.0, -9.0]], "float32")
 
 
 def step(tokens, cache):
     """Row 0 stops at once, and its logits are NaN from then on; row 1 goes on."""
     of_first = ops.arange(ops.shape(tokens)[0]) < ops.shape(tokens)[0] // 2
-    logits = ops.where(of_first[:, None], [[-20.0, -20.0, 10.0]], [[3.0, 0.0, -9.0]])
+    logits = ops.where(of_first[:, None], STOP, GO_ON)
     broken = ops.logical_and(of_first, cache[:, 0] >= 1)
     return ops.where(broken[:, None], float("nan"), logits), cache + 1
 
