@@ -127,20 +127,25 @@ def floats(tensors, dtype):
 def without_padding(tensors, padding):
     """The tensors with zeros for their padding, by a mask (B, T) or None for each.
 
-    One in several roles stays one, and keeps elements that are visible in any role.
+    One in several roles stays one where its masks are one.
     """
-    roles: dict[int, list] = {}
-    for x, mask in zip(tensors, padding, strict=True):
-        roles.setdefault(id(x), []).append(mask)
     cleared = {}
-    for x in tensors:
-        if id(x) not in cleared:
-            seen, *others = roles[id(x)]
-            for mask in others:
-                if mask is not seen:
-                    seen = None if seen is None or mask is None else ops.logical_or(seen, mask)
-            cleared[id(x)] = masks.clear(x, seen)
-    return tuple(cleared[id(x)] for x in tensors)
+    for x, mask in zip(tensors, padding, strict=True):
+        if (id(x), id(mask)) not in cleared:
+            cleared[id(x), id(mask)] = masks.clear(x, mask)
+    return tuple(cleared[id(x), id(mask)] for x, mask in zip(tensors, padding, strict=True))
+
+
+def masked_for_all(attention_mask, key):
+    """Of an `attention_mask` that is the same for all heads and queries, the mask (B, S); or None.
+
+    Finding keys that all queries leave out in other masks would cost more than the zeros.
+    """
+    if attention_mask is None or not 2 <= len(attention_mask.shape) <= 4 or len(key.shape) != 3:
+        return None
+    mask = four_axes("attention_mask", attention_mask)
+    fits = mask.shape[0] in (1, key.shape[0]) and mask.shape[3] == key.shape[1]
+    return mask[:, 0, 0] if fits and mask.shape[1] == mask.shape[2] == 1 else None
 
 
 def _unpack(name, listed):

@@ -72,7 +72,7 @@ def _multi_head(module, causal):
         module.num_heads,
         module.head_dim,
         dropout=module.dropout,
-        use_bias="out_proj.bias" in weights,
+        use_bias=not {"in_proj_bias", "out_proj.bias"}.isdisjoint(weights),
     )
     size = module.embed_dim
     ours.build(*((None, None, features) for features in (size, module.vdim, module.kdim)))
@@ -181,6 +181,14 @@ def _check_attention(attention, block=None, name=None):
                 f"{part} has {option}=True, one more key for every query",
                 "Append that key and value to the ones that you give the layer.",
             )
+    size, heads = attention.embed_dim, attention.num_heads
+    if heads * attention.head_dim != size:
+        utils.refuse(
+            peer,
+            f"{part} has num_heads={heads} and head_dim={attention.head_dim}, whose product is not "
+            f"embed_dim={size}",
+            "Make a module of as many heads, and load the weights into it.",
+        )
     utils.check_part(
         attention,
         "out_proj",

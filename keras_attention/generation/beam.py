@@ -115,14 +115,18 @@ def beam_search(
     penalties = penalties.tolist()
     candidates = num_beams * (1 + len(steps.stop_tokens))
 
+    def undone(live, finished):
+        """Which rows have a live beam that may beat a finished one, (B,)."""
+        return live.scores[:, 0] / penalties[-1] > finished.scores[:, -1]
+
     def undecided(t, tokens, leaves, live, finished, lost):
-        bound, worst = live.scores[:, 0] / penalties[-1], finished.scores[:, -1]
-        return ops.logical_and(t < max_tokens, ops.any(bound > worst))
+        return ops.logical_and(t < max_tokens, ops.any(undone(live, finished)))
 
     def advance(memory, t, tokens, leaves, live, finished, lost):
         logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves, memory)
         log_probs, unknown = _log_probs(logits, live)
-        lost = ops.logical_or(lost, unknown)
+        # The live beams of a row that is done change nothing.
+        lost = ops.logical_or(lost, ops.logical_and(unknown, undone(live, finished)))
         live, parents, tokens = _continued(live, t, log_probs, candidates)
         if steps.stop_tokens:
             stops = steps.stops(tokens)

@@ -35,6 +35,11 @@ def run(spec, query, key, value):
         weights = spec.normalization(logits, mask)
         if isinstance(weights, tuple):
             weights, log_probability = weights
+        if not ops.is_tensor(weights):
+            raise TypeError(
+                "`normalize(self, scores, mask)` of a normalization must return weights of the "
+                f"shape of the scores. Received: {weights!r}"
+            )
         if mask is not None:
             weights = ops.where(mask, weights, ops.zeros_like(weights))
     elif sink is not None:

@@ -324,21 +324,23 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
             (query, value, key), (query_mask, value_mask, key_mask)
         )
         key_mask = masks.both(value_mask, key_mask)
+        attention_mask = masks.boolean("attention_mask", attention_mask)
+        seen = masks.both(key_mask, inputs.masked_for_all(attention_mask, key))
+        # As they came: zeros may make two tensors of one sequence.
+        sequences = query, value
         query, value, key = inputs.without_padding(
-            inputs.floats((query, value, key), self.compute_dtype),
-            (query_mask, key_mask, key_mask),
+            inputs.floats((query, value, key), self.compute_dtype), (query_mask, seen, seen)
         )
         if cache is not None:
             return self._call_cached(query, query_mask, given)
         query_heads, key_heads, value_heads = self.split_all(query, key, value)
-        attention_mask = masks.boolean("attention_mask", attention_mask)
-        at = self.heads.pair("positions", positions, query, value)
+        at = self.heads.pair("positions", positions, *sequences)
         spec = AttentionSpec(
             masks=self.heads.mask(query, value, query_mask, key_mask, attention_mask),
             pattern=self.whole_pattern(use_causal_mask),
             biases=self.heads.bias(attention_bias, query, value),
             positions=Positions.of_heads(query_heads, key_heads, *at),
-            segment_ids=self.heads.pair("segment_ids", segment_ids, query, value),
+            segment_ids=self.heads.pair("segment_ids", segment_ids, *sequences),
             return_weights=return_attention_scores,
         )
         result = self.attend(spec, query_heads, key_heads, value_heads, key_mask, training)

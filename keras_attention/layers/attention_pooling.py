@@ -9,12 +9,13 @@ import keras
 from keras_attention import inputs, masks, normalizations, saving, scores, shapes
 from keras_attention.hints import Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.mask_names import MaskNames
 
 ops = keras.ops
 
 
 @saving.register
-class AttentionPooling(saving.ConfigurableLayer):
+class AttentionPooling(MaskNames, saving.ConfigurableLayer):
     r"""Reduces a sequence to one vector, or a few, by attention from learned queries.
 
     `output = Σ_s weight[s] · x[s]`, with `weight = softmax(score(q, x))` and `q` a weight of the

@@ -9,10 +9,11 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers.attention_cell import AttentionCell
+from keras_attention.layers.mask_names import MaskNames
 
 
 @saving.register
-class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
+class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
     r"""`keras.layers.RNN` of an `AttentionCell`, which takes the memory in its call.
 
     It computes what `keras.layers.RNN(cell)` does with `cell.initial_state(memory)`: the keys and
@@ -56,6 +57,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     >>> AttentionRNN(cell, return_sequences=True)(x, memory, initial_state=memory[:, -1]).shape
     (2, 5, 12)
     """
+
+    _masks = "`mask` (B, T) and `memory_mask` (B, S) for padding"
 
     def __init__(
         self,
@@ -117,6 +120,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
         )
         start = self.cell.initial_state(memory, initial_state, memory_mask)
+        sequences = masks.clear(sequences, mask)
         returned = super().call(sequences, initial_state=start, mask=mask, training=training)
         output, *states = returned if self.return_state else (returned,)
         scores = []

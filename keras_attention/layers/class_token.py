@@ -8,12 +8,13 @@ import keras
 
 from keras_attention import masks, saving
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.layers.mask_names import MaskNames
 
 ops = keras.ops
 
 
 @saving.register
-class ClassToken(saving.ConfigurableLayer):
+class ClassToken(MaskNames, saving.ConfigurableLayer):
     """Prepends one learned token to a sequence (Devlin et al. 2019, BERT's [CLS]).
 
     After attention over the longer sequence, `x[:, 0]` is a summary of it. The token is never

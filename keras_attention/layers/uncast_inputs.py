@@ -4,9 +4,10 @@ import keras
 import numpy as np
 
 from keras_attention import inputs, keras_private, masks, saving
+from keras_attention.layers.mask_names import MaskNames
 
 
-class UncastInputs(saving.ConfigurableLayer):
+class UncastInputs(MaskNames, saving.ConfigurableLayer):
     """The base of layers that take an additive bias, or one sequence in several roles.
 
     Keras casts every float argument of a call to the compute dtype. A bias in bfloat16 has three
@@ -16,15 +17,12 @@ class UncastInputs(saving.ConfigurableLayer):
     """
 
     _unrounded = ("attention_bias", "cache")
-    # Description of the masks of a call, for a message.
-    _masks = ""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         keras_private.keep_inputs_as_they_are(self)
 
     def __call__(self, *args, **kwargs):
-        self._check_mask_names(kwargs)
         for name in ("positions", "segment_ids"):
             for array in keras.tree.flatten(kwargs.get(name)):
                 if isinstance(array, np.ndarray):
@@ -48,12 +46,3 @@ class UncastInputs(saving.ConfigurableLayer):
             for name, value in kwargs.items()
         }
         return super().__call__(*args, **kwargs)
-
-    def _check_mask_names(self, given):
-        """Rejects mask arguments named as in other libraries, with the right name."""
-        for name in given:
-            if name.endswith("mask") and name not in self.call_signature_parameters:
-                raise TypeError(
-                    f"{type(self).__name__} takes no `{name}`. Its masks are {self._masks}, "
-                    f"boolean, True = attend. Received: {name} of type {type(given[name]).__name__}"
-                )

@@ -107,15 +107,21 @@ class Pattern(saving.Configurable):
         )
 
 
+class _WrongPattern(TypeError):
+    """What `booleans` raises, which those of a combination pass on."""
+
+
 def booleans(pattern, i, j):
     """The booleans of a pattern; an additive mask would be inverted."""
     try:
         allowed = pattern.attends(i, j)
+    except _WrongPattern:
+        raise
     except Exception as error:
         # Each backend raises another error for an array in an `if`, an `and` or a `not`.
         if not re.search(r"truth value|\bbool|boolean (value|conversion)", str(error), re.I):
             raise
-        raise TypeError(
+        raise _WrongPattern(
             f"`attends(self, i, j)` of {type(pattern).__name__} is given arrays of positions. "
             "Combine comparisons of them with `&`, `|` and `~`, each in parentheses, not with "
             f"`and`, `or`, `not` and `if`. Received: {type(error).__name__}: {error}"
@@ -124,7 +130,7 @@ def booleans(pattern, i, j):
     if hasattr(allowed, "dtype"):
         kind = keras.backend.standardize_dtype(allowed.dtype)
     if kind != "bool":
-        raise TypeError(
+        raise _WrongPattern(
             "`attends(self, i, j)` of a pattern must return booleans, True where the query may "
             f"attend to the key. Received: {kind} from {pattern!r}"
         )

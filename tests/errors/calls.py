@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import generation, patterns, positions, scores, visualization
+from keras_attention import generation, normalizations, patterns, positions, scores, visualization
 
 B, T, S, D = 2, 3, 5, 4
 
@@ -98,6 +98,13 @@ def silent(name):
     """A score whose method `name` forgets to return something."""
     nothing = (lambda self, x: None) if name == "prepare_key" else (lambda self, query, key: None)
     return type("Silent", (scores.Score,), {name: nothing})()
+
+
+class Speechless(normalizations.Normalization):
+    """Forgets to return its weights."""
+
+    def normalize(self, scores, mask):
+        keras.ops.exp(scores)
 
 
 class Misshapen(scores.Score):

@@ -2,7 +2,21 @@
 
 import keras_attention as ka
 from keras_attention import normalizations, ops, patterns, positions, regularizers, scores
-from tests.errors.calls import B, Both, Forgetful, Named, Nearness, S, T, X, Y, heads, silent, zeros
+from tests.errors.calls import (
+    B,
+    Both,
+    Forgetful,
+    Named,
+    Nearness,
+    S,
+    Speechless,
+    T,
+    X,
+    Y,
+    heads,
+    silent,
+    zeros,
+)
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
@@ -32,6 +46,21 @@ ROWS = {
         TypeError,
         r"of Both is given arrays of positions\. Combine comparisons of them with `&`, `\|` and "
         r"`~`, each in parentheses, not with `and`.*Received: \w+: ",
+    ),
+    "a pattern with a Python and, among others": (
+        lambda: ka.SelfAttention(2, 4, pattern=Both() & patterns.Causal())(X),
+        TypeError,
+        r"of Both is given arrays of positions",
+    ),
+    "a pattern of numbers among others, in a call": (
+        lambda: (Nearness() & patterns.Causal())([0], [0]),
+        TypeError,
+        r"must return booleans, .* Received: int32 from Nearness\(\)",
+    ),
+    "a normalization that returns nothing": (
+        lambda: ka.Attention(normalization=Speechless())(X),
+        TypeError,
+        r"`normalize\(self, scores, mask\)` of a normalization must return.*Received: None",
     ),
     "a pattern that does not keep its argument": (
         lambda: Forgetful(2).get_config(),
