@@ -8,6 +8,7 @@ model, and no attention, so it is the mark for that model. It needs scikit-learn
 import argparse
 import dataclasses
 import pathlib
+import re
 import time
 
 import numpy as np
@@ -20,8 +21,18 @@ from examples.imdb import text as imdb_text
 RECIPE = imdb_recipes.RECIPES["best"]
 
 
-def measure(dataset, regularization):
-    """Test accuracy for inverse strengths of regularization, with CPU time."""
+def single_marks(reviews):
+    """The reviews with each punctuation mark a token of its own, inside of words too."""
+    spaced = [re.sub(r"([^\w\s])", r" \1 ", text.replace("<br />", " ")) for text in reviews.texts]
+    return dataclasses.replace(reviews, texts=spaced)
+
+
+def measure(dataset, regularization, shares=False):
+    """Test accuracy for inverse strengths of regularization, with CPU time.
+
+    Ratios are of shares of reviews, as in the example, or with `shares` of all n-grams, as in the
+    paper. They differ by a constant.
+    """
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
@@ -33,7 +44,14 @@ def measure(dataset, regularization):
     rows = {
         part: [encoder(text) for text in getattr(dataset, part).texts] for part in ("train", "test")
     }
-    ratios = imdb_ngrams.log_ratios(rows["train"], dataset.train.labels, encoder.size)
+    labels = dataset.train.labels
+    ngrams = encoder.size - encoder.vocabulary_size
+    ratios = imdb_ngrams.log_ratios(rows["train"], labels, encoder.size)
+    if shares:
+        found = np.array([np.count_nonzero(row[:, 1:]) for row in rows["train"]])
+        totals = np.bincount(labels, weights=found, minlength=2) + ngrams
+        reviews = np.bincount(labels, minlength=2) + 2
+        ratios += np.log(totals[0] / totals[1] * reviews[1] / reviews[0])
 
     def features(reviews):
         found = [row[:, 1:][row[:, 1:] > 0] for row in reviews]
@@ -45,10 +63,10 @@ def measure(dataset, regularization):
     accuracies = {}
     for strength in regularization:
         model = LogisticRegression(C=strength, solver="liblinear", dual=True, max_iter=1000)
-        model.fit(train, dataset.train.labels)
+        model.fit(train, labels)
         accuracies[strength] = float(np.mean(model.predict(test) == dataset.test.labels))
     return {
-        "ngrams": encoder.size - encoder.vocabulary_size,
+        "ngrams": ngrams,
         "test_accuracy": accuracies,
         "processor_seconds": round(time.process_time() - start, 1),
     }
@@ -65,13 +83,26 @@ def main(argv=None):
         default=0.0,
         help="measure on this fraction of the training reviews instead of the test reviews",
     )
+    parser.add_argument(
+        "--single-marks",
+        action="store_true",
+        help='each punctuation mark is a token, also those of "don\'t" and "..."',
+    )
+    parser.add_argument(
+        "--shares",
+        action="store_true",
+        help="log-count ratios of shares of all n-grams, not of reviews",
+    )
     arguments = parser.parse_args(argv)
     dataset = imdb_data.load(arguments.data_dir, arguments.sample)
     if arguments.validation:
         train, test = dataset.train.split(arguments.validation, 0)
         dataset = dataclasses.replace(dataset, train=train, test=test)
+    if arguments.single_marks:
+        parts = {part: single_marks(getattr(dataset, part)) for part in ("train", "test")}
+        dataset = dataclasses.replace(dataset, **parts)
     print(dataset.warning or dataset.source)
-    found = measure(dataset, (0.1, 1.0))
+    found = measure(dataset, (0.1, 1.0), arguments.shares)
     for strength, accuracy in found["test_accuracy"].items():
         print(f"C = {strength}: accuracy {accuracy:.4f}")
     print(f"{found['ngrams']:,} n-grams, {found['processor_seconds']} s of CPU time")

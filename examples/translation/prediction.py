@@ -64,8 +64,7 @@ class Translate:
         return found
 
     def _found(self, source):
-        length = source.shape[1]
-        most = length * 3 // 2 + 8
+        most = _most(source.shape[1])
         cache, memory = self.model.start(source, most)
         tokens = keras.ops.full((source.shape[0],), text.START, dtype="int32")
         found = generation.beam_search(
@@ -95,6 +94,11 @@ class Translate:
             for row in (source[:-1], target)
         ]
         return *names, keras.ops.convert_to_numpy(weights)[0].astype("float32")
+
+
+def _most(length):
+    """How many tokens the translation of so many may have."""
+    return length * 3 // 2 + 8
 
 
 def _length(tokens):

@@ -376,4 +376,5 @@ def _machine():
         "backend": keras.backend.backend(),
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS"),
     }

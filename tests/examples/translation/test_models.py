@@ -15,6 +15,7 @@ from examples import model_files
 from examples.translation import command as translation
 from examples.translation import data as translation_data
 from examples.translation import models as translation_models
+from examples.translation import prediction as translation_prediction
 from examples.translation import recipes as translation_recipes
 from examples.translation import sample as translation_sample
 from examples.translation import text
@@ -92,6 +93,22 @@ def test_padding_changes_nothing_and_gets_no_weight(name, positions, extra, toke
             steps[number] = cache, memory
             logits.append(array(said))
         np.testing.assert_allclose(logits[1], logits[0], atol=1e-5)
+
+
+def test_padding_changes_no_translation(tokenizer_model, monkeypatch):
+    model = tiny("transformer", tokenizer_model)
+    # A new model hardly looks at the sentences, and translates all alike.
+    for variable in model.decoder[0].trainable_variables:
+        if "context_attention/value" in variable.path:
+            variable.assign(20 * variable)
+    english, _ = translation_sample.generate(3, 5)
+    monkeypatch.setattr(translation_prediction, "_most", lambda length: 10)
+    found = []
+    longest = max(map(len, text.encode(model.tokenizer, english))) + 1
+    for length in (longest, longest + 40):
+        monkeypatch.setattr(text, "SEARCH_LENGTHS", (length,))
+        found.append(translation_prediction.Translate(model, beams=3, rows=2)(english))
+    assert found[0] == found[1] and len(set(found[0])) > 1
 
 
 @pytest.mark.parametrize("name", translation.MODELS)
