@@ -30,3 +30,11 @@ def positive(text):
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0, received {value}")
     return value
+
+
+def not_negative(text):
+    """A finite number of at least 0."""
+    value = float(text)
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 0, received {value}")
+    return value
