@@ -48,8 +48,7 @@ def test_padding_on_the_left_changes_nothing(positions):
 
 
 @pytest.mark.parametrize("positions", command.POSITIONS)
-@pytest.mark.parametrize("prompt", [[3], [3, 1, 4, 1], [3, 1, 4, 1, 5, 9, 2]])
-def test_generation_with_caches_is_the_whole_model(positions, prompt):
+def test_generation_with_caches_is_the_whole_model(positions):
     context, half = SIZES["context"], SIZES["context"] // 2
     model = tiny(positions, layers=2)
     generate, found = prediction.Generate(model, context), []
@@ -59,29 +58,35 @@ def test_generation_with_caches_is_the_whole_model(positions, prompt):
         return int(rng.integers(VOCABULARY))
 
     generate._chosen = chosen
-    numbers = list(generate(prompt, 12))
-    assert len(set(numbers)) > 4
-    known = prompt[-half:]
-    for place, number in enumerate(numbers):
-        # The step after a full cache reads the later half of it again.
-        if place and place % (context - half + 1) == 0:
-            known = known[-half:]
-        logits = array(model(np.array([known], "int32")))[0, -1]
-        np.testing.assert_allclose(found[place], logits, atol=1e-5)
-        known = [*known, number]
+    for prompt in ([3], [3, 1, 4, 1], [3, 1, 4, 1, 5, 9, 2]):
+        found.clear()
+        known = prompt[-half:]
+        for place, number in enumerate(generate(prompt, 12)):
+            # The step after a full cache reads the later half of it again.
+            if place and place % (context - half + 1) == 0:
+                known = known[-half:]
+            padded = np.array([[*known, *[0] * (context - len(known))]], "int32")
+            logits = array(model(padded))[0, len(known) - 1]
+            np.testing.assert_allclose(found[place], logits, atol=1e-5)
+            known = [*known, number]
 
 
 def test_a_seed_draws_the_same_tokens():
-    model = tiny()
+    generate = prediction.Generate(tiny(), SIZES["context"])
 
-    def drawn(**options):
-        return list(prediction.Generate(model, 8, **options)([3], 10))
+    def drawn(temperature=1.0, top_k=None, seed=0):
+        generate.temperature, generate.top_k, generate.seed = temperature, top_k, seed
+        return list(generate([3], 10))
 
     assert drawn(seed=1) == drawn(seed=1) != drawn(seed=2)
     assert drawn(top_k=1) == drawn(temperature=0) == drawn(temperature=1e-6)
-    likely = set(np.argsort(array(model(np.array([[3]], "int32")))[0, -1])[-2:].tolist())
-    firsts = {next(prediction.Generate(model, 8, top_k=2, seed=s)([3], 1)) for s in range(20)}
-    assert firsts == likely
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+    generate = prediction.Generate(tiny(), SIZES["context"], temperature=0.5, top_k=2)
+    logits, rng = np.log(np.array([1, 2, 4], "float32")), np.random.default_rng(0)
+    counts = np.bincount([generate._chosen(logits, rng) for _ in range(2000)], minlength=3)
+    np.testing.assert_allclose(counts / 2000, [0, 0.2, 0.8], atol=0.03)
 
 
 def test_sizes_that_do_not_go_together_are_one_line():
