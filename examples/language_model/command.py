@@ -57,8 +57,8 @@ def main(argv=None):
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumed = "" if argv[:1] == ["generate"] else " The same command goes on from there."
-        print(f"\nInterrupted.{resumed}", file=sys.stderr)
+        hint = " The same command resumes after the last measurement."
+        print(f"\nInterrupted.{'' if argv[:1] == ['generate'] else hint}", file=sys.stderr)
         return 130
 
 

@@ -138,7 +138,7 @@ class Pretrained:
         return self._tokenizer.decode([int(token) for token in tokens])
 
 
-def load(kind, folder, where=""):
+def load(kind, folder):
     """The tokens of a folder, a `kind` of the three.
 
     Raises:
@@ -148,12 +148,12 @@ def load(kind, folder, where=""):
     try:
         return kind.load(path)
     except OSError as error:
-        raise UsageError(f"{where}{path} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except ImportError:
         raise
     except Exception as error:  # The packages have no class of their own for damaged files.
         reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{where}{path} is damaged: {reason}") from None
+        raise UsageError(f"{path} is damaged: {reason}") from None
 
 
 KINDS = {"characters": Characters, "subwords": Subwords, "pretrained": Pretrained}

@@ -52,7 +52,7 @@ def test_a_folder_is_trained_further(folder, text_file, tmp_path, capsys):
     assert main(*options) == 0
     assert {"model.keras", "tokenizer.json"} <= {path.name for path in output.iterdir()}
     said = figures(output)
-    losses = [epoch["train_loss"] for epoch in said["epochs"]]
+    losses = [epoch["validation_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] < 1.2 * np.log(300)
     assert said["validation_loss_per_character"] < said["validation_loss"]
     capsys.readouterr()

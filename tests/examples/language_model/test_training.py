@@ -40,7 +40,7 @@ def test_the_run_leaves_what_it_says(text_file, finished):
     np.testing.assert_allclose(said["validation_perplexity"], np.exp(total / count), rtol=1e-5)
     # All windows are fewer than those of a measurement.
     np.testing.assert_allclose(said["epochs"][-1]["validation_loss"], total / count, rtol=1e-5)
-    losses = [epoch["train_loss"] for epoch in said["epochs"]]
+    losses = [epoch["validation_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] < 1.5 * np.log(tokens.vocabulary_size)
 
 
