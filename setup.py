@@ -17,6 +17,7 @@ EXAMPLES = [
     "matplotlib>=3.7",
 ]
 TRANSLATION = ["sacrebleu>=2.4", "sacremoses", "sentencepiece"]
+LANGUAGE_MODEL = ["sentencepiece", "tokenizers", "safetensors>=0.5"]
 
 setup(
     name="keras_attention",
@@ -40,9 +41,9 @@ setup(
         "visualization": ["matplotlib>=3.7"],
         "examples": EXAMPLES,
         "translation": [*EXAMPLES, *TRANSLATION],
+        "language_model": [*EXAMPLES, *LANGUAGE_MODEL],
         "huggingface": ["safetensors>=0.5"],
         "test": [
-            "safetensors>=0.5",
             "transformers>=5",
             "pytest>=8",
             "pytest-xdist>=3.5",
@@ -53,6 +54,7 @@ setup(
             "keras-nlp",
             *EXAMPLES,
             *TRANSLATION,
+            *LANGUAGE_MODEL,
         ],
         "docs": [
             "mkdocs>=1.6,<2",

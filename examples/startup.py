@@ -38,3 +38,9 @@ def quiet():
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+
+
+def shout(warning):
+    """Prints what nobody should miss, between two rules, to standard error."""
+    rule = "*" * 80
+    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from examples import devices, model_files, startup
+from examples.argument_types import at_least, fraction
 from examples.errors import UsageError
 from examples.imdb import data, recipes, text
 from examples.run_directory import RunDirectory
@@ -67,7 +68,7 @@ def train(options):
             _import_keras()
             dataset = data.load(options.data_dir, options.sample)
             if dataset.warning:
-                _shout(dataset.warning)
+                startup.shout(dataset.warning)
 
             from examples.imdb import training
 
@@ -113,11 +114,6 @@ def _import_keras():
         ) from None
 
 
-def _shout(warning):
-    rule = "*" * 80
-    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)
-
-
 def _parse_train(argv):
     parser = argparse.ArgumentParser(
         prog=f"python -m {PROGRAM}",
@@ -135,22 +131,20 @@ def _parse_train(argv):
         "--output", type=Path, metavar="DIR", help="default: runs/imdb-MODEL[-positions]"
     )
     for name in ("epochs", "batch-size", "max-length"):
-        parser.add_argument(
-            f"--{name}", type=_at_least(1), metavar="N", help="default: the model's"
-        )
+        parser.add_argument(f"--{name}", type=at_least(1), metavar="N", help="default: the model's")
     parser.add_argument(
         "--vocabulary-size",
-        type=_at_least(3),
+        type=at_least(3),
         metavar="N",
         help="words, with padding and unknown; default: the model's",
     )
-    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="default: 0")
     parser.add_argument(
-        "--limit", type=_at_least(2), metavar="N", help="train on N reviews and test on N"
+        "--limit", type=at_least(2), metavar="N", help="train on N reviews and test on N"
     )
     parser.add_argument(
         "--validation",
-        type=_fraction,
+        type=fraction,
         default=0.0,
         metavar="FRACTION",
         help="measure epochs on so much of the training reviews, and the test set only at the end",
@@ -159,7 +153,7 @@ def _parse_train(argv):
     parser.add_argument(
         "--mixed-precision", action="store_true", help="compute in bfloat16, keep float32 weights"
     )
-    devices.add_option(parser, _at_least(1))
+    devices.add_option(parser, at_least(1))
     options = parser.parse_args(argv)
     if options.positions and options.model != "post":
         parser.error("--positions is for --model post; the other models have theirs")
@@ -176,21 +170,3 @@ def _parse_predict(argv):
     )
     parser.add_argument("texts", nargs="+", metavar="text")
     return parser.parse_args(argv)
-
-
-def _at_least(minimum):
-    def parse(text):
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"must be at least {minimum}, received {value}")
-        return value
-
-    parse.__name__ = "integer"
-    return parse
-
-
-def _fraction(text):
-    value = float(text)
-    if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, received {value}")
-    return value

@@ -2,14 +2,12 @@
 
 import dataclasses
 import re
-import socket
-import urllib.request
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-from examples import text_files
+from examples import network, text_files
 from examples.errors import UsageError
 from examples.imdb.sample import generate
 
@@ -129,7 +127,7 @@ def from_tensorflow_datasets():
 
     builder = tfds.builder("imdb_reviews", try_gcs=False)
     if not builder.is_prepared():
-        _check_host_answers()
+        network.check_answers(DOWNLOAD_HOST)
         builder.download_and_prepare()
     splits = []
     for split in ("train", "test"):
@@ -137,12 +135,6 @@ def from_tensorflow_datasets():
         texts = [text.decode("utf-8") for text in rows["text"]]
         splits.append(Reviews(texts, rows["label"].astype("int64")))
     return Dataset(TENSORFLOW_DATASETS, *splits)
-
-
-def _check_host_answers():
-    """Fails at once without a network; TensorFlow Datasets would retry for three minutes."""
-    if not urllib.request.getproxies():
-        socket.create_connection((DOWNLOAD_HOST, 80), timeout=10).close()
 
 
 def from_folder(folder):

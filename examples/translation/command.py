@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 
 from examples import devices, model_files, startup
+from examples.argument_types import at_least, fraction, positive
 from examples.errors import UsageError
 from examples.run_directory import RunDirectory
 from examples.translation import data, recipes
@@ -88,7 +89,7 @@ def train(options):
             _require("sacrebleu", "sacremoses")
             dataset = data.load(**where)
             if dataset.warning:
-                _shout(dataset.warning)
+                startup.shout(dataset.warning)
 
             from examples.translation import training
 
@@ -180,11 +181,6 @@ def _require(*packages):
         ) from None
 
 
-def _shout(warning):
-    rule = "*" * 80
-    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)
-
-
 def _parse_train(argv):
     parser = argparse.ArgumentParser(
         prog=f"python -m {PROGRAM}",
@@ -212,13 +208,16 @@ def _parse_train(argv):
     ):
         parser.add_argument(
             f"--{name}",
-            type=_at_least(minimum),
+            type=at_least(minimum),
             metavar="N",
             help=f"{meaning}; default: the model's",
         )
-    parser.add_argument("--dropout", type=_fraction, metavar="RATE", help="default: the model's")
+    parser.add_argument("--dropout", type=fraction, metavar="RATE", help="default: the model's")
     parser.add_argument(
-        "--learning-rate", type=_positive, metavar="RATE", help="the highest; default: the model's"
+        "--learning-rate",
+        type=positive,
+        metavar="RATE",
+        help="the highest; default: the model's",
     )
     parser.add_argument(
         "--schedule",
@@ -228,13 +227,13 @@ def _parse_train(argv):
     parser.add_argument(
         "--positions", choices=POSITIONS, help=f"of the transformer; default: {POSITIONS[0]}"
     )
-    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="default: 0")
-    parser.add_argument("--limit", type=_at_least(2), metavar="N", help="use N pairs of each part")
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="default: 0")
+    parser.add_argument("--limit", type=at_least(2), metavar="N", help="use N pairs of each part")
     _add_beams(parser)
-    devices.add_option(parser, _at_least(1))
+    devices.add_option(parser, at_least(1))
     parser.add_argument(
         "--model-parallel",
-        type=_at_least(1),
+        type=at_least(1),
         default=1,
         metavar="M",
         help="share the weights among M of the devices, on JAX; default: 1",
@@ -262,30 +261,9 @@ def _parse_translate(argv):
 
 def _add_beams(parser):
     parser.add_argument(
-        "--beams", type=_at_least(1), default=4, metavar="N", help="of the search; default: 4"
+        "--beams",
+        type=at_least(1),
+        default=4,
+        metavar="N",
+        help="of the search; default: 4",
     )
-
-
-def _at_least(minimum):
-    def parse(text):
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"must be at least {minimum}, received {value}")
-        return value
-
-    parse.__name__ = "integer"
-    return parse
-
-
-def _fraction(text):
-    value = float(text)
-    if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, received {value}")
-    return value
-
-
-def _positive(text):
-    value = float(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, received {value}")
-    return value

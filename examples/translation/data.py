@@ -1,14 +1,12 @@
 """Where the sentences come from: a folder, TensorFlow Datasets, or a synthetic sample."""
 
 import dataclasses
-import socket
-import urllib.request
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-from examples import text_files
+from examples import network, text_files
 from examples.errors import UsageError
 from examples.translation.sample import generate
 
@@ -117,7 +115,7 @@ def from_tensorflow_datasets(source, target):
 
     builder = tfds.builder(f"ted_hrlr_translate/{source}_to_{target}", try_gcs=False)
     if not builder.is_prepared():
-        _check_host_answers()
+        network.check_answers(DOWNLOAD_HOST)
         builder.download_and_prepare()
     sets = []
     for split in ("train", "validation", "test"):
@@ -127,12 +125,6 @@ def from_tensorflow_datasets(source, target):
         kept = [pair for pair in zip(*texts, strict=True) if all(text.strip() for text in pair)]
         sets.append(Pairs(*map(list, zip(*kept, strict=True))))
     return Dataset(TED, (source, target), *sets)
-
-
-def _check_host_answers():
-    """Fails at once without a network; TensorFlow Datasets would retry for minutes."""
-    if not urllib.request.getproxies():
-        socket.create_connection((DOWNLOAD_HOST, 80), timeout=10).close()
 
 
 def from_folder(folder, source, target):

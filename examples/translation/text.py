@@ -17,12 +17,12 @@ LENGTHS = (12, 16, 20, 24, 32, 64)
 SEARCH_LENGTHS = (16, 24, 32, 64)
 
 
-def learn_tokenizer(sentences, vocabulary_size):
-    """A SentencePiece model, as bytes: one vocabulary for both languages.
+def learn_tokenizer(sentences, vocabulary_size, **options):
+    """A SentencePiece model, as bytes: one vocabulary for all sentences.
 
     A unigram model (Kudo 2018) of at most `vocabulary_size` pieces, with bytes for characters that
     are not among them, and without normalization: what is decoded is what was encoded, but for
-    spaces at the ends and repeated ones.
+    spaces at the ends and repeated ones. `options` are more of SentencePiece's own.
     """
     import sentencepiece
 
@@ -41,6 +41,7 @@ def learn_tokenizer(sentences, vocabulary_size):
             bos_id=START,
             eos_id=STOP,
             minloglevel=2,
+            **options,
         )
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]

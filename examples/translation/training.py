@@ -1,9 +1,6 @@
 """Training that can be interrupted at any moment, and what it leaves behind."""
 
-import importlib.metadata
 import itertools
-import os
-import platform
 import sys
 import time
 
@@ -12,8 +9,9 @@ import numpy as np
 
 import keras_attention
 from examples import devices as several
-from examples import model_files
+from examples import environment, model_files
 from examples.errors import UsageError
+from examples.progress import Progress
 from examples.translation import models, prediction, recipes, text
 from examples.translation.scores import scores
 
@@ -23,8 +21,6 @@ ALIGNMENT = "alignment.png"
 TRANSLATIONS = "test.txt"
 # Everywhere but on PyTorch, a program is compiled for each shape of a batch.
 FEW_SHAPES = keras.backend.backend() != "torch"
-# Seconds between two lines of progress where output is not a terminal.
-LINE_EVERY = 60
 
 
 def train(run, dataset, settings, devices=1, model_parallel=1):
@@ -50,8 +46,8 @@ def train(run, dataset, settings, devices=1, model_parallel=1):
         dataset=dataset.name,
         sizes={part: len(pairs) for part, pairs in sets.items()},
         languages=list(dataset.languages),
-        versions=_versions(),
-        machine=_machine(),
+        versions=environment.versions("sentencepiece", "sacrebleu"),
+        machine=environment.machine(),
     )
     tokenizer = None
     if not run.epochs:
@@ -269,52 +265,6 @@ class averaged_weights:
             variable.assign(value)
 
 
-class Progress(keras.callbacks.Callback):
-    """How far an epoch is: a bar on a terminal, and elsewhere a line a minute.
-
-    Args:
-        batches: the `Batches`, whose target tokens are counted.
-
-    Attributes:
-        seconds: what the last finished epoch took.
-    """
-
-    def __init__(self, batches):
-        super().__init__()
-        self.batches = batches
-        self.terminal = sys.stdout.isatty()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch + 1
-        self.start = self.shown = time.perf_counter()
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if batch == 0:
-            self.tokens = np.cumsum(self.batches.tokens)
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.terminal or time.perf_counter() - self.shown >= LINE_EVERY:
-            self.shown = time.perf_counter()
-            self._show(batch + 1, len(self.tokens), logs["loss"], self.tokens[batch])
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seconds = time.perf_counter() - self.start
-        if self.terminal:
-            print()
-
-    def _show(self, done, steps, loss, tokens):
-        seconds = self.shown - self.start
-        left = int(seconds / done * (steps - done))
-        rest = (
-            f"loss {loss:.3f}  {tokens / seconds:,.0f} tokens/s  {left // 60}:{left % 60:02} left"
-        )
-        if self.terminal:
-            bar = "█" * (24 * done // steps)
-            print(f"\repoch {self.epoch} [{bar:24}] {done}/{steps}  {rest}  ", end="", flush=True)
-        else:
-            print(f"epoch {self.epoch}, step {done}/{steps}  {rest}", flush=True)
-
-
 def _line(figures):
     return (
         f"epoch {figures['epoch']}: train loss {figures['train_loss']:.3f}, validation loss "
@@ -360,21 +310,3 @@ def _finish(run, model, sets, settings):
 
 def _beams(number):
     return "greedily" if number == 1 else f"{number} beams"
-
-
-def _versions():
-    packages = (keras.backend.backend(), "keras", "numpy", "sentencepiece", "sacrebleu")
-    return {
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
-        "keras_attention": keras_attention.__version__,
-    }
-
-
-def _machine():
-    return {
-        "backend": keras.backend.backend(),
-        "cores": os.cpu_count(),
-        "architecture": platform.machine(),
-        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS"),
-    }

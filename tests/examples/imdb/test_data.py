@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 
+from examples import network
 from examples.errors import UsageError
 from examples.imdb import data as imdb_data
 from examples.imdb import sample as imdb_sample
@@ -143,8 +144,8 @@ def test_no_network_is_found_out_before_the_download(monkeypatch):
         raise OSError("unreachable")
 
     fake_tfds(monkeypatch, prepared=False)
-    monkeypatch.setattr(imdb_data.urllib.request, "getproxies", dict)
-    monkeypatch.setattr(imdb_data.socket, "create_connection", refuse)
+    monkeypatch.setattr(network.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(network.socket, "create_connection", refuse)
     dataset = imdb_data.load()
     assert dataset.source == imdb_data.SAMPLE and "OSError: unreachable" in dataset.warning
 

@@ -11,6 +11,7 @@ import pytest
 if not all(map(importlib.util.find_spec, ("sentencepiece", "sacrebleu", "sacremoses"))):
     pytest.skip("the example needs the extra `translation`", allow_module_level=True)
 
+from examples import network
 from examples.translation import data as translation_data
 from examples.translation import sample as translation_sample
 from tests.examples.translation.runs import SIZES, lines, main, write
@@ -154,8 +155,8 @@ def test_tensorflow_datasets_come_before_the_sample(monkeypatch):
     def refuse(address, timeout):
         raise OSError("unreachable")
 
-    monkeypatch.setattr(translation_data.socket, "create_connection", refuse)
-    monkeypatch.setattr(translation_data.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(network.socket, "create_connection", refuse)
+    monkeypatch.setattr(network.urllib.request, "getproxies", dict)
     assert "OSError: unreachable" in translation_data.load(source="az", target="en").warning
 
 

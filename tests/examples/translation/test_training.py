@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import types
 
 import keras
 import numpy as np
@@ -21,7 +20,6 @@ from examples.translation import models as translation_models
 from examples.translation import prediction as translation_prediction
 from examples.translation import scores as translation_scores
 from examples.translation import text
-from examples.translation import training as translation_training
 from tests.examples.translation.runs import ROOT, TINY, array, curves, figures, lines, main, train
 
 
@@ -38,33 +36,6 @@ def test_both_bleus():
     assert 10 < scores["bleu"] < 70
     assert translation_scores.tokenized(references[:1], "de") == ['ein mann sagt : " hallo . "']
     assert translation_scores.tokenized(["Olá, Mundo."], "xx") == ["olá , mundo ."]
-
-
-# Progress
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_progress(terminal, monkeypatch, capsys):
-    now = [0.0]
-    clock = types.SimpleNamespace(perf_counter=lambda: now[0])
-    monkeypatch.setattr(translation_training, "time", clock)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    batches = types.SimpleNamespace(tokens=[600, 600, 1200, 600])
-    progress = translation_training.Progress(batches)
-    progress.on_epoch_begin(1)
-    for step in range(4):
-        progress.on_train_batch_begin(step)
-        now[0] += 40
-        progress.on_train_batch_end(step, {"loss": 4.0 - step})
-    progress.on_epoch_end(1)
-    out = capsys.readouterr().out
-    # Steps end after 40, 80, 120 and 160 s: one line in a minute, that of 80 s.
-    line = "step 2/4  loss 3.000  15 tokens/s  1:20 left\n"
-    if terminal:
-        assert out.count("\r") == 4 and "2/4  loss 3.000  15 tokens/s  1:20 left" in out
-    else:
-        assert out == f"epoch 2, {line}epoch 2, step 4/4  loss 1.000  19 tokens/s  0:00 left\n"
-    assert progress.seconds == 160
 
 
 @pytest.mark.slow

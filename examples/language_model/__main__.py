@@ -1,0 +1,7 @@
+"""The program itself."""
+
+import sys
+
+from examples.language_model.command import main
+
+sys.exit(main())
