@@ -107,13 +107,16 @@ def check_count(name, value, minimum=1, optional=False):
     return int(value)
 
 
-def check_integer(name, value):
-    """`value` as an int, or None; raises for anything else, and outside int32."""
+def check_integer(name, value, unsigned=False):
+    """`value` as an int, or None; raises for anything else, and outside int32.
+
+    With `unsigned` uint32 too, of which seeds are.
+    """
     if value is None:
         return None
     if not _is_integer(value):
         raise TypeError(f"`{name}` must be an integer or None. Received: {name}={value!r}")
-    check_range(name, value, "int32")
+    check_range(name, value, "uint32" if unsigned and value >= 0 else "int32")
     return int(value)
 
 

@@ -89,8 +89,17 @@ INTEGERS = {
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("scale", [1, -1])
 def test_integers_outside_int32_are_errors(name, scale):
-    with pytest.raises(ValueError, match=rf"`{name}` must be within int32, from -2147483648 to"):
+    dtype = "uint32" if name == "seed" and scale == 1 else "int32"
+    with pytest.raises(ValueError, match=rf"`{name}` must be within {dtype}, from -?\d+ to"):
         INTEGERS[name](scale * FAR_APART)
+
+
+@pytest.mark.parametrize("seed", [2**31, 2**32 - 5])
+def test_seeds_may_have_32_bits(seed):
+    """As in 0.1.0, on the backends that take them."""
+    layer = ka.MultiHeadAttention(2, 4, dropout=0.5, seed=seed)
+    assert layer.get_config()["seed"] == seed
+    assert ka.TransformerBlock(8, 2, seed=seed).seed == seed
 
 
 def test_tensors_of_int64_are_checked_where_the_backend_has_them():

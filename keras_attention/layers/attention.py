@@ -190,7 +190,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed = shapes.check_integer("seed", seed)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
         self.logit_soft_cap = shapes.check_number(
             "logit_soft_cap", logit_soft_cap, above=0, optional=True

@@ -79,7 +79,7 @@ class AttentionPooling(MaskNames, saving.ConfigurableLayer):
         self.normalization = normalizations.get(normalization)
         self.dropout = shapes.check_rate("dropout", dropout)
         self.query_initializer = keras.initializers.get(query_initializer)
-        self.seed = shapes.check_integer("seed", seed)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self._attention = Attention(
             self.num_heads,
             self.key_dim,

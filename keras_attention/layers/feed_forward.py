@@ -73,7 +73,7 @@ class FeedForward(saving.ConfigurableLayer):
         self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = shapes.check_integer("seed", seed)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
 
     def build(self, x_shape):
         shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))

@@ -183,7 +183,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
         self.position = position_slots.get(position)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = shapes.check_integer("seed", seed)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.num_key_value_heads = shapes.check_count(
             "num_key_value_heads", num_key_value_heads, optional=True
         )
