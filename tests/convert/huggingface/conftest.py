@@ -1,7 +1,10 @@
 """Folders that the tests of a session share."""
 
 import copy
+import pathlib
+import re
 
+import keras
 import pytest
 
 
@@ -31,3 +34,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(count)
+
+
+def pytest_collection_modifyitems(items):
+    """Only PyTorch, beside which `transformers` runs anyway, generates and saves by default.
+
+    CI runs all of them on TensorFlow among the slow tests.
+    """
+    backend = keras.config.backend()
+    here = pathlib.Path(__file__).parent
+    for item in items:
+        long = re.search(r"greedy|beams|saved|memory|training", item.name)
+        if here in item.path.parents and (backend == "tensorflow" or (backend == "jax" and long)):
+            item.add_marker(pytest.mark.slow)
