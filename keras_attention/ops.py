@@ -80,6 +80,8 @@ def attend(
         return_lse: whether to return the log-sum-exp too, (B, H, T), last: the logarithm of each
             softmax's denominator, in float32 (float64 for float64). `merge` uses it to combine
             attention over different keys. −1.5e38 for a query with no key.
+        position: None, "rotary", "alibi", or a `positions.Position` without weights or already
+            built.
 
     Returns:
         (B, T, H, V) in the dtype of `value`. A query with no key to attend to has zeros, in output,

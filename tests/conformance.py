@@ -43,6 +43,8 @@ class Case:
     decodes: bool = True
     # How many positions the output has before those of the first input.
     before: int = 0
+    # What other arguments must be beside a value of one, by its name.
+    beside: dict = dataclasses.field(default_factory=dict)
     id: str = ""
 
     def __str__(self):
@@ -133,7 +135,7 @@ def check_every_argument_is_in_the_config(case):
 
     defaults = case.make().get_config()
     for name, value in given.items():
-        layer = case.layer(**{**case.arguments, name: value})
+        layer = case.layer(**{**case.arguments, **case.beside.get(name, {}), name: value})
         config = json.loads(json.dumps(layer.get_config()))
         if name in case.other_arguments:
             assert config[name] != defaults[name], f"{name}={value!r} is not in the config"

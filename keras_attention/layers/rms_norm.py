@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.hints import Tensor
 
 ops = keras.ops
@@ -52,6 +52,8 @@ class RMSNorm(saving.ConfigurableLayer):
         self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
 
     def call(self, x: Tensor) -> Tensor:
+        # The gradient of the weight has a part of every row.
+        x = masks.clear(x, masks.implicit(x))
         scale = self.scale
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.

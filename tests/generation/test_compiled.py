@@ -280,7 +280,7 @@ def test_a_step_that_reads_values_runs_uncompiled_and_says_so():
         assert_same_texts(found, write(*arrays))
 
 
-@pytest.mark.parametrize("size", [1.0, 1e18])
+@pytest.mark.parametrize("size", [1.0, 1e9])
 def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
     """It clips keys only where scores are huge, which no recorded step can see."""
     layer = MultiHeadAttention(2, 4, position=positions.Shaw(max_distance=4))

@@ -74,6 +74,11 @@ BLOCK = {
     "kernel_initializer": "he_normal",
     "bias_initializer": "ones",
     "seed": 3,
+    "key_dim": 3,
+    "residual": "pre",
+    "use_bias": "qkv",
+    "attention": ka.MultiHeadAttention(2, 4),
+    "feed_forward": ka.FeedForward(6),
     **SLOTS,
     **HEAD_OPTIONS,
 }
@@ -236,6 +241,7 @@ CASES = [
         {"intermediate_dim": 16, "num_heads": 2},
         BLOCK,
         returns_scores=True,
+        beside={"feed_forward": {"intermediate_dim": None}},
         decodes=False,
     ),
     Case(
@@ -325,6 +331,7 @@ CASES = [
         },
         mixes_positions=False,
     ),
+    Case(ka.RMSNorm, {}, {"epsilon": 0.1, "offset": 1.0}, mixes_positions=False),
     Case(
         ka.MixtureOfExperts,
         {"num_experts": 5, "top_k": 2, "intermediate_dim": 6, "gated": True},
@@ -367,7 +374,7 @@ CASES = [
     Case(
         ka.ScaledEmbedding,
         {"vocabulary_size": 10, "dim": 6},
-        {"mask_zero": True, **POSITION_TABLE},
+        {"mask_zero": True, "scale": 2.0, **POSITION_TABLE},
         ((5, None),),
         mixes_positions=False,
     ),

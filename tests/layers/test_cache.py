@@ -214,7 +214,7 @@ def test_more_tokens_than_slots_are_an_error(sizes):
     *first, last = pieces(x, sizes)
     for piece in first:
         _, cache = layer(piece, cache=cache)
-    with pytest.raises(ValueError, match=f"has {T} slots.*tokens up to {T + 1} in a row"):
+    with pytest.raises(ValueError, match=f"has {T} entries.*tokens up to {T + 1} in a row"):
         layer(last, cache=cache)
     # What is padding needs no slot.
     layer(last, query_mask=np.zeros(last.shape[:2], bool), cache=cache)

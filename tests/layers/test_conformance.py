@@ -80,6 +80,8 @@ def test_pieces_are_the_whole(case):
 # A cell is no layer of sequences, a recurrent layer has a memory, and a loss takes rewards:
 # test_attention_cell, test_attention_rnn and test_hard_attention check them.
 OTHERS = {"AttentionCell", "AttentionRNN", "ReinforceLoss"}
+# Of tokens; see tests/models.
+OTHERS |= {"Decoder", "Embeddings", "Encoder", "EncoderDecoder", "Logits"}
 
 
 def test_every_public_layer_has_a_case():

@@ -377,7 +377,12 @@ def test_no_argument_is_lost_from_the_config(cls):
     """As above, for each argument that a signature names."""
     required = {"num_heads": 2, "key_dim": 4, "intermediate_dim": 16, "max_length": 9,
                 "vocabulary_size": 10, "dim": 8, "neighbors": 2, "rate": 3, "window": 2,
-                "max_distance": 2, "cell": keras.layers.GRUCell(4), "attention": "dot"}  # fmt: skip
+                "max_distance": 2, "cell": keras.layers.GRUCell(4), "attention": "dot",
+                "num_experts": 3, "top_k": 2, "tokens": keras.layers.Embedding(10, 8),
+                "blocks": [TransformerBlock(16, 2)]}  # fmt: skip
+    if cls is keras_attention.EncoderDecoder:
+        required["encoder"] = keras_attention.Encoder(required["blocks"])
+        required["decoder"] = keras_attention.Decoder(required["blocks"])
     if cls is keras_attention.AttentionRNN:
         required["cell"] = keras_attention.AttentionCell(required["cell"], "dot")
     parameters = inspect.signature(cls).parameters

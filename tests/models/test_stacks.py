@@ -198,7 +198,7 @@ def test_it_is_trained_by_fit(name):
     else:
         targets = rng.integers(0, VOCABULARY, shape[:2])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-2), loss)
+    model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=False)
     before = model.evaluate(inputs, targets, verbose=0)
     model.fit(inputs, targets, epochs=3, verbose=0)
     assert model.evaluate(inputs, targets, verbose=0) < before

@@ -32,7 +32,7 @@ def test_positions_are_trained_longer_on_few_reviews(tmp_path, monkeypatch):
 
     given = []
 
-    def train(run, name, dataset, settings):
+    def train(run, name, dataset, settings, devices):
         given.append((name, settings["epochs"]))
         raise UsageError
 

@@ -32,6 +32,7 @@ for name, arguments in {
     of_layer(f"block-{name}", lambda given=given: ka.TransformerBlock(**given), **NEW)
 of_layer("rms_norm", ka.RMSNorm, **NEW)
 of_layer("rms_norm-options", lambda: ka.RMSNorm(0.1, 1.0), **NEW)
+of_layer("sin_cos-interleaved", ka.SinCosPositionEmbedding, **NEW)
 of_layer("sin_cos-half_split", lambda: ka.SinCosPositionEmbedding(layout="half_split"), **NEW)
 of_layer("mixture_of_experts", lambda: ka.MixtureOfExperts(5, 2, 6), **NEW)
 of_layer(
