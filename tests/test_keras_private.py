@@ -146,3 +146,23 @@ def test_an_rnn_asks_cells_of_keras_own_class_to_prepare():
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's alone")
 def test_tensors_are_made_where_keras_puts_them():
     assert str(keras_private.torch_device()) == str(keras.ops.ones(1).device.type)
+
+
+def test_variables_get_their_first_values_from_elsewhere():
+    layer = keras.layers.Dense(2, kernel_initializer="ones")
+    with keras_private.first_values() as give:
+        layer.build((None, 3))
+        give(layer.kernel, lambda shape, dtype: keras.ops.full(shape, 5.0, dtype=dtype))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer.kernel), np.full((3, 2), 5.0))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer.bias), np.zeros(2))
+
+
+def test_variables_of_a_layer_that_failed_get_none():
+    layer = keras.layers.Dense(2)
+    with pytest.raises(ZeroDivisionError), keras_private.first_values():
+        layer.build((None, 3))
+        raise ZeroDivisionError
+    other = keras.layers.Dense(2)
+    with keras.StatelessScope():
+        other.build((None, 3))
+    assert keras.ops.convert_to_numpy(other.kernel).shape == (3, 2)
