@@ -10,7 +10,17 @@ from tests.examples.imdb import runs as imdb
 
 TRANSLATES = all(map(importlib.util.find_spec, ("sentencepiece", "sacrebleu", "sacremoses")))
 
+BACKEND = keras.config.backend()
+shares = pytest.mark.skipif(BACKEND == "torch", reason="Keras has no distribution on PyTorch")
 
+
+@pytest.mark.skipif(BACKEND != "torch", reason="Keras has distribution here")
+def test_pytorch_is_refused_before_anything_is_read(tmp_path, capsys):
+    assert imdb.main("--sample", "--devices", 2, "--output", tmp_path / "run") == 2
+    assert "DistributedDataParallel" in capsys.readouterr().err
+
+
+@shares
 def test_imdb_classification(tmp_path, capsys):
     options = ["--sample", "--limit", 90, "--epochs", 1, *imdb.TINY]
     for devices in (1, 2):
@@ -22,6 +32,7 @@ def test_imdb_classification(tmp_path, capsys):
     assert one["test_loss"] == pytest.approx(two["test_loss"], rel=0.02)
 
 
+@shares
 @pytest.mark.skipif(not TRANSLATES, reason="the example needs the extra `translation`")
 @pytest.mark.parametrize("model_parallel", [1, 2])
 def test_translation(tmp_path, model_parallel, monkeypatch):
@@ -31,8 +42,8 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
     # Translating compiles for long, and is tested without devices.
     monkeypatch.setattr(training, "_finish", lambda run, *_: run.finish())
 
-    many = {"jax": 4, "tensorflow": 2}[keras.config.backend()]
-    if model_parallel > 1 and keras.config.backend() != "jax":
+    many = {"jax": 4, "tensorflow": 2}[BACKEND]
+    if model_parallel > 1 and BACKEND != "jax":
         pytest.skip("Keras shares weights on JAX only")
     options = ["--sample", "--epochs", 2, "--limit", 60, "--dropout", 0, "--beams", 1]
     for devices, of_them in ((1, 1), (many, model_parallel)):
@@ -40,7 +51,7 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
         more = ["--devices", devices, "--model-parallel", of_them, "--output", output]
         assert runs.train(*options, *more) == 0
     # TensorFlow's replicas each have their own number of tokens, and Keras takes the mean of each.
-    close = 1e-4 if keras.config.backend() == "jax" else 1e-2
+    close = 1e-4 if BACKEND == "jax" else 1e-2
     found, expected = (runs.curves(tmp_path / str(devices)) for devices in (many, 1))
     for one, other in zip(found, expected, strict=True):
         # Rows of padding, for the devices to share, count in the mean over an epoch's batches.
@@ -48,6 +59,7 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
         np.testing.assert_allclose(one["validation_loss"], other["validation_loss"], rtol=close)
 
 
+@shares
 @pytest.mark.parametrize("options", [("--devices", 99), ("--devices", 4, "--model-parallel", 3)])
 def test_devices_that_are_not_there_are_an_error(options, tmp_path, capsys):
     if not TRANSLATES:
