@@ -42,21 +42,19 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
     # Translating compiles for long, and is tested without devices.
     monkeypatch.setattr(training, "_finish", lambda run, *_: run.finish())
 
-    many = {"jax": 4, "tensorflow": 2}[BACKEND]
-    if model_parallel > 1 and BACKEND != "jax":
-        pytest.skip("Keras shares weights on JAX only")
+    if BACKEND == "tensorflow":
+        pytest.skip("TensorFlow's sums over virtual devices of two programs may get mixed up")
+    many = 4
     options = ["--sample", "--epochs", 2, "--limit", 60, "--dropout", 0, "--beams", 1]
     for devices, of_them in ((1, 1), (many, model_parallel)):
         output = tmp_path / str(devices)
         more = ["--devices", devices, "--model-parallel", of_them, "--output", output]
         assert runs.train(*options, *more) == 0
-    # TensorFlow's replicas each have their own number of tokens, and Keras takes the mean of each.
-    close = 1e-4 if BACKEND == "jax" else 1e-2
     found, expected = (runs.curves(tmp_path / str(devices)) for devices in (many, 1))
     for one, other in zip(found, expected, strict=True):
         # Rows of padding, for the devices to share, count in the mean over an epoch's batches.
         np.testing.assert_allclose(one["train_loss"], other["train_loss"], rtol=1e-2)
-        np.testing.assert_allclose(one["validation_loss"], other["validation_loss"], rtol=close)
+        np.testing.assert_allclose(one["validation_loss"], other["validation_loss"], rtol=1e-4)
 
 
 @shares
