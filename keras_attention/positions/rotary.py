@@ -258,19 +258,27 @@ class Rotary(Position):
         multiplier = self._multiplier()
         if multiplier != 1:
             cos, sin = cos * multiplier, sin * multiplier
-        rotated = x[..., :size]
-        if self.layout == "half_split":
-            first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
-        else:
-            first, second = rotated[..., 0::2], rotated[..., 1::2]
-        pair = first * cos - second * sin, second * cos + first * sin
-        if self.layout == "half_split":
-            rotated = ops.concatenate(pair, axis=-1)
-        else:
-            rotated = ops.reshape(ops.stack(pair, axis=-1), ops.shape(rotated))
+        rotated = x if size == x.shape[-1] else x[..., :size]
+        rotated = rotated * self._paired(cos, cos) + self._swapped(rotated) * self._paired(
+            -sin, sin
+        )
         if size == x.shape[-1]:
             return rotated
         return ops.concatenate([rotated, x[..., size:]], axis=-1)
+
+    def _paired(self, first, second):
+        """Features (…, d) of the first and the second of each pair, (…, d/2)."""
+        if self.layout == "half_split":
+            return ops.concatenate([first, second], axis=-1)
+        pairs = ops.stack([first, second], axis=-1)
+        return ops.reshape(pairs, (*ops.shape(first)[:-1], 2 * first.shape[-1]))
+
+    def _swapped(self, x):
+        """Features (…, d) with those of each pair swapped."""
+        if self.layout == "half_split":
+            return ops.roll(x, x.shape[-1] // 2, axis=-1)
+        pairs = ops.reshape(x, (*ops.shape(x)[:-1], x.shape[-1] // 2, 2))
+        return ops.reshape(ops.flip(pairs, axis=-1), ops.shape(x))
 
 
 def _last(*positions):
