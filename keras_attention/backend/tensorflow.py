@@ -111,13 +111,28 @@ def dynamic_slice(array, axis, start, size):
 
 def dynamic_slices(array, cuts):
     # By one operation: each copies.
-    begin, sizes, whole = [0] * len(array.shape), list(ops.shape(array)), True
-    for axis, (start, size) in cuts.items():
-        if not (isinstance(size, int) and array.shape[axis] == size):
-            begin[axis], sizes[axis], whole = start, size, False
-    if whole:
+    cuts = {
+        axis: (start, size)
+        for axis, (start, size) in cuts.items()
+        if not (isinstance(size, int) and array.shape[axis] == size)
+    }
+    if not cuts:
         return array
-    found = tf.slice(array, begin, sizes)
+    begin, sizes = [0] * len(array.shape), list(ops.shape(array))
+    for axis, (start, size) in cuts.items():
+        begin[axis], sizes[axis] = start, size
+    last = max(cuts)
+    if all(isinstance(size, int) and size == 1 for size in sizes[:last]):
+        # One stretch of memory. A slice of the first axis does not copy, if it is aligned.
+        first = 0
+        for start, count in zip(begin, ops.shape(array)[: last + 1], strict=False):
+            first = first * count + start
+        after = sizes[last + 1 :]
+        flat = tf.reshape(array, (-1, *after))
+        found = tf.slice(flat, [first] + [0] * len(after), sizes[last:])
+        found = tf.reshape(found, sizes)
+    else:
+        found = tf.slice(array, begin, sizes)
     found.set_shape([size if isinstance(size, int) else None for size in sizes])
     return found
 
@@ -152,10 +167,12 @@ def has_fast_bfloat16():
 
 
 def clip(array, limit):
-    # TensorFlow's own gradient takes five passes over the array.
+    # TensorFlow's own gradient takes five passes over the array, and `clip_by_value` two.
     @tf.custom_gradient
     def function(array):
-        return ops.clip(array, -limit, limit), lambda upstream: upstream
+        low, high = (tf.constant(x, array.dtype) for x in (-limit, limit))
+        clipped = tf.raw_ops.ClipByValue(t=array, clip_value_min=low, clip_value_max=high)
+        return clipped, lambda upstream: upstream
 
     return function(array)
 

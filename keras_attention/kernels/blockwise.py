@@ -115,6 +115,9 @@ def _plan(spec, sizes, by_rows, pads, accelerated):
         if one.single:
             return one
         (fewest, most), keys = ROW_ELEMENTS, sizes.keys
+        if spec.biases:
+            # All queries of few heads, so that a bias is cut into stretches of memory.
+            given["many_queries"] = sizes.queries
         if tiling.span_of(spec) is not None or spec.dropout:
             # The fewer queries, the more keys that none of them sees; dropout needs more memory.
             most, given["many_queries"] = most // 4, 512

@@ -90,13 +90,22 @@ class Sums:
         counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
         return [1 if n == 1 else count for n, count in zip(like.shape, counts, strict=True)]
 
+    def _are_unshared(self, like):
+        """Whether each tile is computed, and has a block of its own in an array of pairs."""
+        plan = self.plan
+        counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
+        one = [isinstance(count, int) and count == 1 for count in counts]
+        computed = self.tiles.span is None or one[-1]
+        return computed and all(n != 1 or is_one for n, is_one in zip(like.shape, one, strict=True))
+
     def _pairs_buffer(self, like):
         plan, count = self.plan, 1
         for n in self._counts(like):
             count = count * n
         sizes = (plan.batch, plan.heads, plan.queries, plan.keys)
         block = [1 if n == 1 else size for n, size in zip(like.shape, sizes, strict=True)]
-        return backend.make_buffer(count, block, self._wider(like))
+        zeros = not self._are_unshared(like)
+        return backend.make_buffer(count, block, self._wider(like), zeros=zeros)
 
     def _add_pairs(self, buffer, tile, array, like):
         groupings = self.plan.groupings
@@ -107,6 +116,8 @@ class Sums:
         array = ops.cast(array, self._wider(like))
         if like.shape[3] != 1:
             array = self.tiles.uncut(array, tile, 3)
+        if self._are_unshared(like):
+            return backend.write_buffer(buffer, index, array)
         return _add(buffer, index, array)
 
     def _pairs_together(self, buffer, like):
