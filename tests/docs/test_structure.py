@@ -23,6 +23,7 @@ ORDER = [
     {"convert", "distribution", "generation", "mask_flow", "visualization"},
     {"models"},
     {"layers", "ops"},
+    {"arguments"},
     {"scores", "normalizations", "patterns", "positions", "regularizers"},
     {"activations", "losses", "schedules"},
     {"kernels", "inputs"},

@@ -1,0 +1,163 @@
+"""From the arguments of `ops.attend`, checked, to those of a kernel."""
+
+from __future__ import annotations
+
+import types
+
+import keras
+
+from keras_attention import inputs, masks, normalizations, patterns, positions, scores, shapes
+from keras_attention.hints import Tensor
+from keras_attention.spec import AttentionSpec, Positions
+
+
+def problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]:
+    """The arguments of a kernel, (spec, query, key, value), from those of `attend`."""
+    query, key, value = map(keras.ops.convert_to_tensor, (given.query, given.key, given.value))
+    dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)), float)
+    query, key, value = inputs.floats((query, key, value), dtype)
+    shapes.check_heads(query, key, value)
+    shapes.check_rate("dropout", given.dropout)
+    mask = masks.boolean("mask", given.mask)
+    if mask is not None:
+        mask = inputs.four_axes("mask", mask)
+        query, key, value = _without_padding(query, key, value, mask)
+    at = _positions(given, query, key)
+    spec = AttentionSpec(
+        logit_soft_cap=given.logit_soft_cap,
+        biases=_bias(given.bias),
+        masks=() if mask is None else (mask,),
+        pattern=patterns.get(given.pattern),
+        segment_ids=inputs.pair("segment_ids", given.segment_ids, query, key),
+        positions=at,
+        dropout=given.dropout,
+        seed=given.seed,
+        return_weights=given.return_attention_scores,
+        return_lse=given.return_lse,
+    )
+    if given.logit_soft_cap is not None:
+        shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
+    normalization = normalizations.get(given.normalization)
+    spec = normalization.into_spec(spec)
+    if given.sink is not None:
+        spec = spec.replace(sink=_sink(given.sink, normalization, query))
+    if given.return_lse and spec.normalization is not None:
+        raise ValueError(
+            "`return_lse` is the logarithm of what a softmax divides by: it needs "
+            f"normalization='softmax'. Received: normalization={normalization!r}"
+        )
+    score = _score(given.score, query, key)
+    position = positions.get(given.position)
+    if position is not None:
+        position.check_score(score)
+        position = _built("position", position, query, key, value)
+        query, key = position.encode(query, key, at.query, at.key)
+        spec = position.into_spec(spec, query, key)
+    spec, query, key = score.into_spec(spec, query, key)
+    return spec, query, key, value
+
+
+def _bias(bias):
+    """`bias` with four axes, in a tuple; empty if it is None."""
+    if bias is None:
+        return ()
+    bias = keras.ops.convert_to_tensor(bias)
+    inputs.check_bias("bias", bias, "mask")
+    if len(bias.shape) > 4 or (len(bias.shape) == 3 and bias.shape[0] != 1):
+        raise ValueError(
+            "`bias` must be (T, S), or have four axes that broadcast to (B, H, T, S): pass "
+            "`bias[None]` of one for each head, and `bias[:, None]` of one for each row. "
+            f"Received: bias.shape={tuple(bias.shape)}"
+        )
+    for _ in range(4 - len(bias.shape)):
+        bias = bias[None]
+    return (bias,)
+
+
+def _sink(sink, normalization, query):
+    sink = keras.ops.convert_to_tensor(sink)
+    if not normalization.takes_sink:
+        raise ValueError(
+            "A sink takes part in a softmax: `sink` needs normalization='softmax'. "
+            f"Received: normalization={normalization!r}"
+        )
+    if tuple(sink.shape) != (query.shape[2],):
+        raise ValueError(
+            "`sink` must be one number for each head of `query`, (H,). Received: "
+            f"sink.shape={tuple(sink.shape)}, query.shape={tuple(query.shape)}"
+        )
+    return sink
+
+
+def _score(score, query, key):
+    """The score, built."""
+    return _built("score", scores.get(score), query, key)
+
+
+def _built(name, slot, query, key, value=None):
+    """A slot, built; a position receives the values too."""
+
+    def build(slot):
+        if value is not None:
+            slot.build_values(tuple(value.shape))
+        if not slot.built:
+            slot.build(tuple(query.shape), tuple(key.shape))
+
+    if not slot.built:
+        # A copy, so that an error leaves the caller's slot as it was.
+        probe = type(slot).from_config(slot.get_config())
+        build(probe)
+        if probe.weights:
+            raise ValueError(
+                f"`{name}` has weights, which a function cannot own: use a layer, or build it "
+                f"first. Received: {name}={slot!r}"
+            )
+    build(slot)
+    return slot
+
+
+def _positions(given, query, key):
+    offset = given.offset
+    if given.query_positions is not None and not (isinstance(offset, int) and offset == 0):
+        raise ValueError(
+            "`offset` and `query_positions` both give the positions of queries: pass one of them. "
+            f"Received: offset={offset!r} beside `query_positions`"
+        )
+    return Positions.of(
+        keras.ops.shape(query)[1],
+        keras.ops.shape(key)[1],
+        inputs.integers("query_positions", "query", given.query_positions, query),
+        inputs.integers("key_positions", "key", given.key_positions, key),
+        _offset(offset, query),
+    )
+
+
+def _without_padding(query, key, value, mask):
+    """The three with zeros for elements masked in all pairs, if the mask has one axis for it.
+
+    Finding such rows and columns in masks of pairs would cost more than the zeros.
+    """
+    if mask.shape[1] == 1 and mask.shape[2] == 1:
+        key, value = (masks.clear(x, mask[:, 0, 0]) for x in (key, value))
+    if mask.shape[1] == 1 and mask.shape[3] == 1:
+        query = masks.clear(query, mask[:, 0, :, 0])
+    return query, key, value
+
+
+def _offset(offset, query):
+    """`offset` as an integer, or an int32 tensor without axes or (B,)."""
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        return shapes.check_count("offset", offset, -shapes.LARGEST)
+    inputs.check_within("offset", offset, "int32")
+    offset = keras.ops.convert_to_tensor(offset)
+    dtype = keras.backend.standardize_dtype(offset.dtype)
+    if "int" not in dtype or len(offset.shape) > 1:
+        raise ValueError(
+            "`offset` must be an integer, or integers (B,). "
+            f"Received dtype {dtype} and shape {tuple(offset.shape)}"
+        )
+    if len(offset.shape) == 1 and offset.shape[0] != 1:
+        shapes.check_same(
+            "Batch sizes of `query` and `offset`", query=query.shape[0], offset=offset.shape[0]
+        )
+    return keras.ops.cast(offset, "int32")
