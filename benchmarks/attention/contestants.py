@@ -161,14 +161,8 @@ class NoWeights(keras.layers.Layer):
         return self.function(*arrays)
 
 
-def decoding_contestant(label, groups):
-    """The attention of one new token over a cache of `case.length`, its own key included."""
-
-    def attend(query, key, value):
-        # As a cache stores them: heads before entries.
-        transposed = (ops.transpose(array, (0, 2, 1, 3)) for array in (key, value))
-        offset = key.shape[2] - 1
-        return keras_attention.ops.attend(query, *transposed, offset=offset, pattern="causal")
+def _cache_contestant(label, groups, function):
+    """A function of a query and the arrays of a cache of `case.length`."""
 
     def prepare(case):
         rng = np.random.default_rng(0)
@@ -178,7 +172,26 @@ def decoding_contestant(label, groups):
             )
             for shape in [(1, case.heads), (groups, case.length), (groups, case.length)]
         ]
-        layer = NoWeights(attend)
+        layer = NoWeights(function)
         return compiled(layer, layer, inputs, case)
 
     return Contestant(label, prepare)
+
+
+def decoding_contestant(label, groups):
+    """The attention of one new token over a cache of `case.length`, its own key included."""
+
+    def attend(query, key, value):
+        # As a cache stores them: heads before entries.
+        transposed = (ops.transpose(array, (0, 2, 1, 3)) for array in (key, value))
+        offset = key.shape[2] - 1
+        return keras_attention.ops.attend(query, *transposed, offset=offset, pattern="causal")
+
+    return _cache_contestant(label, groups, attend)
+
+
+def reading_contestant(label, groups):
+    """The largest of the numbers in a cache: all of it is read once, and nothing computed."""
+    return _cache_contestant(
+        label, groups, lambda query, *arrays: ops.maximum(*map(ops.max, arrays))
+    )

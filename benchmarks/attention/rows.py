@@ -12,6 +12,7 @@ from benchmarks.attention.contestants import (
     THEIR_MODEL,
     THEIRS,
     decoding_contestant,
+    reading_contestant,
 )
 
 
@@ -157,16 +158,22 @@ def position_rows(size):
 
 def decoding_rows(size):
     case = size(Case(16, 8192, 512, 8, training=False))
+    work = f"one token over a cache of {case.length}, B{case.batch} H{case.heads} K{case.key_dim}"
+    gflop = 4 * case.batch * case.length * case.features / 1e9
+    many = decoding_contestant(f"ops.attend, {case.heads} key and value heads", case.heads), case
     yield Row(
         "decoding",
-        f"one token over a cache of {case.length}, B{case.batch} H{case.heads} K{case.key_dim}, "
-        "multi-query against multi-head",
+        f"{work}, multi-query against multi-head",
         (decoding_contestant("ops.attend, 1 key and value head", 1), case),
-        (decoding_contestant(f"ops.attend, {case.heads} of them", case.heads), case),
-        4 * case.batch * case.length * case.features / 1e9,
+        many,
+        gflop,
         0.5,
         0.25,
         same=False,
+    )
+    reading = reading_contestant("the largest number in it", case.heads), case
+    yield Row(
+        "decoding-reading", f"{work}, against reading it", many, reading, gflop, 3, same=False
     )
 
 
