@@ -290,7 +290,7 @@ def where_fused(function, otherwise, arrays):
 class compile:
     # Variables are arguments and results, since JAX programs have no other state.
 
-    def __init__(self, function, layer):
+    def __init__(self, function, layer, jit_compile):
         self.function = function
         self.variables = list(layer.variables)
         self.program = jax.jit(self._pure)

@@ -220,7 +220,7 @@ def where_fused(function, otherwise, arrays):
     return function(*arrays)
 
 
-def compile(function, layer):
+def compile(function, layer, jit_compile):
     return torch_loops.Program(function, layer)
 
 

@@ -1,6 +1,6 @@
 """The steps between a product and a weight, defined once for all kernels.
 
-    scores = clip(cap(products + relative) + biases), and MASKED where a mask, the pattern or the
+    scores = cap(products + relative) + clip(biases), and MASKED where a mask, the pattern or the
     segments mask a pair
 
 Every function takes an `AttentionSpec`: of the whole problem, or of a tile of it, whose arrays
@@ -19,9 +19,9 @@ from keras_attention.kernels import relative
 ops = keras.ops
 
 # Queries and keys are clipped to ±LARGEST, so that products and their sums stay inside float32,
-# and scores with added terms to ±HIGHEST, so that differences do. A masked score is MASKED, so far
-# below them that its weight is exp(−huge) = 0 exactly. A query whose largest score is below
-# HAS_KEYS has no visible key.
+# and added terms to ±HIGHEST together, so that differences do: the terms, of which there are mostly
+# fewer than scores. A masked score is MASKED, so far below them that its weight is exp(−huge) = 0
+# exactly. A query whose largest score is below HAS_KEYS has no visible key.
 LARGEST = 1e17
 HIGHEST = 1e38
 MASKED = -1.5e38
@@ -66,18 +66,18 @@ def adjust(spec, logits, query):
         logits = logits + relative.scores(query, table, keys, spec.positions, spec.relative_near)
     if spec.logit_soft_cap is not None:
         logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
-    for bias in spec.biases:
-        logits = logits + ops.cast(bias, dtype)
-    count = bool(spec.biases) + len(spec.position_biases)
-    if spec.biases:
-        # Not the biases: a pass over the scores needs no memory of its own.
-        logits = backend.clip(logits, HIGHEST / count)
+    count = len(spec.biases) + len(spec.position_biases)
 
     def clipped(term, bounded=False):
-        # Before one of distances is spread over all pairs.
         term = ops.cast(term, dtype)
         return term if bounded else backend.clip(term, HIGHEST / count)
 
+    for bias in spec.biases:
+        if tuple(bias.shape) == tuple(logits.shape):
+            # The sum instead, which needs no more memory.
+            logits = backend.clip(logits + ops.cast(bias, dtype), HIGHEST / count)
+        else:
+            logits = logits + clipped(bias)
     for bias in spec.position_biases:
         then = functools.partial(clipped, bounded=bias.bounded)
         logits = logits + of_positions(bias, spec, then)

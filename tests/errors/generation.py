@@ -137,4 +137,9 @@ ROWS = {
         ValueError,
         r"`layer` must be built, so that its variables exist\. .*, not built",
     ),
+    "a compiled function whose compiler is unclear": (
+        lambda: generation.compiled(print, keras.layers.Dense(1), "xla"),
+        TypeError,
+        r"`jit_compile` must be 'auto', True or False\. Received: jit_compile='xla'",
+    ),
 }
