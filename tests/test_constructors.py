@@ -61,6 +61,7 @@ BESIDE = {
     "value_dim": {"num_heads": 2, "key_dim": 4},
     "num_heads": {"num_heads": 2, "key_dim": 4},
     "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
+    "max_distance": {"num_buckets": 8},
     "factor": {"scaling": "linear"},
     "limit": {"gated": True},
     "offset": {"gated": True},

@@ -161,7 +161,8 @@ class Disentangled(Position):
         query, key, of_queries, of_keys = (
             semantics.finite(ops.cast(x, wide)) for x in (query, key, *rows)
         )
-        heads, size, at = query.shape[2], query.shape[-1], spec.positions
+        heads, size = query.shape[2:]
+        at: Positions = spec.positions  # type: ignore[assignment]
         # As seen from the keys.
         back = Positions(at.key, at.query, at.consecutive, -at.offset)
         to_position = _products(query, of_keys, self.rows(), heads, at)
