@@ -61,6 +61,7 @@ BESIDE = {
     "value_dim": {"num_heads": 2, "key_dim": 4},
     "num_heads": {"num_heads": 2, "key_dim": 4},
     "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
+    "max_distance": {"num_buckets": 8},
     "factor": {"scaling": "linear"},
     "limit": {"gated": True},
     "offset": {"gated": True},
@@ -104,7 +105,7 @@ KIND = {
     "sizes": "output_shape attention_axes",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
-    "attention_factor layer_norm_epsilon target epsilon soft_cap limit",
+    "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit",
     "number": "entropy_factor scale offset",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
@@ -118,7 +119,7 @@ KIND = {
     "kernel_constraint bias_constraint embeddings_constraint",
     "object": "score normalization pattern position scores_regularizer cell attention patterns "
     "feed_forward blocks embeddings final_norm logits encoder decoder tokens positions types "
-    "projection transform",
+    "projection token_projection transform",
     "anything": "metadata",
 }
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}

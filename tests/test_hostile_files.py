@@ -29,6 +29,7 @@ SLOTS = {
         ~patterns.Causal(),
         positions.Rotary(),
         positions.RelativeBias(4, 6),
+        positions.Disentangled(4, 6, keras.layers.LayerNormalization()),
         positions.Shaw(2),
         regularizers.Entropy(0.1),
     )

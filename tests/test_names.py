@@ -28,6 +28,9 @@ LAYERS = {
     "block": block,
     "relative_bias": lambda name: block(name, position="relative_bias"),
     "shaw": lambda name: block(name, position=positions.Shaw(3)),
+    "disentangled": lambda name: block(
+        name, position=positions.Disentangled(8, 6, keras.layers.LayerNormalization())
+    ),
     "additive": lambda name: keras_attention.Attention(score="additive", name=name),
     "concat": lambda name: keras_attention.Attention(2, 4, score=scores.Concat(3), name=name),
     "norms": lambda name: block(name, qk_norm="rms", num_key_value_heads=1, use_sink=True),

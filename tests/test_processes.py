@@ -41,6 +41,7 @@ LAYERS = [
     positions.Rotary(dim=2, scaling="linear", factor=2.0),
     positions.ALiBi(4.0),
     positions.RelativeBias(8, 9),
+    positions.Disentangled(8, 9, keras.layers.LayerNormalization()),
     positions.Shaw(3),
 ]
 

@@ -76,6 +76,8 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
             then sum to less than one.
         scores_regularizer: a loss of the weights: None, "doubly_stochastic", "entropy", or a
             `regularizers.Regularizer`.
+        clip_qkv: None, or c to clip query, key and value heads to ±c before anything else
+            (MosaicML 2023, MPT; DBRX).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -150,6 +152,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         logit_soft_cap: float | None = None,
         use_sink: bool = False,
         scores_regularizer: regularizers.RegularizerLike | None = None,
+        clip_qkv: float | None = None,
         **kwargs: Any,
     ):
         num_heads = shapes.check_count("num_heads", num_heads)
@@ -197,6 +200,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         )
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
+        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
         self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         self._check_slots()
 
@@ -253,6 +257,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
                 )
                 setattr(self, f"_{role}_norm", norm)
         if self.position is not None:
+            self.position.build_inputs(query_shape, key_shape)
             self.position.build_values(self.heads.shape("value", value_shape))
         for slot in (self.score, self.position):
             if slot is not None and not slot.built:
@@ -375,7 +380,9 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         return [self.normed(x, role) for x, role in zip(heads, ROLES, strict=True)]
 
     def normed(self, heads, role):
-        """Heads of the query, the key or the value, normalized with `qk_norm`."""
+        """Heads of the query, the key or the value, with `clip_qkv` and `qk_norm`."""
+        if self.clip_qkv is not None:
+            heads = ops.clip(heads, -self.clip_qkv, self.clip_qkv)
         if not self.qk_norm or role == "value":
             return heads
         return self._query_norm(heads) if role == "query" else self._key_norm(heads)
@@ -393,6 +400,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
             prepared: whether the key is a result of the score's `prepare_key`.
             encoded: whether query and key are results of the position's `encode`.
         """
+        rows = self._position_rows()
         # Slots read their weights in the stored dtype, although Keras would cast them on reading
         # if this layer computes in bfloat16 or float16.
         with keras_private.uncast_variables():
@@ -412,6 +420,16 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
                 if not encoded:
                     at = spec.positions
                     query, key = self.position.encode(query, key, at.query, at.key)
-                spec = self.position.into_spec(spec, query, key, key_mask)
+                spec = self.position.into_spec(spec, query, key, key_mask, **rows)
             spec, query, key = self.score.into_spec(spec, query, key, prepared)
             return kernels.run(spec, query, key, value)
+
+    def _position_rows(self):
+        """The heads of the position's table as queries and as keys, an argument of `into_spec`."""
+        with keras_private.uncast_variables():
+            table = None if self.position is None else self.position.projected_table()
+        if table is None:
+            return {}
+        table = ops.cast(table, self.compute_dtype)
+        rows = [(self.heads.split_rows(table, role), role) for role in ("query", "key")]
+        return {"rows": [self.normed(heads[None], role)[0] for heads, role in rows]}

@@ -49,6 +49,7 @@ class EinsumHeads(DenseHeads):
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
+        self.rank = len(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
         # The order is that of Keras's weights.
         for role in ("query", "key"):
@@ -91,6 +92,11 @@ class EinsumHeads(DenseHeads):
         self.check_features(role, x)
         heads, axes = self.dense(role)(x), self.axes(x.shape)
         return heads if axes.trivial else axes.fold(heads)
+
+    def split_rows(self, table, role):
+        # With as many axes as the inputs.
+        heads = self.dense(role)(ops.reshape(table, (*(1,) * (self.rank - 2), *table.shape)))
+        return ops.reshape(heads, heads.shape[-3:])
 
     def split_all(self, query, key, value):
         axes = self.axes(query.shape)

@@ -84,6 +84,10 @@ class Heads:
         """The heads of one position of each sequence, (B, 1, H, K) of (B, D)."""
         return self.split(x[:, None], role)
 
+    def split_rows(self, table, role):
+        """The heads (N, H, K) of vectors (N, D) that are no sequence."""
+        return self.split(table[None], role)[0]
+
     def split_all(self, query, key, value):
         """The heads of the three."""
         given = zip(ROLES, (query, key, value), strict=True)

@@ -20,6 +20,7 @@ class SlotOptions(TypedDict, total=False):
     logit_soft_cap: float | None
     use_sink: bool
     scores_regularizer: regularizers.RegularizerLike | None
+    clip_qkv: float | None
     name: str | None
     dtype: Any
     trainable: bool

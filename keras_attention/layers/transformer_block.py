@@ -65,7 +65,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
         pattern, position: slots of the self-attention.
         kernel_initializer, bias_initializer: of all projections.
         seed: seed of the dropouts.
-        num_key_value_heads, qk_norm, logit_soft_cap, use_sink: of both attentions, as in
+        num_key_value_heads, qk_norm, logit_soft_cap, use_sink, clip_qkv: of both attentions, as in
             `Attention`.
         norm: "layer" for LayerNorm, "rms" for RMSNorm (Zhang & Sennrich 2019), or a Keras layer,
             copied for each norm. Or a dictionary of these, with "attention", "cross_attention",
@@ -160,6 +160,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
         use_bias: UseBias = True,
         attention: keras.layers.Layer | None = None,
         feed_forward: keras.layers.Layer | None = None,
+        clip_qkv: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -192,6 +193,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
             "logit_soft_cap", logit_soft_cap, above=0, optional=True
         )
         self.use_sink = shapes.check_flag("use_sink", use_sink)
+        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
         self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
@@ -246,6 +248,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
             qk_norm=self.qk_norm,
             logit_soft_cap=self.logit_soft_cap,
             use_sink=self.use_sink,
+            clip_qkv=self.clip_qkv,
             scores_regularizer=self.scores_regularizer,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,

@@ -18,8 +18,8 @@ ops = keras.ops
 class Embeddings(saving.ConfigurableLayer):
     """The vectors of tokens, with positions and token types added.
 
-    `projection(dropout(norm(tokens(x) + types(t) + positions(p))))`, each part but the first
-    optional.
+    `projection(dropout(norm(token_projection(tokens(x)) + types(t) + positions(p))))`, each part
+    but `tokens` optional.
 
     Args:
         tokens: the layer of the inputs: `ScaledEmbedding(vocabulary_size, dim, mask_zero=True)`, a
@@ -29,6 +29,7 @@ class Embeddings(saving.ConfigurableLayer):
         norm: None, or a layer such as `keras.layers.LayerNormalization`.
         dropout: rate of the dropout.
         projection: None, or a layer to the features of the blocks (ALBERT).
+        token_projection: the same before positions and types are added (OPT-350m).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -62,6 +63,7 @@ class Embeddings(saving.ConfigurableLayer):
         norm: keras.layers.Layer | None = None,
         dropout: float = 0.0,
         projection: keras.layers.Layer | None = None,
+        token_projection: keras.layers.Layer | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -74,9 +76,14 @@ class Embeddings(saving.ConfigurableLayer):
         self.norm = saving.check_layer("norm", norm, optional=True)
         self.dropout = shapes.check_rate("dropout", dropout)
         self.projection = saving.check_layer("projection", projection, optional=True)
+        self.token_projection = saving.check_layer(
+            "token_projection", token_projection, optional=True
+        )
 
     def build(self, inputs_shape):
         shape = self._build(self.tokens, inputs_shape)
+        if self.token_projection is not None:
+            shape = self._build(self.token_projection, shape)
         for layer in (self.positions, self.norm):
             if layer is not None:
                 self._build(layer, shape)
@@ -111,6 +118,8 @@ class Embeddings(saving.ConfigurableLayer):
             )
         x = self.tokens(inputs)
         mask = masks.implicit(x)
+        if self.token_projection is not None:
+            x = self.token_projection(x)
         if self.types is not None:
             x = x + self.types(ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
@@ -127,7 +136,9 @@ class Embeddings(saving.ConfigurableLayer):
 
     def compute_output_shape(self, inputs_shape, types_shape=None, positions_shape=None):
         shape = self.tokens.compute_output_shape(inputs_shape)
-        return shape if self.projection is None else self.projection.compute_output_shape(shape)
+        for layer in (self.token_projection, self.projection):
+            shape = shape if layer is None else layer.compute_output_shape(shape)
+        return shape
 
     def compute_output_spec(self, inputs, types=None, positions=None, training=None):
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)

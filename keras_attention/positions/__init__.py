@@ -26,13 +26,20 @@ from keras_attention import saving
 from keras_attention.hints import Config
 from keras_attention.positions.alibi import ALiBi
 from keras_attention.positions.base import Position
+from keras_attention.positions.disentangled import Disentangled
 from keras_attention.positions.relative_bias import RelativeBias
 from keras_attention.positions.rotary import Rotary
 from keras_attention.positions.shaw import Shaw
 
-__all__ = ["BUILTIN", "ALiBi", "Position", "RelativeBias", "Rotary", "Shaw", "get"]
+__all__ = ["BUILTIN", "ALiBi", "Disentangled", "Position", "RelativeBias", "Rotary", "Shaw", "get"]
 
-BUILTIN = {"rotary": Rotary, "alibi": ALiBi, "relative_bias": RelativeBias, "shaw": Shaw}
+BUILTIN = {
+    "rotary": Rotary,
+    "alibi": ALiBi,
+    "relative_bias": RelativeBias,
+    "disentangled": Disentangled,
+    "shaw": Shaw,
+}
 
 
 # What the slot may be given: an object, its saved config, or a name.

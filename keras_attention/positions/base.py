@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -58,6 +59,17 @@ class Position(saving.ConfigurableLayer):
     # The name of `build_values` in 0.1.0.
     expect_values = build_values
 
+    def build_inputs(self, query_shape, key_shape):
+        """Receives the shapes of the layer's inputs, (B, T, D) and (B, S, D'), before `build`."""
+
+    def projected_table(self) -> Tensor | None:
+        """Vectors (N, D) that each layer projects as it does its inputs, or None.
+
+        `query_bias` then has two more arguments: their heads as queries, (N, H, K), and as keys,
+        (N, G, K). So layers may share a table, and each has its own view of it.
+        """
+        return None
+
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         # A class that overrides either of the two names overrides both.
@@ -96,19 +108,26 @@ class Position(saving.ConfigurableLayer):
         raise TypeError(f"{type(self).__name__} has no bias of queries.")
 
     def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_mask: Tensor | None = None
+        self,
+        spec: AttentionSpec,
+        query: Tensor,
+        key: Tensor,
+        key_mask: Tensor | None = None,
+        rows: Sequence[Tensor] = (),
     ) -> AttentionSpec:
         """The `AttentionSpec` with the additions of this position, except those of `encode`.
 
-        `key_mask` (B, S) is the padding of the keys, which is among the masks, or None.
+        `key_mask` (B, S) is the padding of the keys, which is among the masks, or None; `rows` are
+        the heads of `projected_table`, of a layer that projects it.
         """
         bias = self.bias_between(query.shape[2])
         if bias is not None:
             spec = spec.replace(position_biases=(bias,))
         if self.has_query_bias:
             wide = shapes.accumulation_dtype(query, key)
-            pair = ops.cast(query, wide), ops.cast(key, wide)
-            bias = self.query_bias(*pair, *spec.positions.pairs)  # type: ignore[union-attr]
+            query, key, *rows = (ops.cast(x, wide) for x in (query, key, *rows))
+            pairs = spec.positions.pairs  # type: ignore[union-attr]
+            bias = self.query_bias(query, key, *pairs, *rows)
             spec = spec.replace(biases=(*spec.biases, bias))
         return spec
 

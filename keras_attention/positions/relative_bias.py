@@ -79,12 +79,7 @@ class RelativeBias(Position):
             )
         # One more than the distances with a bucket each: below it the logarithm would not grow.
         exact = num_buckets // (4 if bidirectional else 2)
-        max_distance = shapes.check_count("max_distance", max_distance, exact + 1)
-        if max_distance > _FARTHEST:
-            raise ValueError(
-                f"`max_distance` must be at most {_FARTHEST}: each distance has an entry in a "
-                f"table. Received: max_distance={max_distance}"
-            )
+        max_distance = check_distance(max_distance, exact + 1)
         super().__init__(**kwargs)
         self.num_buckets = num_buckets
         self.max_distance = max_distance
@@ -118,6 +113,17 @@ class RelativeBias(Position):
         if len(at.shape) == 2:
             return ops.take(columns, at, axis=1)
         return ops.moveaxis(ops.take(columns, at[:, 0], axis=1), 0, 1)
+
+
+def check_distance(max_distance, least, optional=False):
+    """`max_distance`, an integer of at least `least`."""
+    max_distance = shapes.check_count("max_distance", max_distance, least, optional=optional)
+    if max_distance is not None and max_distance > _FARTHEST:
+        raise ValueError(
+            f"`max_distance` must be at most {_FARTHEST}: each distance has an entry in a "
+            f"table. Received: max_distance={max_distance}"
+        )
+    return max_distance
 
 
 @functools.lru_cache(maxsize=64)

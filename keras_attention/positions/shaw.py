@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -113,7 +114,12 @@ class Shaw(Position):
         return query, key
 
     def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_mask: Tensor | None = None
+        self,
+        spec: AttentionSpec,
+        query: Tensor,
+        key: Tensor,
+        key_mask: Tensor | None = None,
+        rows: Sequence[Tensor] = (),
     ) -> AttentionSpec:
         if self.per_head:
             self._check("num_heads", self._num_heads, query.shape[2])

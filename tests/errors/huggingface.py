@@ -23,6 +23,11 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 
+SMALL = {"vocab_size": 6, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
+FALCON = {**SMALL, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
+BLOOM = {**SMALL, "model_type": "bloom", "architectures": ["BloomForCausalLM"]}
+OPT = {**SMALL, "model_type": "opt", "ffn_dim": 4, "max_position_embeddings": 8}
+
 SHAPES = {
     "model.embed_tokens.weight": (6, 4),
     "model.norm.weight": (4,),
@@ -33,9 +38,9 @@ SHAPES = {
 }
 
 
-def read(files=None, missing=(), **fields):
+def read(files=None, missing=(), of=CONFIG, **fields):
     """Reads a folder of a configuration and other files, of text or bytes."""
-    config = {**CONFIG, **fields}
+    config = {**of, **fields}
     config = {name: value for name, value in config.items() if name not in missing}
     files = {"config.json": json.dumps(config), **(files or {})}
     with tempfile.TemporaryDirectory() as folder:
@@ -122,6 +127,22 @@ ROWS = {
         ValueError,
         r"'hidden_act' of `.*` must be one of \('gelu'.*\): nothing else is supported for "
         r"model_type='llama'\. Received: 'mish'",
+    ),
+    "biases of Falcon that are rounded": (
+        lambda: read(of=FALCON, alibi=True),
+        ValueError,
+        r"'alibi' of `.*` must be one of \(False,\): nothing else is supported for "
+        r"model_type='falcon'\. Received: True",
+    ),
+    "residuals of BLOOM after the norm": (
+        lambda: read(of=BLOOM, apply_residual_connection_post_layernorm=True),
+        ValueError,
+        r"'apply_residual_connection_post_layernorm' of `.*` must be one of \(False,\)",
+    ),
+    "states of OPT before a projection": (
+        lambda: read(of=OPT, architectures=["OPTModel"], word_embed_proj_dim=2),
+        ValueError,
+        r"'word_embed_proj_dim' of `.*` must be one of \(4,\).* Received: 2",
     ),
     "a part of a configuration that is none": (
         lambda: read(rope_parameters=[1]),

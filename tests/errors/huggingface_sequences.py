@@ -17,6 +17,14 @@ BERT = {
     "max_position_embeddings": 8,
 }
 MODERN = {**BERT, "model_type": "modernbert", "architectures": ["ModernBertModel"]}
+DEBERTA = {
+    **BERT,
+    "model_type": "deberta-v2",
+    "architectures": ["DebertaV2Model"],
+    "relative_attention": True,
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+}
 T5 = {
     "model_type": "t5",
     "architectures": ["T5Model"],
@@ -87,6 +95,12 @@ for fields, name, value in (
     (BERT, "position_embedding_type", "relative_key"),
     (BERT, "is_decoder", True),
     (BERT, "hidden_act", "mish"),
+    (DEBERTA, "conv_kernel_size", 3),
+    (DEBERTA, "relative_attention", False),
+    (DEBERTA, "share_att_key", False),
+    (DEBERTA, "pos_att_type", "c2p"),
+    (DEBERTA, "norm_rel_ebd", "none|layer_norm"),
+    (DEBERTA, "embedding_size", 8),
     (BART, "normalize_before", True),
     (BART, "tie_word_embeddings", False),
 ):

@@ -7,6 +7,9 @@ from keras_attention import positions
 from keras_attention.layers.position_embedding import PositionEmbedding
 from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
 
+DISENTANGLED = positions.Disentangled(8, 6)
+ka.SelfAttention(2, 4, position=DISENTANGLED).build((B, T, D))
+
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
     # Position embeddings
@@ -133,6 +136,23 @@ ROWS = {
         lambda: positions.RelativeBias(32, 8),
         ValueError,
         r"argument `max_distance`, expected an integer of at least 9\. Received: max_distance=8",
+    ),
+    "buckets that are not as many in all four parts": (
+        lambda: positions.Disentangled(6),
+        ValueError,
+        r"`num_buckets` must be a multiple of 4\. Received: num_buckets=6",
+    ),
+    "a table for inputs of other features": (
+        lambda: [ka.SelfAttention(2, 4, position=DISENTANGLED)(x) for x in (X, zeros(B, T, D + 2))],
+        ValueError,
+        r"Layers sharing a Disentangled need inputs of one number of features\. It was built for "
+        r"4\. Received: 6",
+    ),
+    "a table that no layer projects": (
+        lambda: ka.ops.attend(*[zeros(B, T, 2, 4)] * 3, position=DISENTANGLED),
+        ValueError,
+        r"Disentangled has a table that a layer projects by its own weights: use an attention "
+        r"layer\. Received: a call of a function",
     ),
     "a bias for another number of heads": (
         lambda: [ka.SelfAttention(heads, 4, position=RELATIVE_BIAS)(X) for heads in (2, 3)],

@@ -34,6 +34,7 @@ HEAD_OPTIONS = {
     "qk_norm": "rms",
     "logit_soft_cap": 5.0,
     "use_sink": True,
+    "clip_qkv": 1.5,
 }
 POSITION_TABLE = {
     "embeddings_initializer": "ones",
@@ -147,6 +148,19 @@ CASES = [
         CROSS,
         returns_scores=True,
         id="MultiHeadAttention-additive",
+    ),
+    Case(
+        ka.MultiHeadAttention,
+        {
+            "num_heads": 4,
+            "key_dim": 4,
+            "num_key_value_heads": 2,
+            "position": positions.Disentangled(8, 6, keras.layers.LayerNormalization()),
+        },
+        None,
+        ((5, 8), (7, 8)),
+        returns_scores=True,
+        id="MultiHeadAttention-disentangled",
     ),
     Case(
         ka.MultiHeadAttention,

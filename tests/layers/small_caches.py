@@ -41,6 +41,7 @@ POSITIONS = {
     "alibi": positions.ALiBi,
     "relative bias": lambda: positions.RelativeBias(8, 6, bidirectional=False),
     "shaw": lambda: positions.Shaw(2, per_head=True),
+    "disentangled": lambda: positions.Disentangled(8, 6),
     "own": Marked,
 }
 

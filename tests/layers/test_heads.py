@@ -4,7 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, scores
+from keras_attention import (
+    Attention,
+    MultiHeadAttention,
+    SelfAttention,
+    TransformerBlock,
+    ops,
+    scores,
+)
 from tests import definition
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_heads import (
@@ -245,3 +252,37 @@ def test_qk_norm_is_right_in_mixed_precision(policy):
 def test_an_unknown_qk_norm_is_an_error(kind):
     with pytest.raises(ValueError, match="`qk_norm` must be one of"):
         Attention(2, 4, qk_norm=kind)
+
+
+@pytest.mark.parametrize("make", [Attention, MultiHeadAttention])
+def test_queries_keys_and_values_are_clipped_before_they_are_normalized(make):
+    query, value = random(B, T, D), random(B, S, D, seed=1)
+    layer = make(H, K, V, clip_qkv=0.4, qk_norm="rms", use_bias=True, num_key_value_heads=G)
+    randomize(layer, query.shape, value.shape)
+    _, weights = run(lambda *x: layer(*x, return_attention_scores=True), query, value)
+    q, k, v = (
+        np.clip(heads_of(layer, x, name), -0.4, 0.4)
+        for x, name in ((query, "query"), (value, "key"), (value, "value"))
+    )
+    q = normed(q, "rms", layer.query_norm.get_weights()[0])
+    k = normed(k, "rms", layer.key_norm.get_weights()[0])
+    expected, of_definition = definition.attend(q, in_full(k), in_full(v))
+    close(weights, of_definition, 1e-3)
+    if make is Attention:
+        (output,) = run(lambda *x: [layer(*x)], query, value)
+        close(output, expected.reshape(B, T, -1), 1e-3)
+
+
+def test_clipped_heads_have_no_gradient():
+    layer, x = Attention(1, 2, clip_qkv=1.0), np.ones((1, 2, 2), "float32")
+    layer.build(x.shape)
+    layer.set_weights([np.array([[0.1, 2.0], [0.3, 2.0]])] * 3)
+    (*_, of_values), _ = weight_gradients(layer, layer, [x])
+    close(of_values, [[2.0, 0.0], [2.0, 0.0]])
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, True, "8"])
+def test_a_clip_must_be_positive(limit):
+    for make in (Attention, MultiHeadAttention, lambda *x, **y: TransformerBlock(8, 2, **y)):
+        with pytest.raises(ValueError, match="`clip_qkv` must be a finite number above 0"):
+            make(2, 4, clip_qkv=limit)

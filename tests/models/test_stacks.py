@@ -69,6 +69,16 @@ def test_token_types_and_a_projection():
     np.testing.assert_allclose(numpy(model(IDS))[1], found[1], atol=1e-6)
 
 
+def test_tokens_are_projected_before_positions_are_added():
+    tokens, positions = ScaledEmbedding(VOCABULARY, 4, scale=1), SinCosPositionEmbedding()
+    model = Embeddings(tokens, positions, token_projection=keras.layers.Dense(D))
+    found = numpy(model(IDS))
+    expected = numpy(positions(model.token_projection(tokens(IDS))))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    symbols = keras.Input((None,), dtype="int32")
+    assert found.shape == (2, 5, D) and model(symbols).shape == (None, None, D)
+
+
 def test_logits_are_their_equation():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, D)).astype("float32")

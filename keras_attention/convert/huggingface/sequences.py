@@ -45,8 +45,10 @@ def layer_norm(epsilon, dtype, name="norm", **options):
     return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype, **options)
 
 
-def masked_logits(vocabulary, dim, activation, norm, dtype, dense_bias=True, use_bias=True):
-    """Tied logits of a masked language model, after a dense layer and a norm."""
+def masked_logits(
+    vocabulary, dim, activation, norm, dtype, dense_bias=True, use_bias=True, name="transform"
+):
+    """Tied logits of a masked language model, after a dense layer and a norm, together `name`."""
     layer = keras.layers.Dense(
         dim,
         activations.get(activation),
@@ -57,7 +59,7 @@ def masked_logits(vocabulary, dim, activation, norm, dtype, dense_bias=True, use
     return Logits(
         vocabulary,
         use_bias=use_bias,
-        transform=keras.Sequential([layer, norm], name="transform"),
+        transform=keras.Sequential([layer, norm], name=name),
         name="logits",
         dtype=dtype,
     )

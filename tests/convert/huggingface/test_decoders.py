@@ -62,6 +62,10 @@ MODELS = {
         transformers.OPTForCausalLM,
         {**OPT, "enable_bias": False, "do_layer_norm_before": False},
     ),
+    "opt, 350m": (
+        transformers.OPTForCausalLM,
+        {**OPT, "word_embed_proj_dim": 20, "do_layer_norm_before": False},
+    ),
     "gpt_neox": (transformers.GPTNeoXForCausalLM, NEOX),
     "gpt_neox, other options": (
         transformers.GPTNeoXForCausalLM,
@@ -92,6 +96,7 @@ MODELS = {
     ),
     "bloom": (transformers.BloomForCausalLM, BLOOM),
     "mpt": (transformers.MptForCausalLM, MPT),
+    "mpt, clipped": (transformers.MptForCausalLM, {**MPT, "attn_config": {"clip_qkv": 0.5}}),
     "gemma 2": (transformers.Gemma2ForCausalLM, GEMMA),
     "gemma 2, other options": (
         transformers.Gemma2ForCausalLM,
@@ -118,7 +123,7 @@ MODELS = {
     ),
 }
 # Those that take no positions.
-BY_DISTANCE = ("bloom", "mpt")
+BY_DISTANCE = ("bloom", "mpt", "mpt, clipped")
 each = pytest.mark.parametrize("name", MODELS)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.convert.huggingface.architectures import bert, deberta_v2
 from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
@@ -38,6 +38,29 @@ ALBERT = {**SIZES, "embedding_size": 6, "num_hidden_layers": 3, "num_hidden_grou
 MODERN = {**SIZES, "num_hidden_layers": 4, "local_attention": 2}
 MODERN |= dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), 0)
 MODERN |= dict.fromkeys(("cls_token_id", "sep_token_id"), 0)
+# Distances of 1 and 2 have a row each, those of 3 to 5 share one: the texts have some of 6 too.
+DEBERTA = {
+    **SIZES,
+    "type_vocab_size": 0,
+    "position_biased_input": False,
+    "relative_attention": True,
+    "position_buckets": 4,
+    "max_relative_positions": 6,
+    "norm_rel_ebd": "layer_norm",
+    "pos_att_type": "p2c|c2p",
+    "share_att_key": True,
+}
+# A row for each distance, absolute positions, and token types.
+PLAIN_DEBERTA = {
+    **DEBERTA,
+    "type_vocab_size": 2,
+    "position_biased_input": True,
+    "position_buckets": -1,
+    "max_relative_positions": 4,
+    "norm_rel_ebd": "none",
+    "hidden_act": "gelu_new",
+}
+# What comes after a comma tells models of one class apart.
 MODELS = {
     "BertModel": SIZES,
     "BertForMaskedLM": {**SIZES, "hidden_act": "gelu_new"},
@@ -53,6 +76,10 @@ MODELS = {
     "BertForSequenceClassification": {**SIZES, "num_labels": 3},
     "RobertaForSequenceClassification": {**ROBERTA, "num_labels": 3},
     "DistilBertForSequenceClassification": {**DISTILBERT, "num_labels": 3},
+    "DebertaV2Model": DEBERTA,
+    "DebertaV2ForMaskedLM": PLAIN_DEBERTA,
+    "DebertaV2ForMaskedLM, version 3": {**DEBERTA, "legacy": False},
+    "DebertaV2ForSequenceClassification": {**DEBERTA, "num_labels": 3, "pooler_hidden_act": "tanh"},
     "DistilBertModel": DISTILBERT,
     "DistilBertForMaskedLM": {**DISTILBERT, "activation": "relu"},
 }
@@ -61,7 +88,7 @@ EVERY_TOKEN = [name for name in MODELS if name not in CLASSIFIERS]
 IDS = ids(0, *RIGHT.shape)
 TYPES = np.random.default_rng(1).integers(0, 2, IDS.shape).astype("int32")
 WITH_TYPES = {"BertModel", "BertForMaskedLM", "BertForPreTraining", "AlbertModel"}
-WITH_TYPES |= {"AlbertForMaskedLM", "BertForSequenceClassification"}
+WITH_TYPES |= {"AlbertForMaskedLM", "BertForSequenceClassification", "DebertaV2ForMaskedLM"}
 # These have no argument for positions, but distances only, or tokens that they count.
 WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert")
 
@@ -72,7 +99,7 @@ def pairs(tmp_path_factory):
 
     def get(name):
         if name not in made:
-            made[name] = pair(tmp_path_factory.mktemp(name), name, MODELS[name])
+            made[name] = pair(tmp_path_factory.mktemp("model"), name.split(",")[0], MODELS[name])
         return made[name]
 
     return get
@@ -140,8 +167,15 @@ def test_pairs_that_may_not_attend(pairs):
     assert_close(both.ours(IDS, attention_mask=allowed), expected.last_hidden_state)
 
 
-def test_gradients_of_a_training_step_of_bert(tmp_path):
-    both = pair(tmp_path, "BertForMaskedLM", SIZES)
+TRAINED = {
+    "BertForMaskedLM": (bert.entries, "bert."),
+    "DebertaV2ForMaskedLM": (deberta_v2.entries, "deberta."),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_of_a_training_step(name, tmp_path):
+    both = pair(tmp_path, name, MODELS[name])
     labels = ids(2, *IDS.shape)
     theirs = {"input_ids": IDS, "attention_mask": RIGHT.astype("int32"), "token_type_ids": TYPES}
     theirs["labels"] = np.where(RIGHT, labels, -100)
@@ -153,7 +187,8 @@ def test_gradients_of_a_training_step_of_bert(tmp_path):
         return keras.Model([tokens, types, mask], model(tokens, types, mask=mask))
 
     before, after = train(both.ours, [IDS, TYPES, RIGHT], labels, whole)
-    assert_equal_gradients(before, after, bert.entries(both.ours, "bert."), both.original)
+    entries, prefix = TRAINED[name]
+    assert_equal_gradients(before, after, entries(both.ours, prefix), both.original)
 
 
 def test_names_of_the_first_files_of_bert(tmp_path):

@@ -1,5 +1,7 @@
 """Cases of scores, normalizations, patterns, positions and options of heads."""
 
+import keras
+
 import keras_attention as ka
 from keras_attention import normalizations, patterns, positions, regularizers, scores
 from tests.golden.cases.case import BIAS, KERNEL, SCORES, TABLE, of_layer
@@ -85,6 +87,23 @@ for name, make in {
         f"position-{name}", lambda make=make: ka.MultiHeadAttention(2, 4, position=make()), 8, 6
     )
 
+of_layer(
+    "position-disentangled",
+    lambda: ka.MultiHeadAttention(2, 4, position=positions.Disentangled(8, 6)),
+    since="0.2.0",
+)
+of_layer(
+    "position-disentangled-options",
+    lambda: ka.SelfAttention(
+        2,
+        4,
+        position=positions.Disentangled(
+            8, None, norm=keras.layers.LayerNormalization(name="norm"), **TABLE
+        ),
+    ),
+    since="0.2.0",
+)
+
 # Heads
 
 for name, arguments in {
@@ -109,3 +128,11 @@ for name, arguments in {
         6,
         **SCORES,
     )
+of_layer(
+    "heads-clip_qkv",
+    lambda: ka.MultiHeadAttention(2, 4, clip_qkv=0.5),
+    8,
+    6,
+    since="0.2.0",
+    **SCORES,
+)

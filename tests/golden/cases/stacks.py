@@ -84,6 +84,7 @@ def encoder_with_all():
             keras.layers.LayerNormalization(),
             dropout=0.1,
             projection=keras.layers.Dense(WIDTH),
+            token_projection=keras.layers.Dense(WIDTH),
         ),
         ka.RMSNorm(),
         ka.Logits(

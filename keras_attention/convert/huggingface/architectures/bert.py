@@ -80,21 +80,25 @@ def encoder(config, dtype, head, first=0):
     return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
 
 
-def types(config, dim, dtype):
+def types(config, dim, dtype, default=2):
     """The table of token types; None for a model without."""
-    count = config.get("type_vocab_size", 2)
+    count = config.get("type_vocab_size", default)
     return keras.layers.Embedding(count, dim, name="types", dtype=dtype) if count else None
 
 
-def entries(model, prefix, head=HEAD, classifier=("bert.pooler.dense", "classifier"), first=0):
-    """The tensors of a model, whose head has the names `head` or `classifier`."""
+def entries(
+    model, prefix, head=HEAD, classifier=("bert.pooler.dense", "classifier"), first=0, suffix=""
+):
+    """The tensors of a model, whose head has the names `head` or `classifier`.
+
+    `suffix` ends the names of the projections of query, key and value.
+    """
     found = embedding_entries(model.embeddings, f"{prefix}embeddings", first)
     for n, block in enumerate(model.blocks):
         name = f"{prefix}encoder.layer.{n}"
-        self = f"{name}.attention.self"
-        names = [f"{self}.query", f"{self}.key", f"{self}.value", f"{name}.attention.output.dense"]
+        names = [f"{name}.attention.self.{x}{suffix}" for x in ("query", "key", "value")]
         found += [
-            *sequences.projections(names, block.attention),
+            *sequences.projections([*names, f"{name}.attention.output.dense"], block.attention),
             *parts.norm(f"{name}.attention.output.LayerNorm", block.attention_norm),
             *sequences.feed_forward(
                 f"{name}.intermediate.dense", f"{name}.output.dense", block.feed_forward
@@ -106,12 +110,13 @@ def entries(model, prefix, head=HEAD, classifier=("bert.pooler.dense", "classifi
 
 def embedding_entries(layer, name, first=0):
     """The tables and the norm of the embeddings."""
-    table = layer.positions.embeddings
     found = [
         parts.plain(f"{name}.word_embeddings.weight", layer.tokens.table),
-        rows(f"{name}.position_embeddings.weight", table, first),
         *parts.norm(f"{name}.LayerNorm", layer.norm),
     ]
+    if layer.positions is not None:
+        table = layer.positions.embeddings
+        found.append(rows(f"{name}.position_embeddings.weight", table, first))
     if layer.types is not None:
         found.append(parts.plain(f"{name}.token_type_embeddings.weight", layer.types.embeddings))
     return found

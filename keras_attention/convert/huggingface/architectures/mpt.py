@@ -17,7 +17,6 @@ def model(config, dtype):
     given = config.part("attn_config")
     given.require("alibi", True, default=True)
     given.require("attn_type", "multihead_attention", default="multihead_attention")
-    given.require("clip_qkv", None)
     given.require("qk_ln", False, default=False)
     given.require("prefix_lm", False, default=False)
     given.require("attn_uses_sequence_id", False, default=False)
@@ -45,6 +44,8 @@ def model(config, dtype):
             use_bias=False,
             score=scores.ScaledDot(given.get("softmax_scale")),
             position=positions.ALiBi(float(given.get("alibi_bias_max", 8))),
+            # 0 is none there.
+            clip_qkv=given.get("clip_qkv") or None,
             name=f"block_{n}",
             dtype=dtype,
         )

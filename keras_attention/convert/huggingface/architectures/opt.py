@@ -1,4 +1,6 @@
-"""OPT."""
+"""OPT. The embeddings of 350m are smaller than its blocks, and projected on both sides."""
+
+import keras
 
 from keras_attention.convert.huggingface import parts
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
@@ -14,7 +16,6 @@ _BEFORE = 2
 def model(config, dtype):
     """The `Decoder` of a configuration."""
     size, pre = config["hidden_size"], config.get("do_layer_norm_before", True)
-    config.require("word_embed_proj_dim", size, default=size)
     config.require("layer_norm_elementwise_affine", True, default=True)
     config.ignore("dropout", "attention_dropout", "activation_dropout", "layerdrop")
     blocks = [
@@ -33,11 +34,22 @@ def model(config, dtype):
     length = config["max_position_embeddings"]
     positions = LearnedPositionEmbedding(length, name="positions", dtype=dtype)
     removed = config.get("_remove_final_layer_norm", False)
+    tokens = config.get("word_embed_proj_dim", size)
+    into, out_of = (
+        None
+        if tokens == size
+        else keras.layers.Dense(features, use_bias=False, name=name, dtype=dtype)
+        for features, name in ((size, "project_in"), (tokens, "project_out"))
+    )
+    logits = parts.logits(config, dtype, tied=True, transform=out_of)
+    if logits is None:
+        # Its states would be those before the projection.
+        config.require("word_embed_proj_dim", size, default=size)
     return Decoder(
         blocks,
-        parts.embeddings(config, dtype, positions=positions),
+        parts.embeddings(config, dtype, size=tokens, positions=positions, token_projection=into),
         parts.layer_norm(1e-5, "final_norm", dtype) if pre and not removed else None,
-        parts.logits(config, dtype, tied=True),
+        logits,
         dtype=dtype,
     )
 
@@ -60,4 +72,7 @@ def entries(model, prefix):
             *parts.dense(f"{name}.fc2", block.feed_forward.output_dense),
         ]
     found += parts.norm(f"{inside}final_layer_norm", model.final_norm)
+    if model.embeddings.token_projection is not None:
+        found += parts.dense(f"{inside}project_in", model.embeddings.token_projection)
+        found += parts.dense(f"{inside}project_out", model.logits.transform)
     return found + parts.head("lm_head", model)

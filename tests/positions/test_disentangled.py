@@ -1,0 +1,330 @@
+"""`Disentangled`: DeBERTa's scores of contents and distances, and tables that layers project."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import (
+    Attention,
+    Encoder,
+    MultiHeadAttention,
+    SelfAttention,
+    TransformerBlock,
+    ops,
+    patterns,
+    positions,
+)
+from keras_attention.positions import Disentangled
+from tests import definition, problems
+from tests.compiled import compiled
+from tests.gradients import weight_gradients
+
+B, T, S, H, G, K, D = 2, 5, 7, 4, 2, 3, 6
+RULE = (8, 6)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def row(distance, num_buckets, max_distance):
+    """The row of a distance i − j, by the equations."""
+    k = num_buckets // 2
+    e, far = k // 2, abs(distance)
+    if max_distance is not None and far > e:
+        steps = (e - 1) * math.log(far / e) / math.log((max_distance - 1) / e)
+        # Whole but for rounding where the distance is that of the last bucket.
+        steps = round(steps) if abs(steps - round(steps)) < 1e-9 else math.ceil(steps)
+        distance = int(math.copysign(e + steps, distance))
+    return min(max(k + distance, 0), 2 * k - 1)
+
+
+def biased(query, key, of_queries, of_keys, at, key_at, rule=RULE):
+    """The last two terms (B, H, T, S) of heads and rows (N, H, K), one by one."""
+    batch, queries, heads, size = query.shape
+    found = np.zeros((batch, heads, queries, key.shape[1]))
+    at, key_at = (np.broadcast_to(x, (batch, np.shape(x)[-1])) for x in (at, key_at))
+    for b, h, t, s in np.ndindex(found.shape):
+        n = row(int(at[b, t]) - int(key_at[b, s]), *rule)
+        terms = query[b, t, h] @ of_keys[n, h] + key[b, s, h] @ of_queries[n, h]
+        found[b, h, t, s] = terms / math.sqrt(3 * size)
+    return found
+
+
+def weights_of(query, key, of_queries, of_keys, at, key_at, mask=True, rule=RULE):
+    """The weights (B, H, T, S) of attention, by `definition`."""
+    bias = biased(query, key, of_queries, of_keys, at, key_at, rule)
+    return definition.attend(query / math.sqrt(3), key, key, bias=bias, mask=mask)[1]
+
+
+def projected(x, kernel, bias=0.0):
+    """Heads of `x` (…, D) by a kernel (D, H, K)."""
+    return np.einsum("...d,dhk->...hk", x, kernel) + bias
+
+
+def randomized(layer, *shapes):
+    """The layer, built, with random weights."""
+    layer.build(*shapes)
+    for seed, weight in enumerate(layer.trainable_weights):
+        weight.assign(random(*weight.shape, seed=seed))
+    return layer
+
+
+# Rows
+
+
+@pytest.mark.parametrize("rule", [RULE, (16, 20), (16, None), (4, 9), (512, 512), (128, 1000)])
+def test_rows_are_those_of_the_equations(rule):
+    found = Disentangled(*rule).rows()
+    last = len(found) // 2
+    # Keys come after the query where i − j is negative.
+    expected = [row(-d, *rule) for d in range(-last, last + 1)]
+    np.testing.assert_array_equal(found, expected)
+    assert {row(-d, *rule) for d in (-10 * last, 10 * last)} == {found[0], found[-1]}
+    assert (found[0], found[-1]) == ((rule[0] - 1, 0) if rule[0] > 4 else (3, 1))
+
+
+def test_rows_of_a_few_distances():
+    found = Disentangled(*RULE).rows()
+    np.testing.assert_array_equal(found, [7, 7, 7, 7, 6, 5, 4, 3, 2, 1, 1, 1, 0])
+    np.testing.assert_array_equal(Disentangled(4, None).rows(), [3, 3, 2, 1, 0])
+
+
+# In layers
+
+AT = np.array([[3, 1, 0, 8, 2], [2, 3, 4, 5, 6]])
+CALLS = {
+    "cross": {},
+    "causal": {"use_causal_mask": True},
+    "positions": {"positions": (AT, np.arange(S) + 2)},
+    "positions of one row": {"positions": (np.arange(T) + 9, None)},
+    "padding": {"value_mask": np.arange(S) < np.array([[S], [2]])},
+}
+MASKS = {
+    "causal": np.tri(T, S, dtype=bool),
+    "padding": CALLS["padding"]["value_mask"][:, None, None],
+}
+
+
+@pytest.mark.parametrize("groups", [None, G])
+@pytest.mark.parametrize("name", CALLS)
+def test_weights_are_those_of_the_equation(name, groups):
+    layer = MultiHeadAttention(H, K, position=Disentangled(*RULE), num_key_value_heads=groups)
+    query, value = random(B, T, D, seed=1), random(B, S, D, seed=2)
+    randomized(layer, query.shape, value.shape)
+    given = CALLS[name]
+
+    def call(query, value):
+        return layer(query, value, return_attention_scores=True, **given)[1]
+
+    found = numpy(compiled(call, query, value))
+    (q, q_bias), (k, k_bias) = (
+        [numpy(w).astype("float64") for w in dense.weights]
+        for dense in (layer.query_dense, layer.key_dense)
+    )
+    k, k_bias = (np.repeat(x, H // x.shape[-2], axis=-2) for x in (k, k_bias))
+    table = numpy(layer.position.embeddings)
+    at, key_at = given.get("positions", (None, None))
+    expected = weights_of(
+        projected(query, q, q_bias),
+        projected(value, k, k_bias),
+        projected(table, q, q_bias),
+        projected(table, k, k_bias),
+        np.arange(T) if at is None else at,
+        np.arange(S) if key_at is None else key_at,
+        MASKS.get(name, True),
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_those_of_the_definition():
+    rule = (4, None)
+    layer = Attention(2, 2, position=Disentangled(*rule))
+    query, value = random(1, 3, 3, seed=1), random(1, 4, 3, seed=2)
+    randomized(layer, query.shape, value.shape)
+    assert layer.trainable_variables[0] is layer.position.embeddings
+
+    def expected(table, q, k, v, x, y):
+        q, k = q.reshape(3, 2, 2), k.reshape(3, 2, 2)
+        weights = weights_of(
+            *(projected(x, q), projected(y, k), projected(table, q), projected(table, k)),
+            *(np.arange(3), np.arange(4)),
+            rule=rule,
+        )
+        return np.sin(np.einsum("bhts,bshv->bthv", weights, projected(y, v.reshape(3, 2, 2)))).sum()
+
+    def found(x, y):
+        return keras.ops.sin(layer(x, y))
+
+    of_weights, of_arrays = weight_gradients(layer, found, [query, value])
+    exact = definition.gradients(expected, [*map(numpy, layer.trainable_weights), query, value])
+    for one, two in zip([*of_weights, *of_arrays], exact, strict=True):
+        assert np.abs(two).max() > 1e-3
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 7])
+def test_other_kernels_are_the_reference_with_gradients(size):
+    layer = SelfAttention(H, K, causal=True, position=Disentangled(*RULE), num_key_value_heads=G)
+    x = random(B, T, D)
+    randomized(layer, x.shape)
+
+    def total(scores):
+        def function(x):
+            output = layer(x, return_attention_scores=scores)
+            return keras.ops.sin(output[0] if scores else output)
+
+        return function
+
+    expected = weight_gradients(layer, total(True), [x])
+    with problems.blocks_of(size, size):
+        found = weight_gradients(layer, total(False), [x])
+    for one, other in zip(found[0] + found[1], expected[0] + expected[1], strict=True):
+        assert np.abs(other).max() > 1e-3
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_decoding_with_a_cache_is_the_whole_pass():
+    layer, x = MultiHeadAttention(H, K, position=Disentangled(*RULE)), random(B, T, D)
+    randomized(layer, x.shape)
+    expected = layer(x, use_causal_mask=True)
+    cache, found = layer.make_cache(B, T + 2), []
+    for start, end in ((0, 3), (3, 4), (4, T)):
+        output, cache = layer(x[:, start:end], cache=cache)
+        found.append(numpy(output))
+    np.testing.assert_allclose(np.concatenate(found, axis=1), numpy(expected), rtol=0, atol=1e-5)
+
+
+def test_half_precision_with_padding_a_window_and_huge_numbers():
+    layer = MultiHeadAttention(H, K, position=Disentangled(*RULE), dtype="mixed_bfloat16")
+    layer.pattern, x = patterns.SlidingWindow(2, 1), random(B, T, D)
+    layer.build(x.shape)
+    mask = np.arange(T) < np.array([[T], [3]])
+    output = numpy(keras.ops.cast(layer(x, query_mask=mask, value_mask=mask), "float32"))
+    assert np.isfinite(output).all() and not output[1, 3:].any() and output[1, :3].any()
+    plain = MultiHeadAttention(H, K, position=Disentangled(*RULE))
+    plain.build(x.shape)
+    assert np.isfinite(numpy(plain(1e25 * x))).all()
+
+
+def test_the_norm_and_the_norms_of_heads_apply_to_rows():
+    norm = keras.layers.LayerNormalization(epsilon=0.1)
+    layer = SelfAttention(1, K, position=Disentangled(*RULE, norm=norm), qk_norm="rms")
+    x = random(B, T, D)
+    randomized(layer, x.shape)
+    _, found = layer(x, return_attention_scores=True)
+    table = numpy(layer.position.embeddings).astype("float64")
+    gamma, beta = (numpy(w) for w in layer.position.norm.weights)
+    mean, variance = table.mean(-1, keepdims=True), table.var(-1, keepdims=True)
+    table = (table - mean) / np.sqrt(variance + 0.1) * gamma + beta
+
+    def heads(x, dense, norm):
+        found = x @ numpy(dense.kernel).astype("float64")
+        mean = np.square(found).mean(-1, keepdims=True)
+        scale = numpy(norm.scale)
+        return (found / np.sqrt(mean + norm.epsilon) * scale)[..., None, :]
+
+    q, k = (layer.query_dense, layer.query_norm), (layer.key_dense, layer.key_norm)
+    expected = weights_of(
+        heads(x, *q), heads(x, *k), heads(table, *q), heads(table, *k), np.arange(T), np.arange(T)
+    )
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_axes_of_positions_and_layers_without_projections():
+    inner = MultiHeadAttention(2, K, attention_axes=(2,), position=Disentangled(*RULE))
+    plain = MultiHeadAttention(2, K, position=Disentangled(*RULE))
+    x = random(B, 3, T, D)
+    randomized(inner, x.shape)
+    plain.build((B, T, D))
+    plain.set_weights(inner.get_weights())
+    expected = numpy(plain(x.reshape(B * 3, T, D))).reshape(x.shape)
+    np.testing.assert_allclose(numpy(inner(x)), expected, rtol=1e-4, atol=1e-5)
+    raw = Attention(position=Disentangled(*RULE))
+    randomized(raw, (B, T, D))
+    _, found = raw(x[:, 0], return_attention_scores=True)
+    heads, table = x[:, 0, :, None], numpy(raw.position.embeddings)[:, None]
+    expected = weights_of(heads, heads, table, table, np.arange(T), np.arange(T))
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
+
+
+@keras.saving.register_keras_serializable(package="test_disentangled")
+class Projected(positions.Position):
+    """A custom table (Dai et al. 2019, without their biases of keys): q_i · W_k r[i − j]."""
+
+    def build_inputs(self, query_shape, key_shape):
+        self.features = key_shape[-1]
+
+    def build(self, query_shape, key_shape):
+        self.table = self.add_weight(name="table", shape=(2 * T, self.features))
+
+    def projected_table(self):
+        return self.table
+
+    def query_bias(self, query, key, i, j, of_queries, of_keys):
+        terms = keras.ops.einsum("bthk,nhk->bhtn", query, of_keys)
+        at = keras.ops.broadcast_to(i - j + T, (*keras.ops.shape(terms)[:3], key.shape[1]))
+        return keras.ops.take_along_axis(terms, at, axis=-1)
+
+
+def test_a_custom_position_may_have_a_table_that_layers_project():
+    layer, x = SelfAttention(H, K, position=Projected()), random(B, T, D)
+    randomized(layer, x.shape)
+    _, found = layer(x, return_attention_scores=True)
+    table = numpy(layer.position.table)
+    q, k = (numpy(d.kernel).reshape(D, H, K) for d in (layer.query_dense, layer.key_dense))
+    query, key, rows = projected(x, q), projected(x, k), projected(table, k)
+    bias = np.zeros((B, H, T, T))
+    for b, h, t, s in np.ndindex(bias.shape):
+        bias[b, h, t, s] = query[b, t, h] @ rows[t - s + T, h]
+    _, expected = definition.attend(query, key, key, bias=bias)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
+
+
+# Models
+
+
+def test_blocks_share_one_table_that_is_trained_and_saved(tmp_path):
+    norm = keras.layers.LayerNormalization()
+    table = Disentangled(*RULE, norm=norm, name="distances")
+    model = Encoder([TransformerBlock(8, 2, position=table) for _ in range(2)])
+    inputs = keras.Input((None, D))
+    whole = keras.Model(inputs, model(inputs))
+    assert sum("embeddings" in v.path for v in whole.trainable_variables) == 1
+    x, before = random(B, T, D), numpy(table.embeddings).copy()
+    whole.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    whole.fit(x, 10 * x, verbose=0)
+    assert np.abs(numpy(table.embeddings) - before).max() > 0
+    whole.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    first, second = (block.attention.position for block in again.layers[1].blocks)
+    assert first is second and first.get_config() == table.get_config()
+    np.testing.assert_allclose(numpy(again(x)), numpy(whole(x)), rtol=0, atol=1e-6)
+
+
+def test_config_holds_every_argument_through_json():
+    position = Disentangled(
+        8, 20, keras.layers.LayerNormalization(epsilon=0.2), "ones", keras.regularizers.L2(0.1),
+        keras.constraints.NonNeg(), name="table",
+    )  # fmt: skip
+    SelfAttention(2, K, position=position).build((B, T, D))
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
+    again = positions.get(config)
+    assert again.get_config() == position.get_config()
+    assert (numpy(again.embeddings) == 1).all() and again.embeddings.shape == (8, D)
+    assert isinstance(again.embeddings.constraint, keras.constraints.NonNeg)
+
+
+def test_a_function_has_no_projections():
+    layer, x = SelfAttention(H, K, position=Disentangled(*RULE)), random(B, T, D)
+    layer.build(x.shape)
+    heads = random(B, T, H, K)
+    with pytest.raises(ValueError, match="use an attention layer"):
+        ops.attend(heads, heads, heads, position=layer.position)
