@@ -9,18 +9,14 @@ is as long as can be.
 
 import argparse
 import dataclasses
-import json
 import os
-import pathlib
-import statistics
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
-from benchmarks.attention.measuring import in_turns
-from benchmarks.attention.report import preamble, surroundings
+from benchmarks import turns
 from examples.translation.models import Transformer
 from keras_attention import generation
 
@@ -133,58 +129,37 @@ def sentences(size, length):
     return rng.integers(1, size.vocabulary, (size.batch, length)).astype("int32")
 
 
-def rows(size):
-    """Of each row by name: what it is, its two sides, and what their ratio should be at least."""
+# Of each row: what it is, and what the ratio of the other time to ours should be at least.
+ROWS = {
+    "greedy": ("{tokens} tokens", 20),
+    "beams": ("4 beams, against greedy", 5),
+    "longer": ("{longest} tokens, against our {tokens}", 0.1),
+    "training": ("step", 1.18),
+}
+
+
+def rows(size, names):
+    """(name, what it is, our side, the other side, the ratio aimed at) of each name."""
     mine, other = ours(size), theirs(size)
     greedy, as_taught = our_search(mine, size, size.tokens), their_search(other, size)
-    beams = our_search(mine, size, size.tokens, beams=4)
-    many = our_search(mine, size, size.longest)
-    return {
-        "greedy": (f"{size.tokens} tokens", greedy, as_taught, 20),
-        "beams": ("4 beams, against greedy", beams, as_taught, 5),
-        "longer": (f"{size.longest} tokens, against our {size.tokens}", many, greedy, 0.1),
-        "training": ("step", training(mine, size), training(other, size), 1.18),
+    sides = {
+        "greedy": (greedy, as_taught),
+        "beams": (our_search(mine, size, size.tokens, beams=4), as_taught),
+        "longer": (our_search(mine, size, size.longest), greedy),
+        "training": (training(mine, size), training(other, size)),
     }
+    for name in names:
+        what, aim = ROWS[name]
+        yield name, what.format(**dataclasses.asdict(size)), *sides[name], aim
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--rows", default="greedy,beams,longer,training", help="only these")
-    parser.add_argument("--seconds", type=float, default=30, help="for each row")
-    parser.add_argument("--repeats", type=int, default=21, help="bursts of each side of a row")
-    parser.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
+    turns.add_arguments(parser, ROWS)
     options = parser.parse_args()
+    names = turns.chosen(options, ROWS, parser)
     size = SMALL if options.small else Size()
-    report = {**surroundings(options), "size": dataclasses.asdict(size), "rows": {}}
-    print(preamble(report), "\n", size, "\n")
-    print(
-        "| row | what | ours | other | other / ours | aim |\n| --- | --- | --- | --- | --- | --- |"
-    )
-    every = rows(size)
-    unknown = [name for name in options.rows.split(",") if name not in every]
-    if unknown:
-        parser.error(f"no row is named {unknown[0]!r}; there are {', '.join(every)}")
-    for name in options.rows.split(","):
-        what, first, second, aim = every[name]
-        samples = in_turns({"ours": first, "other": second}, options.repeats, options.seconds)
-        times = {
-            who: statistics.median(wall for wall, _ in found) for who, found in samples.items()
-        }
-        ratio = times["other"] / times["ours"]
-        report["rows"][name] = {
-            **times,
-            "ratio": ratio,
-            "aim": aim,
-            "samples": len(samples["ours"]),
-        }
-        print(
-            f"| {name} | {what} | {times['ours']:.4g} ms | {times['other']:.4g} ms "
-            f"| {ratio:.3g} | {aim} |",
-            flush=True,
-        )
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    turns.measure(rows(size, names), options, size=dataclasses.asdict(size))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,97 @@
+"""A training step of the IMDB models, ours against Keras's: `python -m benchmarks.imdb_models`.
+
+`post`, `transformer` and `best` of `examples.imdb_classification`, in their own batches and
+lengths, against the same models with the layers of Keras and KerasHub, in turns. Theirs has the
+mean in place of the pooling by attention of `transformer`, which Keras does not have.
+"""
+
+import argparse
+import os
+from unittest import mock
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_attention
+from benchmarks import turns
+from examples.imdb import models, training
+from examples.imdb.recipes import RECIPES
+
+
+def keras_attention_of(*sizes, score=None, **options):
+    """Keras's layer with the arguments of `keras_attention.Attention`."""
+
+    def call(inputs, value_mask=None):
+        if score == "dot":
+            return keras.layers.Attention(**options)(inputs, mask=[None, value_mask])
+        return keras.layers.MultiHeadAttention(*sizes, **options)(*inputs)
+
+    return call
+
+
+def hub_transformer(ids, size):
+    """The model `transformer` of KerasHub's layers."""
+    import keras_hub
+
+    x = keras.layers.Embedding(size, 64)(ids)
+    x = keras.layers.Add()([x, keras_hub.layers.SinePositionEncoding()(x)])
+    x = keras.layers.Dropout(0.2)(x)
+    mask = keras.ops.not_equal(ids, 0)
+    encoder = keras_hub.layers.TransformerEncoder(128, 4, dropout=0.2, normalize_first=True)
+    x = encoder(x, padding_mask=mask)
+    x = keras.layers.LayerNormalization()(x)
+    x = keras.layers.GlobalAveragePooling1D()(x, mask=mask)
+    return models.probability(keras.layers.Dropout(0.5)(x))
+
+
+def step(model, recipe, data, jit):
+    training.compile_classifier(model, models.optimizer(recipe, 1000), jit)
+    return lambda: model.train_on_batch(*data)
+
+
+def reviews(recipe, size, batch, length):
+    """Numbers of words, as frequent as Zipf's law has them, padded at random, and labels."""
+    rng = np.random.default_rng(0)
+    shape = (batch, length, 1 + recipe.ngrams) if recipe.ngrams else (batch, length)
+    ids = np.minimum(rng.zipf(1.1, shape), size - 1).astype("int32")
+    real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
+    return np.where(real.reshape(*real.shape, *[1] * (ids.ndim - 2)), ids, 0), rng.integers(
+        0, 2, (batch, 1)
+    )
+
+
+ROWS = ("post", "transformer", "best")
+
+
+def rows(names, small, jit):
+    """As `turns.measure` takes them."""
+    for name in names:
+        recipe = RECIPES[name]
+        size, batch, length = (
+            (50, 2, 8) if small else (recipe.vocabulary_size, recipe.batch_size, recipe.max_length)
+        )
+        ratios = np.linspace(-1, 1, size) if recipe.ngrams else None
+        ours = models.build(recipe, size, ratios)
+        theirs = mock.patch.object(keras_attention, "Attention", keras_attention_of)
+        if name == "transformer":
+            theirs = mock.patch.object(models, "_transformer", hub_transformer)
+        with theirs:
+            other = models.build(recipe, size, ratios)
+        data = reviews(recipe, size, batch, length)
+        both = (step(model, recipe, data, jit) for model in (ours, other))
+        yield name, f"a step, B{batch} T{length}", *both, round(1 / 0.95, 2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    turns.add_arguments(parser, ROWS)
+    parser.add_argument("--jit", action="store_true", help="compile with XLA")
+    options = parser.parse_args()
+    names = turns.chosen(options, ROWS, parser)
+    turns.measure(rows(names, options.small, options.jit), options, jit=options.jit)
+
+
+if __name__ == "__main__":
+    main()
