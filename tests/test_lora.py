@@ -16,7 +16,7 @@ CLASSES = np.array([[0], [2]])
 
 
 def stack():
-    blocks = [TransformerBlock(12, 2, causal=True, gated=True, position="rotary") for _ in range(2)]
+    blocks = [TransformerBlock(12, 2, causal=True, gated=True, position="rotary")]
     model = Decoder(blocks, Embeddings(ScaledEmbedding(11, 8, mask_zero=True)), logits=Logits(11))
     model.build((None, None))
     randomize(model)
@@ -40,6 +40,8 @@ def changed(before, variables):
 def train(model, steps):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.5), loss)
+    # A program takes longer than all else here, but on JAX one for each operation does.
+    model.run_eagerly = keras.backend.backend() != "jax"
     for _ in range(steps):
         model.train_on_batch(IDS, CLASSES)
 
@@ -56,7 +58,7 @@ def test_adapters_and_the_head_train_and_nothing_else(projections, tmp_path):
     close(model.predict(IDS, verbose=0), expected)
     # Both the attention and the feed-forward network have an output_dense.
     adapted = len(projections) + ("output_dense" in projections)
-    assert len(model.trainable_variables) == 2 * 2 * adapted
+    assert len(model.trainable_variables) == 2 * adapted
     assert all("lora_kernel" in variable.path for variable in model.trainable_variables)
 
     whole = classifier(model)
