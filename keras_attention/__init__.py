@@ -41,6 +41,7 @@ from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.lora import enable_lora
 from keras_attention.mask_flow import check_masks
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 from keras_attention.version import __version__
@@ -78,6 +79,7 @@ __all__ = [
     "check_masks",
     "convert",
     "distribution",
+    "enable_lora",
     "generation",
     "losses",
     "normalizations",

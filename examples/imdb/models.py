@@ -58,14 +58,17 @@ def _post(ids, size, positions):
 
 
 def _transformer(ids, size):
-    """Masked padding, positions, one block, and a learned query that sums up what it gives."""
-    x = keras_attention.ScaledEmbedding(size, 64, mask_zero=True, name="embedding")(ids)
-    x = keras_attention.SinCosPositionEmbedding(name="positions")(x)
-    x = keras.layers.Dropout(0.2, name="embedding_dropout")(x)
-    x = keras_attention.TransformerBlock(
-        intermediate_dim=128, num_heads=4, dropout=0.2, normalize_first=True, name="block"
-    )(x)
-    x = keras.layers.LayerNormalization(name="norm")(x)
+    """An encoder of one block, and a learned query that sums up what it gives."""
+    x = keras_attention.Encoder(
+        [keras_attention.TransformerBlock(128, num_heads=4, dropout=0.2, residual="pre")],
+        keras_attention.Embeddings(
+            keras_attention.ScaledEmbedding(size, 64, mask_zero=True),
+            keras_attention.SinCosPositionEmbedding(),
+            dropout=0.2,
+        ),
+        final_norm=keras.layers.LayerNormalization(),
+        name="encoder",
+    )(ids)
     x = keras_attention.AttentionPooling(name="attention")(x)
     x = keras.layers.Dropout(0.5, name="dropout")(x)
     return probability(x)

@@ -9,7 +9,8 @@ import numpy as np
 import keras_attention  # noqa: F401, the saved model is made of its layers
 from examples import model_files, startup
 from examples.errors import UsageError
-from examples.imdb.text import UNKNOWN, is_word, pad, padded_length
+from examples.imdb import subwords
+from examples.imdb.text import UNKNOWN, is_word, pad, padded_length, tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +18,12 @@ class Prediction:
     """The probability that a text is positive, and (word, weight, known) from most weight to least.
 
     The weights sum to one. Of a text without any known word a model knows nothing: its probability
-    is None.
+    is None. `attended` is None for a pretrained model.
     """
 
     text: str
     probability: float | None
-    attended: list
+    attended: list | None
 
     @property
     def label(self):
@@ -32,7 +33,7 @@ class Prediction:
 
 
 def load(path, encoder):
-    """The `Predictor` of a model file.
+    """From texts to predictions, by a model file and its encoder of texts.
 
     Raises:
         UsageError: the file is no model of this program.
@@ -41,7 +42,8 @@ def load(path, encoder):
     # Keras may import TensorFlow for the first time where it clones a model.
     with startup.quiet():
         try:
-            return Predictor(classifier, encoder)
+            kind = SubwordPredictor if isinstance(encoder, subwords.Encoder) else Predictor
+            return kind(classifier, encoder)
         except (ValueError, AttributeError) as error:
             raise UsageError(f"{path} is not a model of this program: {error}") from None
 
@@ -79,6 +81,26 @@ class Predictor:
         )
 
 
+class SubwordPredictor:
+    """The same by a classifier that `pretrained` made, without attended words."""
+
+    def __init__(self, classifier, encoder):
+        classifier.get_layer("probability")
+        self._classifier = classifier
+        self._encoder = encoder
+
+    def __call__(self, texts):
+        """A `Prediction` for each text."""
+        return [Prediction(text, self._probability(text), None) for text in texts]
+
+    def _probability(self, text):
+        if not any(map(is_word, tokens(text))):
+            return None
+        row = self._encoder(text)
+        length = padded_length(len(row), self._encoder.max_length)
+        return float(self._classifier.predict_on_batch(pad([row], length))[0, 0])
+
+
 def with_weights(classifier):
     """From numbers to the probability and the scores (B, H, T, S) of the attention layer."""
     attention = []
@@ -112,6 +134,9 @@ def report(prediction, count=8):
     if prediction.label is None:
         reason = "the model knows none of its words" if prediction.attended else "it has no words"
         return f'no label  "{excerpt}"\n    {reason}'
+    label = f'{prediction.label} {prediction.probability:.3f}  "{excerpt}"'
+    if prediction.attended is None:
+        return label
     words = [
         f"{word}{'' if known else ' (unknown)'} {weight:.1%}"
         for word, weight, known in prediction.attended[:count]
@@ -119,7 +144,4 @@ def report(prediction, count=8):
     others = [weight for _, weight, _ in prediction.attended[count:]]
     if others:
         words.append(f"{len(others)} other{'s' if len(others) > 1 else ''} {sum(others):.1%}")
-    return (
-        f'{prediction.label} {prediction.probability:.3f}  "{excerpt}"\n'
-        f"    attended most: {', '.join(words)}"
-    )
+    return f"{label}\n    attended most: {', '.join(words)}"

@@ -17,9 +17,10 @@ class Recipe:
         min_reviews: how many training reviews a word or n-gram must occur in.
         ngrams: the number of words of the longest n-grams, or 0 for words alone.
         positions: whether a model that can do without is given positions.
+        learning_rate: what the option of this name defaults to: the highest of a schedule.
     """
 
-    vocabulary_size: int
+    vocabulary_size: int | None
     max_length: int
     batch_size: int
     epochs: int
@@ -29,6 +30,7 @@ class Recipe:
     ngrams: int = 0
     positions: bool = False
     limited_epochs: int | None = None
+    learning_rate: float | None = None
 
 
 _POST = Recipe(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2, window="last")
@@ -50,6 +52,18 @@ RECIPES = {
         ngrams=3,
     ),
 }
+
+
+# Of a model of a folder: all its weights, or adapters (Devlin et al. 2019; Hu et al. 2021).
+PRETRAINED = Recipe(
+    vocabulary_size=None,
+    max_length=256,
+    batch_size=16,
+    epochs=3,
+    window="both_ends",
+    learning_rate=2e-5,
+)
+LORA = dataclasses.replace(PRETRAINED, learning_rate=5e-4)
 
 
 def describe_data(figures):

@@ -40,6 +40,14 @@ def is_word(token):
     return any(map(str.isalnum, token))
 
 
+def kept(tokens, max_length, window):
+    """At most `max_length` of the tokens of a text: the "last", or those at "both_ends"."""
+    if len(tokens) <= max_length:
+        return tokens
+    first = max_length // 2 if window == "both_ends" else 0
+    return tokens[:first] + tokens[len(tokens) - (max_length - first) :]
+
+
 class Encoder:
     """From texts to numbers.
 
@@ -51,6 +59,8 @@ class Encoder:
         ngrams: None, or a list of the keys of n-grams of 1, 2, … tokens (see `ngrams.py`). Then
             each token has one number more for each of these orders.
     """
+
+    file = FILE
 
     def __init__(self, words, max_length, window, punctuation=False, ngrams=None):
         self.words = list(words)
@@ -91,15 +101,11 @@ class Encoder:
 
     def tokens(self, text):
         """The tokens of `text` that the model reads."""
-        found = tokens(text, self.punctuation)
-        if len(found) <= self.max_length:
-            return found
-        first = self.max_length // 2 if self.window == "both_ends" else 0
-        return found[:first] + found[len(found) - (self.max_length - first) :]
+        return kept(tokens(text, self.punctuation), self.max_length, self.window)
 
-    def numbers(self, kept):
+    def numbers(self, words):
         """The number of each of the tokens. A text without any is one unknown word."""
-        numbers = [self._numbers.get(token, UNKNOWN) for token in kept] or [UNKNOWN]
+        numbers = [self._numbers.get(word, UNKNOWN) for word in words] or [UNKNOWN]
         return np.array(numbers, "int32")
 
     def __call__(self, text):

@@ -12,16 +12,16 @@ import numpy as np
 import keras_attention
 from examples import devices as several
 from examples import model_files
-from examples.imdb import models, ngrams, recipes
-from examples.imdb.text import FILE, Encoder, pad, padded_length
+from examples.imdb import models, ngrams, pretrained, recipes, subwords
+from examples.imdb.text import Encoder, pad, padded_length
 
 CURVES = "curves.png"
 # What the file of a model says of itself, for those who load it elsewhere.
 NEEDS = "The package keras_attention, imported before the model is loaded.\n"
 
 
-def train(run, name, dataset, settings, devices=1):
-    """Trains the model `name`, or resumes it, and returns the results.
+def train(run, dataset, settings, devices=1):
+    """Trains a model, or resumes it, and returns the results.
 
     After each epoch the model is measured on the test reviews, as the post does, or with
     `validation` on training reviews held out for it. Nothing is chosen by either: the epochs are as
@@ -29,12 +29,10 @@ def train(run, name, dataset, settings, devices=1):
 
     Args:
         run: the `RunDirectory` to write to.
-        name: the recipe's.
         dataset: the `data.Dataset`.
         settings: the options of the command line that the results depend on.
         devices: how many share each batch.
     """
-    recipe = recipes.RECIPES[name]
     train_set, test_set = (
         reviews.limited(settings["limit"], settings["seed"])
         for reviews in (dataset.train, dataset.test)
@@ -43,6 +41,11 @@ def train(run, name, dataset, settings, devices=1):
     if settings["validation"]:
         train_set, measured = train_set.split(settings["validation"], settings["seed"])
         measured_on = "validation"
+    keras.utils.set_random_seed(settings["seed"])
+    if settings["mixed_precision"]:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    # Before anything is written: a folder may be wrong.
+    made = _from_folder(train_set, settings) if settings.get("pretrained") else None
     run.begin(
         {**settings, "data": [train_set.checksum(), test_set.checksum()]},
         dataset=dataset.source,
@@ -57,33 +60,55 @@ def train(run, name, dataset, settings, devices=1):
         versions=_versions(),
         machine={"cores": os.cpu_count(), "architecture": platform.machine()},
     )
-    keras.utils.set_random_seed(settings["seed"])
-    if settings["mixed_precision"]:
-        keras.config.set_dtype_policy("mixed_bfloat16")
-    print("Counting words …", flush=True)
-    encoder = Encoder.learn(
-        train_set.texts, recipe, settings["vocabulary_size"], settings["max_length"]
-    )
-    train_rows = [encoder(text) for text in train_set.texts]
-    measured_rows = [encoder(text) for text in measured.texts]
-    classifier = run.load_checkpoint(keras.models.load_model)
-    if classifier is None:
-        ratios = None
-        if recipe.ngrams:
-            ratios = ngrams.log_ratios(train_rows, train_set.labels, encoder.size)
-        classifier = models.build(recipe, encoder.size, ratios)
-        steps = settings["epochs"] * -(-len(train_rows) // settings["batch_size"])
-        compile_classifier(classifier, models.optimizer(recipe, steps), settings["jit"])
+    if made is None:
+        made = _from_scratch(run, train_set, settings)
     else:
+        run.load_checkpoint(made[-1].load)
+    encoder, train_rows, classifier, saved = made
+    measured_rows = [encoder(text) for text in measured.texts]
+    if run.epochs:
         print(f"Resuming after epoch {len(run.epochs)}.")
     for epoch in range(len(run.epochs), settings["epochs"]):
         figures = train_epoch(
             classifier, train_rows, train_set.labels, encoder, epoch, settings, devices
         )
         figures |= measure(classifier, measured_rows, measured.labels, encoder, measured_on)
-        run.finish_epoch(classifier, figures)
+        run.finish_epoch(saved, figures)
         print(_line(figures, measured_on), flush=True)
     return _finish(run, encoder, classifier, test_set)
+
+
+def _from_folder(train_set, settings):
+    """The encoder of texts, the training rows, the classifier, and what checkpoints save of it."""
+    folder = settings["pretrained"]
+    encoder = subwords.Encoder.load(folder, settings["max_length"])
+    classifier = pretrained.build(folder, encoder, settings["lora"])
+    rows = [encoder(text) for text in train_set.texts]
+    optimizer = pretrained.optimizer(settings["learning_rate"], _steps(rows, settings))
+    compile_classifier(classifier, optimizer, settings["jit"])
+    return encoder, rows, classifier, pretrained.State(classifier)
+
+
+def _from_scratch(run, train_set, settings):
+    """The same of a new model, or of the last checkpoint, which saves the classifier as it is."""
+    recipe = recipes.RECIPES[settings["model"]]
+    print("Counting words …", flush=True)
+    encoder = Encoder.learn(
+        train_set.texts, recipe, settings["vocabulary_size"], settings["max_length"]
+    )
+    rows = [encoder(text) for text in train_set.texts]
+    classifier = run.load_checkpoint(keras.models.load_model)
+    if classifier is None:
+        ratios = ngrams.log_ratios(rows, train_set.labels, encoder.size) if recipe.ngrams else None
+        classifier = models.build(recipe, encoder.size, ratios)
+        optimizer = models.optimizer(recipe, _steps(rows, settings))
+        compile_classifier(classifier, optimizer, settings["jit"])
+    return encoder, rows, classifier, classifier
+
+
+def _steps(rows, settings):
+    """How many steps the whole training has."""
+    return settings["epochs"] * -(-len(rows) // settings["batch_size"])
 
 
 def compile_classifier(classifier, optimizer, jit=False):
@@ -203,7 +228,7 @@ def _line(figures, measured_on):
 def _finish(run, encoder, classifier, test_set):
     """Writes what the run is for: the model, its encoder of texts, the curves, the last results."""
     run.write(model_files.MODEL, lambda path: _save(classifier, path))
-    run.write(FILE, encoder.save)
+    run.write(encoder.file, encoder.save)
     test = {name: run.epochs[-1].get(name) for name in ("test_loss", "test_accuracy")}
     if None in test.values():
         rows = [encoder(text) for text in test_set.texts]
@@ -217,7 +242,8 @@ def _finish(run, encoder, classifier, test_set):
 
 
 def _save(classifier, path):
-    classifier.save(path, include_optimizer=False)
+    # A new model of the same layers, without the optimizer, which may be of adapters.
+    keras.Model(classifier.input, classifier.output, name=classifier.name).save(path)
     # Keras leaves members alone that are not its own.
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("needs.txt", NEEDS)

@@ -23,7 +23,7 @@ import os
 import sys
 from pathlib import Path
 
-from examples import model_files, startup
+from examples import model_files, pretrained, startup
 from examples.argument_types import at_least, fraction, not_negative, positive
 from examples.errors import UsageError
 from examples.language_model import data, recipes
@@ -42,8 +42,6 @@ PACKAGES = {
     "subwords": ("sentencepiece",),
     "pretrained": ("tokenizers", "safetensors"),
 }
-# Of a folder of weights: what the model and its tokens are made of.
-FILES = ("config.json", "tokenizer.json")
 
 
 def main(argv=None):
@@ -125,15 +123,7 @@ def _check_pretrained(options):
         if getattr(options, name) is not None:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} cannot be given with --pretrained, whose model has it.")
-    folder = options.pretrained
-    if not folder.is_dir():
-        raise UsageError(f"--pretrained {folder} is not a directory.")
-    for name in FILES:
-        if not (folder / name).is_file():
-            raise UsageError(
-                f"--pretrained {folder} has no {name}: it must be a folder that `transformers` "
-                "wrote, with the tokenizer."
-            )
+    pretrained.check_folder(options.pretrained, ["tokenizer.json"])
 
 
 def report(figures):

@@ -1,12 +1,11 @@
 """The model: a `keras_attention.Decoder` of pre-norm blocks, or one of a folder; its optimizer."""
 
-from pathlib import Path
-
 import keras
 
 import keras_attention
+from examples import pretrained
 from examples.errors import UsageError
-from keras_attention import convert, positions
+from keras_attention import positions
 
 # Of nanoGPT, for all recipes.
 BETA_2, WEIGHT_DECAY, CLIP_NORM, LAST_RATE = 0.99, 0.1, 1.0, 0.1
@@ -17,8 +16,6 @@ POSITIONS = {
     "sin-cos": (lambda context: keras_attention.SinCosPositionEmbedding(), None),
     "alibi": (None, positions.ALiBi),
 }
-# The fields of configurations that say how many positions there are.
-LENGTHS = ("max_position_embeddings", "n_positions")
 
 
 def build(vocabulary_size, settings):
@@ -69,25 +66,10 @@ def from_folder(folder, vocabulary_size, context):
     Raises:
         UsageError: the folder cannot be read, or its model is not a language model for this.
     """
-    try:
-        model = convert.from_huggingface(folder)
-    except (ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"--pretrained {folder} cannot be read: {reason}") from error
+    model = pretrained.load(folder)
     if not isinstance(model, keras_attention.Decoder) or model.logits is None:
         raise UsageError(f"--pretrained {folder} has no decoder with logits of tokens.")
-    config = model.metadata["huggingface"]
-    longest = min((config[name] for name in LENGTHS if name in config), default=context)
-    if context > longest:
-        raise UsageError(
-            f"--pretrained {folder} is for at most {longest} tokens: give such a --context, "
-            f"received {context}."
-        )
-    if vocabulary_size > model.logits.vocabulary_size:
-        raise UsageError(
-            f"{Path(folder) / 'tokenizer.json'} has {vocabulary_size:,} tokens, and the model "
-            f"beside it {model.logits.vocabulary_size:,}."
-        )
+    pretrained.check_sizes(model, folder, vocabulary_size, context, "context")
     return model
 
 

@@ -22,6 +22,7 @@ from tests.errors import (
     huggingface,
     huggingface_sequences,
     inputs,
+    lora,
     models,
     positions,
     slots,
@@ -32,6 +33,7 @@ from tests.errors.calls import beam_search, greedy, sample
 PACKAGE = Path(ka.__file__).parent
 PARTS = (
     inputs.ROWS,
+    lora.ROWS,
     slots.ROWS,
     attention.ROWS,
     caches.ROWS,

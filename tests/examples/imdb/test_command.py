@@ -16,6 +16,13 @@ from tests.examples.imdb.runs import main
         ["--epochs", "0"],
         ["--validation", "1"],
         ["--data-dir", "x", "--sample"],
+        ["--lora", "4"],
+        ["--model", "post", "--learning-rate", "1e-4"],
+        ["--pretrained", "bert", "--model", "post"],
+        ["--pretrained", "bert", "--positions"],
+        ["--pretrained", "bert", "--vocabulary-size", "200"],
+        ["--pretrained", "bert", "--lora", "0"],
+        ["--pretrained", "bert", "--learning-rate", "0"],
         ["predict"],
         ["predict", "runs/imdb-best"],
     ],
@@ -32,8 +39,8 @@ def test_positions_are_trained_longer_on_few_reviews(tmp_path, monkeypatch):
 
     given = []
 
-    def train(run, name, dataset, settings, devices):
-        given.append((name, settings["epochs"]))
+    def train(run, dataset, settings, devices):
+        given.append((settings["model"], settings["epochs"]))
         raise UsageError
 
     monkeypatch.setattr(training, "train", train)

@@ -9,6 +9,8 @@ import sys
 import keras
 import pytest
 
+import keras_attention
+from examples.imdb import models as imdb_models
 from examples.imdb import prediction as imdb_prediction
 from examples.imdb import recipes as imdb_recipes
 from examples.imdb import text as imdb_text
@@ -86,6 +88,32 @@ def test_attended_words_have_the_weights_of_the_layer(finished):
     for word, weight, _ in prediction.attended:
         indices = [index for index, other in enumerate(kept) if other == word]
         assert weight == pytest.approx(per_place[indices].sum(), rel=1e-4)
+
+
+def test_the_transformer_of_earlier_versions_predicts(tmp_path):
+    # It was a functional model of these layers, and has the same weights now.
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = keras_attention.ScaledEmbedding(9, 64, mask_zero=True, name="embedding")(ids)
+    x = keras_attention.SinCosPositionEmbedding(name="positions")(x)
+    x = keras.layers.Dropout(0.2, name="embedding_dropout")(x)
+    x = keras_attention.TransformerBlock(
+        intermediate_dim=128, num_heads=4, dropout=0.2, normalize_first=True, name="block"
+    )(x)
+    x = keras.layers.LayerNormalization(name="norm")(x)
+    x = keras_attention.AttentionPooling(name="attention")(x)
+    former = keras.Model(ids, imdb_models.probability(x), name="classifier")
+    former.save(tmp_path / "model.keras")
+    encode = imdb_text.Encoder(["plot", "dull", "not"], 10, "both_ends")
+    (prediction,) = imdb_prediction.load(tmp_path / "model.keras", encode)(["Dull, not a plot!"])
+    row = encode("Dull, not a plot!")[None]
+    expected = former.predict_on_batch(row)[0, 0]
+    assert prediction.probability == pytest.approx(expected, abs=1e-5)
+
+    present = imdb_models.build(imdb_recipes.RECIPES["transformer"], 9)
+    table, *others = former.get_weights()
+    # An `Encoder` has its blocks before its embeddings.
+    present.set_weights([*others[:16], table, *others[16:]])
+    assert present.predict_on_batch(row)[0, 0] == pytest.approx(expected, abs=1e-5)
 
 
 def other_model(path):
