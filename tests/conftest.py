@@ -116,8 +116,22 @@ def check_in_every_layer(tmp_path):
     return check
 
 
+@pytest.fixture(scope="session")
+def freeze():
+    """Lets the collector of garbage look at what is there no more.
+
+    Keras collects after each weight that it quantizes, which takes a second where a session has
+    compiled much.
+    """
+
+    def run():
+        gc.collect()
+        gc.freeze()
+
+    return run
+
+
 def pytest_collection_finish():
-    # What is imported stays, and need not be looked at again: Keras collects garbage after each
-    # layer that it quantizes.
+    # What is imported stays.
     gc.collect()
     gc.freeze()

@@ -100,6 +100,9 @@ class Backend(typing.Protocol):
 
     # Arrays
 
+    def of_numpy(self, array: Any) -> Tensor:
+        """A tensor of an array that nobody else has: not a copy, where the memory can be shared."""
+
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
         """`size` elements along an axis from `start`."""
 

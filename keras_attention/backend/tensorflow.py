@@ -105,6 +105,10 @@ def stack_buffer(buffer):
     return buffer.stack()
 
 
+def of_numpy(array):
+    return ops.convert_to_tensor(array)
+
+
 def dynamic_slice(array, axis, start, size):
     return dynamic_slices(array, {axis: (start, size)})
 

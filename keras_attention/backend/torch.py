@@ -83,6 +83,15 @@ def stack_buffer(buffer):
     return buffer
 
 
+def of_numpy(array):
+    # Not by Keras, which copies it.
+    if array.dtype.name == "bfloat16":
+        tensor = torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor.to(keras_private.torch_device())
+
+
 def dynamic_slice(array, axis, start, size):
     return array.narrow(axis, start, size)
 

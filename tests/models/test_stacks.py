@@ -1,8 +1,5 @@
 """`Encoder`, `Decoder`, `EncoderDecoder`: what they compute, save and generate."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -18,9 +15,11 @@ from keras_attention import (
     generation,
     masks,
 )
+from tests import fresh_process
 from tests.models.stacks import (
     IDS,
     LEFT,
+    MODELS,
     TARGET,
     VOCABULARY,
     D,
@@ -80,26 +79,12 @@ def test_logits_are_their_equation():
     np.testing.assert_allclose(numpy(layer(x, table)), expected, atol=1e-5)
 
 
-@every_model
-def test_saved_models_are_the_same_in_a_fresh_process(name, tmp_path):
-    model, inputs = made(name)
-    expected = numpy(model(inputs))
-    model.save(tmp_path / "model.keras")
-    np.savez(tmp_path / "inputs.npz", *([inputs] if name != "both" else inputs))
-    code = (
-        "import sys, keras, numpy as np, keras_attention\n"
-        "model = keras.saving.load_model(sys.argv[1] + '/model.keras')\n"
-        "given = list(np.load(sys.argv[1] + '/inputs.npz').values())\n"
-        "found = model(given if len(given) > 1 else given[0])\n"
-        "np.save(sys.argv[1] + '/found.npy', keras.ops.convert_to_numpy(found))\n"
-        "print(len(model.weights))\n"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
-    )
-    assert found.returncode == 0, found.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-5)
-    assert int(found.stdout.split()[-1]) == len(model.weights)
+def test_saved_models_are_the_same_in_a_fresh_process(tmp_path):
+    with fresh_process.Reader() as reader:
+        for name in MODELS:
+            (tmp_path / name).mkdir()
+            model, inputs = made(name)
+            reader.check(model, tmp_path / name, inputs)
 
 
 @every_model
