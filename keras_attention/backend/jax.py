@@ -138,7 +138,7 @@ def stack_buffer(buffer):
 
 
 def of_numpy(array):
-    return ops.convert_to_tensor(array)
+    return jax.device_put(array)
 
 
 def dynamic_slice(array, axis, start, size):

@@ -106,7 +106,10 @@ def stack_buffer(buffer):
 
 
 def of_numpy(array):
-    return ops.convert_to_tensor(array)
+    narrow = array.dtype.name == "bfloat16"
+    shared = array.view("uint16") if narrow else array
+    tensor = tf.experimental.dlpack.from_dlpack(shared.__dlpack__())
+    return tf.bitcast(tensor, tf.bfloat16) if narrow else tensor
 
 
 def dynamic_slice(array, axis, start, size):

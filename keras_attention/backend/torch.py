@@ -84,12 +84,10 @@ def stack_buffer(buffer):
 
 
 def of_numpy(array):
-    # Not by Keras, which copies it.
-    if array.dtype.name == "bfloat16":
-        tensor = torch.from_numpy(array.view("int16")).view(torch.bfloat16)
-    else:
-        tensor = torch.from_numpy(array)
-    return tensor.to(keras_private.torch_device())
+    narrow = array.dtype.name == "bfloat16"
+    tensor = torch.from_numpy(array.view("uint16") if narrow else array)
+    tensor = tensor.to(keras_private.torch_device())
+    return tensor.view(torch.bfloat16) if narrow else tensor
 
 
 def dynamic_slice(array, axis, start, size):

@@ -61,6 +61,6 @@ def pytest_collection_modifyitems(items):
     """Only PyTorch, beside which `transformers` runs anyway, generates and saves by default."""
     here = pathlib.Path(__file__).parent
     for item in items:
-        long = re.search(r"greedy|beams|saved|memory|training", item.name)
+        long = re.search(r"greedy|beams|saved|training", item.name)
         if here in item.path.parents and keras.config.backend() != "torch" and long:
             item.add_marker(pytest.mark.slow)
