@@ -70,6 +70,8 @@ def pytest_collection_modifyitems(items):
         path = pathlib.Path(os.path.relpath(item.path, folder)).with_suffix("")
         if ANY_BACKEND & {parent.as_posix() for parent in (path, *path.parents)}:
             item.add_marker("any_backend")
+    # The longest first, so that no worker waits for the one that has it.
+    items.sort(key=lambda item: item.path.name != "test_devices.py")
 
 
 @pytest.fixture(autouse=True)
