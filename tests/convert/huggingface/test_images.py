@@ -67,7 +67,7 @@ def output(original, name, theirs):
     found = outputs(original, **theirs)
     if name == "CLIPVisionModel":
         # The last norm, which it applies to the first alone.
-        return original.post_layernorm(found.last_hidden_state)
+        return original.post_layernorm(found.last_hidden_state).detach()
     if name.endswith("Classification"):
         return found.logits
     if name.endswith("Projection"):
