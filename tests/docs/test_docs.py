@@ -145,5 +145,5 @@ def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
 
 def test_every_architecture_of_hugging_face_is_in_the_table():
     page = (DOCS / "models.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
-    assert rows == ["model_type", *ARCHITECTURES], "see tests/convert/huggingface/table.py"
+    rows = re.findall(r"^\| `([\w-]+)` \|", page.partition("| `model_type` |")[2], re.MULTILINE)
+    assert rows == list(ARCHITECTURES), "see tests/convert/huggingface/table.py"
