@@ -70,6 +70,8 @@ def pytest_collection_modifyitems(items):
         path = pathlib.Path(os.path.relpath(item.path, folder)).with_suffix("")
         if ANY_BACKEND & {parent.as_posix() for parent in (path, *path.parents)}:
             item.add_marker("any_backend")
+    # The longest first, so that no worker waits for the one that has it.
+    items.sort(key=lambda item: item.path.name != "test_devices.py")
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +118,22 @@ def check_in_every_layer(tmp_path):
     return check
 
 
+@pytest.fixture(scope="session")
+def freeze():
+    """Lets the collector of garbage look at what is there no more.
+
+    Keras collects after each weight that it quantizes, which takes a second where a session has
+    compiled much.
+    """
+
+    def run():
+        gc.collect()
+        gc.freeze()
+
+    return run
+
+
 def pytest_collection_finish():
-    # What is imported stays, and need not be looked at again: Keras collects garbage after each
-    # layer that it quantizes.
+    # What is imported stays.
     gc.collect()
     gc.freeze()

@@ -100,6 +100,13 @@ class Backend(typing.Protocol):
 
     # Arrays
 
+    def of_numpy(self, array: Any) -> Tensor:
+        """A tensor that takes over a NumPy array: on a CPU its memory, not a copy.
+
+        Nobody else may have the array, which begins at a multiple of 64 bytes. Of the dtypes of
+        `ml_dtypes` it may have bfloat16.
+        """
+
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
         """`size` elements along an axis from `start`."""
 

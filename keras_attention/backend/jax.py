@@ -137,6 +137,10 @@ def stack_buffer(buffer):
     return buffer
 
 
+def of_numpy(array):
+    return jax.device_put(array)
+
+
 def dynamic_slice(array, axis, start, size):
     if array.shape[axis] == size:
         return array

@@ -108,6 +108,13 @@ def stack_buffer(buffer):
     return buffer.stack()
 
 
+def of_numpy(array):
+    narrow = array.dtype.name == "bfloat16"
+    shared = array.view("uint16") if narrow else array
+    tensor = tf.experimental.dlpack.from_dlpack(shared.__dlpack__())
+    return tf.bitcast(tensor, tf.bfloat16) if narrow else tensor
+
+
 def dynamic_slice(array, axis, start, size):
     return dynamic_slices(array, {axis: (start, size)})
 

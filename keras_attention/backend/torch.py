@@ -83,6 +83,13 @@ def stack_buffer(buffer):
     return buffer
 
 
+def of_numpy(array):
+    narrow = array.dtype.name == "bfloat16"
+    tensor = torch.from_numpy(array.view("uint16") if narrow else array)
+    tensor = tensor.to(keras_private.torch_device())
+    return tensor.view(torch.bfloat16) if narrow else tensor
+
+
 def dynamic_slice(array, axis, start, size):
     return array.narrow(axis, start, size)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import keras_attention
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -140,3 +141,9 @@ def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
                     found[width, str(page)] = wide
         browser.close()
     assert not found
+
+
+def test_every_architecture_of_hugging_face_is_in_the_table():
+    page = (DOCS / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|", page.partition("| `model_type` |")[2], re.MULTILINE)
+    assert rows == list(ARCHITECTURES), "see tests/convert/huggingface/table.py"

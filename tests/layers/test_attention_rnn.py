@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention import Attention, AttentionCell, AttentionRNN, patterns
+from tests.compiled import JIT_MODES
 from tests.gradients import weight_gradients
 
 layers, ops = keras.layers, keras.ops
@@ -237,7 +238,7 @@ def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
         layers.RNN(cell)(X, initial_state=[[STATE, STATE[:, :1]]])
 
 
-@pytest.mark.parametrize("jit", [False, "auto"])
+@pytest.mark.parametrize("jit", JIT_MODES)
 def test_it_trains_in_a_model(jit):
     source, x = keras.Input((None, M)), keras.Input((None, D))
     cell = AttentionCell(layers.GRUCell(H), "additive", mode="luong", attention_dim=4)

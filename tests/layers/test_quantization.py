@@ -120,8 +120,8 @@ import gc, pathlib, sys
 import keras_attention
 import keras
 import numpy as np
-gc.freeze()  # Keras collects garbage after each layer that it quantizes.
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
+    gc.freeze()  # Keras collects garbage after each weight that it quantizes.
     model = keras.saving.load_model(path)
     model.run_eagerly = True
     with np.load(path.with_suffix(".npz")) as inputs:
@@ -144,7 +144,7 @@ def quantized(layer, mode="int8"):
 
 
 @pytest.fixture(scope="module", name="reloaded")
-def _reloaded(tmp_path_factory):
+def _reloaded(tmp_path_factory, freeze):
     """Of each model: its outputs in float, after quantization, and in a process that loaded it."""
     folder = tmp_path_factory.mktemp("int8")
     answers = {}
@@ -154,6 +154,7 @@ def _reloaded(tmp_path_factory):
         model.run_eagerly = True  # A program for each model takes longer than all else here.
         given = inputs if isinstance(model.input, list) else inputs[0]
         before = model.predict(given, verbose=0)
+        freeze()
         quantize(model, filters="query" if name == "SelfAttention" else None)
         after = model.predict(given, verbose=0)
         path = folder / f"{number}.keras"

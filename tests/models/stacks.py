@@ -16,12 +16,18 @@ from keras_attention import (
     patterns,
     positions,
 )
+from tests.compiled import compiled
 
 VOCABULARY, D, H = 20, 12, 3
 
 
 def numpy(tensor):
     return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def output(model, *inputs):
+    """What a built model gives for its one input or its list of two."""
+    return numpy(compiled(lambda *x: model(list(x) if len(x) > 1 else x[0]), *inputs))
 
 
 def randomize(model, seed=0):
@@ -92,5 +98,5 @@ def made(name):
     """A model with random weights, and inputs."""
     make, inputs = MODELS[name]
     model = make()
-    model(inputs)
+    model.build([x.shape for x in inputs] if isinstance(inputs, list) else inputs.shape)
     return randomize(model), inputs

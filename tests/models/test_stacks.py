@@ -1,8 +1,5 @@
 """`Encoder`, `Decoder`, `EncoderDecoder`: what they compute, save and generate."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -18,15 +15,19 @@ from keras_attention import (
     generation,
     masks,
 )
+from tests import fresh_process
+from tests.compiled import compiled
 from tests.models.stacks import (
     IDS,
     LEFT,
+    MODELS,
     TARGET,
     VOCABULARY,
     D,
     language_model,
     made,
     numpy,
+    output,
     randomize,
 )
 
@@ -90,26 +91,12 @@ def test_logits_are_their_equation():
     np.testing.assert_allclose(numpy(layer(x, table)), expected, atol=1e-5)
 
 
-@every_model
-def test_saved_models_are_the_same_in_a_fresh_process(name, tmp_path):
-    model, inputs = made(name)
-    expected = numpy(model(inputs))
-    model.save(tmp_path / "model.keras")
-    np.savez(tmp_path / "inputs.npz", *([inputs] if name != "both" else inputs))
-    code = (
-        "import sys, keras, numpy as np, keras_attention\n"
-        "model = keras.saving.load_model(sys.argv[1] + '/model.keras')\n"
-        "given = list(np.load(sys.argv[1] + '/inputs.npz').values())\n"
-        "found = model(given if len(given) > 1 else given[0])\n"
-        "np.save(sys.argv[1] + '/found.npy', keras.ops.convert_to_numpy(found))\n"
-        "print(len(model.weights))\n"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
-    )
-    assert found.returncode == 0, found.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-5)
-    assert int(found.stdout.split()[-1]) == len(model.weights)
+def test_saved_models_are_the_same_in_a_fresh_process(tmp_path):
+    with fresh_process.Reader() as reader:
+        for name in MODELS:
+            (tmp_path / name).mkdir()
+            model, inputs = made(name)
+            reader.check(model, tmp_path / name, inputs)
 
 
 @every_model
@@ -129,32 +116,35 @@ def test_padding_on_either_side_and_of_any_length_changes_nothing(name):
     model, inputs = made(name)
     if name == "both":
         source, target = inputs
-        expected = numpy(model([source[1:, :3], target[1:, :2]]))
+        expected = output(model, source[1:, :3], target[1:, :2])
         for padded in (np.pad(source[1:, :3], ((0, 0), (2, 0))), np.pad(source, ((0, 0), (0, 3)))):
-            found = numpy(model([padded[-1:], target[1:, :2]]))
+            found = output(model, padded[-1:], target[1:, :2])
             np.testing.assert_allclose(found, expected, atol=1e-5)
         return
-    expected = numpy(model(IDS[1:, :3]))
-    left = numpy(model(LEFT))
+    expected = output(model, IDS[1:, :3])
+    left = output(model, LEFT)
     np.testing.assert_allclose(left[1:, 2:], expected, atol=1e-5)
-    right = numpy(model(np.pad(IDS, ((0, 0), (0, 7)))))
+    right = output(model, np.pad(IDS, ((0, 0), (0, 7))))
     np.testing.assert_allclose(right[1:, :3], expected, atol=1e-5)
 
 
 def test_a_cache_gives_the_logits_of_the_whole_text():
     model, _ = made("decoder")
-    whole = numpy(model(LEFT))
-    cache = model.make_cache(2, 5)
-    first, cache = model(LEFT[:, :3], cache=cache)
-    rest, cache = model(LEFT[:, 3:], cache=cache)
+    whole = output(model, LEFT)
+
+    def piecewise(ids):
+        first, cache = model(ids[:, :3], cache=model.make_cache(2, 5))
+        return first, model(ids[:, 3:], cache=cache)[0]
+
+    first, rest = compiled(piecewise, LEFT)
     found = np.concatenate([numpy(first), numpy(rest)], axis=1)
     np.testing.assert_allclose(found[LEFT != 0], whole[LEFT != 0], atol=1e-5)
 
 
-def greedily(model, prompt, count, **given):
+def greedily(model, prompt, count):
     """Tokens by the whole model, again for each."""
     for _ in range(count):
-        logits = numpy(model(prompt, **given))[:, -1]
+        logits = output(model, prompt)[:, -1]
         prompt = np.concatenate([prompt, logits.argmax(-1)[:, None].astype("int32")], axis=1)
     return prompt[:, -count:]
 
@@ -182,7 +172,7 @@ def test_a_translator_generates_what_the_whole_model_says():
     found = generation.greedy(model.step, last, cache, max_tokens=3, memory=memory)
     expected = first
     for _ in range(3):
-        logits = numpy(model([source, expected]))[:, -1]
+        logits = output(model, source, expected)[:, -1]
         expected = np.concatenate([expected, logits.argmax(-1)[:, None]], axis=1).astype("int32")
     assert_same_until_padding(numpy(found.tokens), expected[:, 1:])
 

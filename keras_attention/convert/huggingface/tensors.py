@@ -6,6 +6,7 @@ direction, so that the same list reads a model and writes it.
 
 import dataclasses
 import json
+import math
 import mmap
 import pathlib
 from collections.abc import Callable
@@ -15,6 +16,10 @@ import keras
 import ml_dtypes
 import numpy as np
 
+from keras_attention.backend import backend
+
+# Bytes at whose multiples frameworks want arrays to begin.
+ALIGNMENT = 64
 # Of safetensors, and of NumPy with `ml_dtypes`, which Keras needs too.
 DTYPES = {
     "F64": "float64",
@@ -297,16 +302,26 @@ def read(entries, checkpoint, give, unused=lambda name: False, tied=None):
             if n not in latest:
                 latest.clear()
                 latest[n] = entries[n].split(checkpoint[entries[n].name])
-            # A copy in any case: the pages of the file are not the variable's.
-            return keras.ops.convert_to_tensor(
-                np.array(latest[n][m], order="C").reshape(shape), dtype
-            )
+            return backend.of_numpy(_copied(latest[n][m], shape, dtype))
 
         return value
 
     for n, entry in enumerate(entries):
         for m, variable in enumerate(entry.variables):
             give(variable, reader(n, m))
+
+
+def _copied(array, shape, dtype):
+    """A copy: the pages of the file are not the variable's.
+
+    It is aligned, so that TensorFlow and JAX take it over, and none copies it again.
+    """
+    dtype, count = np.dtype(dtype), math.prod(shape)
+    memory = np.empty(count * dtype.itemsize + ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % ALIGNMENT
+    found = memory[start : start + count * dtype.itemsize].view(dtype)
+    np.copyto(found.reshape(array.shape), array, casting="unsafe")
+    return found.reshape(shape)
 
 
 def _check_shape(entry, checkpoint):

@@ -26,6 +26,27 @@ def folder(tmp_path_factory):
     return get
 
 
+@pytest.fixture(scope="session")
+def fresh():
+    """A process that reads the files of a session's models, without the extras."""
+    from tests.fresh_process import Reader
+
+    with Reader() as reader:
+        yield reader
+
+
+@pytest.fixture
+def measured(record_property):
+    """A function of a model and its figures, which `table.py` reads from a file of JUnit."""
+
+    def record(model, **figures):
+        kind = model.metadata["huggingface"]["model_type"]
+        for name, figure in figures.items():
+            record_property(f"{kind} {name}", figure)
+
+    return record
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Threads of PyTorch would wait for one another longer than they compute."""
@@ -37,13 +58,9 @@ def one_thread():
 
 
 def pytest_collection_modifyitems(items):
-    """Only PyTorch, beside which `transformers` runs anyway, generates and saves by default.
-
-    CI runs all of them on TensorFlow among the slow tests.
-    """
-    backend = keras.config.backend()
+    """Only PyTorch, beside which `transformers` runs anyway, generates and saves by default."""
     here = pathlib.Path(__file__).parent
     for item in items:
-        long = re.search(r"greedy|beams|saved|memory|training", item.name)
-        if here in item.path.parents and (backend == "tensorflow" or (backend == "jax" and long)):
+        long = re.search(r"greedy|beams|saved|training", item.name)
+        if here in item.path.parents and keras.config.backend() != "torch" and long:
             item.add_marker(pytest.mark.slow)

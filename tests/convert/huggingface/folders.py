@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
+from tests.convert.huggingface.sequences import additive, headless, random_pairs
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -122,7 +123,7 @@ def positions(mask):
 
 
 def their_output(model, ids, mask, by_positions=True):
-    """The output of a decoder-only model of `transformers`, and its last hidden states."""
+    """The last hidden states of a decoder-only model of `transformers`, and its logits."""
     given = {"attention_mask": torch.tensor(mask).long()}
     if by_positions:
         given["position_ids"] = positions(mask)
@@ -133,48 +134,38 @@ def their_output(model, ids, mask, by_positions=True):
 
 
 def check_decoder(folder, by_positions=True):
-    """States and logits of each kind of padding, ≤ 1e-4; returns the largest difference.
+    """States and logits of each kind of padding, ≤ 1e-4; returns the largest differences.
 
     `by_positions` is False for models that take no positions.
     """
-    ids, largest = tokens((3, 9)), 0.0
-    ours = folder.ours
-    # The states are those that the logits are made of.
-    headless = type(ours)(ours.blocks, ours.embeddings, ours.final_norm)
+    ids, found = tokens((3, 9)), {}
+    models = {"states": headless(folder.ours), "logits": folder.ours}
     for mask in MASKS.values():
-        states, logits = their_output(folder.theirs, ids, mask, by_positions)
-        last = headless(ids, mask=mask)
-        if ours.logits.transform is not None:
-            last = ours.logits.transform(last)
-        for found, expected in ((last, states), (ours(ids, mask=mask), logits)):
-            largest = max(largest, difference(found, expected, mask))
-    print(f"largest difference: {largest:.1e}")
-    assert largest <= 1e-4
-    return largest
+        expected = their_output(folder.theirs, ids, mask, by_positions)
+        for (name, model), theirs in zip(models.items(), expected, strict=True):
+            ours = model(ids, mask=mask)
+            if name == "states" and folder.ours.logits.transform is not None:
+                ours = folder.ours.logits.transform(ours)
+            found[name] = max(difference(ours, theirs, mask), found.get(name, 0.0))
+    assert max(found.values()) <= 1e-4, found
+    return found
 
 
 def check_pairs(folder, by_positions=True):
-    """A mask of pairs, beside the causal one."""
-    ids = tokens((2, 9))
-    pairs = np.random.default_rng(2).random((2, 9, 9)) < 0.6
-    pairs |= np.eye(9, dtype="bool")
-    both = torch.tensor(pairs & np.tril(np.ones((9, 9), "bool")))[:, None]
+    """A mask of pairs, beside the causal one and windows, which theirs replaces."""
+    ids, pairs = tokens((2, 9)), random_pairs(2, 9)
+    config = folder.theirs.config
+    seen = pairs & np.tril(np.ones((9, 9), "bool"))
+    near = np.triu(seen, 1 - (getattr(config, "sliding_window", None) or 9))
+    given = {"attention_mask": torch.tensor(additive(near))}
+    if getattr(config, "layer_types", None):
+        both = {"full_attention": seen, "sliding_attention": near}
+        given = {"attention_mask": {kind: torch.tensor(additive(x)) for kind, x in both.items()}}
+    if by_positions:
+        given["position_ids"] = positions(np.ones((2, 9), "bool"))
     with torch.no_grad():
-        expected = folder.theirs(
-            torch.tensor(ids).long(),
-            attention_mask=torch.where(both, 0.0, torch.finfo(torch.float32).min),
-        ).logits
+        expected = folder.theirs(torch.tensor(ids).long(), **given).logits
     assert difference(folder.ours(ids, attention_mask=pairs), expected) <= 1e-4
-
-
-def check_saved(model, path, inputs, **given):
-    """A `.keras` file gives the same model, with its metadata."""
-    model.save(path / "model.keras")
-    loaded = keras.saving.load_model(path / "model.keras")
-    expected = numpy(model(inputs, **given))
-    np.testing.assert_allclose(numpy(loaded(inputs, **given)), expected, rtol=0, atol=1e-6)
-    assert loaded.metadata == model.metadata
-    return loaded
 
 
 def tensors(path):
@@ -190,8 +181,8 @@ def tensors(path):
 def check_written_back(folder, path, model=None, unread_rows=()):
     """`to_huggingface` writes the same tensors, and `transformers` loads them without complaint.
 
-    `unread_rows` are the first rows of tables that belong to padding, by name. Returns the model
-    that `transformers` loads.
+    `unread_rows` are the first rows of tables that belong to padding, by name. Returns the largest
+    difference.
     """
     convert.to_huggingface(folder.ours if model is None else model, path)
     before, after = tensors(folder.path), tensors(path)
@@ -206,15 +197,16 @@ def check_written_back(folder, path, model=None, unread_rows=()):
     loaded.eval()
     ids = torch.tensor(tokens((3, 9))).long()
     with torch.no_grad():
-        assert torch.equal(loaded(ids).logits, folder.theirs(ids).logits)
-    return loaded
+        found = difference(loaded(ids).logits, folder.theirs(ids).logits)
+    assert found == 0
+    return found
 
 
 # Generation
 
 
 def check_greedy(folder, count=200):
-    """Greedy tokens of prompts padded on the left, from a cache on both sides."""
+    """Greedy tokens of prompts padded on the left, from a cache on both sides; returns `count`."""
     from keras_attention import generation
 
     mask = MASKS["left"]
@@ -224,6 +216,7 @@ def check_greedy(folder, count=200):
     last, cache = model.start(ids, max_tokens=count, mask=mask)
     found = generation.greedy(model.step, last, cache, max_tokens=count)
     np.testing.assert_array_equal(numpy(found.tokens), expected)
+    return count
 
 
 def check_beams(folder, count=20):

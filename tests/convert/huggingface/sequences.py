@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import convert
+from keras_attention import EncoderDecoder, convert
 
 VOCABULARY = 50
 SIZES = {
@@ -34,6 +34,17 @@ def ids(seed, *shape, low=4):
     return np.random.default_rng(seed).integers(low, VOCABULARY, shape).astype("int32")
 
 
+def random_pairs(rows, length):
+    """A mask of pairs: each token attends to itself at least."""
+    allowed = np.random.default_rng(2).random((rows, length, length)) < 0.5
+    return allowed | np.eye(length, dtype="bool")
+
+
+def additive(allowed):
+    """A mask of pairs as `transformers` takes it."""
+    return np.where(allowed, 0.0, np.finfo("float32").min).astype("float32")[:, None]
+
+
 @dataclasses.dataclass
 class Pair:
     """A model of `transformers`, its folder, and ours of that folder."""
@@ -58,6 +69,13 @@ def tensor(x):
     if not isinstance(x, np.ndarray):
         return x
     return torch.tensor(x.astype("int64") if x.dtype.kind == "i" else x)
+
+
+def headless(model):
+    """The model of the states that logits are made of."""
+    if isinstance(model, EncoderDecoder):
+        return EncoderDecoder(model.encoder, headless(model.decoder))
+    return type(model)(model.blocks, model.embeddings, model.final_norm)
 
 
 def randomized(model, std):
@@ -167,4 +185,4 @@ def assert_close(found, expected, mask=None, tolerance=TOLERANCE):
         found, expected = found[mask], expected[mask]
     assert expected.std() > 1e-2
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
-    return np.abs(found - expected).max()
+    return float(np.abs(found - expected).max())

@@ -135,26 +135,35 @@ def made(folder, name):
 
 
 @each
-def test_states_and_logits(made, name):
-    folders.check_decoder(made, by_positions=name not in BY_DISTANCE)
+def test_states_and_logits(made, name, measured):
+    measured(made.ours, **folders.check_decoder(made, by_positions=name not in BY_DISTANCE))
+
+
+# One mask of pairs is all that BLOOM takes, and it has distances in it.
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "bloom"])
+def test_a_mask_of_pairs(made, name):
+    folders.check_pairs(made, by_positions=name not in BY_DISTANCE)
 
 
 @each
-def test_it_is_saved(made, tmp_path):
-    folders.check_saved(made.ours, tmp_path, tokens((3, 9)), mask=MASKS["left"])
+def test_it_is_saved(made, fresh, measured, tmp_path):
+    largest = fresh.check(made.ours, tmp_path, tokens((3, 9)), mask=MASKS["left"])
+    measured(made.ours, saved=largest)
 
 
 @each
-def test_it_is_written_back(made, name, tmp_path):
+def test_it_is_written_back(made, name, measured, tmp_path):
     rows = {"model.decoder.embed_positions.weight": 2} if name.startswith("opt") else {}
-    folders.check_written_back(made, tmp_path, unread_rows=rows)
+    measured(made.ours, back=folders.check_written_back(made, tmp_path, unread_rows=rows))
 
 
 @each
-def test_greedy_tokens(made, name):
-    folders.check_greedy(made, count=200 if name == "gpt2" else 30)
+def test_greedy_tokens(made, name, measured):
+    count = 200 if name == "gpt2" else 30
+    measured(made.ours, tokens=folders.check_greedy(made, count))
 
 
 @pytest.mark.parametrize("name", ["gpt2"])
-def test_beams(made):
+def test_beams(made, measured):
     folders.check_beams(made)
+    measured(made.ours, beams=4)

@@ -10,12 +10,15 @@ from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
     SIZES,
+    additive,
     assert_close,
     assert_equal_gradients,
+    headless,
     ids,
     numpy,
     outputs,
     pair,
+    random_pairs,
     read_back,
     rewritten,
     tensor,
@@ -128,14 +131,17 @@ def output(original, name, theirs):
 
 @pytest.mark.parametrize("name", EVERY_TOKEN)
 @pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
-def test_states_and_logits(name, mask, pairs):
+def test_states_and_logits(name, mask, pairs, measured):
     if mask is LEFT and name.startswith("DistilBert"):
         # The original counts padding: what it gives for each row alone.
         return rows_alone(name, pairs)
     theirs, tokens, ours = given(name, mask)
     both = pairs(name)
-    found = assert_close(both.ours(tokens, **ours), output(both.original, name, theirs), mask)
-    print(f"{name}: {found:.1e}")
+    states = outputs(both.original.base_model, **theirs).last_hidden_state
+    measured(both.ours, states=assert_close(headless(both.ours)(tokens, **ours), states, mask))
+    if both.ours.logits is not None:
+        logits = output(both.original, name, theirs)
+        measured(both.ours, logits=assert_close(both.ours(tokens, **ours), logits, mask))
 
 
 def rows_alone(name, pairs):
@@ -148,22 +154,23 @@ def rows_alone(name, pairs):
 
 
 @pytest.mark.parametrize("name", EVERY_TOKEN)
-def test_saved_and_written_back(name, pairs, tmp_path):
+def test_saved_and_written_back(name, pairs, fresh, measured, tmp_path):
     theirs, tokens, ours = given(name, RIGHT)
     both = pairs(name)
-    loaded = through_a_file(both.ours, tmp_path)
-    expected = output(both.original, name, theirs)
-    assert_close(loaded(tokens, **ours), expected, RIGHT)
-    back = read_back(loaded, both.original, tmp_path / "back")
-    found = output(back, name, theirs)[RIGHT]
-    np.testing.assert_allclose(found, expected[RIGHT], rtol=0, atol=1e-6)
+    saved = fresh.check(both.ours, tmp_path, tokens, **ours)
+    back = output(read_back(both.ours, both.original, tmp_path / "back"), name, theirs)
+    back = assert_close(back, output(both.original, name, theirs), RIGHT, tolerance=1e-6)
+    measured(both.ours, saved=saved, back=back)
 
 
-def test_pairs_that_may_not_attend(pairs):
-    both = pairs("BertModel")
-    allowed = np.random.default_rng(2).random((3, 7, 7)) < 0.5
-    allowed |= np.eye(7, dtype=bool)
-    expected = outputs(both.original, input_ids=IDS, attention_mask=allowed[:, None])
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("Model")])
+def test_a_mask_of_pairs(name, pairs):
+    both, allowed = pairs(name), random_pairs(*IDS.shape)
+    mask = tensor(additive(allowed))
+    if name.startswith("ModernBert"):
+        near = np.abs(np.subtract.outer(np.arange(7), np.arange(7))) <= 1
+        mask = {"full_attention": mask, "sliding_attention": tensor(additive(allowed & near))}
+    expected = outputs(both.original, input_ids=IDS, attention_mask=mask)
     assert_close(both.ours(IDS, attention_mask=allowed), expected.last_hidden_state)
 
 

@@ -67,7 +67,7 @@ def output(original, name, theirs):
     found = outputs(original, **theirs)
     if name == "CLIPVisionModel":
         # The last norm, which it applies to the first alone.
-        return original.post_layernorm(found.last_hidden_state)
+        return original.post_layernorm(found.last_hidden_state).detach()
     if name.endswith("Classification"):
         return found.logits
     if name.endswith("Projection"):
@@ -83,16 +83,21 @@ def chosen(found, name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_states_saved_and_written_back(name, pairs, tmp_path):
+def test_states_and_logits(name, pairs, measured):
     theirs, ours = given(name)
     both = pairs(name)
-    expected = output(both.original, name, theirs)
-    print(f"{name}: {assert_close(chosen(both.ours(ours), name), expected):.1e}")
-    loaded = through_a_file(both.ours, tmp_path)
-    assert_close(chosen(loaded(ours), name), expected)
-    back = read_back(loaded, both.original, tmp_path / "back")
-    found = output(back, name, theirs).detach().numpy()
-    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=0, atol=1e-6)
+    found = assert_close(chosen(both.ours(ours), name), output(both.original, name, theirs))
+    measured(both.ours, **{"states" if both.ours.logits is None else "logits": found})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_and_written_back(name, pairs, fresh, measured, tmp_path):
+    theirs, ours = given(name)
+    both = pairs(name)
+    saved = fresh.check(both.ours, tmp_path, ours)
+    back = output(read_back(both.ours, both.original, tmp_path / "back"), name, theirs)
+    back = assert_close(back, output(both.original, name, theirs), tolerance=1e-6)
+    measured(both.ours, saved=saved, back=back)
 
 
 def test_the_vision_tower_gives_the_pooled_output(pairs):

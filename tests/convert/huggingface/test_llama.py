@@ -59,32 +59,33 @@ def made(folder, name):
 
 
 @each
-def test_states_and_logits(made):
-    folders.check_decoder(made)
+def test_states_and_logits(made, measured):
+    measured(made.ours, **folders.check_decoder(made))
 
 
 @each
-def test_a_mask_of_pairs(made, name):
-    if name in ("mistral", "qwen 2, windows"):
-        pytest.skip("their mask of pairs replaces the window")
+def test_a_mask_of_pairs(made):
     folders.check_pairs(made)
 
 
 @each
-def test_it_is_saved(made, tmp_path):
-    folders.check_saved(made.ours, tmp_path, tokens((3, 9)), mask=MASKS["left"])
+def test_it_is_saved(made, fresh, measured, tmp_path):
+    largest = fresh.check(made.ours, tmp_path, tokens((3, 9)), mask=MASKS["left"])
+    measured(made.ours, saved=largest)
 
 
 @each
-def test_it_is_written_back(made, tmp_path):
-    folders.check_written_back(made, tmp_path)
+def test_it_is_written_back(made, measured, tmp_path):
+    measured(made.ours, back=folders.check_written_back(made, tmp_path))
 
 
 @each
-def test_greedy_tokens(made, name):
-    folders.check_greedy(made, count=200 if name in ("llama", "qwen 2", "qwen 3") else 30)
+def test_greedy_tokens(made, name, measured):
+    count = 200 if name in ("llama", "qwen 2", "qwen 3") else 30
+    measured(made.ours, tokens=folders.check_greedy(made, count))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen 2", "qwen 3"])
-def test_beams(made):
+def test_beams(made, measured):
     folders.check_beams(made)
+    measured(made.ours, beams=4)

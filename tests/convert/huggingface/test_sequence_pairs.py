@@ -10,16 +10,18 @@ from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
     VOCABULARY,
+    additive,
     assert_close,
     assert_equal_gradients,
+    headless,
     ids,
     numpy,
     outputs,
     pair,
+    random_pairs,
     read_back,
     rewritten,
     tensor,
-    through_a_file,
     train,
 )
 
@@ -111,11 +113,15 @@ def output(original, theirs):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_states_and_logits(name, pairs):
+def test_states_and_logits(name, pairs, measured):
     theirs, inputs, masks = given(name)
     both = pairs(name)
-    found = assert_close(both.ours(inputs, **masks), output(both.original, theirs), TARGET_MASK)
-    print(f"{name}: {found:.1e}")
+    expected = outputs(both.original, **theirs, output_hidden_states=True)
+    found, states = headless(both.ours)(inputs, **masks), expected.decoder_hidden_states[-1]
+    measured(both.ours, states=assert_close(found, states, TARGET_MASK))
+    if "logits" in expected:
+        logits = assert_close(both.ours(inputs, **masks), expected.logits, TARGET_MASK)
+        measured(both.ours, logits=logits)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("Whisper")])
@@ -131,21 +137,24 @@ def test_padding_on_the_left(name, pairs):
         assert_close(found[row : row + 1, : int(target.sum())], expected)
 
 
+@pytest.mark.parametrize("name", ["T5", "BART", "mBART", "Marian"])
+def test_a_mask_of_pairs(name, pairs):
+    both, allowed = pairs(name), random_pairs(*SOURCE.shape)
+    encoder = both.original.get_encoder()
+    expected = outputs(encoder, input_ids=SOURCE, attention_mask=additive(allowed))
+    assert_close(both.ours.encoder(SOURCE, attention_mask=allowed), expected.last_hidden_state)
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_saved_and_written_back(name, pairs, tmp_path):
+def test_saved_and_written_back(name, pairs, fresh, measured, tmp_path):
     theirs, inputs, masks = given(name)
     both = pairs(name)
-    loaded = through_a_file(both.ours, tmp_path)
-    assert len(loaded.weights) == len(both.ours.weights)
-    expected = output(both.original, theirs)
-    assert_close(loaded(inputs, **masks), expected, TARGET_MASK)
-    found = output(read_back(loaded, both.original, tmp_path / "back"), theirs)
-    found, expected = found[TARGET_MASK], expected[TARGET_MASK]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    saved = fresh.check(both.ours, tmp_path, inputs, **masks)
+    back = output(read_back(both.ours, both.original, tmp_path / "back"), theirs)
+    back = assert_close(back, output(both.original, theirs), TARGET_MASK, tolerance=1e-6)
+    measured(both.ours, saved=saved, back=back)
 
 
-# On PyTorch the step of a model with biases of positions reads values, and is not recorded.
-uncompiled = pytest.mark.filterwarnings("ignore:.*A step of a compiled function reads values")
 GENERATORS = ["T5", "T5 1.1", "BART", "mBART", "Marian", "Whisper"]
 
 
@@ -187,19 +196,18 @@ def generated(both, name, max_tokens, search, **options):
     return generation.compiled(write, model)(inputs[0], first)
 
 
-@uncompiled
 @pytest.mark.parametrize("name", GENERATORS)
-def test_200_greedy_tokens(name, pairs):
+def test_200_greedy_tokens(name, pairs, measured):
     both = pairs(name, restless=True)
     expected = generate(both, name, max_new_tokens=200, eos_token_id=None).sequences.numpy()
     found = generated(both, name, 200, generation.greedy)
     assert len(np.unique(expected[:, 1:])) > 2
     np.testing.assert_array_equal(numpy(found.tokens), expected[:, 1:])
+    measured(both.ours, tokens=200)
 
 
-@uncompiled
 @pytest.mark.parametrize("name", GENERATORS)
-def test_4_beams(name, pairs):
+def test_4_beams(name, pairs, measured):
     """Without length penalty both definitions are one: sums of log-probabilities.
 
     A row ends when its best live beam is below the worst of four finished ones.
@@ -232,6 +240,7 @@ def test_4_beams(name, pairs):
     np.testing.assert_array_equal(ours, tokens)
     scores = expected.sequences_scores.numpy()
     np.testing.assert_allclose(numpy(found.scores).ravel(), scores, atol=1e-3)
+    measured(both.ours, beams=4)
 
 
 def test_gradients_of_a_training_step_of_t5(tmp_path):
