@@ -163,7 +163,10 @@ def test_saved_and_written_back(name, pairs, fresh, measured, tmp_path):
     measured(both.ours, saved=saved, back=back)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("Model")])
+# DeBERTa's original multiplies the embeddings by the mask.
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name.endswith("Model") and name != "DebertaV2Model"]
+)
 def test_a_mask_of_pairs(name, pairs):
     both, allowed = pairs(name), random_pairs(*IDS.shape)
     mask = tensor(additive(allowed))
