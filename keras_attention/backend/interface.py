@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
@@ -219,15 +219,9 @@ class Backend(typing.Protocol):
     # Programs
 
     def compile(
-        self,
-        function: Callable[..., Tensors],
-        layer: keras.Layer,
-        jit_compile: bool | Literal["auto"],
+        self, function: Callable[..., Tensors], layer: keras.Layer
     ) -> Callable[..., Tensors]:
-        """`function` of arrays and of a layer's variables, compiled for each shape.
-
-        `jit_compile` is whether by XLA, where that is a choice.
-        """
+        """`function` of arrays and of a layer's variables, compiled for each shape."""
 
     def trace_id(self) -> Any:
         """Identifies a program, or a loop within it, while it is traced."""

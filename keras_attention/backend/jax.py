@@ -294,7 +294,7 @@ def where_fused(function, otherwise, arrays):
 class compile:
     # Variables are arguments and results, since JAX programs have no other state.
 
-    def __init__(self, function, layer, jit_compile):
+    def __init__(self, function, layer):
         self.function = function
         self.variables = list(layer.variables)
         self.program = jax.jit(self._pure)

@@ -14,9 +14,6 @@ ops = keras.ops
 
 FUSED_READS = None
 
-# The most weights of a layer whose steps XLA compiles without being asked.
-LARGE = 2**25
-
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"
 
@@ -304,14 +301,9 @@ def where_fused(function, otherwise, arrays):
     return otherwise(*arrays)
 
 
-def compile(function, layer, jit_compile):
-    if jit_compile == "auto":
-        # On CPUs, XLA multiplies few rows by a matrix in one thread, slower than memory is read.
-        # Of small layers, a step is mostly the calls of operations, which XLA saves.
-        weights = sum(math.prod(weight.shape) for weight in layer.weights)
-        jit_compile = weights <= LARGE or on_accelerator(None) or not _uses_onednn()
+def compile(function, layer):
     # As on other backends, nothing is read from the function's source.
-    return tf.function(function, jit_compile=jit_compile, autograph=False)
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def trace_id():

@@ -227,7 +227,7 @@ def where_fused(function, otherwise, arrays):
     return function(*arrays)
 
 
-def compile(function, layer, jit_compile):
+def compile(function, layer):
     return torch_loops.Program(function, layer)
 
 

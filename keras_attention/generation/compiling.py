@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import keras
 
-from keras_attention import shapes
 from keras_attention.kernels.compiled import compiled_function
 
 Result = TypeVar("Result")
 
 
-def compiled(
-    function: Callable[..., Result],
-    layer: keras.Layer,
-    jit_compile: bool | Literal["auto"] = "auto",
-) -> Callable[..., Result]:
+def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..., Result]:
     """A function of arrays as one compiled program for each of their shapes and dtypes.
 
-    A `tf.function` on TensorFlow, `jax.jit` on JAX. On PyTorch the function itself, without
-    gradients, in which a step of each generation loop is recorded once, and replayed. The program
-    reads the variables at every call: weights trained or loaded since apply without recompilation.
+    XLA on TensorFlow, `jax.jit` on JAX. On PyTorch the function itself, without gradients, in
+    which a step of each generation loop is recorded once, and replayed. The program reads the
+    variables at every call: weights trained or loaded since apply without recompilation.
     Variables that it assigns, such as the state of a `keras.random.SeedGenerator`, are updated.
 
     Args:
@@ -31,15 +26,12 @@ def compiled(
         layer: the built `keras.Layer`, or model, that `function` calls. On JAX, variables of
             others that it reads are found by tracing it twice; on PyTorch, a step that reads
             such variables, or closes over other arrays, is recorded in every call.
-        jit_compile: on TensorFlow, whether XLA compiles the program; other backends ignore it.
-            "auto" uses XLA, except for layers of over 2^25 weights on CPUs with oneDNN, which
-            multiplies few rows by large matrices faster.
 
     Returns:
         A function with the same arguments (NumPy arrays are accepted) and results.
 
     Raises:
-        TypeError: `function` is not callable, `layer` no layer, or `jit_compile` not as described.
+        TypeError: `function` is not callable, or `layer` no layer.
         ValueError: `layer` is not built; or, after the program has run, a generated row is
             lost, as described in `greedy`.
 
@@ -60,7 +52,6 @@ def compiled(
     >>> write([1, 2, 3]).tokens.shape
     (3, 5)
     """
-    jit_compile = shapes.check_flag("jit_compile", jit_compile, names=("auto",))
     if not callable(function):
         raise TypeError(f"`function` must be a function of arrays. Received: {function!r}")
     if not isinstance(layer, keras.Layer):
@@ -69,4 +60,4 @@ def compiled(
         raise ValueError(
             f"`layer` must be built, so that its variables exist. Received: {layer!r}, not built"
         )
-    return compiled_function(function, layer, jit_compile)
+    return compiled_function(function, layer)

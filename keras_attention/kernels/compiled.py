@@ -39,9 +39,9 @@ def _noted(function, *arrays):
         _tracing.notes = outer
 
 
-def compiled_function(function, layer, jit_compile):
+def compiled_function(function, layer):
     """`function`, compiled for each shape; see the public `generation.compiled`."""
-    program = backend.compile(lambda *arrays: _noted(function, *arrays), layer, jit_compile)
+    program = backend.compile(lambda *arrays: _noted(function, *arrays), layer)
 
     def call(*arrays):
         arrays = keras.tree.map_structure(keras.ops.convert_to_tensor, arrays)

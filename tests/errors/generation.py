@@ -137,9 +137,4 @@ ROWS = {
         ValueError,
         r"`layer` must be built, so that its variables exist\. .*, not built",
     ),
-    "a compiled function whose compiler is unclear": (
-        lambda: generation.compiled(print, keras.layers.Dense(1), "xla"),
-        TypeError,
-        r"`jit_compile` must be 'auto', True or False\. Received: jit_compile='xla'",
-    ),
 }

@@ -34,55 +34,6 @@ def decoder():
     return model, state, np.random.default_rng(12).normal(size=state.shape).astype("float32")
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
-def test_with_xla_and_without_the_tokens_are_the_same(jit_compile):
-    model, state, memory = decoder()
-
-    def step(tokens, cache, memory):
-        logits, new = model(tokens, cache[0], memory)
-        return logits, [new]
-
-    def write(tokens, state, memory):
-        return generation.greedy(step, tokens, [state], memory, max_tokens=6)
-
-    arrays = (np.array([1, 2], "int32"), state, memory)
-    found = generation.compiled(write, model, jit_compile)(*arrays)
-    expected = generation.compiled(write, model)(*arrays)
-    np.testing.assert_array_equal(numpy(found.tokens), numpy(expected.tokens))
-    np.testing.assert_allclose(
-        numpy(found.log_probabilities), numpy(expected.log_probabilities), atol=1e-5
-    )
-
-
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="others have one compiler")
-@pytest.mark.parametrize(
-    ("most", "onednn", "asked", "expected"),
-    [
-        (2**25, True, "auto", True),
-        (20, True, "auto", False),
-        (20, False, "auto", True),
-        (20, True, True, True),
-        (2**25, True, False, False),
-    ],
-)
-def test_large_layers_are_not_compiled_by_xla(monkeypatch, most, onednn, asked, expected):
-    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-
-    from keras_attention.backend import tensorflow
-
-    monkeypatch.setattr(tensorflow, "LARGE", most)
-    monkeypatch.setattr(tensorflow, "_uses_onednn", lambda: onednn)
-    layer, traced = keras.layers.Dense(5), []
-    layer.build((1, 4))
-
-    def function(x):
-        traced.append(GraphOrParentsInXlaContext(tensorflow.trace_id()))
-        return layer(x)
-
-    generation.compiled(function, layer, asked)(np.ones((1, 4), "float32"))
-    assert traced == [expected]
-
-
 def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
     model, state, memory = decoder()
     calls = []
