@@ -72,7 +72,11 @@ def test_a_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", command)
     assert program.main() == 0
     report = json.loads(path.read_text(encoding="utf-8"))
-    assert [row["name"] for row in report["rows"]] == ["short-forward", "decoding"]
+    assert [row["name"] for row in report["rows"]] == [
+        "short-forward",
+        "decoding",
+        "decoding-reading",
+    ]
     assert all(row["ours"]["ms"] > 0 and row["ratio"] > 0 for row in report["rows"])
     assert report["versions"]["keras"] and report["machine"]["cores"]
     assert path.with_suffix(".md").read_text(encoding="utf-8") == capsys.readouterr().out

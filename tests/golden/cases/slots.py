@@ -93,6 +93,11 @@ of_layer(
     since="0.2.0",
 )
 of_layer(
+    "position-disentangled-defaults",
+    lambda: ka.MultiHeadAttention(2, 4, position=positions.Disentangled()),
+    since="0.2.0",
+)
+of_layer(
     "position-disentangled-options",
     lambda: ka.SelfAttention(
         2,
@@ -128,11 +133,23 @@ for name, arguments in {
         6,
         **SCORES,
     )
-of_layer(
-    "heads-clip_qkv",
-    lambda: ka.MultiHeadAttention(2, 4, clip_qkv=0.5),
-    8,
-    6,
-    since="0.2.0",
-    **SCORES,
-)
+for cls, (*sizes, options) in {
+    ka.Attention: (2, 4, {}),
+    ka.MultiHeadAttention: (2, 4, {}),
+    ka.SelfAttention: (2, 4, {}),
+    ka.LocalSelfAttention: (2, 4, {"neighbors": 1}),
+    ka.AtrousSelfAttention: (2, 4, {"rate": 2}),
+    ka.SparseSelfAttention: (2, 4, {"rate": 2}),
+    ka.LocalAttention: (2, "predictive", 2, 4, {}),
+    ka.RelativePositionAttention: (2, 4, 2, {}),
+    ka.HardAttention: (2, 4, {}),
+    ka.TransformerBlock: (16, 2, {}),
+}.items():
+    for clip in (None, 0.5):
+        of_layer(
+            f"clip_qkv-{cls.__name__}-{clip}",
+            lambda cls=cls, sizes=sizes, options={**options, "clip_qkv": clip}: cls(
+                *sizes, **options
+            ),
+            since="0.2.0",
+        )
