@@ -275,10 +275,11 @@ class Rotary(Position):
 
     def _swapped(self, x):
         """Features (…, d) with those of each pair swapped."""
-        if self.layout == "half_split":
-            return ops.roll(x, x.shape[-1] // 2, axis=-1)
-        pairs = ops.reshape(x, (*ops.shape(x)[:-1], x.shape[-1] // 2, 2))
-        return ops.reshape(ops.flip(pairs, axis=-1), ops.shape(x))
+        # LiteRT lacks `roll`; two slices have gradients that are padded with zeros and added.
+        half = x.shape[-1] // 2
+        pairs, axis = ((2, half), -2) if self.layout == "half_split" else ((half, 2), -1)
+        pairs = ops.reshape(x, (*ops.shape(x)[:-1], *pairs))
+        return ops.reshape(ops.flip(pairs, axis=axis), ops.shape(x))
 
 
 def _last(*positions):
