@@ -68,14 +68,16 @@ def adjust(spec, logits, query):
         logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
     count = len(spec.biases) + len(spec.position_biases)
 
+    def added(term):
+        return ops.cast(term, dtype)
+
     def clipped(term, bounded=False):
-        term = ops.cast(term, dtype)
-        return term if bounded else backend.clip(term, HIGHEST / count)
+        return added(term) if bounded else backend.clip(added(term), HIGHEST / count)
 
     for bias in spec.biases:
         if tuple(bias.shape) == tuple(logits.shape):
             # The sum instead, which needs no more memory.
-            logits = backend.clip(logits + ops.cast(bias, dtype), HIGHEST / count)
+            logits = backend.clip(logits + added(bias), HIGHEST / count)
         else:
             logits = logits + clipped(bias)
     for bias in spec.position_biases:
