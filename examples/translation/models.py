@@ -38,14 +38,6 @@ class Translator(keras.Model):
         """Makes the layers."""
         raise NotImplementedError
 
-    def encode(self, source, training=False):
-        """What `decode` and `start` need to know of source tokens (B, S): a nested structure."""
-        raise NotImplementedError
-
-    def decode(self, target, memory, training=False):
-        """Logits (B, T, V) of the tokens that follow each of `target`, (B, T)."""
-        raise NotImplementedError
-
     def start(self, source, length):
         """`cache, memory` for up to `length` calls of `step`."""
         raise NotImplementedError
@@ -57,10 +49,6 @@ class Translator(keras.Model):
     def alignments(self, source, target):
         """How much each token of `target` looked at each of `source`, (B, T, S)."""
         raise NotImplementedError
-
-    def call(self, inputs, training=False):
-        source, target = inputs
-        return self.decode(target, self.encode(source, training), training)
 
     def build(self, input_shape=None):
         if not self.built:
@@ -139,77 +127,64 @@ class Transformer(Translator):
         dropout,
         positions="sin-cos",
     ):
-        self.embedding = keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True)
         in_blocks = IN_BLOCKS.get(positions)
-        self.positions = None if in_blocks else keras_attention.SinCosPositionEmbedding()
-        self.dropout = keras.layers.Dropout(dropout, name="dropout")
-        options = {
-            "intermediate_dim": intermediate_dim,
-            "num_heads": num_heads,
-            "dropout": dropout,
-            "normalize_first": True,
-        }
-        self.encoder = [
-            keras_attention.TransformerBlock(
-                **options, position=in_blocks and in_blocks(), name=f"encoder_{n}"
-            )
-            for n in range(layers)
-        ]
-        self.decoder = [
-            keras_attention.TransformerBlock(
-                **options,
-                position=in_blocks and in_blocks(),
-                causal=True,
-                cross_attention=True,
-                name=f"decoder_{n}",
-            )
-            for n in range(layers)
-        ]
-        self.encoder_norm = keras.layers.LayerNormalization(name="encoder_norm")
-        self.decoder_norm = keras.layers.LayerNormalization(name="decoder_norm")
+        embeddings = keras_attention.Embeddings(
+            keras_attention.ScaledEmbedding(vocabulary_size, dim, mask_zero=True),
+            positions=None if in_blocks else keras_attention.SinCosPositionEmbedding(),
+            dropout=dropout,
+        )
 
-    def embed(self, tokens, training=False, start_index=0):
-        """Vectors (B, T, D) of tokens (B, T), the first of which stands at `start_index`."""
-        x = self.embedding(tokens)
-        if self.positions:
-            x = self.positions(x, start_index=start_index)
-        return self.dropout(x, training=training)
+        def blocks(name, **options):
+            return [
+                keras_attention.TransformerBlock(
+                    intermediate_dim,
+                    num_heads,
+                    dropout=dropout,
+                    normalize_first=True,
+                    position=in_blocks and in_blocks(),
+                    name=f"{name}_{n}",
+                    **options,
+                )
+                for n in range(layers)
+            ]
 
-    def encode(self, source, training=False):
-        x = self.embed(source, training)
-        for block in self.encoder:
-            x = block(x, training=training)
-        return self.encoder_norm(x)
+        def norm(name):
+            return keras.layers.LayerNormalization(name=name)
 
-    def decode(self, target, memory, training=False):
-        x = self.embed(target, training)
-        for block in self.decoder:
-            x = block(x, memory, training=training)
-        return self.embedding(self.decoder_norm(x), reverse=True)
+        encoder = keras_attention.Encoder(blocks("encoder"), embeddings, norm("encoder_norm"))
+        decoder = keras_attention.Decoder(
+            blocks("decoder", causal=True, cross_attention=True),
+            embeddings,
+            norm("decoder_norm"),
+            # Tied to the table: another initializer would only draw a seed, and change all others.
+            keras_attention.Logits(vocabulary_size, kernel_initializer="zeros"),
+        )
+        # The parts by the names that the files of 0.1.0 have, and in its order of weights.
+        self.embedding = embeddings.tokens
+        self.positions = embeddings.positions
+        self.dropout = embeddings.dropout_layer
+        self.encoder, self.decoder = encoder.blocks, decoder.blocks
+        self.encoder_norm, self.decoder_norm = encoder.final_norm, decoder.final_norm
+        self.stacks = keras_attention.EncoderDecoder(encoder, decoder)
+
+    def call(self, inputs, training=False):
+        return self.stacks(inputs, training=training)
 
     def start(self, source, length):
-        encoded = self.encode(source)
-        memory = [block.cache_context(encoded) for block in self.decoder]
-        rows = ops.shape(source)[0]
-        caches = [block.make_cache(rows, length) for block in self.decoder]
-        return {"blocks": caches, "index": ops.zeros((rows,), "int32")}, memory
-
-    def alignments(self, source, target):
-        memory = self.encode(source)
-        x, weights = self.embed(target), []
-        for block in self.decoder:
-            x, scores = block(x, memory, return_attention_scores=True)
-            weights.append(ops.mean(scores["cross_attention"], axis=1))
-        return ops.mean(ops.stack(weights), axis=0)
+        decoder = self.stacks.decoder
+        memory = decoder.cache_context(self.stacks.encoder(source))
+        return decoder.make_cache(ops.shape(source)[0], length), memory
 
     def step(self, tokens, cache, memory):
-        x = self.embed(tokens[:, None], start_index=cache["index"])
-        caches = []
-        for block, context, block_cache in zip(self.decoder, memory, cache["blocks"], strict=True):
-            x, block_cache = block(x, context, cache=block_cache)
-            caches.append(block_cache)
-        logits = self.embedding(self.decoder_norm(x), reverse=True)[:, 0]
-        return logits, {"blocks": caches, "index": cache["index"] + 1}
+        return self.stacks.step(tokens, cache, memory)
+
+    def alignments(self, source, target):
+        context = self.stacks.encoder(source)
+        x, weights = self.stacks.decoder.embeddings(target), []
+        for block in self.decoder:
+            x, scores = block(x, context, return_attention_scores=True)
+            weights.append(ops.mean(scores["cross_attention"], axis=1))
+        return ops.mean(ops.stack(weights), axis=0)
 
 
 @register
@@ -238,14 +213,16 @@ class Recurrent(Translator):
         return self.dropout(self.embedding(tokens), training=training)
 
     def encode(self, source, training=False):
+        """Vectors (B, S, U) of source tokens (B, S), the decoder's first state, and the mask."""
         x = self.embed(source, training)
         mask = ops.not_equal(source, text.PADDING)
         encoded, forward, backward = self.encoder(x, mask=mask)
         state = self.bridge(ops.concatenate([forward, backward], axis=-1))
         return self.dropout(encoded, training=training), state, mask
 
-    def decode(self, target, memory, training=False):
-        encoded, state, mask = memory
+    def call(self, inputs, training=False):
+        source, target = inputs
+        encoded, state, mask = self.encode(source, training)
         outputs = self.decoder(
             self.embed(target, training),
             initial_state=self.decoder.cell.initial_state(encoded, [state], mask),

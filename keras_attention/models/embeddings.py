@@ -79,6 +79,7 @@ class Embeddings(saving.ConfigurableLayer):
         self.token_projection = saving.check_layer(
             "token_projection", token_projection, optional=True
         )
+        self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
         shape = self._build(self.tokens, inputs_shape)
@@ -89,7 +90,6 @@ class Embeddings(saving.ConfigurableLayer):
                 self._build(layer, shape)
         if self.types is not None:
             self._build(self.types, inputs_shape)
-        self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         if self.projection is not None:
             self._build(self.projection, shape)
 
@@ -98,6 +98,11 @@ class Embeddings(saving.ConfigurableLayer):
         if not layer.built:
             layer.build(shape)
         return layer.compute_output_shape(shape)
+
+    @property
+    def dropout_layer(self) -> keras.layers.Layer:
+        """The layer of the dropout."""
+        return self._dropout_layer
 
     @property
     def table(self) -> Tensor:

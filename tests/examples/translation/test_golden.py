@@ -1,0 +1,51 @@
+"""Models that the translation example of a release trained load for ever: `golden/<version>`.
+
+TensorFlow wrote each file after three steps of training with dropout. `answers.npz` has a batch,
+and for each file the outputs and alignments of it, and the trainable weights one after another, in
+the order that the optimizer's state has.
+"""
+
+import importlib.util
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if not all(map(importlib.util.find_spec, ("sentencepiece", "sacrebleu", "sacremoses"))):
+    pytest.skip("the example needs the extra `translation`", allow_module_level=True)
+
+from examples import model_files
+from tests.examples.translation.runs import array
+
+ARCHIVE = Path(__file__).parent / "golden" / "0.1.0.tar.xz"
+STEPS = 3
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("golden")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["sin-cos", "shaw", "rotary", "bahdanau", "luong"])
+def test_trained_models_of_0_1_0_load(name, folder):
+    model = model_files.load(folder / f"{name}.keras")
+    with np.load(folder / "answers.npz") as answers:
+        batch = answers["source"], answers["given"]
+        # What is said after padding means nothing.
+        real = batch[1] != 0
+        for found, wanted in (
+            (model(batch), answers[f"{name}/outputs"]),
+            (model.alignments(*batch), answers[f"{name}/alignments"]),
+        ):
+            np.testing.assert_allclose(array(found)[real], wanted[real], atol=1e-5)
+        weights = [array(variable).ravel() for variable in model.trainable_variables]
+        np.testing.assert_array_equal(np.concatenate(weights), answers[f"{name}/weights"])
+    assert int(model.optimizer.iterations) == STEPS
+
+    target = np.array([[7, 9, 11, 3], [8, 3, 0, 0]])
+    model.train_on_batch(batch, target)
+    assert int(model.optimizer.iterations) == STEPS + 1
