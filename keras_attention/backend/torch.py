@@ -118,6 +118,10 @@ def has_fast_softmax():
     return False
 
 
+def recomputes_products():
+    return True
+
+
 def has_fast_bfloat16():
     return False
 

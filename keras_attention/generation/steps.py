@@ -152,8 +152,9 @@ def check_found(scores):
     raise_where(
         ops.any(ops.isnan(scores)),
         "`step` must return logits without NaN and +inf. Received such logits: a cache has fewer "
-        "slots than a row has tokens, `make_cache(batch_size, length)`, which takes those of the "
-        "prompt and `max_tokens` more, or weights or states are NaN",
+        "slots than a row has tokens, those of the prompt and `max_tokens` more, as "
+        "`make_cache(batch_size, length)` or `start(…, max_tokens)` was told; a token is not in "
+        "the vocabulary; or weights or states are NaN",
     )
 
 

@@ -37,14 +37,20 @@ def run(spec, query, key, value):
     groups, size = value.shape[2:]
     rows = semantics.finite(ops.cast(query, wide) * spec.scale)
     rows = ops.reshape(rows, (batch, heads, 1, query.shape[3]))
-    weights, lse = _softmax(_scores(spec, rows, key), spec.restricted)
+    scores = _scores(spec, rows, key)
+    weights = backend.softmax(scores)
+    largest = ops.stop_gradient(ops.max(scores, axis=-1))
+    has_keys = largest > HAS_KEYS if spec.restricted else None
 
     grouped = ops.reshape(weights, (batch, groups, heads // groups, -1))
     output = backend.matmul(grouped, ops.cast(_transposed(value), wide))
     output = ops.reshape(output, (batch, heads, 1, size))
     if spec.relative_values is not None:
         output = output + semantics.relative_values(spec, weights)
-    output = ops.transpose(output, (0, 2, 1, 3))
+    # Weights of a query without keys are not zero: one pass over the output, none over the keys.
+    output = semantics.where_keys(ops.transpose(output, (0, 2, 1, 3)), has_keys, "bthv")
+    needs_lse = spec.return_lse or spec.sink is not None
+    lse = _lse(scores, has_keys) if needs_lse else largest
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
 
@@ -76,13 +82,7 @@ def _scores(spec, rows, key):
     return semantics.masked(scores, semantics.mask(spec))
 
 
-def _softmax(scores, restricted):
-    """The weights (B, H, 1, S), and the log-sum-exp (B, H, 1)."""
-    largest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    weights = ops.exp(scores - largest)
-    total = ops.sum(weights, axis=-1, keepdims=True)
-    weights, lse = weights / total, largest + ops.log(total)
-    if restricted:
-        weights = ops.where(largest > HAS_KEYS, weights, 0.0)
-        lse = ops.where(largest > HAS_KEYS, lse, MASKED)
-    return weights, lse[..., 0]
+def _lse(scores, has_keys):
+    """The log-sum-exp (B, H, 1) of scores."""
+    lse = ops.logsumexp(scores, axis=-1)
+    return lse if has_keys is None else ops.where(has_keys, lse, ops.cast(MASKED, lse.dtype))

@@ -7,10 +7,11 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import prompts
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
 from keras_attention.models.stack import Stack
@@ -146,14 +147,21 @@ class Decoder(Stack):
             `generation.greedy(model.step, last, cache, max_tokens=max_tokens)`.
 
         Raises:
-            ValueError: `prompt` is not (B, T), or `max_tokens` not a positive integer.
+            ValueError: `prompt` or `mask` is not (B, T), a prompt ends with padding or, with the
+                tokens that may follow, is longer than a table of positions, or `max_tokens` is not
+                a positive integer.
+            TypeError: `prompt` does not have integers.
         """
         shapes.check_count("max_tokens", max_tokens)
-        prompt = ops.convert_to_tensor(prompt)
-        shapes.check_rank("prompt", prompt, 2, "(batch, positions)")
+        prompt = prompts.tokens("prompt", prompt)
+        mask = prompts.mask(mask, prompt)
         length = prompt.shape[1] - 1
         if not self.built:
             self(prompt, context, mask=mask)
+        embeddings = self.embeddings
+        own = None if embeddings is None else embeddings.compute_mask(prompt)
+        positions = None if embeddings is None else embeddings.positions
+        prompts.check(prompt, masks.both(mask, own), max_tokens, positions)
         cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens)
         if length:
             mask = None if mask is None else mask[:, :-1]

@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving
+from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
+from keras_attention.models import prompts
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 
@@ -111,8 +112,13 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         Returns:
             `(last, cache, memory)`: arguments of
             `generation.greedy(model.step, last, cache, max_tokens=max_tokens, memory=memory)`.
+
+        Raises:
+            ValueError: batch sizes differ; or as `Decoder.start`.
+            TypeError: as `Decoder.start`.
         """
-        prompt = ops.convert_to_tensor(prompt)
+        source, prompt = ops.convert_to_tensor(source), prompts.tokens("prompt", prompt)
+        shapes.check_same("Batch sizes", source=source.shape[0], prompt=prompt.shape[0])
         if not self.built:
             self([source, prompt], source_mask=source_mask)
         context = self.encoder(source, mask=source_mask, training=False)

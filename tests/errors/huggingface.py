@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import warnings
 from unittest import mock
 
 import keras
@@ -38,11 +39,12 @@ SHAPES = {
 }
 
 
-def read(files=None, missing=(), of=CONFIG, **fields):
+def read(files=None, missing=(), of=CONFIG, without=(), **fields):
     """Reads a folder of a configuration and other files, of text or bytes."""
     config = {**of, **fields}
     config = {name: value for name, value in config.items() if name not in missing}
     files = {"config.json": json.dumps(config), **(files or {})}
+    files = {name: content for name, content in files.items() if name not in without}
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             content = content.encode() if isinstance(content, str) else content
@@ -90,6 +92,16 @@ def read_without_safetensors():
         read({"model.safetensors": b""})
 
 
+def written_in_eight_bits():
+    """Writes a model whose weights are integers and scales."""
+    model = whole()
+    with warnings.catch_warnings():
+        # Keras warns of each layer that stays as it is.
+        warnings.simplefilter("ignore")
+        model.quantize("int8")
+    convert.to_huggingface(model, "folder")
+
+
 ROWS = {
     "a model that came from elsewhere": (
         lambda: convert.to_huggingface(keras.Sequential(), "folder"),
@@ -103,9 +115,31 @@ ROWS = {
         r"'model_type' of `.*config\.json` must be one of \[.*'llama'.*\]\. Received: 'mamba'",
     ),
     "a folder without a configuration": (
-        lambda: convert.from_huggingface("no such folder"),
+        lambda: read(without=["config.json"]),
         ValueError,
-        r"`folder` must have a `config\.json` of a Hugging Face model\. Received: no such folder",
+        r"`folder` must have a `config\.json` of a Hugging Face model\. "
+        r"Received: .*FileNotFoundError",
+    ),
+    "a name of a model that is not there": (
+        lambda: convert.from_huggingface("gpt2-of-nobody"),
+        ValueError,
+        r"`folder` must be a folder\. Received: gpt2-of-nobody, which is nothing: download the",
+    ),
+    "a file of a folder": (
+        lambda: convert.from_huggingface(__file__),
+        ValueError,
+        r"`folder` must be a folder\. Received: .*huggingface\.py, which is a file",
+    ),
+    "a quantized model": (
+        written_in_eight_bits,
+        ValueError,
+        r"`model` must not be quantized: .* Received: \d+ quantized layers, \[",
+    ),
+    "weights that are integers": (
+        lambda: whole(**{"model.norm.weight": np.ones(4, "uint8")}),
+        ValueError,
+        r"The tensor 'model\.norm\.weight' of `.*` must be of one of \['BF16', .*\]\. "
+        r"Received: 'U8'",
     ),
     "a configuration that is damaged": (
         lambda: read({"config.json": "{"}),

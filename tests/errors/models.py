@@ -14,6 +14,23 @@ def tokens():
     return ka.ScaledEmbedding(8, 4)
 
 
+def start(prompt, max_tokens=2, mask=None, positions=None):
+    """`start` of a language model."""
+    blocks = [ka.TransformerBlock(8, 2, causal=True)]
+    model = ka.Decoder(blocks, ka.Embeddings(tokens(), positions), logits=ka.Logits(8))
+    return model.start(prompt, max_tokens, mask=mask)
+
+
+def translated(source, prompt):
+    """`start` of a model of two sequences."""
+    embeddings = ka.Embeddings(tokens())
+    block = ka.TransformerBlock(8, 2, causal=True, cross_attention=True)
+    model = ka.EncoderDecoder(
+        ka.Encoder([ka.TransformerBlock(8, 2)], embeddings), ka.Decoder([block], embeddings)
+    )
+    return model.start(source, prompt, max_tokens=2)
+
+
 def longrope(**kwargs):
     given = {"original_max_length": 8, "short_factors": [1.0, 1.0], "long_factors": [1.0, 2.0]}
     return positions.Rotary(scaling="longrope", **{**given, **kwargs})
@@ -99,5 +116,56 @@ ROWS = {
         lambda: longrope().frequencies(8),
         ValueError,
         r"`short_factors` and `long_factors` must be 4 numbers each.* Received: 2",
+    ),
+    "prompts of several lengths": (
+        lambda: start([[1, 2, 3], [4]]),
+        ValueError,
+        r"`prompt` must have rows of one length: pad .* left.* Received: rows of lengths \[3, 1\]",
+    ),
+    "a prompt that is no tokens": (
+        lambda: start("The weather"),
+        TypeError,
+        r"`prompt` must be integers \(batch, positions\)\. Received dtype <U11",
+    ),
+    "a prompt without rows": (
+        lambda: start([1, 2]),
+        ValueError,
+        r"`prompt` must have 2 axes, \(batch, positions\)\. Received: prompt\.shape=\(2,\)",
+    ),
+    "a prompt without tokens": (
+        lambda: start([[]]),
+        ValueError,
+        r"`prompt` must have a token\. Received: prompt\.shape=\(1, 0\)",
+    ),
+    "a mask of another prompt": (
+        lambda: start([[1, 2]], mask=[[True]]),
+        ValueError,
+        r"Lengths of `prompt` and `mask` must be equal\. Received: prompt=2, mask=1",
+    ),
+    "a mask of another number of prompts": (
+        lambda: start([[1, 2]], mask=[[True, True]] * 2),
+        ValueError,
+        r"Batch sizes must be equal\. Received: prompt=1, mask=2",
+    ),
+    "a mask of pairs for a prompt": (
+        lambda: start([[1, 2]], mask=np.ones((1, 2, 2), "bool")),
+        ValueError,
+        r"`mask` must have 2 axes, \(batch, positions\)\. Received: mask\.shape=\(1, 2, 2\)",
+    ),
+    "a prompt that is padded on the right": (
+        lambda: start([[1, 2], [1, 0]], mask=[[True, True], [True, False]]),
+        ValueError,
+        r"must be real: pad on the left\. Received: mask\[1\]=\[True, False\]",
+    ),
+    "a text that is longer than a table of positions": (
+        lambda: start([[1, 2, 3]], 4, positions=ka.LearnedPositionEmbedding(5)),
+        ValueError,
+        r"must fit into the 5 positions of the model\. "
+        r"Received: a prompt of 3 tokens and max_tokens=4",
+    ),
+    "one prompt for two sources": (
+        lambda: translated([[1, 2], [3, 4]], [[1]]),
+        ValueError,
+        r"Batch sizes must be equal\. Received: source=2, prompt=1",
     ),
 }

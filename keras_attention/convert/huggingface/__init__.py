@@ -34,8 +34,8 @@ def from_huggingface(
         part: "text" or "vision", the tower of CLIP to read; None for models of one part.
 
     Returns:
-        An `Encoder`, a `Decoder` or an `EncoderDecoder`, built. It has no mask of padding tokens of
-        its own: pass `mask`.
+        An `Encoder`, a `Decoder` or an `EncoderDecoder`, built, without dropout. It has no mask of
+        padding tokens of its own: pass `mask`.
 
     Raises:
         ValueError: the folder lacks a file, or one is damaged; the architecture or a field of its
@@ -67,13 +67,15 @@ def to_huggingface(
 ) -> None:
     """Writes a model as a folder that `transformers` loads, with equal outputs.
 
+    That is `config.json` and `model.safetensors`; those of a tokenizer are not part of a model.
+
     Args:
         model: a result of `from_huggingface`, trained further or loaded from a `.keras` file.
         folder: path of the folder, which is created.
         config: fields of `config.json`; by default those that the model came with.
 
     Raises:
-        ValueError: the model does not have such a configuration, or another one.
+        ValueError: the model does not have such a configuration, or another one, or is quantized.
         ImportError: `safetensors` is not installed.
 
     Example:
@@ -86,6 +88,16 @@ def to_huggingface(
         raise ValueError(
             "`model` must be a result of `from_huggingface`, or come with the `config` of one. "
             f"Received: {model!r}, config={config!r}"
+        )
+    quantized = sorted(
+        layer.name
+        for layer in keras_private.sublayers(model, recursive=True)
+        if getattr(layer, "quantization_mode", None) is not None
+    )
+    if quantized:
+        raise ValueError(
+            "`model` must not be quantized: `transformers` would read its integers as weights. "
+            f"Received: {len(quantized)} quantized layers, {quantized[:3]}"
         )
     values = copy.deepcopy(values)
     given = Config(values, "config")

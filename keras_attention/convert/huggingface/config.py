@@ -37,6 +37,9 @@ class Config:
     def of(cls, folder):
         """That of a folder."""
         path = pathlib.Path(folder) / "config.json"
+        if not path.parent.is_dir():
+            kind = "a file" if path.parent.exists() else "nothing: download the model there first"
+            raise ValueError(f"`folder` must be a folder. Received: {folder}, which is {kind}")
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

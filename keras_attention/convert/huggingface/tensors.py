@@ -20,16 +20,13 @@ from keras_attention.backend import backend
 
 # Bytes at whose multiples frameworks want arrays to begin.
 ALIGNMENT = 64
-# Of safetensors, and of NumPy with `ml_dtypes`, which Keras needs too.
+# Of weights in safetensors, and of NumPy with `ml_dtypes`, which Keras needs too. Integers would be
+# those of a quantized model, whose scales nobody would read.
 DTYPES = {
     "F64": "float64",
     "F32": "float32",
     "F16": "float16",
     "BF16": ml_dtypes.bfloat16,
-    "I64": "int64",
-    "I32": "int32",
-    "U8": "uint8",
-    "BOOL": "bool",
 }
 
 
