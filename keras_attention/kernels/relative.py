@@ -129,7 +129,9 @@ def _buckets(table, positions):
 
 def _rows(table, queries, keys, offset):
     """The rows for distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
-    distance = ops.arange(queries + keys - 1, dtype="int32") - (queries - 1) - offset
+    # Lengths unknown in a graph may be 0: there is a row, and there are as many as keys.
+    count = sizes.most(sizes.most(queries + keys - 1, keys), 1)
+    distance = ops.arange(count, dtype="int32") - (queries - 1) - offset
     return ops.take(table, _clip(distance, table), axis=1)
 
 
@@ -156,7 +158,7 @@ def _to_pairs(by_distance, keys):
     # One extra column makes each row of the flat array start one position later.
     padded = ops.concatenate([by_distance, ops.zeros_like(by_distance[..., :1])], axis=-1)
     flat = ops.reshape(padded, (batch, heads, queries * (distances + 1)))
-    flat = backend.dynamic_slice(flat, 2, queries - 1, queries * distances)
+    flat = backend.dynamic_slice(flat, 2, sizes.most(queries - 1, 0), queries * distances)
     return backend.dynamic_slice(ops.reshape(flat, (batch, heads, queries, distances)), 3, 0, keys)
 
 

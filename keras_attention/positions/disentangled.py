@@ -26,9 +26,9 @@ _TERMS = 3
 class Disentangled(Position):
     r"""Disentangled attention of DeBERTa: He et al. 2021 (arXiv 2006.03654), equation 4.
 
-    `score(i, j) = (q_i · k_j + q_i · k^r_δ + k_j · q^r_δ) / √(3 K)`, where `k^r` and `q^r` are the
-    rows of a learned table E, (2k, D), projected by the layer's own weights of keys and queries, as
-    its inputs are; and, of distances i − j,
+    `score(i, j) = (q_i · k_j + q_i · k^r_δ + k_j · q^r_δ) / √(3 K)`, or times s / √3 with the score
+    `ScaledDot(s)`, where `k^r` and `q^r` are the rows of a learned table E, (2k, D), projected by
+    the layer's own weights of keys and queries, as its inputs are; and, of distances i − j,
 
         δ = clip(k + bucket(i − j), 0, 2k − 1)
 
@@ -110,6 +110,7 @@ class Disentangled(Position):
         self._features = query_shape[-1]
 
     def build(self, query_shape, key_shape):
+        _check_of_a_layer(self._features is not None)
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.num_buckets, self._features),
@@ -121,7 +122,8 @@ class Disentangled(Position):
             self.norm.build(self.embeddings.shape)
 
     def get_build_config(self):
-        return {**(super().get_build_config() or {}), "features": self._features}
+        config = super().get_build_config()
+        return config and {**config, "features": self._features}
 
     def build_from_config(self, config):
         config = dict(config)
@@ -152,11 +154,7 @@ class Disentangled(Position):
         key_mask: Tensor | None = None,
         rows: Sequence[Tensor] = (),
     ) -> AttentionSpec:
-        if not rows:
-            raise ValueError(
-                "Disentangled has a table that a layer projects by its own weights: use an "
-                "attention layer. Received: a call of a function"
-            )
+        _check_of_a_layer(bool(rows))
         wide = shapes.accumulation_dtype(query, key)
         query, key, of_queries, of_keys = (
             semantics.finite(ops.cast(x, wide)) for x in (query, key, *rows)
@@ -169,8 +167,19 @@ class Disentangled(Position):
         # `encode` has divided queries by √3.
         of_queries = of_queries * _TERMS**-0.5
         to_content = _products(key, of_queries, self.rows()[::-1].copy(), heads, back)
-        bias = (to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5
+        # A score of one's own has its scale inside.
+        scale = spec.scale if spec.score is None else size**-0.5
+        bias = (to_position + ops.swapaxes(to_content, 2, 3)) * scale
         return spec.replace(biases=(*spec.biases, bias))
+
+
+def _check_of_a_layer(known):
+    """Raises if nothing is known of a layer."""
+    if not known:
+        raise ValueError(
+            "Disentangled has a table that a layer projects by its own weights: use an attention "
+            "layer. Received: a call of a function"
+        )
 
 
 def _products(array, table, rows, heads, positions):

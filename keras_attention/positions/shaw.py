@@ -84,12 +84,15 @@ class Shaw(Position):
             self._of_values = self._embeddings("value_embeddings", self._value_size)
 
     def get_build_config(self):
-        return {**(super().get_build_config() or {}), "value_size": self._value_size}
+        config = super().get_build_config()
+        return config and {**config, "value_size": self._value_size}
 
     def build_from_config(self, config):
         config = dict(config)
         self._value_size = config.pop("value_size")
-        super().build_from_config(config)
+        # 0.1.0 wrote a size of nothing for a position that was not built.
+        if config:
+            super().build_from_config(config)
 
     def _check(self, name, built, received):
         if built != received:

@@ -16,6 +16,7 @@ from keras_attention import (
     ops,
     patterns,
     positions,
+    scores,
 )
 from keras_attention.positions import Disentangled
 from tests import definition, problems
@@ -328,3 +329,45 @@ def test_a_function_has_no_projections():
     heads = random(B, T, H, K)
     with pytest.raises(ValueError, match="use an attention layer"):
         ops.attend(heads, heads, heads, position=layer.position)
+    # One that is not built would not even know the size of its table.
+    with pytest.raises(ValueError, match="use an attention layer"):
+        ops.attend(heads, heads, heads, position="disentangled")
+
+
+def test_the_scale_of_the_score_is_of_all_terms():
+    x = random(B, T, D)
+    plain = SelfAttention(1, 4, position=Disentangled(*RULE))
+    plain(x)
+    for weight in plain.position.weights:
+        weight.assign(100 * weight)
+    for scale in (0.0, 0.25):
+        scaled = SelfAttention(1, 4, position=plain.position, score=scores.ScaledDot(scale))
+        scaled.build(x.shape)
+        scaled.set_weights(plain.get_weights())
+        _, found = scaled(x, return_attention_scores=True)
+        _, wanted = plain(x, return_attention_scores=True)
+        logits = np.log(numpy(wanted)) * scale / 4**-0.5
+        expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        np.testing.assert_allclose(numpy(found), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("position", [lambda: Disentangled(*RULE), lambda: positions.Shaw(2)])
+def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
+    x = random(B, T, D)
+    layer = SelfAttention(2, 4, position=position())
+    assert SelfAttention.from_config(layer.get_config())(x).shape == (B, T, 8)
+    assert not positions.get(keras.saving.serialize_keras_object(layer.position)).built
+    model = keras.Sequential([layer])
+    with pytest.warns(UserWarning, match="not yet been built"):
+        model.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras")(x).shape == (B, T, 8)
+
+
+@pytest.mark.parametrize("position", [lambda: Disentangled(*RULE), lambda: positions.Shaw(2)])
+def test_lengths_unknown_in_a_graph_may_be_zero(position):
+    layer = MultiHeadAttention(2, 4, position=position())
+    query, value = keras.Input((None, D)), keras.Input((None, D))
+    model = keras.Model([query, value], layer(query, value))
+    for queries, keys in ((T, S), (1, 0), (0, S), (0, 0), (T, 0)):
+        found = model.predict([random(B, queries, D), random(B, keys, D)], verbose=0)
+        assert found.shape == (B, queries, D) and np.isfinite(found).all()

@@ -251,3 +251,9 @@ def test_the_score_must_be_an_inner_product_of_the_heads(score):
 def test_the_position_of_the_preset_is_its_own():
     with pytest.raises(TypeError, match="position"):
         RelativePositionAttention(2, 4, 2, position="alibi")
+
+
+def test_a_config_of_0_1_0_that_was_not_built_is_not_built():
+    position = positions.Shaw(2)
+    position.build_from_config({"value_size": None})
+    assert not position.built
