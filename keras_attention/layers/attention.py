@@ -420,10 +420,10 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
                 at = spec.positions
                 query, key = self.position.encode(query, key, at.query, at.key)
             # What a position adds to the scores may need their scale.
-            spec, *compared = self.score.into_spec(spec, query, key, prepared)
+            spec, q, k = self.score.into_spec(spec, query, key, prepared)
             if self.position is not None:
                 spec = self.position.into_spec(spec, query, key, key_mask, **rows)
-            return kernels.run(spec, *compared, value)
+            return kernels.run(spec, q, k, value)
 
     def _position_rows(self):
         """The heads of the position's table as queries and as keys, an argument of `into_spec`."""
