@@ -73,10 +73,13 @@ def _scores(spec, rows, key):
         found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
         return ops.reshape(found, (batch, heads, 1, -1))
 
-    scores = products(key)
-    # Clipping would be one more pass over all keys, needed only for huge ones.
-    calm = ops.all(ops.abs(scores) < _CALM)
-    scores = backend.cond(calm, lambda: scores, lambda: products(semantics.finite(key)))
+    if groups * key.shape[3] <= heads:
+        scores = products(semantics.finite(key))
+    else:
+        # Clipping would be a longer pass than this one over the scores, needed only for huge keys.
+        scores = products(key)
+        calm = ops.all(ops.abs(scores) < _CALM)
+        scores = backend.cond(calm, lambda: scores, lambda: products(semantics.finite(key)))
     if semantics.adjustments(spec):
         scores = semantics.adjust(spec, scores, rows)
     return semantics.masked(scores, semantics.mask(spec))
