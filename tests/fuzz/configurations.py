@@ -202,6 +202,12 @@ MODES = {
     "torch": ["eager"],
 }[BACKEND]
 
+
+def _decides(problem):
+    """Whether rounding decides nothing: capped at 2, many scores are 2 in float32."""
+    return problem.normalization != "hard" or problem.soft_cap != 2.0
+
+
 PROBLEMS = st.builds(
     Problem,
     batch=st.sampled_from([2, 2, 2, 1, 0]),
@@ -232,4 +238,4 @@ PROBLEMS = st.builds(
     with_scores=st.sampled_from([False, False, False, True]),
     garbage=st.sampled_from([None, np.nan, np.inf]),
     seed=st.integers(0, 2**16),
-)
+).filter(_decides)
