@@ -134,9 +134,6 @@ class Backend(typing.Protocol):
     def has_fast_softmax(self) -> bool:
         """Whether `softmax` is one pass, in a program whose arrays may have sizes that vary."""
 
-    def recomputes_products(self) -> bool:
-        """Whether a compiler may compute a product of one feature twice, if it is used twice."""
-
     def has_fast_bfloat16(self) -> bool:
         """Whether products of bfloat16, rounded to bfloat16, are faster than those of float32."""
 

@@ -172,10 +172,6 @@ def has_fast_softmax():
     return False
 
 
-def recomputes_products():
-    return True
-
-
 def has_fast_bfloat16():
     return False
 

@@ -145,10 +145,6 @@ def dynamic_slices(array, cuts):
 
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
-    if first.shape[-2 if transpose_first else -1] == 1:
-        # A multiplication, which takes a fraction of the time.
-        first = tf.linalg.matrix_transpose(first) if transpose_first else first
-        return first * (tf.linalg.matrix_transpose(second) if transpose_second else second)
     return tf.matmul(first, second, transpose_a=transpose_first, transpose_b=transpose_second)
 
 
@@ -163,11 +159,8 @@ def cumsum(array):
 
 def has_fast_softmax():
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
-    return _uses_onednn() and not on_accelerator(None) and not recomputes_products()
-
-
-def recomputes_products():
-    return _uses_xla(tf.compat.v1.get_default_graph())
+    graph = tf.compat.v1.get_default_graph()
+    return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)
 
 
 @functools.cache

@@ -129,9 +129,7 @@ def _buckets(table, positions):
 
 def _rows(table, queries, keys, offset):
     """The rows for distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
-    # Lengths unknown in a graph may be 0: there is a row, and there are as many as keys.
-    count = sizes.most(sizes.most(queries + keys - 1, keys), 1)
-    distance = ops.arange(count, dtype="int32") - (queries - 1) - offset
+    distance = ops.arange(_count(queries, keys), dtype="int32") - (queries - 1) - offset
     return ops.take(table, _clip(distance, table), axis=1)
 
 
@@ -152,6 +150,11 @@ def by_distance(function, queries, keys, offset):
     return found[:, :, :queries, :keys]
 
 
+def _count(queries, keys):
+    """T + S − 1; where lengths unknown in a graph are 0, a row, and as many as keys."""
+    return sizes.most(sizes.most(queries + keys - 1, keys), 1)
+
+
 def _to_pairs(by_distance, keys):
     """(B, H, T, T + S − 1), by distance, to (B, H, T, S), by key: row t starts at T − 1 − t."""
     batch, heads, queries, distances = ops.shape(by_distance)
@@ -165,12 +168,13 @@ def _to_pairs(by_distance, keys):
 def _to_distances(by_key):
     """The inverse: (B, H, T, S) to (B, H, T, T + S − 1), with zeros where there is no key."""
     batch, heads, queries, keys = ops.shape(by_key)
-    distances = queries + keys - 1
-    after = ops.zeros((batch, heads, queries, queries - 1), by_key.dtype)
+    distances = _count(queries, keys)
+    after = ops.zeros((batch, heads, queries, distances - keys), by_key.dtype)
     flat = ops.reshape(
         ops.concatenate([by_key, after], axis=-1), (batch, heads, queries * distances)
     )
-    before = ops.zeros((batch, heads, queries - 1), by_key.dtype)
-    flat = ops.concatenate([before, flat, ops.zeros((batch, heads, 1), by_key.dtype)], axis=-1)
+    before = ops.zeros((batch, heads, sizes.most(queries - 1, 0)), by_key.dtype)
+    last = ops.zeros((batch, heads, sizes.least(queries, 1)), by_key.dtype)
+    flat = ops.concatenate([before, flat, last], axis=-1)
     shifted = ops.reshape(flat, (batch, heads, queries, distances + 1))
     return backend.dynamic_slice(shifted, 3, 0, distances)

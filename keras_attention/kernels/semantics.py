@@ -34,10 +34,11 @@ def finite(array):
 
 
 def two_features(array):
-    """A single feature padded with zeros, which change no product, where it must be."""
-    # A compiler may treat a product of one feature as a multiplication, and compute it twice, for a
-    # softmax and for its largest score, with different rounding: the largest may then be of no key.
-    if array.shape[-1] != 1 or not backend.recomputes_products():
+    """A single feature padded with zeros, which change no product."""
+    # XLA treats a product of one feature as a multiplication, and computes it twice, for a softmax
+    # and for its largest score, with different rounding: huge scores may then lack a largest one.
+    # A graph of TensorFlow does not know whether it will be compiled later.
+    if array.shape[-1] != 1:
         return array
     return ops.pad(array, [(0, 0)] * (len(array.shape) - 1) + [(0, 1)])
 

@@ -62,7 +62,7 @@ def _transposed(array):
 def _scores(spec, rows, key):
     """The scores (B, H, 1, S) of queries (B, H, 1, K), masked."""
     batch, heads, _, _ = backend.shape(rows)
-    groups = key.shape[2]
+    groups, features = key.shape[2:]
     key = semantics.two_features(ops.cast(_transposed(key), rows.dtype))
     rows = semantics.two_features(rows)
     grouped = ops.reshape(rows, (batch, groups, heads // groups, rows.shape[3]))
@@ -73,7 +73,7 @@ def _scores(spec, rows, key):
         found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
         return ops.reshape(found, (batch, heads, 1, -1))
 
-    if groups * key.shape[3] <= heads:
+    if groups * features <= heads:
         scores = products(semantics.finite(key))
     else:
         # Clipping would be a longer pass than this one over the scores, needed only for huge keys.

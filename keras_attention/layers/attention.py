@@ -416,14 +416,13 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
                 spec = self.preset_position.into_spec(spec, query, key, key_mask)
             seed = self._choice_seed if self.normalization.random else None
             spec = self.normalization.into_spec(spec, training, seed)
-            if self.position is not None and not encoded:
-                at = spec.positions
-                query, key = self.position.encode(query, key, at.query, at.key)
-            # What a position adds to the scores may need their scale.
-            spec, q, k = self.score.into_spec(spec, query, key, prepared)
             if self.position is not None:
+                if not encoded:
+                    at = spec.positions
+                    query, key = self.position.encode(query, key, at.query, at.key)
                 spec = self.position.into_spec(spec, query, key, key_mask, **rows)
-            return kernels.run(spec, q, k, value)
+            spec, query, key = self.score.into_spec(spec, query, key, prepared)
+            return kernels.run(spec, query, key, value)
 
     def _position_rows(self):
         """The heads of the position's table as queries and as keys, an argument of `into_spec`."""

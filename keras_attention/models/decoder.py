@@ -152,21 +152,26 @@ class Decoder(Stack):
                 a positive integer.
             TypeError: `prompt` does not have integers.
         """
-        shapes.check_count("max_tokens", max_tokens)
-        prompt = prompts.tokens("prompt", prompt)
-        mask = prompts.mask(mask, prompt)
+        prompt, mask = self._checked(prompt, mask, max_tokens)
         length = prompt.shape[1] - 1
         if not self.built:
             self(prompt, context, mask=mask)
-        embeddings = self.embeddings
-        own = None if embeddings is None else embeddings.compute_mask(prompt)
-        positions = None if embeddings is None else embeddings.positions
-        prompts.check(prompt, masks.both(mask, own), max_tokens, positions)
         cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens)
         if length:
             mask = None if mask is None else mask[:, :-1]
             _, cache = self(prompt[:, :-1], context, mask=mask, cache=cache, training=False)
         return prompt[:, -1], cache
+
+    def _checked(self, prompt, mask, max_tokens):
+        """A prompt and its mask as tensors, if `start` can read them."""
+        shapes.check_count("max_tokens", max_tokens)
+        prompt = prompts.tokens("prompt", prompt)
+        mask = prompts.mask(mask, prompt)
+        embeddings = self.embeddings
+        own = None if embeddings is None else embeddings.compute_mask(prompt)
+        positions = None if embeddings is None else embeddings.positions
+        prompts.check(prompt, masks.both(mask, own), max_tokens, positions)
+        return prompt, mask
 
     def step(
         self, tokens: Tensor, cache: list[Cache], context: Tensor | list[Cache] | None = None

@@ -8,7 +8,6 @@ import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
-from keras_attention.models import prompts
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 
@@ -117,7 +116,8 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
             ValueError: batch sizes differ; or as `Decoder.start`.
             TypeError: as `Decoder.start`.
         """
-        source, prompt = ops.convert_to_tensor(source), prompts.tokens("prompt", prompt)
+        source = ops.convert_to_tensor(source)
+        prompt, _ = self.decoder._checked(prompt, None, max_tokens)
         shapes.check_same("Batch sizes", source=source.shape[0], prompt=prompt.shape[0])
         if not self.built:
             self([source, prompt], source_mask=source_mask)

@@ -24,6 +24,9 @@ def tokens(name, rows):
                 f"`{name}` must have rows of one length: pad shorter ones on the left, and say "
                 f"so in a mask. Received: rows of lengths {lengths}"
             ) from error
+        except (NotImplementedError, TypeError, RuntimeError):
+            # Rows of tensors that are being traced.
+            rows = ops.convert_to_tensor(rows)
     dtype = str(rows.dtype)
     if "int" not in dtype and 0 not in rows.shape:
         raise TypeError(f"`{name}` must be integers (batch, positions). Received dtype {dtype}")

@@ -26,9 +26,9 @@ _TERMS = 3
 class Disentangled(Position):
     r"""Disentangled attention of DeBERTa: He et al. 2021 (arXiv 2006.03654), equation 4.
 
-    `score(i, j) = (q_i · k_j + q_i · k^r_δ + k_j · q^r_δ) / √(3 K)`, or times s / √3 with the score
-    `ScaledDot(s)`, where `k^r` and `q^r` are the rows of a learned table E, (2k, D), projected by
-    the layer's own weights of keys and queries, as its inputs are; and, of distances i − j,
+    `score(i, j) = (q_i · k_j + q_i · k^r_δ + k_j · q^r_δ) / √(3 K)`, where `k^r` and `q^r` are the
+    rows of a learned table E, (2k, D), projected by the layer's own weights of keys and queries, as
+    its inputs are; and, of distances i − j,
 
         δ = clip(k + bucket(i − j), 0, 2k − 1)
 
@@ -52,8 +52,9 @@ class Disentangled(Position):
 
     Raises:
         ValueError: a number is too small, or `num_buckets` no multiple of 4; the score is not
-            "scaled_dot"; queries and keys are projected from inputs of unequal sizes, or layers of
-            different sizes share it; or it is used in a function, which projects nothing.
+            "scaled_dot", or has another scale; queries and keys are projected from inputs of
+            unequal sizes, or layers of different sizes share it; or it is used in a function, which
+            projects nothing.
         TypeError: `norm` is not a layer.
 
     Example:
@@ -130,6 +131,14 @@ class Disentangled(Position):
         self._features = config.pop("features")
         super().build_from_config(config)
 
+    def check_score(self, score):
+        super().check_score(score)
+        if isinstance(score, scores.ScaledDot) and score.scale is not None:
+            raise ValueError(
+                "Disentangled divides all three terms by √(3 K), so that the score can have no "
+                f"other scale. Received: score=ScaledDot(scale={score.scale})"
+            )
+
     def projected_table(self) -> Tensor:
         table = ops.convert_to_tensor(self.embeddings)
         return table if self.norm is None else self.norm(table)
@@ -167,9 +176,7 @@ class Disentangled(Position):
         # `encode` has divided queries by √3.
         of_queries = of_queries * _TERMS**-0.5
         to_content = _products(key, of_queries, self.rows()[::-1].copy(), heads, back)
-        # A score of one's own has its scale inside.
-        scale = spec.scale if spec.score is None else size**-0.5
-        bias = (to_position + ops.swapaxes(to_content, 2, 3)) * scale
+        bias = (to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5
         return spec.replace(biases=(*spec.biases, bias))
 
 

@@ -7,6 +7,7 @@ from keras_attention import positions
 from keras_attention.layers.position_embedding import PositionEmbedding
 from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
 
+SCALED = ka.scores.ScaledDot(0.5)
 DISENTANGLED = positions.Disentangled(8, 6)
 ka.SelfAttention(2, 4, position=DISENTANGLED).build((B, T, D))
 
@@ -147,6 +148,12 @@ ROWS = {
         ValueError,
         r"Layers sharing a Disentangled need inputs of one number of features\. It was built for "
         r"4\. Received: 6",
+    ),
+    "another scale of terms that share one": (
+        lambda: ka.SelfAttention(2, 4, position=positions.Disentangled(8, 6), score=SCALED),
+        ValueError,
+        r"Disentangled divides all three terms by √\(3 K\), .*"
+        r"Received: score=ScaledDot\(scale=0\.5\)",
     ),
     "a table that no layer projects": (
         lambda: ka.ops.attend(*[zeros(B, T, 2, 4)] * 3, position=DISENTANGLED),

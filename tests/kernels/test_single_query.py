@@ -51,10 +51,13 @@ def test_one_query_is_the_reference(name):
     check("single_query", groups, learned, given, (1, S))
 
 
+# Keys of one feature are no more numbers than scores, and always clipped.
+@pytest.mark.parametrize("features", [K, 1])
 @pytest.mark.parametrize("groups", [1, 4])
-def test_one_query_and_huge_numbers(groups):
+def test_one_query_and_huge_numbers(groups, features):
     """Keys are clipped for products to be finite, only where that makes a difference."""
-    query, key, value = random(B, 1, 4, K), random(B, S, groups, K), random(B, S, groups, V)
+    query, key = random(B, 1, 4, features), random(B, S, groups, features)
+    value = random(B, S, groups, V)
     query[0, :, 1], key[1, 3] = 3e38, -3e38
     value[0, :, -1] = 3e38
     found, expected = (
@@ -86,3 +89,20 @@ def test_one_query_of_an_unknown_number_of_queries():
 
     with pytest.raises(ValueError, match="number of queries is not known where the graph"):
         attended(random(B, 1, H, K))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of graphs of TensorFlow")
+@pytest.mark.parametrize("kernel", ["single_query", "reference", "blockwise"])
+def test_one_feature_in_a_graph_that_is_compiled_later(kernel):
+    import tensorflow as tf
+
+    arrays = [1e17 * random(B, 1, H, 1), 1e17 * random(B, S, H, 1), random(B, S, H, V)]
+
+    def attend(*arrays):
+        return keras_attention.ops.attend(*arrays, kernel=kernel)
+
+    specs = [tf.TensorSpec(array.shape, "float32") for array in arrays]
+    graph = tf.function(attend, autograph=False).get_concrete_function(*specs)
+    arrays = [tensor(array) for array in arrays]
+    found = tf.function(lambda *x: graph(*x), jit_compile=True)(*arrays)
+    np.testing.assert_allclose(found, attend(*arrays), atol=1e-6)

@@ -253,3 +253,13 @@ def test_a_cached_context_is_the_context():
     np.testing.assert_allclose(
         numpy(model.decoder(TARGET, memory)), numpy(model([source, target])), atol=1e-5
     )
+
+
+def test_rows_of_a_prompt_may_be_traced():
+    model, _ = made("decoder")
+
+    def last(tokens):
+        return model.start([[tokens[0], tokens[1], 3]], 2)[0], model.start([tokens], 2)[0]
+
+    found = generation.compiled(last, model)(np.array([1, 2, 4], "int32"))
+    assert [int(token) for (token,) in map(numpy, found)] == [3, 4]

@@ -16,7 +16,6 @@ from keras_attention import (
     ops,
     patterns,
     positions,
-    scores,
 )
 from keras_attention.positions import Disentangled
 from tests import definition, problems
@@ -334,23 +333,6 @@ def test_a_function_has_no_projections():
         ops.attend(heads, heads, heads, position="disentangled")
 
 
-def test_the_scale_of_the_score_is_of_all_terms():
-    x = random(B, T, D)
-    plain = SelfAttention(1, 4, position=Disentangled(*RULE))
-    plain(x)
-    for weight in plain.position.weights:
-        weight.assign(100 * weight)
-    for scale in (0.0, 0.25):
-        scaled = SelfAttention(1, 4, position=plain.position, score=scores.ScaledDot(scale))
-        scaled.build(x.shape)
-        scaled.set_weights(plain.get_weights())
-        _, found = scaled(x, return_attention_scores=True)
-        _, wanted = plain(x, return_attention_scores=True)
-        logits = np.log(numpy(wanted)) * scale / 4**-0.5
-        expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        np.testing.assert_allclose(numpy(found), expected, atol=2e-5)
-
-
 @pytest.mark.parametrize("position", [lambda: Disentangled(*RULE), lambda: positions.Shaw(2)])
 def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
     x = random(B, T, D)
@@ -366,8 +348,14 @@ def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
 @pytest.mark.parametrize("position", [lambda: Disentangled(*RULE), lambda: positions.Shaw(2)])
 def test_lengths_unknown_in_a_graph_may_be_zero(position):
     layer = MultiHeadAttention(2, 4, position=position())
-    query, value = keras.Input((None, D)), keras.Input((None, D))
-    model = keras.Model([query, value], layer(query, value))
-    for queries, keys in ((T, S), (1, 0), (0, S), (0, 0), (T, 0)):
-        found = model.predict([random(B, queries, D), random(B, keys, D)], verbose=0)
-        assert found.shape == (B, queries, D) and np.isfinite(found).all()
+    for known in (None, 1):
+        query, value = keras.Input((known, D)), keras.Input((None, D))
+        model = keras.Model([query, value], layer(query, value, return_attention_scores=True))
+        for queries, keys in ((1, 0), (1, S), (T, S), (0, S), (0, 0), (T, 0)):
+            if known in (None, queries):
+                given = [random(B, queries, D), random(B, keys, D)]
+                found, weights = model.predict(given, verbose=0)
+                assert found.shape == (B, queries, D) and np.isfinite(found).all()
+                assert weights.shape == (B, 2, queries, keys)
+        model = keras.Model([query, value], layer(query, value))
+        assert np.isfinite(model.predict([random(B, 1, D), random(B, 0, D)], verbose=0)).all()
