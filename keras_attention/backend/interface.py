@@ -203,6 +203,9 @@ class Backend(typing.Protocol):
     ) -> Tensor:
         """The output (B, T, H, V); `mask` is a mask, or lengths, or None."""
 
+    def needs_gradient(self, array: Tensor) -> bool:
+        """Whether somebody may ask for the gradient of an array."""
+
     def fused_unsupported_reason(
         self, query: Tensor, key: Tensor, value: Tensor, causal: bool
     ) -> str | None:

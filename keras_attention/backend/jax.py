@@ -256,6 +256,10 @@ def fused_attention(query, key, value, mask, causal, scale):
     )
 
 
+def needs_gradient(array):
+    return True
+
+
 def fused_unsupported_reason(query, key, value, causal):
     if jax.default_backend() == "cpu":
         return "cuDNN's kernel needs a GPU"

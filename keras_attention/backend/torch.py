@@ -219,6 +219,10 @@ def fused_attention(query, key, value, mask, causal, scale):
     return found.transpose(1, 2)
 
 
+def needs_gradient(array):
+    return bool(getattr(array, "requires_grad", False)) and torch.is_grad_enabled()
+
+
 def fused_unsupported_reason(query, key, value, causal):
     return None
 

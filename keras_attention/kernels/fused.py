@@ -2,7 +2,8 @@
 
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
-mask of all pairs is allowed if it is small.
+mask of all pairs is allowed if it is small, and so is a bias of queries and keys in float32, if its
+gradient is not asked for: then the kernel would store all scores.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It takes the number of keys
 per row instead of a mask, so padding must come last. Whether it does is known only when the
@@ -20,6 +21,7 @@ import keras
 from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, semantics
+from keras_attention.kernels.semantics import MASKED
 from keras_attention.spec import AttentionResult
 
 ops = keras.ops
@@ -35,12 +37,12 @@ def unsupported_reason(spec, query, key, value):
     if backend.FUSED_READS is None:
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
-    adjustments = semantics.adjustments(spec)
+    by_masks = backend.FUSED_READS == "masks"
+    adjustments = semantics.adjustments(spec.replace(biases=()) if by_masks else spec)
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (spec.return_lse, "it does not return the log-sum-exp"),
         (spec.dropout, "it drops weights by numbers of its own"),
-        (spec.biases or spec.position_biases, "it has no gradient of a bias"),
         (adjustments, f"it has no {' and no '.join(adjustments)}"),
         (spec.relative_values is not None, "it has no embeddings of distances"),
         (spec.sink is not None, "it has no sink"),
@@ -50,14 +52,14 @@ def unsupported_reason(spec, query, key, value):
         if given:
             return why
     _, rest = _by_query(spec, key)
-    refuses = _reason_by_lengths if backend.FUSED_READS == "lengths" else _reason_by_mask
+    refuses = _reason_by_mask if by_masks else _reason_by_lengths
     return blockwise.unsupported_reason(spec, query, key, value) or refuses(rest, query, key, value)
 
 
 def run(spec, query, key, value):
     """The `AttentionResult`, by the backend."""
     of_queries, rest = _by_query(spec, key)
-    by = _by_lengths if backend.FUSED_READS == "lengths" else _by_mask
+    by = _by_mask if backend.FUSED_READS == "masks" else _by_lengths
     output, has_keys = by(rest, *_finite(query, key, value))
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     return AttentionResult(semantics.where_keys(output, has_keys, "bthv"), has_keys=has_keys)
@@ -97,7 +99,12 @@ def _finite(query, key, value):
 def _reason_by_mask(spec, query, key, value):
     if _causal_alone(spec):
         return None
-    shapes = [mask.shape for mask in spec.masks]
+    dtype = keras.backend.standardize_dtype(query.dtype)
+    if spec.biases and dtype not in ("float32", "float64"):
+        return "it would round a bias"
+    if any(map(backend.needs_gradient, spec.biases)):
+        return "it would store all scores for the gradient of a bias"
+    shapes = [array.shape for array in (*spec.masks, *spec.biases)]
     batch, queries, _, _ = query.shape
     if spec.pattern is not None:
         shapes.append((1 if spec.positions.shared else batch, 1, queries, key.shape[1]))
@@ -110,7 +117,8 @@ def _reason_by_mask(spec, query, key, value):
 
 
 def _causal_alone(spec):
-    return _causal(spec) and not spec.masks and spec.segment_ids is None
+    alone = not (spec.masks or spec.biases) and spec.segment_ids is None
+    return alone and _causal(spec)
 
 
 def _by_mask(spec, query, key, value):
@@ -121,6 +129,9 @@ def _by_mask(spec, query, key, value):
     if mask is not None:
         has_keys = ops.any(mask, axis=-1)
         mask = ops.logical_or(mask, ops.logical_not(has_keys)[..., None])
+    if spec.biases:
+        bias = semantics.bias(spec, query.dtype)
+        mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
     return backend.fused_attention(query, key, value, mask, causal, spec.scale), has_keys
 
 

@@ -87,6 +87,12 @@ def adjust(spec, logits, query):
     return logits
 
 
+def bias(spec, dtype):
+    """All `biases` as one array, clipped as in `adjust`; it broadcasts to (B, H, T, S)."""
+    limit = HIGHEST / len(spec.biases)
+    return sum(backend.clip(ops.cast(term, dtype), limit) for term in spec.biases)
+
+
 def of_positions(bias, spec, then=lambda term: term):
     """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S).
 

@@ -42,6 +42,13 @@ FUSED = {
     ),
     "rows without keys": (4, {"mask": [EMPTY, some(1, 1, T, 1)]}),
     "segments": (2, {"segment_ids": SEGMENTS, "pattern": ~patterns.Causal()}),
+    "a bias": (4, {"bias": random(1, H, T, S)}),
+    "a bias of keys, causal": (2, {"bias": random(B, 1, 1, S), "pattern": patterns.Causal()}),
+    "a bias of queries": (2, {"bias": random(B, H, T, 1), "mask": some(B, 1, 1, S)}),
+    "a huge bias, rows without keys": (
+        2,
+        {"bias": np.where(some(1, H, T, S), random(1, H, T, S), -np.inf), "mask": EMPTY},
+    ),
 }
 
 
@@ -280,7 +287,6 @@ def test_fused_is_chosen_where_the_backend_has_it():
     for given in (
         {"dropout": 0.1},
         {"bias": distance},
-        {"bias": random(1, 1, T, S)},
         {"logit_soft_cap": 2.0},
         {"sink": random(H)},
         {"relative_values": SHAW["relative_values"][..., :1]},
@@ -288,6 +294,11 @@ def test_fused_is_chosen_where_the_backend_has_it():
     ):
         assert explain(*arrays, **given)[0] == "blockwise"
     assert explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
+    assert explain(*arrays, bias=random(1, H, T, S))[0] == expected
+    assert (
+        explain(*(x.astype("float16") for x in arrays), bias=random(1, H, T, S))[0] == "blockwise"
+    )
+    assert explain(*arrays, bias=tensor(keras.Variable(random(H, T, S)))[None])[0] == "blockwise"
     long = np.zeros((1, 2**13, 1, 1), "float32")
     assert explain(long, long, long, pattern=patterns.Causal())[0] == expected
     several = {"pattern": patterns.Causal(), "mask": np.ones((1, 1, 1, 2**13), "bool")}
