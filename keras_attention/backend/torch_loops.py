@@ -12,7 +12,8 @@ import warnings
 
 import keras
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from keras_attention.backend import torch_graphs
 
 # The call of a `Program` that runs in this thread, and whether it records a step.
 _running = threading.local()
@@ -71,17 +72,30 @@ class _Call:
             if step.repeatable:
                 self.program.steps[key] = step
         arrays, fixed = _arrays(carry), _arrays(constants)
+        graph, needed = step.prepared(arrays, fixed)
         while cond(*_like(carry, arrays)):
-            arrays = step.graph(*arrays, *fixed)
+            arrays = graph(*arrays, *needed)
         return _like(carry, arrays)
 
 
 class _Step(typing.NamedTuple):
-    """The graph of a step of a layer, and the tensors that were the layer's variables."""
+    """The graph of a step of a layer, and the tensors that were the layer's variables.
+
+    `graphs` are two graphs in place of `graph`, or None.
+    """
 
     graph: torch.fx.GraphModule
+    graphs: torch_graphs.Graphs | None
     variables: list
     repeatable: bool
+
+    def prepared(self, carried, constants):
+        """The graph of a loop that starts with these arrays, and its arguments beside them."""
+        if self.graphs is None:
+            return self.graph, constants
+        for index in self.graphs.written:
+            carried[index] = carried[index].clone()
+        return self.graphs.step, self.graphs.before(*constants)
 
     def is_for(self, layer):
         """Whether the layer has these variables still: quantization, for one, replaces them."""
@@ -99,10 +113,10 @@ def _recorded(body, carry, constants, layer):
     outer = _running.call, recording()
     _running.call, _running.recording = None, True
     try:
-        # Tensors that the step closes over stay themselves, and are sorted out below.
-        graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
-            *_arrays(carry), *_arrays(constants)
-        )
+        # Arrays of its own, of which only sizes matter: one that is passed twice by chance would be
+        # taken to be the same array in every step.
+        arrays = list(map(torch.empty_like, (*_arrays(carry), *_arrays(constants))))
+        graph = torch_graphs.record(step, arrays)
     # Whatever the step does with values, `int` or NumPy, has its own error. It has run once.
     except Exception as error:
         warnings.warn(
@@ -120,7 +134,8 @@ def _recorded(body, carry, constants, layer):
         if node.op == "get_attr" and id(getattr(graph, node.target)) not in known:
             copied = torch.ops.aten.lift_fresh_copy.default
             repeatable = repeatable and all(user.target is copied for user in node.users)
-    return _Step(graph, variables, repeatable)
+    graphs = torch_graphs.optimized(graph, arrays, len(_arrays(carry)))
+    return _Step(graph, graphs, variables, repeatable)
 
 
 def _variables(layer):

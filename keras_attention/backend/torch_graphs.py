@@ -1,0 +1,198 @@
+"""What a compiler would do to a recorded step of a loop, before it is replayed on PyTorch.
+
+XLA does all of it on the other backends: what does not depend on what a loop carries is computed
+once, before it; an expression that occurs twice is computed once; and an array of which a step
+changes a few elements is written in place, not copied.
+
+All of this needs a graph without mutations, whose nodes are expressions: PyTorch makes one of any
+(`torch.func.functionalize`). Aliases are known from the schemas of its operators.
+"""
+
+import operator
+import typing
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+aten = torch.ops.aten
+
+# Operators that copy their first argument: of use only where somebody writes to the copy.
+COPIES = {aten.clone.default, aten.lift_fresh_copy.default}
+# Operators that write a few elements into a copy of their first argument, and those that write
+# into the argument itself.
+IN_PLACE = {aten.index_put.default: aten.index_put_.default}
+
+
+class Graphs(typing.NamedTuple):
+    """A step as two graphs.
+
+    `before(*constants)` returns what every step needs, and `step(*carried, *needed)` the arrays
+    that the loop carries next. The step overwrites `written`, a set of indices of carried arrays,
+    which must be the loop's own, and share no memory.
+    """
+
+    before: fx.GraphModule
+    step: fx.GraphModule
+    written: frozenset
+
+
+def record(function, arrays):
+    """The operators that `function` calls for arrays of these sizes, as a graph."""
+    # Tensors that it closes over stay themselves.
+    return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arrays)
+
+
+def optimized(module, arrays, carried):
+    """The `Graphs` of a recorded step of `arrays`, of which the first `carried` change.
+
+    None if the step has effects, such as writing to an array that it is given, or operators that
+    PyTorch cannot make functional.
+    """
+    try:
+        module = record(torch.func.functionalize(module), arrays)
+    except RuntimeError:
+        return None
+    graph = module.graph
+    if not all(map(_is_expression, graph.nodes)):
+        return None
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    _remove_copies(module)
+    _remove_repetitions(graph)
+    graph.eliminate_dead_code()
+    constant = _constants(graph, set(inputs[:carried]))
+    before, step = _split(module, graph, inputs, carried, constant)
+    written = _write_in_place(step.graph, carried)
+    step.recompile()
+    return Graphs(before, step, written)
+
+
+def _is_expression(node):
+    """Whether a node only computes its output."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "get_attr", "output")
+    if node.target is operator.getitem:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+
+
+def _is_repeatable(node):
+    """Whether an expression has the same value each time. Those with dropout are not told apart."""
+    random = torch.Tag.nondeterministic_seeded
+    return node.target is operator.getitem or random not in node.target.tags
+
+
+def _remove_copies(module):
+    """Reads what is copied itself, if the copy is laid out the same way."""
+    literals = {}
+    for node in list(module.graph.nodes):
+        if node.target not in COPIES:
+            continue
+        copied = node.args[0]
+        if node.target is aten.lift_fresh_copy.default:
+            # A constant in the code of the step. Equal numbers become one node.
+            tensor = getattr(module, copied.target)
+            if tensor.ndim == 0:
+                key = repr((tensor.dtype, tensor.device, tensor.item()))
+                copied = literals.setdefault(key, copied)
+        elif copied.meta["val"].stride() != node.meta["val"].stride():
+            continue
+        node.replace_all_uses_with(copied)
+        module.graph.erase_node(node)
+
+
+def _remove_repetitions(graph):
+    """Each node that repeats an earlier one is replaced by it."""
+    first = {}
+    for node in list(graph.nodes):
+        if node.op == "get_attr":
+            key = node.target
+        elif node.op == "call_function" and _is_repeatable(node):
+            key = repr((node.target, node.args, node.kwargs))
+        else:
+            continue
+        known = first.setdefault(key, node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph.erase_node(node)
+
+
+def _constants(graph, carried):
+    """The nodes that depend on no carried array."""
+    found = set()
+    for node in graph.nodes:
+        if node in carried or node.op == "output":
+            continue
+        repeatable = node.op != "call_function" or _is_repeatable(node)
+        if repeatable and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _split(module, graph, inputs, carried, constant):
+    """The graph of the constant nodes, and that of the others."""
+    needed = [
+        node for node in graph.nodes if node in constant and not constant.issuperset(node.users)
+    ]
+    before, step = fx.Graph(), fx.Graph()
+    copies = {node: before.placeholder(node.name) for node in inputs[carried:]}
+    for node in graph.nodes:
+        if node in constant and node.op != "placeholder":
+            copies[node] = before.node_copy(node, copies.__getitem__)
+    before.output([copies[node] for node in needed])
+
+    copies = {}
+    for node in (*inputs[:carried], *needed):
+        copies[node] = step.placeholder(node.name)
+        copies[node].meta = node.meta
+    for node in graph.nodes:
+        if node not in constant and node.op != "placeholder":
+            copies[node] = step.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(module, before), fx.GraphModule(module, step)
+
+
+def _write_in_place(graph, carried):
+    """Has the step write into the arrays it carries, and returns which it overwrites."""
+    nodes = list(graph.nodes)
+    place = {node: index for index, node in enumerate(nodes)}
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    roots = {}
+    for node in nodes:
+        source = _source(node)
+        roots[node] = node if source is None else roots[source]
+    ends = [roots[node] for node in nodes[-1].args[0]]
+
+    def is_own(index):
+        """Whether carried array `index` shares no memory, in this step and all later ones."""
+        end = ends[index]
+        fresh = end.op == "call_function" or end is inputs[index]
+        return fresh and ends.count(end) == 1
+
+    written = set()
+    for node in nodes:
+        target = IN_PLACE.get(node.target)
+        if target is None or roots[node.args[0]] not in inputs[:carried]:
+            continue
+        index = inputs.index(roots[node.args[0]])
+        aliases = [other for other in nodes if roots[other] is inputs[index]]
+        last = max(place[user] for alias in aliases for user in alias.users)
+        # Where no later node, nor the output, needs the former elements. Expanded elements have one
+        # place for several.
+        dense = node.args[0].meta["val"].is_contiguous()
+        if is_own(index) and dense and last == place[node]:
+            node.target = target
+            written.add(index)
+    return frozenset(written)
+
+
+def _source(node):
+    """The node whose memory an expression's output may be, or None if it has memory of its own."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return _source(node.args[0])
+    schema = node.target._schema
+    if not any(output.alias_info for output in schema.returns):
+        return None
+    # PyTorch's views are all of their first argument.
+    return node.args[0]

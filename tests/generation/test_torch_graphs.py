@@ -1,0 +1,200 @@
+"""Recorded steps on PyTorch: what does not change is computed once, and caches written in place."""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_attention import generation
+
+if keras.config.backend() != "torch":
+    pytest.skip("the other backends have XLA", allow_module_level=True)
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ops = keras.ops
+
+ROWS, SIZE, TOKENS = 2, 3, 6
+
+
+class Count(TorchDispatchMode):
+    """Counts calls of PyTorch's operators with a first argument of a shape."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape, self.calls = shape, collections.Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if args and isinstance(args[0], torch.Tensor) and tuple(args[0].shape) == self.shape:
+            self.calls[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def layer():
+    dense = keras.layers.Dense(5, kernel_initializer=keras.initializers.RandomNormal(seed=1))
+    dense.build((None, SIZE))
+    return dense
+
+
+def assert_as_uncompiled(step, cache, memory):
+    """Runs a loop twice compiled, and compares with the loop as it is; inputs must not change."""
+    first = np.array([1, 2], "int32")
+
+    def write(first, cache, memory):
+        return generation.greedy(step, first, cache, memory, max_tokens=TOKENS)
+
+    before = keras.tree.map_structure(np.array, (cache, memory))
+    program = generation.compiled(write, step.layer)
+    tensors = keras.tree.map_structure(ops.convert_to_tensor, (cache, memory))
+    expected = write(first, *tensors)
+    for _ in range(2):
+        found = program(first, *tensors)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+    after = keras.tree.map_structure(ops.convert_to_numpy, tensors)
+    keras.tree.map_structure(np.testing.assert_array_equal, after, before)
+    return program
+
+
+class Step:
+    """Logits of the sum of all carried arrays, before and after `changes`."""
+
+    shows_old = True
+
+    def __init__(self, changes):
+        self.layer, self.changes = layer(), changes
+
+    def __call__(self, tokens, cache, memory):
+        at = ops.cast(ops.stack([tokens % 2, tokens % SIZE], axis=1), "int32")
+        old = list(cache)
+        for change, target, source in self.changes:
+            old[target] = CHANGES[change](at, old[target], old[source], cache[source], memory)
+        shown = (*old, *cache) if self.shows_old else old
+        return self.layer(sum(ops.tanh(x) * (n + 1) for n, x in enumerate(shown))), old
+
+
+# Of: where to write, an array as it is by now, another, that one as it came, and the memory.
+CHANGES = {
+    "write": lambda at, x, y, old, memory: ops.scatter_update(x, at, y[:, 0] + 1),
+    "write what it reads": lambda at, x, y, old, memory: ops.scatter_update(x, at, x[:, 1] * 0.5),
+    "write into another": lambda at, x, y, old, memory: ops.scatter_update(y, at, x[:, 0] - 1),
+    "write into the old": lambda at, x, y, old, memory: ops.scatter_update(old, at, x[:, 0] - 1),
+    "write and read the old": lambda at, x, y, old, memory: ops.scatter_update(x, at, x[0, :2]) + x,
+    "write into the memory": lambda at, x, y, old, memory: ops.scatter_update(memory, at, x[:, 1]),
+    "write into a view": lambda at, x, y, old, memory: ops.reshape(
+        ops.scatter_update(ops.reshape(x, (SIZE, ROWS)), ops.flip(at, axis=1), y[:, 2]),
+        (ROWS, SIZE),
+    ),
+    "write into a row for all": lambda at, x, y, old, memory: ops.scatter_update(
+        ops.broadcast_to(x[:1], (ROWS, SIZE)), at, y[:, 0]
+    ),
+    "take": lambda at, x, y, old, memory: y,
+    "take the old": lambda at, x, y, old, memory: old,
+    "take the memory": lambda at, x, y, old, memory: memory,
+    "turn": lambda at, x, y, old, memory: ops.flip(x, axis=0),
+    "add": lambda at, x, y, old, memory: x + 0.5 * old + ops.exp(memory),
+}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 2), st.integers(0, 2)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=25)
+def test_arrays_are_written_in_place_only_where_nobody_can_tell(changes, shared):
+    rng = np.random.default_rng(0)
+    cache = [rng.normal(size=(ROWS, SIZE)).astype("float32") for _ in range(3)]
+    if shared:
+        cache[1] = cache[2] = ops.convert_to_tensor(cache[0])
+    memory = rng.normal(size=(ROWS, SIZE)).astype("float32")
+    assert_as_uncompiled(Step(changes), cache, memory)
+
+
+@pytest.mark.parametrize("change", sorted(CHANGES))
+def test_each_change_is_as_uncompiled(change):
+    rng = np.random.default_rng(0)
+    cache = [rng.normal(size=(ROWS, SIZE)).astype("float32") for _ in range(3)]
+    memory = rng.normal(size=(ROWS, SIZE)).astype("float32")
+    assert_as_uncompiled(Step([(change, 0, 1), (change, 1, 2)]), cache, memory)
+
+
+def test_a_cache_is_copied_once_and_then_written_in_place():
+    step = Step([("write", 0, 0)])
+    step.shows_old = False
+    cache, memory = [np.ones((ROWS, SIZE), "float32")], np.ones((ROWS, SIZE), "float32")
+    program = assert_as_uncompiled(step, cache, memory)
+    with Count((ROWS, SIZE)) as count:
+        program(np.array([1, 2], "int32"), cache, memory)
+    assert count.calls["index_put_"] == TOKENS
+    assert count.calls["clone"] == 1
+
+
+def test_what_every_step_computes_of_the_memory_is_computed_once():
+    shape = (ROWS, SIZE, 7)
+    dense = layer()
+
+    def step(tokens, cache, memory):
+        return dense(cache + ops.sum(ops.exp(memory), axis=-1)), ops.tanh(cache)
+
+    def write(first, cache, memory):
+        return generation.greedy(step, first, cache, memory, max_tokens=TOKENS)
+
+    program = generation.compiled(write, dense)
+    arrays = np.array([1, 2], "int32"), np.ones((ROWS, SIZE), "float32"), np.ones(shape, "float32")
+    program(*arrays)
+    with Count(shape) as count:
+        program(*arrays)
+    assert count.calls["exp"] == 1
+
+
+def test_a_step_with_an_effect_is_replayed_as_it_is():
+    """Such as writing into the array that it was given."""
+    dense = layer()
+
+    def step(tokens, cache):
+        cache = cache.mul_(0.5)
+        return dense(cache), cache
+
+    def write(first, cache):
+        return generation.greedy(step, first, cache, max_tokens=TOKENS)
+
+    first, cache = np.array([1, 2], "int32"), np.ones((ROWS, SIZE), "float32")
+    expected = write(first, ops.convert_to_tensor(cache.copy()))
+    program = generation.compiled(write, dense)
+    for _ in range(2):
+        found = program(first, ops.convert_to_tensor(cache.copy()))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+
+
+def test_random_numbers_of_a_step_are_drawn_in_every_step():
+    """Though they make its texts differ from those of the loop as it is."""
+    dense = layer()
+
+    def step(tokens, cache):
+        return dense(cache), cache + torch.rand((ROWS, SIZE))
+
+    def write(first, cache):
+        return generation.greedy(step, first, cache, max_tokens=TOKENS)
+
+    program = generation.compiled(write, dense)
+    found = program(np.array([1, 2], "int32"), np.zeros((ROWS, SIZE), "float32"))
+    log_probs = ops.convert_to_numpy(found.log_probabilities)
+    assert len(np.unique(log_probs[0])) == TOKENS
+
+
+def test_a_step_that_cannot_be_made_functional_is_replayed_as_it_is(monkeypatch):
+    def refuse(function):
+        raise RuntimeError("no functional form")
+
+    monkeypatch.setattr(torch.func, "functionalize", refuse)
+    cache = [np.ones((ROWS, SIZE), "float32")]
+    assert_as_uncompiled(Step([("write", 0, 0)]), cache, np.ones((ROWS, SIZE), "float32"))
