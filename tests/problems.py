@@ -171,7 +171,7 @@ def blocks_of(rows, columns, elements=2**17):
     def context():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plans, "of_blocks", smaller)
-            patch.setattr(backend, "has_fast_softmax", lambda: False)
+            patch.setattr(backend, "has_fast_softmax", lambda scores: False)
             yield
 
     return context()
@@ -184,7 +184,7 @@ def at_once(elements):
     def context():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(blockwise, "ELEMENTS", {False: elements, True: elements})
-            patch.setattr(backend, "has_fast_softmax", lambda: False)
+            patch.setattr(backend, "has_fast_softmax", lambda scores: False)
             yield
 
     return context()
@@ -201,7 +201,7 @@ def rows_of(elements, kept=0):
             patch.setattr(plans, "UNEVEN", 3)
             patch.setattr(plans, "EVEN", 1)
             patch.setattr(tiling, "SOME_KEYS", 5)
-            patch.setattr(backend, "has_fast_softmax", lambda: True)
+            patch.setattr(backend, "has_fast_softmax", lambda scores: True)
             patch.setattr(backend, "has_fast_bfloat16", lambda: True)
             yield
 

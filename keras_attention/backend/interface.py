@@ -128,11 +128,18 @@ class Backend(typing.Protocol):
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
 
+    def masked_products(self, products: Tensor, mask: Tensor, masked: float) -> Tensor:
+        """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
+        which they are tiny.
+        """
+
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
 
-    def has_fast_softmax(self) -> bool:
-        """Whether `softmax` is one pass, in a program whose arrays may have sizes that vary."""
+    def has_fast_softmax(self, scores: int | None) -> bool:
+        """Whether the `softmax` of so many scores, whole rows of them, is faster than sums over
+        blocks, in a program whose arrays may have sizes that vary. None is a number unknown.
+        """
 
     def has_fast_bfloat16(self) -> bool:
         """Whether products of bfloat16, rounded to bfloat16, are faster than those of float32."""
@@ -205,6 +212,9 @@ class Backend(typing.Protocol):
 
     def needs_gradient(self, array: Tensor) -> bool:
         """Whether somebody may ask for the gradient of an array."""
+
+    def known_true(self, array: Tensor) -> bool:
+        """Whether all elements are True; False where that cannot be read, or not at once."""
 
     def fused_unsupported_reason(
         self, query: Tensor, key: Tensor, value: Tensor, causal: bool

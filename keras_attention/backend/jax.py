@@ -164,11 +164,15 @@ def softmax(array):
     return jax.nn.softmax(array)
 
 
+def masked_products(products, mask, masked):
+    return jnp.where(mask, products, masked)
+
+
 def cumsum(array):
     return jnp.cumsum(array, axis=-1)
 
 
-def has_fast_softmax():
+def has_fast_softmax(scores):
     return False
 
 
@@ -258,6 +262,10 @@ def fused_attention(query, key, value, mask, causal, scale):
 
 def needs_gradient(array):
     return True
+
+
+def known_true(array):
+    return False
 
 
 def fused_unsupported_reason(query, key, value, causal):

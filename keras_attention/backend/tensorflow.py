@@ -153,11 +153,15 @@ def softmax(array):
     return tf.nn.softmax(array)
 
 
+def masked_products(products, mask, masked):
+    return tf.where(mask, products, tf.cast(masked, products.dtype))
+
+
 def cumsum(array):
     return tf.cumsum(array, axis=-1)
 
 
-def has_fast_softmax():
+def has_fast_softmax(scores):
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
     graph = tf.compat.v1.get_default_graph()
     return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)
@@ -295,6 +299,10 @@ def fused_attention(query, key, value, mask, causal, scale):
 
 def needs_gradient(array):
     return True
+
+
+def known_true(array):
+    return False
 
 
 def fused_unsupported_reason(query, key, value, causal):

@@ -70,7 +70,7 @@ def attend(spec, query, key, value, needs_lse):
     wide = shapes.accumulation_dtype(query, key, value)
     batch, queries, heads, _ = backend.shape(query)
     sizes = plans.Sizes(batch, heads, key.shape[2], queries, backend.shape(key)[1])
-    by_rows = backend.has_fast_softmax()
+    by_rows = backend.has_fast_softmax(sizes.scores)
     # Before other terms are added, masks are terms too.
     apart = by_rows and not semantics.adjustments(spec)
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}

@@ -2,8 +2,8 @@
 
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
-mask of all pairs is allowed if it is small, and so is a bias of queries and keys in float32, if its
-gradient is not asked for: then the kernel would store all scores.
+mask of all pairs is allowed if it is small, and so are biases of queries and keys in float32, if no
+gradient of theirs is asked for: then the kernel would store all scores.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It takes the number of keys
 per row instead of a mask, so padding must come last. Whether it does is known only when the
@@ -38,7 +38,8 @@ def unsupported_reason(spec, query, key, value):
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     by_masks = backend.FUSED_READS == "masks"
-    adjustments = semantics.adjustments(spec.replace(biases=()) if by_masks else spec)
+    given = spec.replace(biases=(), position_biases=()) if by_masks else spec
+    adjustments = semantics.adjustments(given)
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (spec.return_lse, "it does not return the log-sum-exp"),
@@ -100,14 +101,18 @@ def _reason_by_mask(spec, query, key, value):
     if _causal_alone(spec):
         return None
     dtype = keras.backend.standardize_dtype(query.dtype)
-    if spec.biases and dtype not in ("float32", "float64"):
+    biases = [*spec.biases, *(x for bias in spec.position_biases for x in bias.arrays)]
+    if _has_biases(spec) and dtype not in ("float32", "float64"):
         return "it would round a bias"
-    if any(map(backend.needs_gradient, spec.biases)):
+    if any(map(backend.needs_gradient, biases)):
         return "it would store all scores for the gradient of a bias"
     shapes = [array.shape for array in (*spec.masks, *spec.biases)]
-    batch, queries, _, _ = query.shape
+    batch, queries, heads, _ = query.shape
+    rows = 1 if spec.positions.shared else batch
     if spec.pattern is not None:
-        shapes.append((1 if spec.positions.shared else batch, 1, queries, key.shape[1]))
+        shapes.append((rows, 1, queries, key.shape[1]))
+    if spec.position_biases:
+        shapes.append((rows, heads, queries, key.shape[1]))
     if spec.segment_ids is not None:
         shapes.append((batch, 1, queries, key.shape[1]))
     if not shapes:
@@ -117,8 +122,12 @@ def _reason_by_mask(spec, query, key, value):
 
 
 def _causal_alone(spec):
-    alone = not (spec.masks or spec.biases) and spec.segment_ids is None
+    alone = not (spec.masks or _has_biases(spec)) and spec.segment_ids is None
     return alone and _causal(spec)
+
+
+def _has_biases(spec):
+    return bool(spec.biases or spec.position_biases)
 
 
 def _by_mask(spec, query, key, value):
@@ -128,9 +137,14 @@ def _by_mask(spec, query, key, value):
     has_keys = None
     if mask is not None:
         has_keys = ops.any(mask, axis=-1)
-        mask = ops.logical_or(mask, ops.logical_not(has_keys)[..., None])
-    if spec.biases:
+        if backend.known_true(has_keys):
+            has_keys = None
+        else:
+            mask = ops.logical_or(mask, ops.logical_not(has_keys)[..., None])
+    if _has_biases(spec):
         bias = semantics.bias(spec, query.dtype)
+        # PyTorch's fast kernels take four axes.
+        bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
     return backend.fused_attention(query, key, value, mask, causal, spec.scale), has_keys
 

@@ -96,8 +96,12 @@ class Passes:
                 t = {**cut, **cut_rows}
                 own = tiles.cut_arrays(arrays, tile)
                 spec = tiles.cut_spec(own, tile)
-                p = saved[0] if saved else self._narrow(self._weights(spec, t))
-                more, new = self._gradients(tile, own, p, t)
+                if saved:
+                    p, mask = saved[0], saved[-1] if self.spec.dropout else None
+                else:
+                    p = self._narrow(self._weights(spec, t))
+                    mask = self._dropout_mask(p, tile)
+                more, new = self._gradients(tile, own, p, mask, t)
                 return more if dq is None else dq + more, total.add(found, tile, new)
 
             start = (None, found), lambda: (ops.zeros_like(q, dtype=self.wide), found)
@@ -130,8 +134,10 @@ class Passes:
             return s
         s = tiles.by_heads(s)
         if self.adjusts:
-            s = semantics.adjust(spec, s, tiles.by_heads(q))
-        return tiles.by_groups(semantics.masked(s, mask))
+            s = semantics.masked(semantics.adjust(spec, s, tiles.by_heads(q)), mask)
+        else:
+            s = backend.masked_products(s, mask, MASKED)
+        return tiles.by_groups(s)
 
     def _weighted(self, spec, p, v):
         """Values, and embeddings of distances, summed by weights."""
@@ -150,14 +156,13 @@ class Passes:
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
         return x["query"], x["key"]
 
-    def _gradients(self, tile, arrays, p, t):
-        """The gradient of the query, and the others by name.
+    def _gradients(self, tile, arrays, p, mask, t):
+        """The gradient of the query, and the others by name; `mask` is that of dropout.
 
         Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), since products are
         faster if their large side is not.
         """
         tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
-        mask = self._dropout_mask(p, tile)
         dropped = _dropped(p, mask)
         dp = backend.matmul(t["of_weights"], t["of_weights_v"], transpose_second=True)
         found = {"biases": (), "position_biases": ()}
@@ -216,9 +221,11 @@ class Blocks(Passes):
                 m = ops.where(m < state[0], state[0], m)
             p = ops.exp(s - m)
             ell = ops.sum(p, axis=-1, keepdims=True)
+            mask = self._dropout_mask(p, tile)
             if self.plan.single:
-                saved.append(p)
-            o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
+                # `_share` comes between.
+                saved.extend([p] if mask is None else [p, mask])
+            o = self._weighted(spec, _dropped(p, mask), v)
             if state is None:
                 return m, ell, o
             shrink = ops.exp(state[0] - m)
@@ -239,7 +246,7 @@ class Blocks(Passes):
             share = ops.where(m > HAS_KEYS, share, 0.0)
             lse = ops.where(m > HAS_KEYS, lse, MASKED)
         if self.plan.single:
-            saved.append(share)
+            saved.insert(1, share)
         return o * share, lse
 
     def _of_weights(self, do, v, delta):
@@ -278,9 +285,10 @@ class Rows(Passes):
         spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
         s = self._scores(spec, q, k)
         p = backend.softmax(s)
+        mask = self._dropout_mask(p, tile)
         if self.plan.single:
-            saved.append(self._narrow(p))
-        o = self._weighted(spec, _dropped(p, self._dropout_mask(p, tile)), v)
+            saved.extend([self._narrow(p)] if mask is None else [self._narrow(p), mask])
+        o = self._weighted(spec, _dropped(p, mask), v)
         if self.needs_lse:
             # The largest weight is 1 / l.
             lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))

@@ -33,6 +33,12 @@ class Sizes(typing.NamedTuple):
         """Pairs of a query and a key, or None if a length is unknown."""
         return self.queries * self.keys if known(self.queries, self.keys) else None
 
+    @property
+    def scores(self):
+        """Scores of all heads, or None if a size is unknown."""
+        known_all = known(self.batch, self.queries, self.keys)
+        return self.batch * self.heads * self.pairs if known_all else None
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:

@@ -8,8 +8,6 @@ and positions are cut to the tile. So a tiled kernel has the semantics of one th
 computes all scores at once.
 """
 
-import functools
-
 import keras
 
 from keras_attention import masks
@@ -67,30 +65,37 @@ def adjust(spec, logits, query):
         logits = logits + relative.scores(query, table, keys, spec.positions, spec.relative_near)
     if spec.logit_soft_cap is not None:
         logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
-    count = len(spec.biases) + len(spec.position_biases)
-
-    def added(term):
-        return ops.cast(term, dtype)
-
-    def clipped(term, bounded=False):
-        return added(term) if bounded else backend.clip(added(term), HIGHEST / count)
-
     for bias in spec.biases:
         if tuple(bias.shape) == tuple(logits.shape):
             # The sum instead, which needs no more memory.
-            logits = backend.clip(logits + added(bias), HIGHEST / count)
+            logits = _clipped(spec, logits + _added(spec, bias, dtype))
         else:
-            logits = logits + clipped(bias)
+            logits = logits + _clipped(spec, _added(spec, bias, dtype))
     for bias in spec.position_biases:
-        then = functools.partial(clipped, bounded=bias.bounded)
-        logits = logits + of_positions(bias, spec, then)
+        logits = logits + _position_bias(spec, bias, dtype)
     return logits
 
 
 def bias(spec, dtype):
-    """All `biases` as one array, clipped as in `adjust`; it broadcasts to (B, H, T, S)."""
-    limit = HIGHEST / len(spec.biases)
-    return sum(backend.clip(ops.cast(term, dtype), limit) for term in spec.biases)
+    """The biases that `adjust` adds as one array, which broadcasts to (B, H, T, S)."""
+    given = [_clipped(spec, _added(spec, bias, dtype)) for bias in spec.biases]
+    return sum([*given, *(_position_bias(spec, bias, dtype) for bias in spec.position_biases)])
+
+
+def _added(spec, term, dtype):
+    return ops.cast(term, dtype)
+
+
+def _clipped(spec, array):
+    return backend.clip(array, HIGHEST / (len(spec.biases) + len(spec.position_biases)))
+
+
+def _position_bias(spec, bias, dtype):
+    def then(term):
+        term = _added(spec, term, dtype)
+        return term if bias.bounded else _clipped(spec, term)
+
+    return of_positions(bias, spec, then)
 
 
 def of_positions(bias, spec, then=lambda term: term):

@@ -9,6 +9,7 @@ import pytest
 import keras_attention
 from keras_attention import patterns
 from keras_attention.backend import backend
+from keras_attention.spec import PositionBias
 from tests import problems
 from tests.gradients import gradients
 from tests.kernels.small_blocks import (
@@ -49,7 +50,32 @@ FUSED = {
         2,
         {"bias": np.where(some(1, H, T, S), random(1, H, T, S), -np.inf), "mask": EMPTY},
     ),
+    "a bias of positions": (4, {"bias": distance}),
+    "a bias of positions, causal, from 5 on": (
+        2,
+        {"bias": distance, "pattern": patterns.Causal(), "offset": 5},
+    ),
+    "a bias of other positions": (
+        4,
+        {"bias": distance, "key_positions": random(B, S).argsort(axis=1).astype("int32")},
+    ),
+    "a bias of positions by heads, and another": (
+        2,
+        {
+            "bias": [
+                PositionBias(lambda i, j: by_heads(i, j), by_distance=True),
+                random(B, 1, T, S),
+            ],
+            "mask": [EMPTY, some(1, 1, T, 1)],
+        },
+    ),
 }
+
+
+def by_heads(i, j):
+    """As of ALiBi: a slope for each head."""
+    slopes = keras.ops.arange(1.0, H + 1.0)[:, None, None]
+    return -0.1 * slopes * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
 
 by_masks = pytest.mark.skipif(backend.FUSED_READS != "masks", reason="not of this backend")
@@ -286,7 +312,7 @@ def test_fused_is_chosen_where_the_backend_has_it():
     assert explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
     for given in (
         {"dropout": 0.1},
-        {"bias": distance},
+        {"bias": distance, "logit_soft_cap": 2.0},
         {"logit_soft_cap": 2.0},
         {"sink": random(H)},
         {"relative_values": SHAW["relative_values"][..., :1]},
@@ -299,6 +325,11 @@ def test_fused_is_chosen_where_the_backend_has_it():
         explain(*(x.astype("float16") for x in arrays), bias=random(1, H, T, S))[0] == "blockwise"
     )
     assert explain(*arrays, bias=tensor(keras.Variable(random(H, T, S)))[None])[0] == "blockwise"
+    assert explain(*arrays, bias=distance)[0] == expected
+    table = tensor(keras.Variable(random(T, S)))
+    trained = PositionBias(lambda i, j, table: table, (table,))
+    assert explain(*arrays, bias=trained)[0] == "blockwise"
+    assert explain(*(x.astype("float16") for x in arrays), bias=distance)[0] == "blockwise"
     long = np.zeros((1, 2**13, 1, 1), "float32")
     assert explain(long, long, long, pattern=patterns.Causal())[0] == expected
     several = {"pattern": patterns.Causal(), "mask": np.ones((1, 1, 1, 2**13), "bool")}

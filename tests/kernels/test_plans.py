@@ -38,7 +38,7 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
         seen = []
 
         def function():
-            seen.append(backend.has_fast_softmax())
+            seen.append(backend.has_fast_softmax(None))
             return tf.ones(1)
 
         tf.function(function, autograph=False, **options)()
@@ -46,11 +46,11 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
 
     monkeypatch.setattr(backend, "on_accelerator", lambda _: False)
     monkeypatch.setattr(backend, "_uses_onednn", lambda: True)
-    assert backend.has_fast_softmax()
+    assert backend.has_fast_softmax(None)
     assert in_a_program() == [True]
     assert in_a_program(jit_compile=True) == [False]
     monkeypatch.setattr(backend, "_uses_onednn", lambda: False)
-    assert not backend.has_fast_softmax()
+    assert not backend.has_fast_softmax(None)
 
 
 @on_tensorflow
