@@ -125,6 +125,9 @@ class Backend(typing.Protocol):
         Products of half precision are summed in float32 where the backend can.
         """
 
+    def affine(self, matrix: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+        """`matrix @ kernel + bias`, of one float dtype."""
+
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
 

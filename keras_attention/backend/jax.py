@@ -160,6 +160,10 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     return jnp.matmul(first, second, preferred_element_type=wide)
 
 
+def affine(matrix, kernel, bias):
+    return ops.add(ops.matmul(matrix, kernel), bias)
+
+
 def softmax(array):
     return jax.nn.softmax(array)
 

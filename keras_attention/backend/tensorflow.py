@@ -148,6 +148,10 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     return tf.matmul(first, second, transpose_a=transpose_first, transpose_b=transpose_second)
 
 
+def affine(matrix, kernel, bias):
+    return ops.add(ops.matmul(matrix, kernel), bias)
+
+
 def softmax(array):
     # Keras's own keeps the scores alive as long as the weights.
     return tf.nn.softmax(array)

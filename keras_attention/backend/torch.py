@@ -109,6 +109,13 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     )
 
 
+def affine(matrix, kernel, bias):
+    if matrix.dtype in (torch.float16, torch.bfloat16):
+        # In two steps, each rounded, as in layers of Keras's.
+        return torch.matmul(matrix, kernel) + bias
+    return torch.addmm(bias, matrix, kernel)
+
+
 def softmax(array):
     return torch.softmax(array, dim=-1)
 

@@ -35,10 +35,7 @@ def plain(layer, *denses):
 def to_heads(x, dense, size):
     """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
     batch, length, features = ops.shape(x)
-    kernel = ops.reshape(dense.kernel, (x.shape[-1], -1))
-    heads = product(ops.reshape(x, (-1, features)), kernel)
-    if dense.bias is not None:
-        heads = ops.add(heads, ops.reshape(dense.bias, (-1,)))
+    heads = _affine(ops.reshape(x, (-1, features)), dense, x.shape[-1])
     return ops.reshape(heads, (batch, length, *size))
 
 
@@ -46,8 +43,13 @@ def from_heads(heads, dense, output_shape):
     """(B, T, *output_shape) of heads (B, T, H, V) by `dense`."""
     batch, length, *features = ops.shape(heads)
     size = features[0] * features[1]
-    kernel = ops.reshape(dense.kernel, (size, -1))
-    output = product(ops.reshape(heads, (-1, size)), kernel)
-    if dense.bias is not None:
-        output = ops.add(output, ops.reshape(dense.bias, (-1,)))
+    output = _affine(ops.reshape(heads, (-1, size)), dense, size)
     return ops.reshape(output, (batch, length, *output_shape))
+
+
+def _affine(x, dense, features):
+    """The matrix `x` by the kernel of `dense` as a matrix, plus its bias."""
+    kernel = ops.reshape(dense.kernel, (features, -1))
+    if dense.bias is None:
+        return product(x, kernel)
+    return backend.affine(x, kernel, ops.reshape(dense.bias, (-1,)))
