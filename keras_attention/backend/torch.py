@@ -140,6 +140,17 @@ def has_fast_bfloat16():
 
 
 def clip(array, limit):
+    def within(array):
+        # In the order of its memory, in which a pass is several times as fast.
+        array = array.detach().permute(sorted(range(array.ndim), key=array.stride, reverse=True))
+        if not array.is_contiguous():
+            return False
+        low, high = torch.aminmax(array)
+        return torch.logical_and(low >= -limit, high <= limit)
+
+    # To read a large array, and leave it as it is, is faster than to write another.
+    if array.numel() >= 2**16 and _known(array, within):
+        return array
     # The same values as of `clip`, whose gradient takes five times as long.
     return torch.nn.functional.hardtanh(array, -limit, limit)
 
@@ -245,12 +256,17 @@ def needs_gradient(array):
 
 
 def known_true(array):
+    return _known(array, torch.Tensor.all)
+
+
+def _known(array, condition):
+    """Whether `condition` holds, False where that cannot be read at once."""
     # A GPU would have to finish its work first, and what is traced must not depend on values.
     tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode()
     if tracing or array.device.type != "cpu":
         return False
     try:
-        return bool(array.all())
+        return bool(condition(array))
     except RuntimeError:  # of tensors without values, or mapped over by `vmap`
         return False
 

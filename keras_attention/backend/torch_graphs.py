@@ -174,12 +174,15 @@ def _write_in_place(graph, carried):
         if target is None or roots[node.args[0]] not in inputs[:carried]:
             continue
         index = inputs.index(roots[node.args[0]])
+        # Neither a later node, nor the output, nor this one may need the former elements.
+        others = []
+        fx.node.map_arg((node.args[1:], node.kwargs), others.append)
         aliases = [other for other in nodes if roots[other] is inputs[index]]
         last = max(place[user] for alias in aliases for user in alias.users)
-        # Where no later node, nor the output, needs the former elements. Expanded elements have one
-        # place for several.
+        unread = last == place[node] and inputs[index] not in map(roots.get, others)
+        # Expanded elements have one place for several.
         dense = node.args[0].meta["val"].is_contiguous()
-        if is_own(index) and dense and last == place[node]:
+        if is_own(index) and unread and dense:
             node.target = target
             written.add(index)
     return frozenset(written)

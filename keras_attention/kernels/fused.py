@@ -26,7 +26,7 @@ from keras_attention.spec import AttentionResult
 
 ops = keras.ops
 
-# The maximum number of elements of a mask, of 5 bytes each.
+# The maximum number of elements of a mask that is computed, of 5 bytes each.
 ELEMENTS = 2**24
 # Of float16.
 LARGEST_HALF = 65504.0
@@ -107,6 +107,8 @@ def _reason_by_mask(spec, query, key, value):
     if any(map(backend.needs_gradient, biases)):
         return "it would store all scores for the gradient of a bias"
     shapes = [array.shape for array in (*spec.masks, *spec.biases)]
+    if len(spec.biases) == len(shapes) == 1:
+        shapes = []  # It exists, and is passed as it is.
     batch, queries, heads, _ = query.shape
     rows = 1 if spec.positions.shared else batch
     if spec.pattern is not None:

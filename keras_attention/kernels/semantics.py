@@ -8,6 +8,9 @@ and positions are cut to the tile. So a tiled kernel has the semantics of one th
 computes all scores at once.
 """
 
+import functools
+import operator
+
 import keras
 
 from keras_attention import masks
@@ -78,8 +81,9 @@ def adjust(spec, logits, query):
 
 def bias(spec, dtype):
     """The biases that `adjust` adds as one array, which broadcasts to (B, H, T, S)."""
-    given = [_clipped(spec, _added(spec, bias, dtype)) for bias in spec.biases]
-    return sum([*given, *(_position_bias(spec, bias, dtype) for bias in spec.position_biases)])
+    terms = [_clipped(spec, _added(spec, bias, dtype)) for bias in spec.biases]
+    terms += [_position_bias(spec, bias, dtype) for bias in spec.position_biases]
+    return functools.reduce(operator.add, terms)
 
 
 def _added(spec, term, dtype):
