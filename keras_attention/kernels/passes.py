@@ -223,7 +223,7 @@ class Blocks(Passes):
             ell = ops.sum(p, axis=-1, keepdims=True)
             mask = self._dropout_mask(p, tile)
             if self.plan.single:
-                # `_share` comes between.
+                # What `_share` reads is put second, below.
                 saved.extend([p] if mask is None else [p, mask])
             o = self._weighted(spec, _dropped(p, mask), v)
             if state is None:
