@@ -176,12 +176,12 @@ ROWS = {
     "states of OPT before a projection": (
         lambda: read(of=OPT, architectures=["OPTModel"], word_embed_proj_dim=2),
         ValueError,
-        r"'word_embed_proj_dim' of `.*` must be one of \(4,\).* Received: 2",
+        r"'word_embed_proj_dim' of `.*` must be one of \(4, None\).* Received: 2",
     ),
     "a part of a configuration that is none": (
         lambda: read(rope_parameters=[1]),
         ValueError,
-        r"'rope_parameters' of `.*` must be an object\. Received: \[1\]",
+        r"'rope_parameters' of `.*` must be an object or null\. Received: \[1\]",
     ),
     "a field that is unknown": (
         lambda: read(quantization_config={"bits": 4}),
@@ -189,8 +189,76 @@ ROWS = {
         r"config\.json` has fields that are not supported for model_type='llama'\. "
         r"Received: \{'quantization_config': \{'bits': 4\}\}",
     ),
+    "a field of another type": (
+        lambda: read(num_hidden_layers="1"),
+        ValueError,
+        r"'num_hidden_layers' of `.*` must be an integer\. Received: '1'",
+    ),
+    "a truth that is no number": (
+        lambda: read(rms_norm_eps=True),
+        ValueError,
+        r"'rms_norm_eps' of `.*` must be a number\. Received: True",
+    ),
+    "a field that is null": (
+        lambda: read(rms_norm_eps=None),
+        ValueError,
+        r"'rms_norm_eps' of `.*` must be a number\. Received: None",
+    ),
+    "a size that is not positive": (
+        lambda: read(num_hidden_layers=0),
+        ValueError,
+        r"'num_hidden_layers' of `.*` must be at least 1\. Received: 0",
+    ),
+    "two names of a field that differ": (
+        lambda: read(of=BLOOM, n_embed=8),
+        ValueError,
+        r"'n_embed' of `.*` must be equal to 'hidden_size', of which it is a second name\. "
+        r"Received: 8 and 4",
+    ),
+    "features that are not a multiple of heads": (
+        lambda: read(num_attention_heads=3),
+        ValueError,
+        r"'hidden_size' of `.*` must be a multiple of 'num_attention_heads'\. Received: 4 and 3",
+    ),
+    "layers in a window of no size": (
+        lambda: read(model_type="qwen2", layer_types=["sliding_attention"]),
+        ValueError,
+        r"'sliding_window' of `.*` must be a number, and in use, where layers are of "
+        r"'sliding_attention'\. Received: 4096, layer_types=\['sliding_attention'\]",
+    ),
+    "a head that no language model has": (
+        lambda: read(architectures=["LlamaForSequenceClassification"]),
+        ValueError,
+        r"'architectures' of `.*` must be of a language model, or of a base model: no other head "
+        r"is supported for model_type='llama'\. Received: 'LlamaForSequenceClassification'",
+    ),
+    "positions of another kind": (
+        lambda: read(rope_scaling={"type": "proportional"}),
+        ValueError,
+        r"'rope_type' of `rope_scaling of .*` must be one of \('default', .*\)\. "
+        r"Received: 'proportional'",
+    ),
+    "positions without a number of theirs": (
+        lambda: read(rope_scaling={"type": "yarn"}),
+        ValueError,
+        r"`rope_scaling of .*` must have a field 'factor'\. Received: none",
+    ),
+    "factors for other features": (
+        lambda: read(rope_scaling={"type": "longrope", "short_factor": [], "long_factor": []}),
+        ValueError,
+        r"'short_factor' of `rope_scaling of .*` must be 1 numbers, one for each pair of features "
+        r"that are rotated\. Received: \[\]",
+    ),
+    "a ramp of no features": (
+        lambda: read(
+            rope_scaling={"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 6}
+        ),
+        ValueError,
+        r"'original_max_position_embeddings' of `rope_scaling of .*` must be above 2π · beta_slow, "
+        r".*\. Received: 6, beta_slow=1\.0",
+    ),
     "types of layers that are not those of layers": (
-        lambda: read(layer_types=["full_attention", "linear_attention"]),
+        lambda: read(model_type="qwen2", layer_types=["full_attention", "linear_attention"]),
         ValueError,
         r"'layer_types' of `.*` must be 1 of 'sliding_attention' and 'full_attention'\. "
         r"Received: \['full_attention', 'linear_attention'\]",

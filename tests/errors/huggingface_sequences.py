@@ -25,6 +25,9 @@ DEBERTA = {
     "share_att_key": True,
     "pos_att_type": "p2c|c2p",
 }
+VIT = {**BERT, "model_type": "vit", "architectures": ["ViTModel"]}
+for name in ("vocab_size", "max_position_embeddings"):
+    del VIT[name]
 T5 = {
     "model_type": "t5",
     "architectures": ["T5Model"],
@@ -41,6 +44,11 @@ BART = {
     "vocab_size": 10,
     "d_model": 4,
     "max_position_embeddings": 8,
+    **{
+        f"{side}_{name}": 2
+        for side in ("encoder", "decoder")
+        for name in ("layers", "attention_heads", "ffn_dim")
+    },
 }
 
 
@@ -73,10 +81,10 @@ ROWS = {
         ValueError,
         r"`part` must be one of \(None,\) for model_type='bert'\. Received: part='text'",
     ),
-    "a class that is not there": (
-        read(BERT, architectures=None),
+    "patches of no size": (
+        read(VIT, patch_size=[4, 0]),
         ValueError,
-        r"'architectures' of .* must be one of .* Received: None",
+        r"'patch_size' of .* must be a positive integer, or two\. Received: \[4, 0\]",
     ),
     "an activation of T5 that is none": (
         read(T5, feed_forward_proj="gated-what"),
@@ -86,7 +94,7 @@ ROWS = {
     "layers of ModernBERT of another kind": (
         read(MODERN, layer_types=["linear_attention"]),
         ValueError,
-        r"'layer_types' of .* must be 1 of \('full_attention', 'sliding_attention'\)\. "
+        r"'layer_types' of .* must be 1 of 'sliding_attention' and 'full_attention'\. "
         r"Received: \['linear_attention'\]",
     ),
 }

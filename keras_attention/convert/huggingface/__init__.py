@@ -13,7 +13,7 @@ import keras
 from keras_attention import keras_private
 from keras_attention.convert.huggingface import tensors
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
-from keras_attention.convert.huggingface.config import Config
+from keras_attention.convert.huggingface.config import Config, read_file
 from keras_attention.hints import Dtype
 
 __all__ = ["from_huggingface", "to_huggingface"]
@@ -27,6 +27,12 @@ def from_huggingface(
     The folder has `config.json` and `model.safetensors`, or several files with an index. Tensors
     are read one at a time into weights; pickles (`*.bin`) are never opened.
 
+    The model computes what `transformers` computes for the same folder, or the folder is refused.
+    Each field of `config.json` is read, ignored since it changes nothing in what is computed, or
+    refused. A field that is absent has the default of `transformers`, except sizes, which must be
+    there; null is refused where `transformers` gives it no meaning. The class is the first of
+    `architectures`; where there are none it is the base model, and tensors of heads are left out.
+
     Args:
         folder: path of the folder.
         dtype: the dtype policy of the model, such as "bfloat16"; Keras's by default, whatever the
@@ -38,8 +44,9 @@ def from_huggingface(
         padding tokens of its own: pass `mask`.
 
     Raises:
-        ValueError: the folder lacks a file, or one is damaged; the architecture or a field of its
-            configuration is not supported; tensors are missing, unknown or of other shapes.
+        ValueError: the folder lacks a file, or one is damaged; the architecture, a field of its
+            configuration or the value of one is not supported, and the message names it; tensors
+            are missing, unknown or of other shapes.
         ImportError: `safetensors` is not installed.
 
     Example:
@@ -47,13 +54,12 @@ def from_huggingface(
     >>> from keras_attention import convert
     >>> model = convert.from_huggingface("gpt2")  # doctest: +SKIP
     """
-    config = _part(Config.of(folder), part)
-    architecture = _architecture(config)
+    values, where = read_file(folder)
+    architecture, config = _read(values, where, folder, part)
     model = architecture.model(config, dtype)
-    config.check_read()
     checkpoint = tensors.Checkpoint(folder)
     prefix = _prefix(checkpoint.names, architecture)
-    unused = getattr(architecture, "unused", lambda name: False)
+    unused = _unused(architecture, config, prefix)
     with keras_private.first_values() as give:
         model.build(_input_shape(architecture, config))
         entries = architecture.entries(model, prefix)
@@ -100,9 +106,8 @@ def to_huggingface(
             f"Received: {len(quantized)} quantized layers, {quantized[:3]}"
         )
     values = copy.deepcopy(values)
-    given = Config(values, "config")
-    architecture = _architecture(given)
-    prefix = architecture.PREFIX if _has_head(values) else ""
+    architecture, config = _read(values, "config")
+    prefix = architecture.PREFIX if _has_head(config) else ""
     folder = pathlib.Path(folder)
     entries = architecture.entries(model, prefix)
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,26 +116,24 @@ def to_huggingface(
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _part(config, name):
-    """The configuration of a part of a model of several."""
-    composite = COMPOSITES.get(config["model_type"])
+def _read(values, where, folder=None, part=None):
+    """The architecture of the fields of a file, and its configuration."""
+    kind = values.get("model_type")
+    composite = COMPOSITES.get(kind)
     parts = (None,) if composite is None else composite.PARTS
-    if name not in parts:
+    if part not in parts:
         raise ValueError(
-            f"`part` must be one of {parts} for model_type={config['model_type']!r}. "
-            f"Received: part={name!r}"
+            f"`part` must be one of {parts} for model_type={kind!r}. Received: part={part!r}"
         )
-    return config if composite is None else composite.part(config, name)
-
-
-def _architecture(config):
-    kind = config["model_type"]
+    if composite is not None:
+        values, where = composite.tower(values, where, part)
+        kind = values["model_type"]
     if kind not in ARCHITECTURES:
         raise ValueError(
-            f"'model_type' of `{config.where}` must be one of {sorted(ARCHITECTURES)}. "
-            f"Received: {kind!r}"
+            f"'model_type' of `{where}` must be one of {sorted(ARCHITECTURES)}. Received: {kind!r}"
         )
-    return ARCHITECTURES[kind]
+    architecture = ARCHITECTURES[kind]
+    return architecture, Config(values, architecture.FIELDS[kind], where, folder)
 
 
 def _tied(model):
@@ -151,8 +154,16 @@ def _prefix(names, architecture):
     return prefix if any(name.startswith(prefix) for name in names) else ""
 
 
-def _has_head(values):
+def _unused(architecture, config, prefix):
+    """Whether a tensor is not read, by its name."""
+    unused = getattr(architecture, "unused", lambda name: False)
+    if config.architecture is None and prefix:
+        # The base model: what is beside it is of a head.
+        return lambda name: unused(name) or not name.startswith(prefix)
+    return unused
+
+
+def _has_head(config):
     """Whether a model is more than the stack: `GPT2LMHeadModel`, not `GPT2Model`."""
-    return not any(
-        name.endswith("Model") and "Head" not in name for name in values["architectures"]
-    )
+    name = config.architecture or "Model"
+    return not name.endswith("Model") or "Head" in name

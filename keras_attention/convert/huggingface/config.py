@@ -1,103 +1,156 @@
-"""The configuration of a Hugging Face model, of which nothing may be left unread."""
+"""The configuration of a Hugging Face model: each of its fields is read, ignored or refused.
+
+An architecture has a table of fields for each `model_type`, in its file. `Config` compares a file
+with it: what the table does not have is refused, and so are values that it does not allow. A field
+that is absent has the default of `transformers`'s class; null is a value like others.
+"""
 
 import json
 import pathlib
+import typing
 
-# Fields that say nothing of what a model computes: of tokenizers, generation, training, and of the
-# program that wrote the file.
-_IGNORED = """
-    architectures model_type _name_or_path name_or_path transformers_version auto_map torch_dtype
-    dtype use_cache return_dict output_attentions output_hidden_states output_past torchscript
-    pruned_heads use_bfloat16 gradient_checkpointing chunk_size_feed_forward pretraining_tp
-    _attn_implementation attn_implementation _attn_implementation_autoset slow_but_exact
-    bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id mask_token_id
-    decoder_start_token_id forced_bos_token_id forced_eos_token_id suppress_tokens
-    begin_suppress_tokens bad_words_ids prefix tokenizer_class language max_length min_length
-    num_beams length_penalty no_repeat_ngram_size top_k top_p temperature early_stopping do_sample
-    repetition_penalty task_specific_params id2label label2id num_labels problem_type
-    finetuning_task initializer_range initializer_factor init_std init_method
-"""
-IGNORED = frozenset(_IGNORED.split())
+from keras_attention.convert.huggingface.fields import NEEDED
 
 
 class Config:
-    """Fields by name; `check_read` raises if one was never asked for.
+    """The values of fields, by their names in a table.
 
     Args:
-        values: the fields, as in `config.json`.
-        where: what they are of, for messages.
+        values: the fields of a file, by name.
+        fields: the table.
+        where: what the fields are of, for messages.
         folder: the folder of the model, if there is one.
+        model_type: what the table is of, for messages.
+
+    Raises:
+        ValueError: a field is missing, not in the table, or has a value that is not supported.
     """
 
-    def __init__(self, values, where="config.json", folder=None):
+    def __init__(self, values, fields, where="config.json", folder=None, model_type=None):
         self.values, self.where, self.folder = values, where, folder
-        self._read = set()
-
-    @classmethod
-    def of(cls, folder):
-        """That of a folder."""
-        path = pathlib.Path(folder) / "config.json"
-        if not path.parent.is_dir():
-            kind = "a file" if path.parent.exists() else "nothing: download the model there first"
-            raise ValueError(f"`folder` must be a folder. Received: {folder}, which is {kind}")
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        self.model_type = model_type or values.get("model_type")
+        given = self._by_first_names(fields)
+        self._found = {
+            name: self._value(name, field, given)
+            for name, field in fields.items()
+            if field.kind is not None
+        }
+        unknown = {k: v for k, v in values.items() if k not in fields and v is not None}
+        if unknown:
             raise ValueError(
-                f"`folder` must have a `config.json` of a Hugging Face model. Received: {path}, "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-            raise ValueError(
-                f"`{path}` must be an object with a `model_type`. Received: {values!r}"
+                f"`{where}` has fields that are not supported for model_type="
+                f"{self.model_type!r}. Received: {unknown}"
             )
-        return cls(values, str(path), folder)
 
-    def __contains__(self, name):
-        return self.values.get(name) is not None
+    def _by_first_names(self, fields):
+        """The values, with those of second names under the first."""
+        given = dict(self.values)
+        for name, field in fields.items():
+            value = given.get(name)
+            if field.same_as is None or value is None:
+                continue
+            if given.setdefault(field.same_as, value) != value:
+                raise ValueError(
+                    f"{name!r} of `{self.where}` must be equal to {field.same_as!r}, of which it "
+                    f"is a second name. Received: {value!r} and {given[field.same_as]!r}"
+                )
+        return given
+
+    def _value(self, name, field, given):
+        if name not in given:
+            if field.default is NEEDED:
+                raise ValueError(f"`{self.where}` must have a field {name!r}. Received: none")
+            value = field.default
+        else:
+            value = given[name]
+            self._check(name, field, value)
+        if field.inside is None:
+            return value
+        where = f"{name} of {self.where}"
+        return Config(value or {}, field.inside, where, model_type=self.model_type)
+
+    def _check(self, name, field, value):
+        if field.choices:
+            self._require(name, value, field.choices)
+            return
+        if not _is(value, field.kind):
+            raise ValueError(
+                f"{name!r} of `{self.where}` must be {_described(field.kind)}. Received: {value!r}"
+            )
+        if field.least is not None and value is not None and value < field.least:
+            raise ValueError(
+                f"{name!r} of `{self.where}` must be at least {field.least}. Received: {value!r}"
+            )
 
     def __getitem__(self, name):
-        """A field that must be there."""
-        if name not in self.values:
-            raise ValueError(f"`{self.where}` must have a field {name!r}. Received: none")
-        return self.get(name)
+        return self._found[name]
 
-    def get(self, name, default=None):
-        """A field; `default` where it is missing or null."""
-        self._read.add(name)
-        value = self.values.get(name)
-        return default if value is None else value
+    def given(self, name):
+        """Whether the file has a field."""
+        return name in self.values
 
-    def require(self, name, *supported, default=None):
-        """A field that must have one of some values."""
-        value = self.get(name, default)
+    def require(self, name, *supported):
+        """A field that must have one of some values, which depend on others."""
+        self._require(name, self[name], supported)
+        return self[name]
+
+    def _require(self, name, value, supported):
         if value not in supported:
             raise ValueError(
                 f"{name!r} of `{self.where}` must be one of {supported}: nothing else is supported "
-                f"for model_type={self.values.get('model_type')!r}. Received: {value!r}"
+                f"for model_type={self.model_type!r}. Received: {value!r}"
             )
-        return value
 
-    def part(self, name):
-        """A field that is a configuration itself."""
-        value = self.get(name, {})
-        if not isinstance(value, dict):
-            raise ValueError(f"{name!r} of `{self.where}` must be an object. Received: {value!r}")
-        return Config(value, f"{name} of {self.where}")
+    @property
+    def architecture(self):
+        """The name of the class of `transformers`; None if the file has none: the base model."""
+        return class_name(self.values)
 
-    def ignore(self, *names):
-        """Fields that change nothing in what is converted: rates of dropout that are 0 in use."""
-        self._read.update(names)
 
-    def check_read(self):
-        """Raises if there are fields that nobody asked for, whose effect would be lost."""
-        unread = {
-            name: value
-            for name, value in self.values.items()
-            if name not in self._read | IGNORED and value is not None
-        }
-        if unread:
-            raise ValueError(
-                f"`{self.where}` has fields that are not supported for model_type="
-                f"{self.values.get('model_type')!r}. Received: {unread}"
-            )
+def class_name(values):
+    """The first of the `architectures` of a configuration, or None: there is always one at most."""
+    name = next(iter(values.get("architectures") or ()), None)
+    return None if name is None else str(name)
+
+
+def read_file(folder):
+    """The fields of the `config.json` of a folder, and the path of that file."""
+    path = pathlib.Path(folder) / "config.json"
+    if not path.parent.is_dir():
+        kind = "a file" if path.parent.exists() else "nothing: download the model there first"
+        raise ValueError(f"`folder` must be a folder. Received: {folder}, which is {kind}")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"`folder` must have a `config.json` of a Hugging Face model. Received: {path}, "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise ValueError(f"`{path}` must be an object with a `model_type`. Received: {values!r}")
+    return values, str(path)
+
+
+def _kinds(kind):
+    return typing.get_args(kind) or (kind,)
+
+
+def _is(value, kind):
+    """Whether a value of JSON is of a type: an integer is a float too, and a bool is no number."""
+    if isinstance(value, bool):
+        return bool in _kinds(kind)
+    return isinstance(value, kind) or (isinstance(value, int) and float in _kinds(kind))
+
+
+_NAMES = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    type(None): "null",
+}
+_NAMES |= {int: "an integer", float: "a number"}
+
+
+def _described(kind):
+    return " or ".join(_NAMES[one] for one in _kinds(kind))

@@ -1,11 +1,10 @@
 """What architectures share: options from fields of a configuration, and names of tensors."""
 
-from typing import Any
-
 import keras
 import numpy as np
 
-from keras_attention import patterns, positions
+from keras_attention import patterns
+from keras_attention.convert.huggingface.fields import ACTIVATIONS
 from keras_attention.convert.huggingface.tensors import (
     Entry,
     dense,
@@ -30,117 +29,63 @@ __all__ = [
     "fused_dense",
     "gated",
     "head",
+    "head_size",
     "heads",
     "layer_norm",
+    "layer_types",
     "logits",
     "matrix",
     "norm",
     "plain",
-    "rotary",
     "table_from",
     "transposed",
+    "window",
     "windows",
 ]
-
-# Names of Hugging Face for activations, and ours.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "relu2": "relu_squared",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
-
 
 # Options
 
 
-def activation(config, name, default):
+def activation(config, name):
     """The name of an activation."""
-    return ACTIVATIONS[config.require(name, *ACTIVATIONS, default=default)]
+    return ACTIVATIONS[config[name]]
 
 
-def rotary(config, size=None, fraction=1.0, given=None, base="rope_theta"):
-    """The rotary positions of `rope_parameters`, or of the fields of files of version 4.
-
-    Args:
-        config: the configuration.
-        size: features of each head, needed where a fraction of them is rotated.
-        fraction: that fraction, unless the configuration has it.
-        given: the `Config` of the positions, where it is not that of all layers.
-        base: the field of the longest wavelength in files of version 4.
-    """
-    if given is None:
-        given = config.part("rope_parameters" if "rope_parameters" in config else "rope_scaling")
-    kind = given.require(
-        "rope_type" if "rope_type" in given else "type",
-        *("default", "linear", "dynamic", "yarn", "llama3", "longrope"),
-        default="default",
-    )
-    given.ignore("type", "rope_type")
-    wavelength = given.get("rope_theta", config.get(base, 10000.0))
-    fraction = given.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
-    options: dict[str, Any] = {"dim": None if fraction == 1 else int(size * fraction)}
-    if kind != "default":
-        options |= {"scaling": kind, "factor": given.get("factor", 1.0)}
-    if kind not in ("default", "linear"):
-        length = config.get("max_position_embeddings")
-        options["original_max_length"] = given.get(
-            "original_max_position_embeddings",
-            config.get("original_max_position_embeddings", length),
+def head_size(config, size="hidden_size", heads="num_attention_heads"):
+    """The features of each head, of fields for those of all and for the number of heads."""
+    if config[size] % config[heads]:
+        raise ValueError(
+            f"{size!r} of `{config.where}` must be a multiple of {heads!r}. Received: "
+            f"{config[size]} and {config[heads]}"
         )
-    if kind == "llama3":
-        options |= {"beta_fast": given["high_freq_factor"], "beta_slow": given["low_freq_factor"]}
-    if kind == "yarn":
-        given.require("mscale", None)
-        given.require("mscale_all_dim", None)
-        options |= {
-            "beta_fast": given.get("beta_fast", 32.0),
-            "beta_slow": given.get("beta_slow", 1.0),
-            "attention_factor": given.get("attention_factor"),
-            "truncate": given.get("truncate", True),
-        }
-    if kind == "longrope":
-        options |= {
-            "factor": given.get("factor", max(1.0, length / options["original_max_length"])),
-            "short_factors": given["short_factor"],
-            "long_factors": given["long_factor"],
-            "attention_factor": given.get("attention_factor"),
-        }
-    given.check_read()
-    return positions.Rotary(wavelength, **options)
+    return config[size] // config[heads]
 
 
-def windows(config, types=None):
-    """The pattern of each layer, beside the causal one: a sliding window or None.
-
-    `types` are those of the layers in files without `layer_types`.
-    """
+def layer_types(config, default):
+    """The type of each layer, "sliding_attention" or "full_attention"."""
     count = config["num_hidden_layers"]
-    size = config.get("sliding_window")
-    types = config.get("layer_types", types)
-    if types is None:
-        sliding = size is not None and config.get("use_sliding_window", True)
-        types = ["sliding_attention" if sliding else "full_attention"] * count
-        if sliding and "max_window_layers" in config:
-            # Qwen 2: the first ones see all.
-            full = min(count, config["max_window_layers"])
-            types[:full] = ["full_attention"] * full
-    config.ignore("use_sliding_window", "max_window_layers")
-    unknown = set(types) - {"sliding_attention", "full_attention"}
-    if unknown or len(types) != count:
+    types = default if config["layer_types"] is None else config["layer_types"]
+    if len(types) != count or any(x not in ("sliding_attention", "full_attention") for x in types):
         raise ValueError(
             f"'layer_types' of `{config.where}` must be {count} of 'sliding_attention' and "
             f"'full_attention'. Received: {types}"
         )
-    window = None if size is None else patterns.SlidingWindow(size - 1, 0)
-    return [window if kind == "sliding_attention" else None for kind in types]
+    return types
+
+
+def windows(config, types, size):
+    """The pattern of layers of some types, beside the causal one: a sliding window or None."""
+    if size is None and "sliding_attention" in types:
+        raise ValueError(
+            f"'sliding_window' of `{config.where}` must be a number, and in use, where layers are "
+            f"of 'sliding_attention'. Received: {config['sliding_window']}, layer_types={types}"
+        )
+    return [window(size) if kind == "sliding_attention" else None for kind in types]
+
+
+def window(size):
+    """The pattern of the last `size` tokens, beside the causal one; None for all of them."""
+    return None if size is None else patterns.SlidingWindow(size - 1, 0)
 
 
 def layer_norm(epsilon, name, dtype):
@@ -159,15 +104,18 @@ def embeddings(config, dtype, scale=1, size=None, **options):
     return Embeddings(tokens, name="embeddings", dtype=dtype, **options)
 
 
-def logits(config, dtype, tied=False, **options):
-    """The logits of a model for causal language modelling; None for a model without them.
-
-    `tied` is the default of `tie_word_embeddings`.
-    """
-    tied = config.get("tie_word_embeddings", tied)
-    if not any("LM" in name or "Generation" in name for name in config["architectures"]):
-        return None
-    return Logits(config["vocab_size"], tied=tied, name="logits", dtype=dtype, **options)
+def logits(config, dtype, **options):
+    """The logits of a model for causal language modelling; None for a model without them."""
+    name = config.architecture or "Model"
+    if "LM" in name or "Generation" in name:
+        tied = config["tie_word_embeddings"]
+        return Logits(config["vocab_size"], tied=tied, name="logits", dtype=dtype, **options)
+    if not name.endswith("Model") or "Heads" in name:
+        raise ValueError(
+            f"'architectures' of `{config.where}` must be of a language model, or of a base model: "
+            f"no other head is supported for model_type={config.model_type!r}. Received: {name!r}"
+        )
+    return None
 
 
 # Tensors

@@ -9,28 +9,16 @@ from keras_attention.convert.huggingface.tensors import dense, norm, plain
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.models import Logits
 
-# Fields of version 4 in configurations inside others: of generation, and of training.
-_NESTED = """
-    is_encoder_decoder is_decoder add_cross_attention cross_attention_hidden_size diversity_penalty
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty num_beam_groups typical_p
-    num_return_sequences output_scores remove_invalid_values return_dict_in_generate tf_legacy_loss
-    sequence_bias tie_encoder_decoder tie_word_embeddings dropout
-"""
-NESTED = tuple(_NESTED.split())
-
-
 # Options
 
 
 def has_head(config, without, *heads):
     """Whether the class of a model has a head; an error if it is none of these classes."""
-    # Always one class.
-    name = (config["architectures"] or [None])[0]
-    supported = (*without, *heads)
-    if name not in supported:
+    name, supported = config.architecture, (*without, *heads)
+    if name not in (None, *supported):
         raise ValueError(
             f"'architectures' of `{config.where}` must be one of {supported}: no other head is "
-            f"supported for model_type={config.values['model_type']!r}. Received: {name!r}"
+            f"supported for model_type={config.model_type!r}. Received: {name!r}"
         )
     return name in heads
 
@@ -67,7 +55,8 @@ def masked_logits(
 
 def labels(config):
     """The number of labels of a classifier."""
-    return config.get("num_labels", len(config.get("id2label", ("no", "yes"))))
+    # Where a file has both, the number wins.
+    return config["num_labels"] or len(config["id2label"] or ("no", "yes"))
 
 
 def classes(config, dim, activation, dtype):

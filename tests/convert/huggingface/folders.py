@@ -54,6 +54,8 @@ def random_model(model_class, config, seed=0):
         model.generation_config.eos_token_id = None
     with torch.no_grad():
         for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue  # Sines, which are computed.
             noise = torch.randn_like(parameter)
             if parameter.ndim < 2:
                 parameter.add_(0.3 * noise)

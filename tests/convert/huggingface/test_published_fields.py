@@ -174,6 +174,6 @@ FIELDS = {
 @pytest.mark.parametrize("kind", FIELDS)
 def test_no_field_is_unknown(kind):
     fields = {**FIELDS[kind], "model_type": kind, "transformers_version": "4.6.0"}
-    config = Config({**fields, "torch_dtype": "float32", "use_cache": True, "pad_token_id": 1})
-    ARCHITECTURES[kind].model(config, None)
-    config.check_read()
+    fields |= {"torch_dtype": "float32", "use_cache": True, "pad_token_id": 1}
+    architecture = ARCHITECTURES[kind]
+    architecture.model(Config(fields, architecture.FIELDS[kind]), None)

@@ -54,6 +54,6 @@ MODULES = (
     vit,
     whisper,
 )
-ARCHITECTURES = {name: module for module in MODULES for name in module.MODEL_TYPES}
+ARCHITECTURES = {name: module for module in MODULES for name in module.FIELDS}
 # Models of several parts, which are read one at a time.
 COMPOSITES = {"clip": clip}

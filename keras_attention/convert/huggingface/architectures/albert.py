@@ -7,12 +7,23 @@ import keras
 
 from keras_attention.convert.huggingface import parts, sequences
 from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.convert.huggingface.fields import activation, count, ignored, needed
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder
 
-MODEL_TYPES = ("albert",)
 PREFIX = "albert."
+FIELDS = {
+    "albert": {
+        **bert.ENCODER,
+        "embedding_size": needed(),
+        "num_hidden_groups": count(1),
+        "inner_group_num": count(1),
+        "type_vocab_size": count(2),
+        "hidden_act": activation("gelu_new"),
+        **ignored("not read", "down_scale_factor gap_size net_structure_type num_memory_blocks"),
+    }
+}
 _HEADS = ("AlbertForMaskedLM", "AlbertForPreTraining")
 
 unused = sequences.matching(
@@ -26,15 +37,9 @@ unused = sequences.matching(
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     has_head = sequences.has_head(config, ["AlbertModel"], *_HEADS)
-    config.require("position_embedding_type", "absolute", default="absolute")
-    config.require("tie_word_embeddings", True, default=True)
-    config.ignore(
-        *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
-        *("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
-    )
     size, dim = config["embedding_size"], config["hidden_size"]
-    epsilon, vocabulary = config.get("layer_norm_eps", 1e-12), config["vocab_size"]
-    activation = parts.activation(config, "hidden_act", "gelu_new")
+    epsilon, vocabulary = config["layer_norm_eps"], config["vocab_size"]
+    activation = parts.activation(config, "hidden_act")
     embeddings = Embeddings(
         sequences.tokens(vocabulary, size, dtype),
         LearnedPositionEmbedding(config["max_position_embeddings"], name="positions", dtype=dtype),
@@ -44,8 +49,8 @@ def model(config, dtype):
         name="embeddings",
         dtype=dtype,
     )
-    count, groups = config["num_hidden_layers"], config.get("num_hidden_groups", 1)
-    inner = config.get("inner_group_num", 1)
+    layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
+    inner = config["inner_group_num"]
     made = [
         TransformerBlock(
             config["intermediate_size"],
@@ -59,7 +64,7 @@ def model(config, dtype):
         for n in range(inner)
     ]
     # Each group is used for as many layers, one after another.
-    used = [n * groups // count for n in range(count)]
+    used = [n * groups // layers for n in range(layers)]
     blocks = [block for group in used for block in made[group * inner : (group + 1) * inner]]
     logits = None
     if has_head:

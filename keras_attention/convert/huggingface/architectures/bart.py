@@ -1,6 +1,17 @@
 """BART, mBART and Marian: encoder–decoders with different places of norms, and positions."""
 
 from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    activation,
+    count,
+    ignored,
+    needed,
+    off,
+    only,
+    read,
+    same_as,
+)
 from keras_attention.convert.huggingface.tensors import matrix, rows, shaped
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
@@ -9,12 +20,50 @@ from keras_attention.layers.position_embedding import (
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
-MODEL_TYPES = ("bart", "mbart", "marian")
 PREFIX = "model."
 _MODELS = ("BartModel", "MBartModel", "MarianModel")
 _HEADS = ("BartForConditionalGeneration", "MBartForConditionalGeneration", "MarianMTModel")
 # Rows of a table of positions that none has.
 _FIRST = 2
+# Of both sides, of Whisper too.
+SIDES = {
+    **COMMON,
+    "vocab_size": needed(),
+    "d_model": needed(),
+    **{
+        f"{side}_{name}": needed()
+        for side in ("encoder", "decoder")
+        for name in ("layers", "attention_heads", "ffn_dim")
+    },
+    "hidden_size": same_as("d_model"),
+    "num_hidden_layers": same_as("encoder_layers"),
+    "num_attention_heads": same_as("encoder_attention_heads"),
+    "activation_function": activation("gelu"),
+    "tie_word_embeddings": only(True),
+}
+_BART = {
+    **SIDES,
+    "max_position_embeddings": needed(),
+    "scale_embedding": read(False),
+    # Which architecture it is says these: they are not read.
+    "normalize_embedding": only(True, None),
+    "extra_pos_embeddings": only(_FIRST, None),
+    **off("normalize_before add_final_layer_norm add_bias_logits static_position_embeddings"),
+    **ignored("not read", "save_step"),
+}
+_PRE = dict.fromkeys(("normalize_before", "add_final_layer_norm"), only(True, None))
+FIELDS = {
+    "bart": _BART,
+    "mbart": {**_BART, **_PRE},
+    "marian": {
+        **_BART,
+        "normalize_embedding": only(False, None),
+        "static_position_embeddings": only(True, None),
+        "share_encoder_decoder_embeddings": only(True),
+        "decoder_vocab_size": count(None, int | None),
+        **ignored("positions are computed", "max_position_embeddings extra_pos_embeddings"),
+    },
+}
 
 unused = sequences.matching(
     r"(model\.)?(encoder|decoder)\.embed_tokens\.weight",
@@ -27,15 +76,15 @@ unused = sequences.matching(
 def model(config, dtype):
     """The `EncoderDecoder` of a configuration."""
     has_head = sequences.has_head(config, _MODELS, *_HEADS)
-    kind = config.values["model_type"]
-    _check(config, kind)
+    kind = config.model_type
+    if kind == "marian":
+        config.require("decoder_vocab_size", config["vocab_size"], None)
     dim, vocabulary = config["d_model"], config["vocab_size"]
-    scale = dim**0.5 if config.get("scale_embedding", False) else 1
+    scale = dim**0.5 if config["scale_embedding"] else 1
     tokens = sequences.tokens(vocabulary, dim, dtype, scale)
 
     def embeddings():
         if kind == "marian":
-            config.ignore("max_position_embeddings")
             positions = SinCosPositionEmbedding(layout="half_split", name="positions", dtype=dtype)
         else:
             positions = LearnedPositionEmbedding(
@@ -72,39 +121,6 @@ def input_shape(config):
     return [(None, None), (None, None)]
 
 
-def _check(config, kind):
-    """Requires what the models of a kind have in common, and ignores what changes nothing."""
-    pre = kind == "mbart"
-    for name, value in {
-        "normalize_before": pre,
-        "add_final_layer_norm": pre,
-        "normalize_embedding": kind != "marian",
-        "static_position_embeddings": kind == "marian",
-        "add_bias_logits": False,
-        "is_decoder": False,
-        "tie_word_embeddings": True,
-    }.items():
-        config.require(name, value, default=value)
-    if kind == "marian":
-        config.ignore("extra_pos_embeddings")
-        config.require("share_encoder_decoder_embeddings", True, default=True)
-        size = config["vocab_size"]
-        config.require("decoder_vocab_size", size, default=size)
-    else:
-        config.require("extra_pos_embeddings", _FIRST, default=_FIRST)
-    config.ignore(
-        *("is_encoder_decoder", "num_hidden_layers", "classifier_dropout", "classif_dropout"),
-        *("_num_labels", "force_bos_token_to_be_generated"),
-    )
-    ignore_dropout(config)
-
-
-def ignore_dropout(config):
-    """Ignores rates of dropout."""
-    config.ignore("dropout", "attention_dropout", "activation_dropout")
-    config.ignore("encoder_layerdrop", "decoder_layerdrop")
-
-
 def blocks(config, side, residual, dtype):
     """The blocks of a side."""
     decoder = side == "decoder"
@@ -112,7 +128,7 @@ def blocks(config, side, residual, dtype):
         TransformerBlock(
             config[f"{side}_ffn_dim"],
             config[f"{side}_attention_heads"],
-            activation=parts.activation(config, "activation_function", "gelu"),
+            activation=parts.activation(config, "activation_function"),
             residual=residual,
             causal=decoder,
             cross_attention=decoder,

@@ -7,13 +7,47 @@ the prediction of the next sentence, are left out: no output depends on them.
 import keras
 
 from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    LABELS,
+    SIZES,
+    activation,
+    count,
+    ignored,
+    needed,
+    only,
+    read,
+)
 from keras_attention.convert.huggingface.tensors import rows
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder
 
-MODEL_TYPES = ("bert",)
 PREFIX = "bert."
+# Of any encoder with tables of tokens and of positions.
+ENCODER = {
+    **COMMON,
+    **SIZES,
+    "vocab_size": needed(),
+    "max_position_embeddings": needed(),
+    "layer_norm_eps": read(1e-12),
+    "position_embedding_type": only("absolute", None),
+    "tie_word_embeddings": only(True),
+}
+STACK = {
+    **ENCODER,
+    **LABELS,
+    "type_vocab_size": count(2),
+    "hidden_act": activation("gelu"),
+    **ignored(
+        "of the pooler of the first files, and not read",
+        """
+        directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+        pooler_size_per_head pooler_type
+        """,
+    ),
+}
+FIELDS = {"bert": STACK}
 HEADS = ("BertForMaskedLM", "BertForPreTraining")
 CLASSIFIER = "BertForSequenceClassification"
 # The dense layer, the norm and the bias before the logits.
@@ -30,7 +64,7 @@ unused = sequences.matching(
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     has_head = sequences.has_head(config, ["BertModel"], *HEADS, CLASSIFIER)
-    activation = parts.activation(config, "hidden_act", "gelu")
+    activation = parts.activation(config, "hidden_act")
     return encoder(config, dtype, activation if has_head else None)
 
 
@@ -39,16 +73,7 @@ def encoder(config, dtype, head, first=0):
 
     `first` is the row of the first position in the table of positions.
     """
-    config.require("is_decoder", False, default=False)
-    config.require("add_cross_attention", False, default=False)
-    config.require("position_embedding_type", "absolute", default="absolute")
-    config.require("tie_word_embeddings", True, default=True)
-    config.ignore(
-        *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
-        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
-        *("pooler_size_per_head", "pooler_type"),
-    )
-    dim, epsilon = config["hidden_size"], config.get("layer_norm_eps", 1e-12)
+    dim, epsilon = config["hidden_size"], config["layer_norm_eps"]
     vocabulary = config["vocab_size"]
     embeddings = Embeddings(
         sequences.tokens(vocabulary, dim, dtype),
@@ -64,7 +89,7 @@ def encoder(config, dtype, head, first=0):
         TransformerBlock(
             config["intermediate_size"],
             config["num_attention_heads"],
-            activation=parts.activation(config, "hidden_act", "gelu"),
+            activation=parts.activation(config, "hidden_act"),
             layer_norm_epsilon=epsilon,
             name=f"block_{n}",
             dtype=dtype,
@@ -72,7 +97,7 @@ def encoder(config, dtype, head, first=0):
         for n in range(config["num_hidden_layers"])
     ]
     logits = None
-    if config["architectures"][0].endswith("ForSequenceClassification"):
+    if (config.architecture or "").endswith("ForSequenceClassification"):
         logits = sequences.classes(config, dim, "tanh", dtype)
     elif head is not None:
         norm = sequences.layer_norm(epsilon, dtype)
@@ -80,10 +105,10 @@ def encoder(config, dtype, head, first=0):
     return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
 
 
-def types(config, dim, dtype, default=2):
+def types(config, dim, dtype):
     """The table of token types; None for a model without."""
-    count = config.get("type_vocab_size", default)
-    return keras.layers.Embedding(count, dim, name="types", dtype=dtype) if count else None
+    size = config["type_vocab_size"]
+    return keras.layers.Embedding(size, dim, name="types", dtype=dtype) if size else None
 
 
 def entries(

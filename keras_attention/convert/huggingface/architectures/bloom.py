@@ -1,30 +1,44 @@
 """BLOOM."""
 
 from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface.fields import COMMON, ignored, needed, only, read, same_as
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("bloom",)
 PREFIX = "transformer."
+FIELDS = {
+    "bloom": {
+        **COMMON,
+        "vocab_size": needed(),
+        "hidden_size": needed(),
+        "n_layer": needed(),
+        "n_head": needed(),
+        # Of older files.
+        "n_embed": same_as("hidden_size"),
+        "num_hidden_layers": same_as("n_layer"),
+        "num_attention_heads": same_as("n_head"),
+        "layer_norm_epsilon": read(1e-5),
+        "apply_residual_connection_post_layernorm": only(False),
+        "tie_word_embeddings": read(True),
+        **ignored("not read", "n_inner seq_length"),
+        **ignored(
+            "of the program that trained it",
+            """
+            attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion offset_alibi
+            skip_bias_add skip_bias_add_qkv
+            """,
+        ),
+    }
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    epsilon = config.get("layer_norm_epsilon", 1e-5)
-    # The second names are those of older files.
-    size = config["n_embed" if "n_embed" in config else "hidden_size"]
-    heads = config["num_attention_heads" if "num_attention_heads" in config else "n_head"]
-    count = config["num_hidden_layers" if "num_hidden_layers" in config else "n_layer"]
-    config.require("apply_residual_connection_post_layernorm", False, default=False)
-    config.require("n_inner", None, 4 * size)
-    config.ignore("hidden_dropout", "attention_dropout", "seq_length", "n_embed", "hidden_size")
-    # Of the program that trained it.
-    config.ignore("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion")
-    config.ignore("offset_alibi", "skip_bias_add", "skip_bias_add_qkv")
+    epsilon, size = config["layer_norm_epsilon"], config["hidden_size"]
     blocks = [
         TransformerBlock(
             4 * size,
-            heads,
+            config["n_head"],
             activation="gelu_tanh",
             layer_norm_epsilon=epsilon,
             causal=True,
@@ -33,14 +47,14 @@ def model(config, dtype):
             name=f"block_{n}",
             dtype=dtype,
         )
-        for n in range(count)
+        for n in range(config["n_layer"])
     ]
     norm = parts.layer_norm(epsilon, "norm", dtype)
     return Decoder(
         blocks,
         parts.embeddings(config, dtype, size=size, norm=norm),
         parts.layer_norm(epsilon, "final_norm", dtype),
-        parts.logits(config, dtype, tied=True),
+        parts.logits(config, dtype),
         dtype=dtype,
     )
 

@@ -5,12 +5,31 @@ after the text needs no mask.
 """
 
 from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.fields import COMMON, activation, count, ignored, read
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder, Logits
 
-MODEL_TYPES = ("clip_text_model",)
 PREFIX = "text_model."
+# Of both towers; those of sizes are what files of both leave out.
+TOWER = {
+    **COMMON,
+    "num_hidden_layers": count(12),
+    "projection_dim": count(512, int | None),
+    "hidden_act": activation("quick_gelu"),
+    "layer_norm_eps": read(1e-5),
+    **ignored("a tower has no logits of tokens", "tie_word_embeddings"),
+}
+FIELDS = {
+    "clip_text_model": {
+        **TOWER,
+        "vocab_size": count(49408),
+        "hidden_size": count(512),
+        "intermediate_size": count(2048),
+        "num_attention_heads": count(8),
+        "max_position_embeddings": count(77),
+    }
+}
 
 unused = sequences.matching(
     r"(text_model\.)?embeddings\.position_ids",
@@ -22,7 +41,6 @@ unused = sequences.matching(
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     has_head = sequences.has_head(config, ["CLIPTextModel"], "CLIPTextModelWithProjection")
-    config.ignore("attention_dropout", "dropout", *sequences.NESTED)
     dim = config["hidden_size"]
     positions = LearnedPositionEmbedding(
         config["max_position_embeddings"], name="positions", dtype=dtype
@@ -35,7 +53,7 @@ def model(config, dtype):
             name="embeddings",
             dtype=dtype,
         ),
-        sequences.layer_norm(config.get("layer_norm_eps", 1e-5), dtype, "final_norm"),
+        sequences.layer_norm(config["layer_norm_eps"], dtype, "final_norm"),
         projection(config, has_head, dtype),
         dtype=dtype,
     )
@@ -47,8 +65,8 @@ def blocks(config, dtype, causal):
         TransformerBlock(
             config["intermediate_size"],
             config["num_attention_heads"],
-            activation=parts.activation(config, "hidden_act", "quick_gelu"),
-            layer_norm_epsilon=config.get("layer_norm_eps", 1e-5),
+            activation=parts.activation(config, "hidden_act"),
+            layer_norm_epsilon=config["layer_norm_eps"],
             residual="pre",
             causal=causal,
             name=f"block_{n}",
@@ -60,8 +78,9 @@ def blocks(config, dtype, causal):
 
 def projection(config, has_head, dtype):
     """The projection to the space of both towers."""
-    size = config.get("projection_dim", 512)
-    return Logits(size, tied=False, name="projection", dtype=dtype) if has_head else None
+    if not has_head:
+        return None
+    return Logits(config["projection_dim"], tied=False, name="projection", dtype=dtype)
 
 
 def entries(model, prefix):

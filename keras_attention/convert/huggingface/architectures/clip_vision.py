@@ -6,11 +6,23 @@ the first is its pooled output, and the others are as they are before the norm.
 
 from keras_attention.convert.huggingface import parts, sequences
 from keras_attention.convert.huggingface.architectures import clip_text, vit
+from keras_attention.convert.huggingface.fields import count
 from keras_attention.convert.huggingface.tensors import convolution, shaped
 from keras_attention.models import Embeddings, Encoder
 
-MODEL_TYPES = ("clip_vision_model",)
 PREFIX = "vision_model."
+FIELDS = {
+    "clip_vision_model": {
+        **clip_text.TOWER,
+        "projection_dim": count(512),
+        "hidden_size": count(768),
+        "intermediate_size": count(3072),
+        "num_attention_heads": count(12),
+        "num_channels": count(3),
+        "image_size": count(224),
+        "patch_size": count(32),
+    }
+}
 
 input_shape = vit.input_shape
 unused = sequences.matching(
@@ -23,8 +35,7 @@ unused = sequences.matching(
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     has_head = sequences.has_head(config, ["CLIPVisionModel"], "CLIPVisionModelWithProjection")
-    config.ignore("attention_dropout", "num_channels", "dropout", *sequences.NESTED)
-    epsilon = config.get("layer_norm_eps", 1e-5)
+    epsilon = config["layer_norm_eps"]
     return Encoder(
         clip_text.blocks(config, dtype, causal=False),
         Embeddings(

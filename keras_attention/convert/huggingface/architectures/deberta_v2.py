@@ -7,12 +7,46 @@ is left out.
 from keras_attention import positions, scores
 from keras_attention.convert.huggingface import parts, sequences
 from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.convert.huggingface.fields import (
+    LABELS,
+    activation,
+    count,
+    ignored,
+    only,
+    read,
+)
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder
 
-MODEL_TYPES = ("deberta-v2",)
 PREFIX = "deberta."
+_BOTH = ["p2c", "c2p"]
+FIELDS = {
+    "deberta-v2": {
+        **bert.ENCODER,
+        **LABELS,
+        "type_vocab_size": read(0, least=0),
+        "layer_norm_eps": read(1e-7),
+        "hidden_act": activation("gelu"),
+        "pooler_hidden_act": activation("gelu"),
+        "position_biased_input": read(True),
+        "position_buckets": read(-1),
+        "max_relative_positions": read(-1),
+        "legacy": read(True),
+        # Of other sizes they would be other models.
+        "embedding_size": count(None),
+        "attention_head_size": count(None),
+        "pooler_hidden_size": count(None),
+        # Without these it would be another attention, whose defaults they are.
+        "relative_attention": only(False, True),
+        "share_att_key": only(False, True),
+        "pos_att_type": only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"),
+        "norm_rel_ebd": only("none", "layer_norm"),
+        "conv_kernel_size": only(0),
+        **ignored("of the convolution, which is not supported", "conv_act conv_groups"),
+        **ignored("not read", "padding_idx summary_type"),
+    }
+}
 _MASKED = "DebertaV2ForMaskedLM"
 _CLASSIFIER = "DebertaV2ForSequenceClassification"
 # The dense layer, the norm and the bias before the logits, by the name of our layer: the first are
@@ -35,25 +69,18 @@ def model(config, dtype):
     """The `Encoder` of a configuration."""
     sequences.has_head(config, ["DebertaV2Model"], _MASKED, _CLASSIFIER)
     dim, heads = config["hidden_size"], config["num_attention_heads"]
-    vocabulary, epsilon = config["vocab_size"], config.get("layer_norm_eps", 1e-7)
-    config.require("conv_kernel_size", None, 0)
-    config.require("embedding_size", dim, default=dim)
-    config.require("attention_head_size", dim // heads, default=dim // heads)
-    config.require("pooler_hidden_size", dim, default=dim)
-    config.require("tie_word_embeddings", True, default=True)
-    config.ignore(
-        *("hidden_dropout_prob", "attention_probs_dropout_prob", "pooler_dropout", "cls_dropout"),
-        *("conv_act", "conv_groups"),
-    )
-    activation = parts.activation(config, "hidden_act", "gelu")
-    of_pooler = parts.activation(config, "pooler_hidden_act", "gelu")
+    vocabulary, epsilon = config["vocab_size"], config["layer_norm_eps"]
+    config.require("embedding_size", dim, None)
+    config.require("attention_head_size", dim // heads, None)
+    config.require("pooler_hidden_size", dim, None)
+    activation = parts.activation(config, "hidden_act")
     absolute = LearnedPositionEmbedding(
         config["max_position_embeddings"], name="positions", dtype=dtype
     )
     embeddings = Embeddings(
         sequences.tokens(vocabulary, dim, dtype),
-        absolute if config.get("position_biased_input", True) else None,
-        types=bert.types(config, dim, dtype, default=0),
+        absolute if config["position_biased_input"] else None,
+        types=bert.types(config, dim, dtype),
         norm=sequences.layer_norm(epsilon, dtype),
         name="embeddings",
         dtype=dtype,
@@ -71,11 +98,12 @@ def model(config, dtype):
         )
         for n in range(config["num_hidden_layers"])
     ]
-    name = "transform" if config.get("legacy", True) else "lm_head"
+    name = "transform" if config["legacy"] else "lm_head"
     logits = None
-    if config["architectures"] == [_CLASSIFIER]:
+    if config.architecture == _CLASSIFIER:
+        of_pooler = parts.activation(config, "pooler_hidden_act")
         logits = sequences.classes(config, dim, of_pooler, dtype)
-    elif config["architectures"] == [_MASKED]:
+    elif config.architecture == _MASKED:
         norm = sequences.layer_norm(epsilon, dtype)
         logits = sequences.masked_logits(vocabulary, dim, activation, norm, dtype, name=name)
     return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
@@ -83,15 +111,13 @@ def model(config, dtype):
 
 def _table(config, epsilon):
     """The distances that all layers share."""
-    config.require("relative_attention", True, default=False)
-    config.require("share_att_key", True, default=False)
-    both = ["p2c", "c2p"]
-    config.require("pos_att_type", both, both[::-1], "p2c|c2p", "c2p|p2c")
-    normed = config.require("norm_rel_ebd", "none", "layer_norm", default="none") != "none"
-    longest = config.get("max_relative_positions", -1)
+    config.require("relative_attention", True)
+    config.require("share_att_key", True)
+    config.require("pos_att_type", _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c")
+    longest, buckets = config["max_relative_positions"], config["position_buckets"]
+    normed = config["norm_rel_ebd"] == "layer_norm"
     if longest < 1:
         longest = config["max_position_embeddings"]
-    buckets = config.get("position_buckets", -1)
     return positions.Disentangled(
         2 * (buckets if buckets > 0 else longest),
         longest if buckets > 0 else None,

@@ -6,8 +6,8 @@ A model whose logits are the mean of two classifiers is refused.
 from keras_attention.convert.huggingface import sequences
 from keras_attention.convert.huggingface.architectures import vit
 
-MODEL_TYPES = ("deit",)
 PREFIX = "deit."
+FIELDS = {"deit": vit.STACK}
 
 input_shape = vit.input_shape
 entries = vit.entries

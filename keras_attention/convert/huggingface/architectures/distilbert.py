@@ -4,12 +4,39 @@ A classifier applies to every token: the first has the logits of the text.
 """
 
 from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    LABELS,
+    activation,
+    ignored,
+    needed,
+    only,
+    same_as,
+)
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder
 
-MODEL_TYPES = ("distilbert",)
 PREFIX = "distilbert."
+FIELDS = {
+    "distilbert": {
+        **COMMON,
+        **LABELS,
+        "vocab_size": needed(),
+        "max_position_embeddings": needed(),
+        "dim": needed(),
+        "hidden_dim": needed(),
+        "n_layers": needed(),
+        "n_heads": needed(),
+        "hidden_size": same_as("dim"),
+        "num_hidden_layers": same_as("n_layers"),
+        "num_attention_heads": same_as("n_heads"),
+        "activation": activation("gelu"),
+        "tie_word_embeddings": only(True),
+        "tie_weights_": only(True, None),
+        **ignored("sinusoidal positions are stored as a table like any", "sinusoidal_pos_embds"),
+    }
+}
 _MASKED = "DistilBertForMaskedLM"
 _CLASSIFIER = "DistilBertForSequenceClassification"
 _EPSILON = 1e-12
@@ -20,13 +47,8 @@ unused = sequences.matching(r"vocab_projector\.weight", r"(distilbert\.)?embeddi
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     has_head = sequences.has_head(config, ["DistilBertModel"], _MASKED, _CLASSIFIER)
-    config.require("tie_word_embeddings", True, default=True)
-    config.require("tie_weights_", True, default=True)
-    # Sinusoidal positions are stored as a table like any.
-    config.ignore("sinusoidal_pos_embds")
-    config.ignore("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout")
     dim, vocabulary = config["dim"], config["vocab_size"]
-    activation = parts.activation(config, "activation", "gelu")
+    activation = parts.activation(config, "activation")
     embeddings = Embeddings(
         sequences.tokens(vocabulary, dim, dtype),
         LearnedPositionEmbedding(config["max_position_embeddings"], name="positions", dtype=dtype),
@@ -46,7 +68,7 @@ def model(config, dtype):
         for n in range(config["n_layers"])
     ]
     logits = None
-    if config["architectures"] == [_CLASSIFIER]:
+    if config.architecture == _CLASSIFIER:
         logits = sequences.classes(config, dim, "relu", dtype)
     elif has_head:
         norm = sequences.layer_norm(_EPSILON, dtype)

@@ -1,34 +1,65 @@
 """Falcon: 7B with one head of keys, 40B with groups of heads, and models without either."""
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    activation,
+    count,
+    needed,
+    off,
+    only,
+    read,
+    same_as,
+)
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("falcon",)
 PREFIX = "transformer."
+FIELDS = {
+    "falcon": {
+        **COMMON,
+        **rope.fields(2048),
+        "vocab_size": needed(),
+        "hidden_size": needed(),
+        "n_embed": same_as("hidden_size"),
+        "num_hidden_layers": needed(),
+        "num_attention_heads": needed(),
+        "num_kv_heads": count(None, int | None),
+        "ffn_hidden_size": count(None, int | None),
+        "activation": activation("gelu"),
+        "layer_norm_epsilon": read(1e-5),
+        "bias": read(False),
+        "new_decoder_architecture": read(False),
+        "multi_query": read(True),
+        "parallel_attn": read(True),
+        "num_ln_in_parallel_attn": count(None, int | None),
+        "tie_word_embeddings": read(True),
+        # Its own code computes the penalties of ALiBi in bfloat16, which ours are not rounded to.
+        "alibi": only(False),
+        "ff_factor": only(4, None),
+        **off("apply_residual_connection_post_layernorm"),
+    }
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    epsilon = config.get("layer_norm_epsilon", 1e-5)
+    epsilon = config["layer_norm_epsilon"]
     size, heads = config["hidden_size"], config["num_attention_heads"]
-    # Its own code computes the penalties of ALiBi in bfloat16, which ours are not rounded to.
-    config.require("alibi", False, default=False)
-    config.ignore("hidden_dropout", "attention_dropout", "max_position_embeddings")
-    grouped = config.get("new_decoder_architecture", False)
+    grouped = config["new_decoder_architecture"]
     residual, norms = _topology(config, grouped)
     blocks = [
         TransformerBlock(
-            config.get("ffn_hidden_size", 4 * size),
+            config["ffn_hidden_size"] or 4 * size,
             heads,
-            activation=parts.activation(config, "activation", "gelu"),
+            activation=parts.activation(config, "activation"),
             layer_norm_epsilon=epsilon,
             causal=True,
             residual=residual,
             norm=norms,
             num_key_value_heads=_groups(config, grouped, heads),
-            use_bias=config.get("bias", False),
-            position=parts.rotary(config),
+            use_bias=config["bias"],
+            position=rope.rotary(config, parts.head_size(config)),
             name=f"block_{n}",
             dtype=dtype,
         )
@@ -38,32 +69,29 @@ def model(config, dtype):
         blocks,
         parts.embeddings(config, dtype),
         parts.layer_norm(epsilon, "final_norm", dtype),
-        parts.logits(config, dtype, tied=True),
+        parts.logits(config, dtype),
         dtype=dtype,
     )
 
 
 def _topology(config, grouped):
     """The residual and the norms of blocks."""
-    parallel = config.get("parallel_attn", True)
-    count = config.get("num_ln_in_parallel_attn", 2 if grouped else 1)
     if grouped:
-        config.require("parallel_attn", True, default=True)
-        config.require("num_ln_in_parallel_attn", 1, 2, default=2)
-    else:
-        config.require("num_ln_in_parallel_attn", None, 1)
-    if not parallel:
-        return "pre", "layer"
-    return "parallel", {} if count == 2 else {"feed_forward": "shared"}
+        config.require("parallel_attn", True)
+        norms = config.require("num_ln_in_parallel_attn", None, 1, 2)
+        return "parallel", {"feed_forward": "shared"} if norms == 1 else {}
+    config.require("num_ln_in_parallel_attn", None, 1)
+    return ("parallel", {"feed_forward": "shared"}) if config["parallel_attn"] else ("pre", "layer")
 
 
 def _groups(config, grouped, heads):
     """The number of heads of keys."""
-    one = config.get("multi_query", True) and not grouped
-    given = config.get("num_kv_heads", heads)
-    if not grouped and not one:
-        config.require("num_kv_heads", heads, default=heads)
-    return 1 if one else given
+    if grouped:
+        return config["num_kv_heads"] or heads
+    if config["multi_query"]:
+        return 1
+    config.require("num_kv_heads", None, heads)
+    return heads
 
 
 def entries(model, prefix):

@@ -1,28 +1,64 @@
 """Gemma 2, and the text model of Gemma 3."""
 
-from keras_attention import positions, scores
-from keras_attention.convert.huggingface import parts
+from keras_attention import scores
+from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    SIZES,
+    activation,
+    count,
+    ignored,
+    needed,
+    only,
+    read,
+)
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("gemma2", "gemma3_text")
 PREFIX = "model."
+_BASES = {
+    "full_attention": ("rope_theta", 1e6),
+    "sliding_attention": ("rope_local_base_freq", 1e4),
+}
+_STACK = {
+    **COMMON,
+    **SIZES,
+    "vocab_size": needed(),
+    "num_key_value_heads": count(4),
+    "head_dim": count(256),
+    "hidden_activation": activation("gelu_pytorch_tanh"),
+    "rms_norm_eps": read(1e-6),
+    "query_pre_attn_scalar": count(256),
+    "sliding_window": count(4096, int | None),
+    "layer_types": read(None, list | None),
+    "tie_word_embeddings": read(True),
+    "attention_bias": only(False),
+    "use_bidirectional_attention": only(False, None),
+    **ignored("not read beside `hidden_activation`", "hidden_act"),
+}
+FIELDS = {
+    "gemma2": {
+        **_STACK,
+        **rope.fields(8192),
+        "attn_logit_softcapping": read(50.0, float | None),
+        "final_logit_softcapping": read(30.0, float | None),
+    },
+    "gemma3_text": {
+        **_STACK,
+        **rope.fields_by_type(131072, _BASES),
+        "sliding_window_pattern": count(6),
+        "final_logit_softcapping": read(None, float | None),
+        **ignored("not read for this model", "attn_logit_softcapping _sliding_window_pattern"),
+    },
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    third = config.values["model_type"] == "gemma3_text"
-    epsilon = config.get("rms_norm_eps", 1e-6)
-    activation = parts.activation(config, "hidden_activation", "gelu_pytorch_tanh")
-    # A second name, in older files.
-    config.require("hidden_act", None, config.get("hidden_activation", "gelu_pytorch_tanh"))
-    config.require("attention_bias", False, default=False)
-    config.require("use_bidirectional_attention", False, default=False)
-    config.ignore("attention_dropout", "max_position_embeddings", "cache_implementation")
+    third = config.model_type == "gemma3_text"
+    epsilon = config["rms_norm_eps"]
     types = _types(config, third)
-    at = _positions(config, third)
-    head_dim = config["head_dim"]
 
     def norm(name=None):
         return RMSNorm(epsilon, offset=1.0, name=name, dtype=dtype)
@@ -31,58 +67,48 @@ def model(config, dtype):
         TransformerBlock(
             config["intermediate_size"],
             config["num_attention_heads"],
-            activation=activation,
+            activation=parts.activation(config, "hidden_activation"),
             gated=True,
             causal=True,
             residual="sandwich",
             norm=norm(),
-            key_dim=head_dim,
+            key_dim=config["head_dim"],
             num_key_value_heads=config["num_key_value_heads"],
             use_bias=False,
             qk_norm=norm() if third else False,
-            score=scores.ScaledDot(config.get("query_pre_attn_scalar", head_dim) ** -0.5),
-            logit_soft_cap=config.get("attn_logit_softcapping"),
+            score=scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5),
+            logit_soft_cap=None if third else config["attn_logit_softcapping"],
             pattern=window,
-            position=at(types[n]),
+            position=_position(config, third, types[n]),
             name=f"block_{n}",
             dtype=dtype,
         )
-        for n, window in enumerate(parts.windows(config, types))
+        for n, window in enumerate(parts.windows(config, types, config["sliding_window"]))
     ]
     return Decoder(
         blocks,
         parts.embeddings(config, dtype, scale=None),
         norm("final_norm"),
-        parts.logits(config, dtype, tied=True, soft_cap=config.get("final_logit_softcapping")),
+        parts.logits(config, dtype, soft_cap=config["final_logit_softcapping"]),
         dtype=dtype,
     )
 
 
 def _types(config, third):
     """The types of layers: in files without them, the last of each few sees all."""
-    period = 2
-    if third:
-        period = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
+    period = config["sliding_window_pattern"] if third else 2
     default = [
         "sliding_attention" if (n + 1) % period else "full_attention"
         for n in range(config["num_hidden_layers"])
     ]
-    return config.get("layer_types", default)
+    return parts.layer_types(config, default)
 
 
-def _positions(config, third):
-    """A function of the type of a layer: its positions."""
-    if not third:
-        return lambda kind: parts.rotary(config)
-    if "rope_parameters" in config:
-        by_type = config.part("rope_parameters")
-        given = {kind: by_type.part(kind) for kind in ("full_attention", "sliding_attention")}
-        by_type.check_read()
-        return lambda kind: parts.rotary(config, given=given[kind])
-    local = positions.Rotary(config["rope_local_base_freq"])
-    whole = parts.rotary(config)
-    config["rope_theta"]
-    return lambda kind: whole if kind == "full_attention" else local
+def _position(config, third, kind):
+    """The positions of a layer of some type."""
+    if third:
+        return rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])[kind]
+    return rope.rotary(config, config["head_dim"])
 
 
 def entries(model, prefix):

@@ -2,31 +2,66 @@
 
 from keras_attention import scores
 from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    activation,
+    count,
+    ignored,
+    needed,
+    read,
+    same_as,
+)
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("gpt2",)
 PREFIX = "transformer."
-SUMMARIES = "type use_proj activation proj_to_labels first_dropout"
+FIELDS = {
+    "gpt2": {
+        **COMMON,
+        "vocab_size": needed(),
+        "n_positions": needed(),
+        "n_embd": needed(),
+        "n_layer": needed(),
+        "n_head": needed(),
+        "n_inner": count(None, int | None),
+        "max_position_embeddings": same_as("n_positions"),
+        "hidden_size": same_as("n_embd"),
+        "num_hidden_layers": same_as("n_layer"),
+        "num_attention_heads": same_as("n_head"),
+        "activation_function": activation("gelu_new"),
+        "layer_norm_epsilon": read(1e-5),
+        "scale_attn_weights": read(True),
+        "scale_attn_by_inverse_layer_idx": read(False),
+        "tie_word_embeddings": read(True),
+        **ignored(
+            "the order of a product and a cast, of half precision", "reorder_and_upcast_attn"
+        ),
+        **ignored("an older name of `n_positions`, which is not read", "n_ctx"),
+        **ignored(
+            "of a head that is not read",
+            """
+            summary_type summary_use_proj summary_activation summary_proj_to_labels
+            summary_first_dropout
+            """,
+        ),
+    }
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    epsilon = config.get("layer_norm_epsilon", 1e-5)
+    epsilon = config["layer_norm_epsilon"]
     size, heads = config["n_embd"], config["n_head"]
-    config.require("add_cross_attention", False, default=False)
-    # `n_ctx` is an older name of `n_positions`; the heads of summaries are of other models; the
-    # order of a product and a cast matters in half precision alone.
-    config.ignore("resid_pdrop", "embd_pdrop", "attn_pdrop", "n_ctx", "reorder_and_upcast_attn")
-    config.ignore(*(f"summary_{name}" for name in SUMMARIES.split()))
-    scale = (size // heads) ** -0.5 if config.get("scale_attn_weights", True) else 1.0
-    by_layer = config.get("scale_attn_by_inverse_layer_idx", False)
+    scale = (
+        parts.head_size(config, "n_embd", "n_head") ** -0.5 if config["scale_attn_weights"] else 1.0
+    )
+    by_layer = config["scale_attn_by_inverse_layer_idx"]
     blocks = [
         TransformerBlock(
-            config.get("n_inner", 4 * size),
+            config["n_inner"] or 4 * size,
             heads,
-            activation=parts.activation(config, "activation_function", "gelu_new"),
+            activation=parts.activation(config, "activation_function"),
             layer_norm_epsilon=epsilon,
             causal=True,
             residual="pre",
@@ -41,7 +76,7 @@ def model(config, dtype):
         blocks,
         parts.embeddings(config, dtype, size=size, positions=positions),
         parts.layer_norm(epsilon, "final_norm", dtype),
-        parts.logits(config, dtype, tied=True),
+        parts.logits(config, dtype),
         dtype=dtype,
     )
 

@@ -1,37 +1,41 @@
 """GPT-NeoX and Pythia."""
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface.fields import COMMON, SIZES, activation, needed, only, read
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("gpt_neox",)
 PREFIX = "gpt_neox."
+_ROPE = rope.fields(2048)
+FIELDS = {
+    "gpt_neox": {
+        **COMMON,
+        **SIZES,
+        **{name: field for name, field in _ROPE.items() if name != "partial_rotary_factor"},
+        "rotary_emb_base": read(10000.0),
+        "rotary_pct": read(0.25),
+        "vocab_size": needed(),
+        "hidden_act": activation("gelu"),
+        "layer_norm_eps": read(1e-5),
+        "use_parallel_residual": read(True),
+        "tie_word_embeddings": read(False),
+        "attention_bias": only(True),
+    }
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    epsilon = config.get("layer_norm_eps", 1e-5)
-    heads = config["num_attention_heads"]
-    biases = config.get("attention_bias", True)
-    config.require("attention_bias", True, default=True)
-    config.ignore("attention_dropout", "hidden_dropout", "classifier_dropout", "is_decoder")
-    config.ignore("max_position_embeddings")
-    parallel = config.get("use_parallel_residual", True)
+    epsilon, heads = config["layer_norm_eps"], config["num_attention_heads"]
     blocks = [
         TransformerBlock(
             config["intermediate_size"],
             heads,
-            activation=parts.activation(config, "hidden_act", "gelu"),
+            activation=parts.activation(config, "hidden_act"),
             layer_norm_epsilon=epsilon,
             causal=True,
-            residual="parallel" if parallel else "pre",
-            use_bias=biases,
-            position=parts.rotary(
-                config,
-                config["hidden_size"] // heads,
-                config.get("rotary_pct", 0.25),
-                base="rotary_emb_base",
-            ),
+            residual="parallel" if config["use_parallel_residual"] else "pre",
+            position=rope.rotary(config, parts.head_size(config), "rotary_pct", "rotary_emb_base"),
             name=f"block_{n}",
             dtype=dtype,
         )

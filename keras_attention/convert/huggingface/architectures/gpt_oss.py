@@ -2,40 +2,72 @@
 
 import numpy as np
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    SIZES,
+    count,
+    ignored,
+    needed,
+    only,
+    read,
+    same_as,
+)
 from keras_attention.convert.huggingface.tensors import Entry
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("gpt_oss",)
 PREFIX = "model."
+FIELDS = {
+    "gpt_oss": {
+        **COMMON,
+        **SIZES,
+        **rope.fields(131072, theta=150000.0),
+        "vocab_size": needed(),
+        "num_key_value_heads": count(8),
+        "head_dim": count(64),
+        "num_local_experts": count(128),
+        "num_experts": same_as("num_local_experts"),
+        "num_experts_per_tok": count(4),
+        "hidden_act": only("silu"),
+        # The slope of `quick_gelu`.
+        "swiglu_alpha": only(1.702),
+        "swiglu_limit": read(7.0),
+        "rms_norm_eps": read(1e-5),
+        "attention_bias": only(True),
+        "sliding_window": count(128, int | None),
+        "layer_types": read(None, list | None),
+        "tie_word_embeddings": read(False),
+        "output_router_logits": only(False),
+        **ignored("of training", "router_aux_loss_coef"),
+        **ignored("not read", "experts_per_token initial_context_length"),
+    }
+}
+# Of files without any.
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    epsilon = config.get("rms_norm_eps", 1e-5)
-    heads, count = config["num_attention_heads"], config["num_hidden_layers"]
-    chosen = config["num_experts_per_tok"]
-    config.require("experts_per_token", None, chosen)
-    config.require("hidden_act", "silu", default="silu")
-    config.require("attention_bias", True, default=True)
-    # The slope of `quick_gelu`.
-    config.require("swiglu_alpha", 1.702, default=1.702)
-    config.require("output_router_logits", False, default=False)
-    config.ignore("attention_dropout", "router_aux_loss_coef", "max_position_embeddings")
-    config.ignore("initial_context_length")
-    types = ["full_attention" if n % 2 else "sliding_attention" for n in range(count)]
+    epsilon, layers = config["rms_norm_eps"], config["num_hidden_layers"]
+    default = ["full_attention" if n % 2 else "sliding_attention" for n in range(layers)]
+    types = parts.layer_types(config, default)
 
     def experts():
         return MixtureOfExperts(
             config["num_local_experts"],
-            chosen,
+            config["num_experts_per_tok"],
             config["intermediate_size"],
             activation="quick_gelu",
             gated=True,
-            limit=config.get("swiglu_limit", 7.0),
+            limit=config["swiglu_limit"],
             offset=1.0,
             name="experts",
             dtype=dtype,
@@ -44,7 +76,7 @@ def model(config, dtype):
     blocks = [
         TransformerBlock(
             None,
-            heads,
+            config["num_attention_heads"],
             causal=True,
             residual="pre",
             norm="rms",
@@ -53,12 +85,12 @@ def model(config, dtype):
             num_key_value_heads=config["num_key_value_heads"],
             use_sink=True,
             pattern=window,
-            position=parts.rotary(config),
+            position=rope.rotary(config, config["head_dim"], default=_YARN),
             feed_forward=experts(),
             name=f"block_{n}",
             dtype=dtype,
         )
-        for n, window in enumerate(parts.windows(config, types))
+        for n, window in enumerate(parts.windows(config, types, config["sliding_window"]))
     ]
     return Decoder(
         blocks,

@@ -1,46 +1,101 @@
 """Llama, and models that differ from it in options: Mistral, Qwen 2 and 3."""
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    SIZES,
+    activation,
+    count,
+    ignored,
+    needed,
+    off,
+    only,
+    read,
+)
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 PREFIX = "model."
+STACK = {
+    **COMMON,
+    **SIZES,
+    "vocab_size": needed(),
+    "hidden_act": activation("silu"),
+    "rms_norm_eps": read(1e-6),
+    "tie_word_embeddings": read(False),
+}
+_WINDOWS = {
+    "use_sliding_window": read(False),
+    "sliding_window": count(4096, int | None),
+    "max_window_layers": read(28),
+    "layer_types": read(None, list | None),
+}
+FIELDS = {
+    "llama": {
+        **STACK,
+        **rope.fields(2048),
+        "num_key_value_heads": count(None, int | None),
+        "head_dim": count(None, int | None),
+        "attention_bias": read(False),
+        "mlp_bias": read(False),
+        **off("sliding_window rope_interleaved use_sliding_window"),
+        **ignored("not read", "is_llama_config max_sequence_length"),
+    },
+    "mistral": {
+        **STACK,
+        **rope.fields(131072),
+        "num_key_value_heads": count(8),
+        "head_dim": count(None, int | None),
+        "sliding_window": count(4096, int | None),
+        **off("attention_bias mlp_bias use_sliding_window"),
+    },
+    "qwen2": {
+        **STACK,
+        **rope.fields(32768),
+        **_WINDOWS,
+        "num_key_value_heads": count(32, int | None),
+        "head_dim": count(None),
+        **off("mlp_bias use_mrope"),
+        **ignored("of another program, for long texts", "dual_chunk_attention_config"),
+    },
+    "qwen3": {
+        **STACK,
+        **rope.fields(32768),
+        **_WINDOWS,
+        "num_key_value_heads": count(32, int | None),
+        "head_dim": count(128),
+        "attention_bias": only(False),
+        **off("mlp_bias use_mrope"),
+    },
+}
 
 
-def model(config, dtype):
-    """The `Decoder` of a configuration."""
-    kind = config.values["model_type"]
-    epsilon = config.get("rms_norm_eps", 1e-6)
-    biases = {"llama": config.get("attention_bias", False), "qwen2": "qkv"}.get(kind, False)
-    if kind == "llama":
-        config.require("mlp_bias", biases, default=biases)
-    if kind == "qwen3":
-        config.require("attention_bias", False, default=False)
-    config.ignore("attention_dropout", "max_position_embeddings")
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim", config["hidden_size"] // heads)
+def model(config, dtype, **rotary):
+    """The `Decoder` of a configuration; `rotary` are options of its positions."""
+    kind = config.model_type
+    epsilon, heads = config["rms_norm_eps"], config["num_attention_heads"]
+    head_dim = config["head_dim"] or parts.head_size(config)
     blocks = [
         TransformerBlock(
             config["intermediate_size"],
             heads,
-            activation=parts.activation(config, "hidden_act", "silu"),
+            activation=parts.activation(config, "hidden_act"),
             gated=True,
             causal=True,
             residual="pre",
             norm="rms",
             layer_norm_epsilon=epsilon,
             key_dim=head_dim,
-            num_key_value_heads=config.get("num_key_value_heads", heads),
-            use_bias=biases,
+            num_key_value_heads=config["num_key_value_heads"] or heads,
+            use_bias=_biases(config, kind),
             qk_norm=RMSNorm(epsilon) if kind == "qwen3" else False,
             pattern=window,
-            position=parts.rotary(config, head_dim),
+            position=rope.rotary(config, head_dim, **rotary),
             name=f"block_{n}",
             dtype=dtype,
         )
-        for n, window in enumerate(parts.windows(config))
+        for n, window in enumerate(_windows(config, kind))
     ]
     return Decoder(
         blocks,
@@ -49,6 +104,25 @@ def model(config, dtype):
         parts.logits(config, dtype),
         dtype=dtype,
     )
+
+
+def _biases(config, kind):
+    if kind == "llama":
+        return config.require("mlp_bias", config["attention_bias"])
+    return "qkv" if kind == "qwen2" else False
+
+
+def _windows(config, kind):
+    layers = config["num_hidden_layers"]
+    if kind == "llama":
+        return [None] * layers
+    if kind in ("mistral", "phi3"):
+        return [parts.window(config["sliding_window"])] * layers
+    # Qwen: the first ones see all.
+    size = config["sliding_window"] if config["use_sliding_window"] else None
+    first = layers if size is None else config["max_window_layers"]
+    types = ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
+    return parts.windows(config, parts.layer_types(config, types), size)
 
 
 def entries(model, prefix):

@@ -1,72 +1,100 @@
 """ModernBERT: windows between layers that see all, each with wavelengths of their own."""
 
 from keras_attention import patterns
-from keras_attention.convert.huggingface import parts, sequences
-from keras_attention.convert.huggingface.config import Config
+from keras_attention.convert.huggingface import parts, rope, sequences
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    SIZES,
+    activation,
+    count,
+    ignored,
+    needed,
+    only,
+    read,
+)
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder
 
-MODEL_TYPES = ("modernbert",)
 PREFIX = "model."
-
-unused = sequences.matching(r"decoder\.weight")
-
-# The wavelengths of each kind of layer, in files of version 4.
-_OLD = {
+_BASES = {
     "full_attention": ("global_rope_theta", 160000.0),
     "sliding_attention": ("local_rope_theta", 10000.0),
 }
+FIELDS = {
+    "modernbert": {
+        **COMMON,
+        **SIZES,
+        **rope.fields_by_type(8192, _BASES),
+        "vocab_size": needed(),
+        "hidden_activation": activation("gelu"),
+        "norm_eps": read(1e-5),
+        "norm_bias": read(False),
+        "attention_bias": read(False),
+        "mlp_bias": read(False),
+        "layer_types": read(None, list | None),
+        "global_attn_every_n_layers": count(3),
+        "local_attention": read(128, least=0),
+        "classifier_activation": activation("gelu"),
+        "classifier_bias": read(False),
+        "decoder_bias": read(True),
+        "tie_word_embeddings": only(True),
+        "position_embedding_type": only("absolute", "rope", None),
+        **ignored("of a classifier, which is not read", "classifier_pooling"),
+        **ignored("of training", "sparse_prediction sparse_pred_ignore_index"),
+        **ignored("of training", "initializer_cutoff_factor"),
+        **ignored(
+            "of the program that runs the model",
+            "deterministic_flash_attn reference_compile repad_logits_with_grad",
+        ),
+        **ignored("not read: `norm_eps` is", "layer_norm_eps"),
+    }
+}
+
+unused = sequences.matching(r"decoder\.weight")
 
 
 def model(config, dtype):
     """The `Encoder` of a configuration."""
     has_head = sequences.has_head(config, ["ModernBertModel"], "ModernBertForMaskedLM")
-    config.require("tie_word_embeddings", True, default=True)
-    config.require("position_embedding_type", "absolute", "rope", default="absolute")
-    config.ignore(
-        *("max_position_embeddings", "attention_dropout", "embedding_dropout", "mlp_dropout"),
-        *("classifier_dropout", "classifier_pooling", "deterministic_flash_attn"),
-        *("sparse_prediction", "sparse_pred_ignore_index", "initializer_cutoff_factor"),
-        *("reference_compile", "repad_logits_with_grad", "layer_norm_eps"),
-    )
-    biases = config.get("attention_bias", False)
-    config.require("mlp_bias", biases, default=biases)
-    norm_options = {"center": config.get("norm_bias", False)}
-    epsilon, dim = config.get("norm_eps", 1e-5), config["hidden_size"]
+    biases = config["attention_bias"]
+    config.require("mlp_bias", biases)
+    norm_options = {"center": config["norm_bias"]}
+    epsilon, dim = config["norm_eps"], config["hidden_size"]
 
     def norm(name):
         return sequences.layer_norm(epsilon, dtype, name, **norm_options)
 
-    reach = config.get("local_attention", 128) // 2
+    def positions(kind):
+        return rope.rotary_by_type(config, parts.head_size(config), _BASES, scaled=_BASES)[kind]
+
+    reach = config["local_attention"] // 2
     window = patterns.SlidingWindow(reach, reach)
     blocks = [
         TransformerBlock(
             config["intermediate_size"],
             config["num_attention_heads"],
-            activation=parts.activation(config, "hidden_activation", "gelu"),
+            activation=parts.activation(config, "hidden_activation"),
             gated=True,
             residual="pre",
             # The embeddings have a norm already.
             norm={"attention": norm("norm") if n else None, "feed_forward": norm("norm")},
             use_bias=biases,
             pattern=window if kind == "sliding_attention" else None,
-            position=_rotary(config, kind),
+            position=positions(kind),
             name=f"block_{n}",
             dtype=dtype,
         )
-        for n, kind in enumerate(_kinds(config))
+        for n, kind in enumerate(_types(config))
     ]
-    for kind in _OLD:
-        _rotary(config, kind)  # Read, though no layer may be of this kind.
     embeddings = Embeddings(
         sequences.tokens(config["vocab_size"], dim, dtype),
         norm=norm("norm"),
         name="embeddings",
         dtype=dtype,
     )
-    activation = parts.activation(config, "classifier_activation", "gelu")
-    dense_bias = config.get("classifier_bias", False)
-    use_bias = config.get("decoder_bias", True)
+    activation = parts.activation(config, "classifier_activation")
+    dense_bias = config["classifier_bias"]
+    use_bias = config["decoder_bias"]
     logits = None
     if has_head:
         logits = sequences.masked_logits(
@@ -75,24 +103,12 @@ def model(config, dtype):
     return Encoder(blocks, embeddings, norm("final_norm"), logits, dtype=dtype)
 
 
-def _kinds(config):
-    """What each layer sees."""
-    every = config.get("global_attn_every_n_layers", 3)
-    count = config["num_hidden_layers"]
-    default = ["sliding_attention" if n % every else "full_attention" for n in range(count)]
-    kinds = config.get("layer_types", default)
-    if len(kinds) != count or set(kinds) - set(_OLD):
-        raise ValueError(
-            f"'layer_types' of `{config.where}` must be {count} of {tuple(_OLD)}. Received: {kinds}"
-        )
-    return kinds
-
-
-def _rotary(config, kind):
-    given = config.get("rope_parameters", {}).get(kind)
-    name, default = _OLD[kind]
-    values = {"rope_theta": config.get(name, default), "rope_parameters": given}
-    return parts.rotary(Config(values, f"{kind} of {config.where}"))
+def _types(config):
+    """The type of each layer."""
+    layers = config["num_hidden_layers"]
+    every = config["global_attn_every_n_layers"]
+    types = ["sliding_attention" if n % every else "full_attention" for n in range(layers)]
+    return parts.layer_types(config, types)
 
 
 def entries(model, prefix):

@@ -4,59 +4,91 @@ import keras
 
 from keras_attention import positions, scores
 from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    ignored,
+    needed,
+    only,
+    part,
+    read,
+    same_as,
+)
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("mpt",)
 PREFIX = "transformer."
+_ATTENTION = {
+    **COMMON,
+    "alibi": only(True),
+    # The one of `transformers`, which does not read it.
+    "alibi_bias_max": only(8),
+    "attn_type": only("multihead_attention"),
+    "qk_ln": only(False),
+    "prefix_lm": only(False),
+    "attn_uses_sequence_id": only(False),
+    # 0 is none.
+    "clip_qkv": read(None, float | None),
+    "softmax_scale": read(None, float | None),
+    **ignored("of the program that runs the model", "attn_impl"),
+}
+FIELDS = {
+    "mpt": {
+        **COMMON,
+        "vocab_size": needed(),
+        "d_model": needed(),
+        "n_heads": needed(),
+        "n_layers": needed(),
+        "hidden_size": same_as("d_model"),
+        "num_attention_heads": same_as("n_heads"),
+        "num_hidden_layers": same_as("n_layers"),
+        "attn_config": part(_ATTENTION),
+        "layer_norm_epsilon": read(1e-5),
+        "tie_word_embeddings": read(True),
+        # As it is there, whatever they say.
+        "expansion_ratio": only(4),
+        "no_bias": only(True),
+        "logit_scale": only(None),
+        "norm_type": only("low_precision_layernorm"),
+        **ignored("of texts that are longer, which are computed here", "max_seq_len"),
+        **ignored("of the program that trained it", "verbose init_device init_config"),
+        **ignored("of the gradient of embeddings", "embedding_fraction"),
+        **ignored("of models without ALiBi", "learned_pos_emb"),
+    }
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
     size = config["d_model"]
-    given = config.part("attn_config")
-    given.require("alibi", True, default=True)
-    given.require("attn_type", "multihead_attention", default="multihead_attention")
-    given.require("qk_ln", False, default=False)
-    given.require("prefix_lm", False, default=False)
-    given.require("attn_uses_sequence_id", False, default=False)
-    given.ignore("attn_pdrop", "attn_impl", "is_encoder_decoder")
-    config.require("no_bias", True, default=True)
-    config.require("logit_scale", None)
-    config.require("norm_type", "low_precision_layernorm", default="low_precision_layernorm")
-    config.ignore("max_seq_len", "resid_pdrop", "emb_pdrop", "verbose", "init_device")
-    # A fraction of the gradient of embeddings; learned positions are for models without ALiBi.
-    config.ignore("embedding_fraction", "learned_pos_emb", "init_config")
+    given = config["attn_config"]
 
     def norm(name):
         return keras.layers.LayerNormalization(
-            epsilon=config.get("layer_norm_epsilon", 1e-5), center=False, name=name, dtype=dtype
+            epsilon=config["layer_norm_epsilon"], center=False, name=name, dtype=dtype
         )
 
     blocks = [
         TransformerBlock(
-            config.get("expansion_ratio", 4) * size,
+            config["expansion_ratio"] * size,
             config["n_heads"],
             activation="gelu",
             causal=True,
             residual="pre",
             norm=norm(None),
             use_bias=False,
-            score=scores.ScaledDot(given.get("softmax_scale")),
-            position=positions.ALiBi(float(given.get("alibi_bias_max", 8))),
-            # 0 is none there.
-            clip_qkv=given.get("clip_qkv") or None,
+            score=scores.ScaledDot(given["softmax_scale"]),
+            position=positions.ALiBi(float(given["alibi_bias_max"])),
+            clip_qkv=given["clip_qkv"] or None,
             name=f"block_{n}",
             dtype=dtype,
         )
         for n in range(config["n_layers"])
     ]
-    given.check_read()
     return Decoder(
         blocks,
         parts.embeddings(config, dtype, size=size),
         norm("final_norm"),
-        parts.logits(config, dtype, tied=True),
+        parts.logits(config, dtype),
         dtype=dtype,
     )
 

@@ -3,29 +3,45 @@
 import keras
 
 from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface.fields import COMMON, activation, count, needed, only, read
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("opt",)
 PREFIX = "model."
+FIELDS = {
+    "opt": {
+        **COMMON,
+        "vocab_size": needed(),
+        "hidden_size": needed(),
+        "ffn_dim": needed(),
+        "num_hidden_layers": needed(),
+        "num_attention_heads": needed(),
+        "max_position_embeddings": needed(),
+        "word_embed_proj_dim": count(None, int | None),
+        "activation_function": activation("relu"),
+        "do_layer_norm_before": read(True),
+        "_remove_final_layer_norm": read(False),
+        "enable_bias": read(True),
+        "tie_word_embeddings": read(True),
+        "layer_norm_elementwise_affine": only(True),
+    }
+}
 # Rows of the table of positions before that of position 0.
 _BEFORE = 2
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    size, pre = config["hidden_size"], config.get("do_layer_norm_before", True)
-    config.require("layer_norm_elementwise_affine", True, default=True)
-    config.ignore("dropout", "attention_dropout", "activation_dropout", "layerdrop")
+    size, pre = config["hidden_size"], config["do_layer_norm_before"]
     blocks = [
         TransformerBlock(
             config["ffn_dim"],
             config["num_attention_heads"],
-            activation=parts.activation(config, "activation_function", "relu"),
+            activation=parts.activation(config, "activation_function"),
             causal=True,
             residual="pre" if pre else "post",
-            use_bias=config.get("enable_bias", True),
+            use_bias=config["enable_bias"],
             name=f"block_{n}",
             dtype=dtype,
         )
@@ -33,18 +49,18 @@ def model(config, dtype):
     ]
     length = config["max_position_embeddings"]
     positions = LearnedPositionEmbedding(length, name="positions", dtype=dtype)
-    removed = config.get("_remove_final_layer_norm", False)
-    tokens = config.get("word_embed_proj_dim", size)
+    removed = config["_remove_final_layer_norm"]
+    tokens = config["word_embed_proj_dim"] or size
     into, out_of = (
         None
         if tokens == size
         else keras.layers.Dense(features, use_bias=False, name=name, dtype=dtype)
         for features, name in ((size, "project_in"), (tokens, "project_out"))
     )
-    logits = parts.logits(config, dtype, tied=True, transform=out_of)
+    logits = parts.logits(config, dtype, transform=out_of)
     if logits is None:
         # Its states would be those before the projection.
-        config.require("word_embed_proj_dim", size, default=size)
+        config.require("word_embed_proj_dim", size, None)
     return Decoder(
         blocks,
         parts.embeddings(config, dtype, size=tokens, positions=positions, token_projection=into),

@@ -2,32 +2,51 @@
 
 import keras
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    SIZES,
+    activation,
+    count,
+    needed,
+    read,
+)
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
-MODEL_TYPES = ("phi",)
 PREFIX = "model."
+FIELDS = {
+    "phi": {
+        **COMMON,
+        **SIZES,
+        **rope.fields(2048),
+        "partial_rotary_factor": read(0.5),
+        "vocab_size": needed(),
+        "num_key_value_heads": count(None, int | None),
+        "hidden_act": activation("gelu_new"),
+        "layer_norm_eps": read(1e-5),
+        "qk_layernorm": read(False),
+        "tie_word_embeddings": read(False),
+    }
+}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    epsilon = config.get("layer_norm_eps", 1e-5)
-    heads = config["num_attention_heads"]
-    config.ignore("attention_dropout", "resid_pdrop", "embd_pdrop", "max_position_embeddings")
-    normed = config.get("qk_layernorm", False)
+    epsilon, heads = config["layer_norm_eps"], config["num_attention_heads"]
+    normed = config["qk_layernorm"]
     blocks = [
         TransformerBlock(
             config["intermediate_size"],
             heads,
-            activation=parts.activation(config, "hidden_act", "gelu_new"),
+            activation=parts.activation(config, "hidden_act"),
             layer_norm_epsilon=epsilon,
             causal=True,
             residual="parallel",
             norm={"feed_forward": "shared"},
-            num_key_value_heads=config.get("num_key_value_heads", heads),
+            num_key_value_heads=config["num_key_value_heads"] or heads,
             qk_norm=keras.layers.LayerNormalization(epsilon=epsilon) if normed else False,
-            position=parts.rotary(config, config["hidden_size"] // heads, 0.5),
+            position=rope.rotary(config, parts.head_size(config), "partial_rotary_factor"),
             name=f"block_{n}",
             dtype=dtype,
         )

@@ -1,17 +1,31 @@
 """Phi-3: Llama with projections in one tensor, and "longrope"."""
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import parts, rope
 from keras_attention.convert.huggingface.architectures import llama
+from keras_attention.convert.huggingface.fields import count, ignored, off, read
 
-MODEL_TYPES = ("phi3",)
 PREFIX = "model."
+FIELDS = {
+    "phi3": {
+        **llama.STACK,
+        **rope.fields(4096),
+        "rms_norm_eps": read(1e-5),
+        "num_key_value_heads": count(None, int | None),
+        "head_dim": count(None, int | None),
+        "sliding_window": count(None, int | None),
+        "original_max_position_embeddings": count(4096),
+        "partial_rotary_factor": read(1.0),
+        **off("attention_bias mlp_bias lm_head_bias"),
+        **ignored("of another program", "full_attn_mod interpolate_factor"),
+    }
+}
+# Two are older names of the third.
+_KINDS = {"default": "default", "su": "longrope", "yarn": "longrope", "longrope": "longrope"}
 
 
 def model(config, dtype):
     """The `Decoder` of a configuration."""
-    config.require("attention_bias", False, default=False)
-    config.ignore("resid_pdrop", "embd_pdrop", "original_max_position_embeddings")
-    return llama.model(config, dtype)
+    return llama.model(config, dtype, fraction="partial_rotary_factor", kinds=_KINDS)
 
 
 def entries(model, prefix):

@@ -6,12 +6,14 @@ Positions are those of real tokens by the mask.
 
 from keras_attention.convert.huggingface import sequences
 from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.convert.huggingface.fields import only
 
-MODEL_TYPES = ("roberta", "xlm-roberta", "camembert")
 PREFIX = "roberta."
 _NAMES = ("Roberta", "XLMRoberta", "Camembert")
 # `pad_token_id` is 1 in all of them, and the rows up to it are of no position.
 _FIRST = 2
+_FIELDS = {**bert.STACK, "pad_token_id": only(_FIRST - 1)}
+FIELDS = {"roberta": _FIELDS, "xlm-roberta": _FIELDS, "camembert": _FIELDS}
 
 unused = sequences.matching(
     r"(roberta\.)?pooler\..*",
@@ -22,7 +24,6 @@ unused = sequences.matching(
 
 def model(config, dtype):
     """The `Encoder` of a configuration."""
-    config.require("pad_token_id", _FIRST - 1, default=_FIRST - 1)
     heads = ("ForMaskedLM", "ForSequenceClassification")
     has_head = sequences.has_head(
         config,

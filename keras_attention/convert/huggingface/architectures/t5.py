@@ -2,13 +2,57 @@
 
 from keras_attention import positions
 from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.fields import (
+    ACTIVATIONS,
+    COMMON,
+    activation,
+    count,
+    ignored,
+    needed,
+    read,
+    same_as,
+)
 from keras_attention.convert.huggingface.tensors import Checkpoint
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
-MODEL_TYPES = ("t5", "mt5")
 PREFIX = ""
+_STACK = {
+    **COMMON,
+    "vocab_size": needed(),
+    "d_model": needed(),
+    "d_kv": needed(),
+    "d_ff": needed(),
+    "num_layers": needed(),
+    "num_heads": needed(),
+    "num_decoder_layers": count(None, int | None),
+    "hidden_size": same_as("d_model"),
+    "head_dim": same_as("d_kv"),
+    "num_hidden_layers": same_as("num_layers"),
+    "num_attention_heads": same_as("num_heads"),
+    "relative_attention_num_buckets": count(32),
+    "relative_attention_max_distance": count(128),
+    "layer_norm_epsilon": read(1e-6),
+    # Both are those of `feed_forward_proj` unless they are there.
+    "dense_act_fn": activation(None),
+    "is_gated_act": read(None, bool),
+    **ignored("distances have no end", "n_positions"),
+}
+FIELDS = {
+    "t5": {
+        **_STACK,
+        "feed_forward_proj": read("relu"),
+        "tie_word_embeddings": read(None, bool | None),
+        "scale_decoder_outputs": read(None, bool),
+    },
+    "mt5": {
+        **_STACK,
+        "feed_forward_proj": read("gated-gelu"),
+        **ignored("as it is of T5 1.1, whatever they say", "tie_word_embeddings"),
+        **ignored("not read for this model", "scale_decoder_outputs"),
+    },
+}
 _ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
 _MODELS = ("T5Model", "MT5Model")
 _HEADS = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
@@ -28,29 +72,24 @@ def unused(name):
 
 def model(config, dtype):
     """The `EncoderDecoder` of a configuration, or the `Encoder` alone."""
-    sequences.has_head(config, _ENCODERS + _MODELS, *_HEADS)
-    kind = config["architectures"][0]
+    has_head = sequences.has_head(config, _ENCODERS + _MODELS, *_HEADS)
     options = _options(config)
-    config.ignore("is_encoder_decoder", "dropout_rate", "classifier_dropout", "n_positions")
-    config.require("is_decoder", False, default=False)
     tokens = sequences.tokens(config["vocab_size"], config["d_model"], dtype)
-    # Read in either case.
-    layers, decoder_layers = config["num_layers"], config.get("num_decoder_layers")
-    logits = _logits(config, dtype)
     encoder = Encoder(
-        _blocks(config, layers, options, dtype),
+        _blocks(config, config["num_layers"], options, dtype),
         Embeddings(tokens, name="embeddings", dtype=dtype),
         _norm(config, dtype),
         name="encoder",
         dtype=dtype,
     )
-    if kind in _ENCODERS:
+    if config.architecture in _ENCODERS:
         return encoder
+    layers = config["num_decoder_layers"] or config["num_layers"]
     decoder = Decoder(
-        _blocks(config, decoder_layers or layers, options, dtype, decoder=True),
+        _blocks(config, layers, options, dtype, decoder=True),
         Embeddings(tokens, name="embeddings", dtype=dtype),
         _norm(config, dtype),
-        logits if kind in _HEADS else None,
+        _logits(config, dtype) if has_head else None,
         name="decoder",
         dtype=dtype,
     )
@@ -60,20 +99,20 @@ def model(config, dtype):
 def input_shape(config):
     """The shape of the inputs: of one sequence for an encoder alone."""
     one = (None, None)
-    return one if config["architectures"][0] in _ENCODERS else [one, one]
+    return one if config.architecture in _ENCODERS else [one, one]
 
 
 def _norm(config, dtype):
-    return RMSNorm(config.get("layer_norm_epsilon", 1e-6), name="final_norm", dtype=dtype)
+    return RMSNorm(config["layer_norm_epsilon"], name="final_norm", dtype=dtype)
 
 
 def _logits(config, dtype):
     # Version 1.1 is said to be untied. transformers 5 ties it all the same, unless its files have
     # a matrix of their own, and writes in another field that its output is not scaled.
-    said = config.get("tie_word_embeddings", True)
-    scaled = config.get("scale_decoder_outputs", said)
-    # mT5 is 1.1 in this too, whatever is said.
-    scaled = scaled and config.values["model_type"] == "t5"
+    scaled = False
+    if config.model_type == "t5":
+        scaled = config["scale_decoder_outputs"]
+        scaled = config["tie_word_embeddings"] is not False if scaled is None else scaled
     tied = config.folder is None or _HEAD not in Checkpoint(config.folder).names
     dim = config["d_model"]
     scale = dim**-0.5 if scaled else 1.0
@@ -82,25 +121,24 @@ def _logits(config, dtype):
 
 def _options(config):
     """What all blocks have."""
-    given = config.get("feed_forward_proj", "relu")
-    gated, _, name = given.rpartition("-")
+    given = config["feed_forward_proj"]
+    gate, _, name = given.rpartition("-")
     # In T5 1.1 "gelu" is its approximation.
-    activation = "gelu_tanh" if given == "gated-gelu" else parts.ACTIVATIONS.get(name)
-    if activation is None or gated not in ("", "gated"):
+    name = config["dense_act_fn"] or ("gelu_new" if given == "gated-gelu" else name)
+    if name not in ACTIVATIONS or gate not in ("", "gated"):
         raise ValueError(
             f"'feed_forward_proj' of `{config.where}` must be an activation among "
-            f"{sorted(parts.ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
+            f"{sorted(ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
         )
-    config.require("is_gated_act", gated == "gated", default=gated == "gated")
-    config.ignore("dense_act_fn")
+    gated = config["is_gated_act"]
     return {
         "num_heads": config["num_heads"],
         "key_dim": config["d_kv"],
-        "activation": activation,
-        "gated": gated == "gated",
+        "activation": ACTIVATIONS[name],
+        "gated": gate == "gated" if gated is None else gated,
         "score": "dot",
         "norm": "rms",
-        "layer_norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
+        "layer_norm_epsilon": config["layer_norm_epsilon"],
         "residual": "pre",
         "use_bias": False,
     }
@@ -108,8 +146,8 @@ def _options(config):
 
 def _blocks(config, count, options, dtype, decoder=False):
     table = positions.RelativeBias(
-        config.get("relative_attention_num_buckets", 32),
-        config.get("relative_attention_max_distance", 128),
+        config["relative_attention_num_buckets"],
+        config["relative_attention_max_distance"],
         bidirectional=not decoder,
         name="relative_bias",
     )

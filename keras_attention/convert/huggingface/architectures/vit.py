@@ -7,14 +7,37 @@ the image. The pooler is left out.
 import keras
 
 from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface.fields import (
+    COMMON,
+    LABELS,
+    SIZES,
+    activation,
+    count,
+    ignored,
+    only,
+    read,
+)
 from keras_attention.convert.huggingface.tensors import convolution, shaped
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder, Logits
 
-MODEL_TYPES = ("vit",)
 PREFIX = "vit."
+STACK = {
+    **COMMON,
+    **SIZES,
+    **LABELS,
+    "image_size": read(224, int | list),
+    "patch_size": read(16, int | list),
+    "num_channels": count(3),
+    "hidden_act": activation("gelu"),
+    "layer_norm_eps": read(1e-12),
+    "qkv_bias": only(True),
+    **ignored("of a pooler and a decoder, which are not read", "encoder_stride"),
+    **ignored("of a pooler and a decoder, which are not read", "pooler_output_size pooler_act"),
+}
+FIELDS = {"vit": STACK}
 
 unused = sequences.matching(r"(vit\.)?pooler\..*")
 
@@ -27,10 +50,7 @@ def model(config, dtype):
 
 def encoder(config, dtype, has_head, names):
     """The `Encoder`; `names` are of the tokens before those of patches, first to last."""
-    config.require("qkv_bias", True, default=True)
-    config.ignore("hidden_dropout_prob", "attention_probs_dropout_prob")
-    config.ignore("num_channels", "encoder_stride", "pooler_output_size", "pooler_act")
-    epsilon = config.get("layer_norm_eps", 1e-12)
+    epsilon = config["layer_norm_eps"]
     embeddings = Embeddings(
         patches(config, names, dtype),
         positions(config, len(names), dtype),
@@ -41,7 +61,7 @@ def encoder(config, dtype, has_head, names):
         TransformerBlock(
             config["intermediate_size"],
             config["num_attention_heads"],
-            activation=parts.activation(config, "hidden_act", "gelu"),
+            activation=parts.activation(config, "hidden_act"),
             layer_norm_epsilon=epsilon,
             residual="pre",
             name=f"block_{n}",
@@ -50,16 +70,16 @@ def encoder(config, dtype, has_head, names):
         for n in range(config["num_hidden_layers"])
     ]
     norm = sequences.layer_norm(epsilon, dtype, "final_norm")
-    labels = sequences.labels(config)
     logits = None
     if has_head:
+        labels = sequences.labels(config)
         logits = Logits(labels, tied=False, use_bias=True, name="classifier", dtype=dtype)
     return Encoder(blocks, embeddings, norm, logits, dtype=dtype)
 
 
 def patches(config, names, dtype, use_bias=True):
     """The layer from images to patches, with tokens before them."""
-    dim, size = config["hidden_size"], config["patch_size"]
+    dim, size = config["hidden_size"], _pair(config, "patch_size")
     layers = [
         keras.layers.Conv2D(
             dim,
@@ -78,18 +98,24 @@ def patches(config, names, dtype, use_bias=True):
 
 def positions(config, tokens, dtype):
     """The table of positions of all patches, and of `tokens` before them."""
-    image, patch = _pair(config["image_size"]), _pair(config["patch_size"])
+    image, patch = _pair(config, "image_size"), _pair(config, "patch_size")
     count = (image[0] // patch[0]) * (image[1] // patch[1])
     return LearnedPositionEmbedding(count + tokens, name="positions", dtype=dtype)
 
 
-def _pair(size):
-    return (size, size) if isinstance(size, int) else tuple(size)
+def _pair(config, name):
+    size = config[name]
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(x, int) and x > 0 for x in pair):
+        raise ValueError(
+            f"{name!r} of `{config.where}` must be a positive integer, or two. Received: {size}"
+        )
+    return pair
 
 
 def input_shape(config):
     """The shape of the images."""
-    return (None, *_pair(config["image_size"]), config.get("num_channels", 3))
+    return (None, *_pair(config, "image_size"), config["num_channels"])
 
 
 def entries(model, prefix):

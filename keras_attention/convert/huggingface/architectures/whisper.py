@@ -7,12 +7,33 @@ import keras
 
 from keras_attention.convert.huggingface import parts, sequences
 from keras_attention.convert.huggingface.architectures import bart
+from keras_attention.convert.huggingface.fields import ignored, needed, only, same_as
 from keras_attention.convert.huggingface.tensors import convolution
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
-MODEL_TYPES = ("whisper",)
 PREFIX = "model."
+FIELDS = {
+    "whisper": {
+        **bart.SIDES,
+        "num_mel_bins": needed(),
+        "max_source_positions": needed(),
+        "max_target_positions": needed(),
+        "num_key_value_heads": same_as("encoder_attention_heads"),
+        "scale_embedding": only(False),
+        **ignored(
+            "of training",
+            """
+            apply_spec_augment mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob
+            mask_feature_length mask_feature_min_masks
+            """,
+        ),
+        **ignored("of a classifier, which is not read", "classifier_proj_size"),
+        **ignored("of a classifier, which is not read", "use_weighted_layer_sum"),
+        **ignored("of the times of words, and of texts that are longer", "median_filter_width"),
+        **ignored("an older name of `max_target_positions`", "max_position_embeddings"),
+    }
+}
 
 unused = sequences.matching(r"proj_out\.weight")
 
@@ -20,17 +41,6 @@ unused = sequences.matching(r"proj_out\.weight")
 def model(config, dtype):
     """The `EncoderDecoder` of a configuration."""
     has_head = sequences.has_head(config, ["WhisperModel"], "WhisperForConditionalGeneration")
-    config.ignore("num_mel_bins")  # Of the input.
-    config.require("scale_embedding", False, default=False)
-    config.require("tie_word_embeddings", True, default=True)
-    # The rest is of training, of classifiers, and of the times of words.
-    config.ignore(
-        *("is_encoder_decoder", "num_hidden_layers", "classifier_proj_size"),
-        *("use_weighted_layer_sum", "apply_spec_augment", "mask_time_prob", "mask_time_length"),
-        *("mask_time_min_masks", "mask_feature_prob", "mask_feature_length"),
-        *("mask_feature_min_masks", "median_filter_width", "forced_decoder_ids"),
-    )
-    bart.ignore_dropout(config)
     dim, vocabulary = config["d_model"], config["vocab_size"]
     tokens = sequences.tokens(vocabulary, dim, dtype)
     encoder = Encoder(

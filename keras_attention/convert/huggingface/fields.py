@@ -1,0 +1,157 @@
+"""Fields of `config.json`: what a table of an architecture is made of, and what all tables share.
+
+A field is read, ignored or refused. Defaults are those of the classes of `transformers`.
+"""
+
+import dataclasses
+from typing import Any
+
+NEEDED = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """What a field is for.
+
+    Args:
+        kind: the type of its values, or a union of types; None for a field that is ignored.
+        default: its value in files without it.
+        choices: the values that are supported; none for all.
+        least: the smallest number.
+        inside: the table of a field that is an object, which is a `Config` then.
+        same_as: the field that this is a second name of.
+        reason: why it is ignored.
+    """
+
+    kind: Any = None
+    default: Any = None
+    choices: tuple = ()
+    least: float | None = None
+    inside: dict | None = None
+    same_as: str | None = None
+    reason: str = ""
+
+
+def needed(kind=int):
+    """A field without a default: sizes, of which any other would be of another model."""
+    return Field(kind, NEEDED, least=1 if kind is int else None)
+
+
+def read(default, kind=None, least=None):
+    """A field with a default; `kind` is the type of that unless given, with `| None` for null."""
+    return Field(type(default) if kind is None else kind, default, least=least)
+
+
+def count(default, kind=int):
+    """A positive integer."""
+    return read(default, kind, least=1)
+
+
+def only(*values):
+    """A field of which only some values are supported; the first is the default."""
+    return Field(object, values[0], values)
+
+
+def same_as(name):
+    """A second name of a field, which must have the same value where both are there."""
+    return Field(same_as=name)
+
+
+def part(inside, kind=dict | None):
+    """A field that is a configuration itself, whose table is `inside`; null is an empty one."""
+    return Field(kind, None, inside=inside)
+
+
+def ignored(reason, names):
+    """Fields that change nothing in what a model computes, as a part of a table."""
+    return dict.fromkeys(names.split(), Field(reason=reason))
+
+
+def off(names):
+    """Fields that `transformers` does not read, and that would mean another model if they were on.
+
+    They are a part of a table.
+    """
+    return dict.fromkeys(names.split(), only(False, None))
+
+
+# Names of Hugging Face for activations, and ours.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "relu_squared",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+
+
+def activation(default):
+    """The name of an activation."""
+    return Field(str, default, tuple(ACTIVATIONS))
+
+
+# Of every architecture.
+COMMON = {
+    "model_type": read("", str),
+    "architectures": read(None, list | None),
+    **ignored(
+        "of the program that wrote the file, or that runs the model",
+        """
+        _name_or_path name_or_path _commit_hash transformers_version auto_map torch_dtype dtype
+        use_cache cache_implementation return_dict output_attentions output_hidden_states
+        output_past torchscript pruned_heads use_bfloat16 gradient_checkpointing
+        chunk_size_feed_forward pretraining_tp slow_but_exact is_encoder_decoder
+        _attn_implementation attn_implementation _attn_implementation_autoset
+        _flash_attn_2_enabled use_flash_attn unsloth_version unsloth_fixed
+        """,
+    ),
+    **ignored(
+        "of generation, whose arguments it is given by the caller",
+        """
+        bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id mask_token_id
+        decoder_start_token_id forced_bos_token_id forced_eos_token_id forced_decoder_ids
+        force_bos_token_to_be_generated suppress_tokens begin_suppress_tokens bad_words_ids
+        max_length max_new_tokens min_length min_new_tokens num_beams num_beam_groups
+        num_return_sequences length_penalty diversity_penalty repetition_penalty
+        encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+        exponential_decay_length_penalty top_k top_p typical_p temperature early_stopping do_sample
+        sequence_bias remove_invalid_values return_dict_in_generate output_scores
+        """,
+    ),
+    **ignored("of a tokenizer", "prefix tokenizer_class tokenizer_name language"),
+    **ignored(
+        "of training, and of heads for tasks that are not read",
+        """
+        initializer_range initializer_factor init_std init_method finetuning_task
+        task_specific_params problem_type id2label label2id num_labels _num_labels tf_legacy_loss
+        """,
+    ),
+    **ignored(
+        "a rate of dropout, which is 0 in use",
+        """
+        dropout dropout_rate attention_dropout activation_dropout hidden_dropout
+        hidden_dropout_prob attention_probs_dropout_prob resid_pdrop embd_pdrop attn_pdrop emb_pdrop
+        classifier_dropout classifier_dropout_prob classif_dropout qa_dropout seq_classif_dropout
+        pooler_dropout cls_dropout embedding_dropout mlp_dropout layerdrop encoder_layerdrop
+        decoder_layerdrop
+        """,
+    ),
+    "is_decoder": only(False),
+    "add_cross_attention": only(False),
+    **off("cross_attention_hidden_size tie_encoder_decoder"),
+}
+# Of stacks whose fields have these names.
+SIZES = {
+    "hidden_size": needed(),
+    "intermediate_size": needed(),
+    "num_hidden_layers": needed(),
+    "num_attention_heads": needed(),
+}
+# Of classifiers.
+LABELS = {"num_labels": count(None), "id2label": read(None, dict | None)}
