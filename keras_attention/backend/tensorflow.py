@@ -145,7 +145,23 @@ def dynamic_slices(array, cuts):
 
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
-    return tf.matmul(first, second, transpose_a=transpose_first, transpose_b=transpose_second)
+    options = {"transpose_a": transpose_first, "transpose_b": transpose_second}
+    if transpose_second and _is_wrong_in_bfloat16(first, second):
+        return tf.matmul(first[0], second[0], **options)[None]
+    return tf.matmul(first, second, **options)
+
+
+def _is_wrong_in_bfloat16(first, second):
+    """Whether oneDNN may be wrong about the product of the first with the second transposed.
+
+    oneDNN of TensorFlow 2.21 does so on processors with AMX, for four axes of which the first two
+    have size 1 and 49 to 63 columns; not for three axes.
+    """
+    if first.dtype != tf.bfloat16 or len(first.shape) != 4:
+        return False
+    columns = second.shape[-2]
+    few = columns is None or 48 < columns < 64
+    return few and first.shape[0] == first.shape[1] == 1
 
 
 def affine(matrix, kernel, bias):
