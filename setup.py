@@ -48,6 +48,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6",
+            "allpairspy>=2.5",
             "ruff>=0.6",
             "mypy>=1.18",
             "playwright>=1.40",

@@ -20,6 +20,8 @@ import pytest
 
 import keras_attention
 
+pytest_plugins = ["tests.timing"]
+
 OF_3_15 = "sliding_window" in inspect.signature(keras.layers.MultiHeadAttention).parameters
 # Folders and files of code that no backend reaches: text, files, constructors, drawings. CI runs
 # these on TensorFlow alone, and the examples themselves on each backend.
@@ -70,6 +72,8 @@ def pytest_collection_modifyitems(items):
         path = pathlib.Path(os.path.relpath(item.path, folder)).with_suffix("")
         if ANY_BACKEND & {parent.as_posix() for parent in (path, *path.parents)}:
             item.add_marker("any_backend")
+        if item.get_closest_marker("ci") and keras.config.backend() == "tensorflow":
+            item.add_marker("slow")
     # The longest first, so that no worker waits for the one that has it.
     items.sort(key=lambda item: item.path.name != "test_devices.py")
 

@@ -113,6 +113,7 @@ def test_a_coin_decides_what_the_decoder_reads(attention):
 # The run
 
 
+@pytest.mark.slow
 def test_files_and_figures(finished, capsys):
     assert {path.name for path in finished.iterdir()} == FILES
     said = figures(finished)
@@ -158,6 +159,7 @@ def test_saved_models_need_nothing_but_the_package(finished):
     assert np.shape(alignments) == (3, 1, 2, 2)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_again():
     given = settings(hidden=4)
     test = squares(8, np.random.default_rng(1))[:, :2]

@@ -204,7 +204,7 @@ def possible(problem, arguments):
     return problem.kernel
 
 
-@campaign.few(tensorflow=120, jax=15, torch=120)
+@campaign.few(tensorflow=40, jax=8, torch=60)
 @hypothesis.given(PROBLEMS)
 @hypothesis.example(Problem(keys=0, score="cosine"))
 @hypothesis.example(Problem(mask="B11S", allowed=0.5, garbage=np.nan))

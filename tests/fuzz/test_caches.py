@@ -161,7 +161,7 @@ def check(text):
         assert (found[~real] == 0).all()
 
 
-@campaign.few(tensorflow=40, jax=5, torch=60)
+@campaign.few(tensorflow=15, jax=4, torch=30)
 @hypothesis.given(TEXTS)
 def test_caches(text):
     check(text)

@@ -398,7 +398,7 @@ def whole_block(c, layer, weights, x, allowed, bias, i, j):
     return x, found
 
 
-@campaign.few(tensorflow=60, jax=8, torch=60)
+@campaign.few(tensorflow=25, jax=5, torch=30)
 @hypothesis.given(CALLS)
 def test_layers(call):
     check(call)

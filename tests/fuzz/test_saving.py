@@ -77,7 +77,7 @@ def check(file):
         )
 
 
-@campaign.few(tensorflow=40, jax=8, torch=40)
+@campaign.few(tensorflow=15, jax=5, torch=20)
 @hypothesis.given(FILES)
 def test_saving(file):
     check(file)

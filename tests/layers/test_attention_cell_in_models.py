@@ -80,6 +80,7 @@ def test_functional_model_of_unknown_lengths_learns():
     np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("jit_compile", SLOW_JIT_MODES)
 def test_compiled_is_eager(jit_compile):
     model = compiled(translator(), jit_compile)
@@ -250,6 +251,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.ci
 def test_saved_models_load_in_a_fresh_process(tmp_path):
     paths = []
     for index, arguments in enumerate(

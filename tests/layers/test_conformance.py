@@ -12,6 +12,7 @@ from tests import conformance
 from tests.compiled import JIT_MODES, SLOW_JIT_MODES
 from tests.conformance import numpy, outputs_of
 from tests.layers.conformance_cases import CASES, Nearer
+from tests.pairwise import pairwise
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -31,24 +32,25 @@ def test_masks_are_read_carried_and_never_written(case):
     conformance.check_masks_are_read_carried_and_never_written(case)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.float_inputs], ids=str)
+FLOATS = [case for case in CASES if case.float_inputs]
+GARBAGE = [("float32", np.nan), ("mixed_bfloat16", np.inf), ("mixed_float16", 1e38)]
+
+
+@pytest.mark.parametrize("case, garbage", pairwise(FLOATS, GARBAGE), ids=str)
+def test_padding_may_hold_anything(case, garbage):
+    conformance.check_padding_may_hold_anything(case, *garbage)
+
+
 @pytest.mark.parametrize(
-    "policy, value", [("float32", np.nan), ("mixed_bfloat16", np.inf), ("mixed_float16", 1e38)]
+    "case, policy", pairwise(CASES, ["mixed_float16", "mixed_bfloat16"]), ids=str
 )
-def test_padding_may_hold_anything(case, policy, value):
-    conformance.check_padding_may_hold_anything(case, policy, value)
-
-
-@every_case
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(case, policy):
     conformance.check_mixed_precision(case, policy)
 
 
-@every_case
-@pytest.mark.parametrize("jit_compile", JIT_MODES)
-def test_compiled_is_eager(case, jit_compile):
-    conformance.check_compiled_is_eager(case, jit_compile)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: str(CASES[number]))
+def test_compiled_is_eager(number):
+    conformance.check_compiled_is_eager(CASES[number], JIT_MODES[number % len(JIT_MODES)])
 
 
 @every_case

@@ -241,6 +241,7 @@ def model_for(gradient):
     return keras.Model([x, label], [guess, choice]), keras.Model(x, guess)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
 def test_it_learns_where_to_look(gradient):
     training, using = model_for(gradient)

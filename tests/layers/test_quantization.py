@@ -173,6 +173,7 @@ def _reloaded(tmp_path_factory, freeze):
     return answers
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", INT8)
 def test_int8_model_loads_in_a_fresh_process(name, reloaded):
     before, after, path, layers = reloaded[name]

@@ -188,7 +188,9 @@ def test_beams_in_a_compiled_program():
     np.testing.assert_array_equal(numpy(found.tokens), numpy(search(LEFT).tokens))
 
 
-@every_model
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ci) for name in ("encoder", "decoder")] + ["both"]
+)
 def test_it_is_trained_by_fit(name):
     model, inputs = made(name)
     shape = numpy(model(inputs)).shape
@@ -199,9 +201,8 @@ def test_it_is_trained_by_fit(name):
         targets = rng.integers(0, VOCABULARY, shape[:2])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=False)
-    before = model.evaluate(inputs, targets, verbose=0)
-    model.fit(inputs, targets, epochs=3, verbose=0)
-    assert model.evaluate(inputs, targets, verbose=0) < before
+    losses = model.fit(inputs, targets, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
 
 
 def test_vectors_instead_of_tokens():

@@ -99,6 +99,7 @@ def test_batches_have_every_review_once_and_little_padding():
     assert np.mean(spread) < 2
 
 
+@pytest.mark.slow
 def test_same_seed_same_figures_other_seed_others(folder, finished, tmp_path):
     common = [*TINY, "--epochs", 3, "--data-dir", folder]
     assert main(*common, "--output", tmp_path / "same") == 0
@@ -107,6 +108,7 @@ def test_same_seed_same_figures_other_seed_others(folder, finished, tmp_path):
     assert curves(tmp_path / "other") != curves(finished)
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_figures(
     folder, finished, tmp_path, monkeypatch, capsys
 ):

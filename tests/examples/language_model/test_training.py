@@ -11,6 +11,7 @@ from examples.run_directory import RunDirectory
 from tests.examples.language_model.runs import TINY, array, curves, figures, main
 
 
+@pytest.mark.slow
 def test_the_run_leaves_what_it_says(text_file, finished):
     said = figures(finished)
     assert said["finished"] and [epoch["steps"] for epoch in said["epochs"]] == [3, 6]
@@ -44,6 +45,7 @@ def test_the_run_leaves_what_it_says(text_file, finished):
     assert losses[1] < losses[0] < 1.5 * np.log(tokens.vocabulary_size)
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_figures(
     text_file, finished, tmp_path, monkeypatch, capsys
 ):
@@ -79,6 +81,7 @@ def test_other_settings_and_finished_runs(text_file, finished, capsys):
     assert "Another process is writing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_generate_prints_the_prompt_and_what_comes_after_it(finished, capsys):
     def said(*options):
         assert main("generate", finished, "ANNA:\n", "--length", 30, *options) == 0
@@ -92,6 +95,7 @@ def test_generate_prints_the_prompt_and_what_comes_after_it(finished, capsys):
     assert "never seen the character '日'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_subwords_in_mixed_precision_run(text_file, tmp_path, capsys):
     pytest.importorskip("sentencepiece", reason="subwords need it")
     options = ["--tokens", "subwords", "--vocabulary-size", 400, "--mixed-precision"]

@@ -30,6 +30,7 @@ def _folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sin-cos", "shaw", "rotary", "bahdanau", "luong"])
 def test_trained_models_of_0_1_0_load(name, folder):
     model = model_files.load(folder / f"{name}.keras")

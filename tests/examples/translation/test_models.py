@@ -55,6 +55,7 @@ def test_steps_are_the_training_graph(name, positions, tokenizer, tokenizer_mode
     assert text.encode(loaded.tokenizer, german) == pairs.target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [1, 5])
 @pytest.mark.parametrize(
     "name, positions",
@@ -95,6 +96,7 @@ def test_padding_changes_nothing_and_gets_no_weight(name, positions, extra, toke
         np.testing.assert_allclose(logits[1], logits[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_changes_no_translation(tokenizer_model, monkeypatch):
     model = tiny("transformer", tokenizer_model)
     # A new model hardly looks at the sentences, and translates all alike.
