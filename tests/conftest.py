@@ -7,12 +7,13 @@ import os
 import pathlib
 import re
 
-# XLA would spend most of the time of a test on machine code that runs once. CI runs some tests with
-# `XLA_FLAGS=`, which is XLA as users have it.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-)
+# XLA of TensorFlow would spend most of the time of a test on machine code that runs once. On JAX,
+# where all is XLA, tests run as users do; on TensorFlow, CI runs some with `XLA_FLAGS=`.
+if os.environ.get("KERAS_BACKEND") != "jax":
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    )
 
 import keras
 import numpy as np
