@@ -21,7 +21,7 @@ import pytest
 
 import keras_attention
 
-pytest_plugins = ["tests.timing"]
+pytest_plugins = ["tests.share", "tests.timing"]
 
 OF_3_15 = "sliding_window" in inspect.signature(keras.layers.MultiHeadAttention).parameters
 # Folders and files of code that no backend reaches: text, files, constructors, drawings. CI runs

@@ -52,14 +52,19 @@ class Total:
     """Adds up the reports, of this process or of its workers."""
 
     def __init__(self, config):
-        self.config, self.spent = config, config.stash[SPENT]
+        self.config, self.spent, self.folders = config, config.stash[SPENT], set()
 
     def pytest_runtest_logreport(self, report):
-        self.spent[report.nodeid.partition("::")[0]] += report.processor_seconds
+        file = report.nodeid.partition("::")[0]
+        self.spent[file] += report.processor_seconds
+        if "folder" in report.keywords:
+            self.folders.add(file)
 
     def too_long(self):
         limit = self.config.getoption("--file-limit")
-        return [] if limit is None else [f for f in self.spent if self.spent[f] > limit]
+        if limit is None:
+            return []
+        return [f for f in self.spent if self.spent[f] > limit and f not in self.folders]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session, exitstatus):

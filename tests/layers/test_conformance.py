@@ -14,6 +14,7 @@ from tests.conformance import numpy, outputs_of
 from tests.layers.conformance_cases import CASES, Nearer
 from tests.pairwise import pairwise
 
+pytestmark = pytest.mark.whole
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
