@@ -1,0 +1,63 @@
+"""The suite's own options: a limit for the time of a file, and a share of the cases of a test."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.any_backend
+ROOT = Path(__file__).parent.parent
+FILE = """
+import time
+import pytest
+
+@pytest.mark.parametrize("n", range(6))
+def test_cases(n):
+    pass
+
+def test_alone():
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+"""
+
+
+def run(tmp_path, *options, before="", seed=0):
+    """What a run of `FILE` in a process of its own prints, and its exit status."""
+    (tmp_path / "test_file.py").write_text(before + FILE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    whole\n    folder\n")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.timing", "-p", "tests.share", "-v"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    environment |= {"PYTHONPATH": str(ROOT), "FUZZ_SEED": str(seed)}
+    found = subprocess.run(
+        [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    return found.stdout, found.returncode
+
+
+def test_a_file_that_takes_too_long_fails(tmp_path):
+    printed, status = run(tmp_path, "--file-limit", "0.1")
+    assert status == 1
+    assert "7 passed" in printed and "FAILED test_file.py takes 0 s" in printed
+    printed, status = run(tmp_path, "--file-limit", "100")
+    assert status == 0
+    assert "Processor seconds: 0, of which test_file.py 0; the longest" in printed
+
+
+def test_a_folder_may_take_longer(tmp_path):
+    before = "import pytest\npytestmark = pytest.mark.folder\n"
+    assert run(tmp_path, "--file-limit", "0.1", before=before)[1] == 0
+
+
+def test_a_share_of_the_cases_of_each_test(tmp_path):
+    seen = set()
+    for seed in range(3):
+        printed, _ = run(tmp_path, "--share", "3", seed=seed)
+        cases = {n for n in range(6) if f"test_cases[{n}] PASSED" in printed}
+        assert len(cases) == 2 and "test_alone PASSED" in printed
+        seen |= cases
+    assert seen == set(range(6))
+    whole = "import pytest\npytestmark = pytest.mark.whole\n"
+    assert "7 passed" in run(tmp_path, "--share", "3", before=whole)[0]
