@@ -102,7 +102,53 @@ def written_in_eight_bits():
     convert.to_huggingface(model, "folder")
 
 
+def write(model=None, **fields):
+    """Writes a model with other fields than its own."""
+    model = whole() if model is None else model
+    with tempfile.TemporaryDirectory() as folder:
+        convert.to_huggingface(model, folder, {**CONFIG, **fields})
+
+
+def write_beside_an_adapter():
+    """Writes where an adapter is."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "adapter_config.json").write_text("{}", encoding="utf-8")
+        convert.to_huggingface(whole(), folder)
+
+
+def unbuilt():
+    """A model of the configuration, without weights."""
+    model = whole()
+    return type(model).from_config(model.get_config())
+
+
 ROWS = {
+    "a configuration of another model": (
+        lambda: write(rms_norm_eps=0.3),
+        ValueError,
+        r"`config` must be the configuration of `model`\. Received: rms_norm_eps=0\.3, with which "
+        r"`blocks\[0\]\.layer_norm_epsilon` would be 0\.3, where the model has 1e-06",
+    ),
+    "a configuration to write of no model": (
+        lambda: write(num_attention_heads=3),
+        ValueError,
+        r"Received: num_attention_heads=3, of which none is made: .*hidden_size",
+    ),
+    "a configuration of a model of another kind": (
+        lambda: write(keras.Sequential()),
+        ValueError,
+        r"`config` must describe `model`, which must be a Decoder\. Received: <Sequential",
+    ),
+    "a model without weights": (
+        lambda: write(unbuilt()),
+        ValueError,
+        r"`model` must be built, to have weights\. Received: <Decoder.*not built",
+    ),
+    "an adapter": (
+        write_beside_an_adapter,
+        ValueError,
+        r"`folder` must have no `adapter_config\.json`: its adapter.* Received: .*adapter_config",
+    ),
     "a model that came from elsewhere": (
         lambda: convert.to_huggingface(keras.Sequential(), "folder"),
         ValueError,
@@ -306,7 +352,8 @@ ROWS = {
     "a head of a model without its own": (
         lambda: whole(**{"lm_head.weight": np.zeros((6, 4), "float32")}),
         ValueError,
-        r"Received: 0 missing, \[\], and 1 unknown, \['lm_head\.weight'\]",
+        r"The tensors 'lm_head\.weight' and 'model\.embed_tokens\.weight' must be equal: the model "
+        r"has one for both\. Received: different ones",
     ),
     "a tensor of another size": (
         lambda: whole(**{"model.norm.weight": np.ones(5, "float32")}),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
-import pathlib
 from typing import Any
 
 import keras
 
 from keras_attention import keras_private
-from keras_attention.convert.huggingface import tensors
+from keras_attention.convert.huggingface import comparing, tensors, writing
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
+from keras_attention.convert.huggingface.buffers import Others
 from keras_attention.convert.huggingface.config import Config, read_file
 from keras_attention.hints import Dtype
 
@@ -44,9 +43,10 @@ def from_huggingface(
         padding tokens of its own: pass `mask`.
 
     Raises:
-        ValueError: the folder lacks a file, or one is damaged; the architecture, a field of its
-            configuration or the value of one is not supported, and the message names it; tensors
-            are missing, unknown or of other shapes.
+        ValueError: the folder lacks a file, one is damaged, or there is an adapter; the
+            architecture, a field of its configuration or the value of one is not supported, and the
+            message names it; tensors are missing, unknown or of other shapes, or there are two
+            of one that are not equal.
         ImportError: `safetensors` is not installed.
 
     Example:
@@ -57,13 +57,14 @@ def from_huggingface(
     values, where = read_file(folder)
     architecture, config = _read(values, where, folder, part)
     model = architecture.model(config, dtype)
+    writing.check_no_adapter(folder)
     checkpoint = tensors.Checkpoint(folder)
     prefix = _prefix(checkpoint.names, architecture)
-    unused = _unused(architecture, config, prefix)
+    others = Others(architecture, config.architecture, prefix, not _has_head(config))
     with keras_private.first_values() as give:
         model.build(_input_shape(architecture, config))
         entries = architecture.entries(model, prefix)
-        tensors.read(entries, checkpoint, give, unused, _tied(model))
+        tensors.read(entries, checkpoint, give, others)
     model.metadata = {"huggingface": config.values}
     return model
 
@@ -73,7 +74,10 @@ def to_huggingface(
 ) -> None:
     """Writes a model as a folder that `transformers` loads, with equal outputs.
 
-    That is `config.json` and `model.safetensors`; those of a tokenizer are not part of a model.
+    That is `config.json`, with the dtype of the weights, and `model.safetensors`. Weights of a
+    former model in the folder are removed: shards with their index, and those of other formats.
+    All other files are kept: of a tokenizer, and `generation_config.json`. An error halfway leaves
+    the files as they were.
 
     Args:
         model: a result of `from_huggingface`, trained further or loaded from a `.keras` file.
@@ -81,7 +85,8 @@ def to_huggingface(
         config: fields of `config.json`; by default those that the model came with.
 
     Raises:
-        ValueError: the model does not have such a configuration, or another one, or is quantized.
+        ValueError: the configuration is not the model's, and the message names the field; the model
+            has none, is quantized or not built; or the folder has an adapter.
         ImportError: `safetensors` is not installed.
 
     Example:
@@ -89,8 +94,9 @@ def to_huggingface(
     >>> from keras_attention import convert
     >>> convert.to_huggingface(model, "tuned")  # doctest: +SKIP
     """
-    values = config or (getattr(model, "metadata", None) or {}).get("huggingface")
-    if values is None:
+    known = (getattr(model, "metadata", None) or {}).get("huggingface")
+    values = known if config is None else config
+    if not isinstance(values, dict):
         raise ValueError(
             "`model` must be a result of `from_huggingface`, or come with the `config` of one. "
             f"Received: {model!r}, config={config!r}"
@@ -107,19 +113,24 @@ def to_huggingface(
         )
     values = copy.deepcopy(values)
     architecture, config = _read(values, "config")
+    free = getattr(architecture, "UNSAID", ())
+    comparing.check(model, values, known, lambda values: _made(values, "config"), free)
+    if not model.built:
+        raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
     prefix = architecture.PREFIX if _has_head(config) else ""
-    folder = pathlib.Path(folder)
-    entries = architecture.entries(model, prefix)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors.write(entries, folder / "model.safetensors")
-    text = json.dumps(values, indent=2, sort_keys=True)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    writing.write(folder, architecture.entries(model, prefix), values)
+
+
+def _made(values, where):
+    """A model without weights, of the fields of a file."""
+    architecture, config = _read(values, where)
+    return architecture.model(config, None)
 
 
 def _read(values, where, folder=None, part=None):
     """The architecture of the fields of a file, and its configuration."""
     kind = values.get("model_type")
-    composite = COMPOSITES.get(kind)
+    composite = COMPOSITES.get(kind) if isinstance(kind, str) else None
     parts = (None,) if composite is None else composite.PARTS
     if part not in parts:
         raise ValueError(
@@ -128,18 +139,12 @@ def _read(values, where, folder=None, part=None):
     if composite is not None:
         values, where = composite.tower(values, where, part)
         kind = values["model_type"]
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise ValueError(
             f"'model_type' of `{where}` must be one of {sorted(ARCHITECTURES)}. Received: {kind!r}"
         )
     architecture = ARCHITECTURES[kind]
     return architecture, Config(values, architecture.FIELDS[kind], where, folder)
-
-
-def _tied(model):
-    """The table of the embeddings, if logits are of it too."""
-    logits = getattr(model, "logits", None)
-    return model.embeddings.tokens.table if logits is not None and logits.tied else None
 
 
 def _input_shape(architecture, config):
@@ -152,15 +157,6 @@ def _prefix(names, architecture):
     """What names of tensors begin with: models with a head have one more level."""
     prefix = architecture.PREFIX
     return prefix if any(name.startswith(prefix) for name in names) else ""
-
-
-def _unused(architecture, config, prefix):
-    """Whether a tensor is not read, by its name."""
-    unused = getattr(architecture, "unused", lambda name: False)
-    if config.architecture is None and prefix:
-        # The base model: what is beside it is of a head.
-        return lambda name: unused(name) or not name.startswith(prefix)
-    return unused
 
 
 def _has_head(config):

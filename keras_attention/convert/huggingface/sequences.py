@@ -1,7 +1,5 @@
 """What encoders and encoder–decoders share: heads by class, embeddings, and names of tensors."""
 
-import re
-
 import keras
 
 from keras_attention import activations
@@ -108,9 +106,3 @@ def head(masked, classifier, model):
         *dense(classifier[0], model.logits.transform),
         *dense(classifier[1], model.logits.dense),
     ]
-
-
-def matching(*patterns):
-    """A function that tells the names of tensors which match one of `patterns` to their end."""
-    expression = re.compile("|".join(patterns))
-    return lambda name: expression.fullmatch(name) is not None

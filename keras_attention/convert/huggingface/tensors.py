@@ -18,6 +18,9 @@ import numpy as np
 
 from keras_attention.backend import backend
 
+# The file of the tensors, or the list of several.
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 # Bytes at whose multiples frameworks want arrays to begin.
 ALIGNMENT = 64
 # Of weights in safetensors, and of NumPy with `ml_dtypes`, which Keras needs too. Integers would be
@@ -161,8 +164,10 @@ class Checkpoint:
 
     def __init__(self, folder):
         folder = pathlib.Path(folder)
-        index = folder / "model.safetensors.index.json"
-        files = _indexed(index) if index.is_file() else ["model.safetensors"]
+        index = folder / INDEX
+        # `transformers` prefers a single file too.
+        several = index.is_file() and not (folder / SINGLE).is_file()
+        files = indexed(index) if several else [SINGLE]
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
             pickles = sorted(x.name for x in folder.glob("*.bin"))
@@ -199,7 +204,7 @@ def _present(name):
     return name
 
 
-def _indexed(index):
+def indexed(index):
     """The files that an index names, all of its own folder."""
     try:
         files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -271,25 +276,35 @@ def _check_file(path):
         ) from error
 
 
-def read(entries, checkpoint, give, unused=lambda name: False, tied=None):
+def read(entries, checkpoint, give, others):
     """Lets the variables of `entries` be read from a `Checkpoint`, which must have these tensors.
 
     `give` takes a variable and a function of a shape and a dtype, from which it gets its value.
 
-    `unused` tells names of tensors that a model does not need, such as buffers. `tied` is the
-    variable of a table that is used twice: some files have it twice too.
+    `others` are the `Others` that the checkpoint may have beside them.
     """
+    names = checkpoint.names
+    entries = [e for e in entries if e.name in names or not others.optional(e.name)]
     expected = {entry.name for entry in entries}
-    missing = sorted(expected - checkpoint.names)
-    unknown = sorted(name for name in checkpoint.names - expected if not unused(name))
-    if tied is not None and not missing:
-        table = next(e.name for e in entries if any(v is tied for v in e.variables))
-        unknown = [x for x in unknown if not np.array_equal(checkpoint[x], checkpoint[table])]
+    copies = {name: others.first(name, expected) for name in sorted(names - expected)}
+    copies = {name: first for name, first in copies.items() if first is not None}
+    # A tensor may be there under a second name alone.
+    stored = {first: name for name, first in reversed(copies.items())}
+    stored |= {name: name for name in expected & names}
+    missing = sorted(expected - stored.keys())
+    unknown = sorted(x for x in names - expected - copies.keys() if not others.unread(x))
     if missing or unknown:
         raise ValueError(
             "The tensors of the files must be those of the configuration. Received: "
             f"{len(missing)} missing, {missing[:5]}, and {len(unknown)} unknown, {unknown[:5]}"
         )
+    for name, first in copies.items():
+        if not np.array_equal(checkpoint[name], checkpoint[stored[first]]):
+            raise ValueError(
+                f"The tensors {name!r} and {stored[first]!r} must be equal: the model has one for "
+                "both. Received: different ones, as of a model that is not tied"
+            )
+    entries = [dataclasses.replace(entry, name=stored[entry.name]) for entry in entries]
     for entry in entries:
         _check_shape(entry, checkpoint)
     latest: dict[int, list[np.ndarray]] = {}
@@ -329,14 +344,3 @@ def _check_shape(entry, checkpoint):
             f"The tensor {entry.name!r} must have the shape {expected}, as the configuration has "
             f"it. Received: shape {checkpoint.shape(entry.name)}"
         )
-
-
-def write(entries, path):
-    """Writes the variables of `entries` to a file of safetensors."""
-    from safetensors.numpy import save_file
-
-    tensors = {}
-    for entry in entries:
-        arrays = [keras.ops.convert_to_numpy(variable) for variable in entry.variables]
-        tensors[entry.name] = np.ascontiguousarray(entry.join(arrays))
-    save_file(tensors, path, metadata={"format": "pt"})

@@ -5,7 +5,7 @@ The pooler and the prediction of the order of sentences are left out.
 
 import keras
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.fields import activation, count, ignored, needed
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
@@ -26,12 +26,15 @@ FIELDS = {
 }
 _HEADS = ("AlbertForMaskedLM", "AlbertForPreTraining")
 
-unused = sequences.matching(
-    r"(albert\.)?pooler\..*",
-    r"(albert\.)?embeddings\.position_ids",
-    r"predictions\.decoder\..*",
-    r"sop_classifier\..*",
-)
+UNREAD = {
+    **buffers.COUNTED,
+    r"pooler\..*": "of another task",
+    r"sop_classifier\..*": "of another task",
+}
+SAME = {
+    "embeddings.word_embeddings.weight": [r"predictions\.decoder\.weight"],
+    "predictions.bias": [r"predictions\.decoder\.bias"],
+}
 
 
 def model(config, dtype):

@@ -1,6 +1,6 @@
 """BART, mBART and Marian: encoder–decoders with different places of norms, and positions."""
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     activation,
@@ -65,12 +65,13 @@ FIELDS = {
     },
 }
 
-unused = sequences.matching(
-    r"(model\.)?(encoder|decoder)\.embed_tokens\.weight",
-    # Of Marian, where they are computed; others have them among the expected ones.
-    r"(model\.)?(encoder|decoder)\.embed_positions\.weight",
-    r"lm_head\.weight",
-)
+UNREAD = {
+    **buffers.VERSION,
+    # Others have them among the tensors of the model.
+    r"(encoder|decoder)\.embed_positions\.weight": "of Marian, where they are computed",
+}
+SAME = {"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight", r"lm_head\.weight"]}
+OPTIONAL = ("final_logits_bias",)
 
 
 def model(config, dtype):

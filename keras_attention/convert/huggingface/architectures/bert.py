@@ -6,7 +6,7 @@ the prediction of the next sentence, are left out: no output depends on them.
 
 import keras
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     LABELS,
@@ -53,12 +53,15 @@ CLASSIFIER = "BertForSequenceClassification"
 # The dense layer, the norm and the bias before the logits.
 HEAD = tuple(f"cls.predictions.{x}" for x in ("transform.dense", "transform.LayerNorm", "bias"))
 
-unused = sequences.matching(
-    r"(bert\.)?pooler\..*",
-    r"(bert\.)?embeddings\.position_ids",
-    r"cls\.seq_relationship\..*",
-    r"cls\.predictions\.decoder\..*",
-)
+UNREAD = {
+    **buffers.COUNTED,
+    r"pooler\..*": "of another task",
+    r"cls\.seq_relationship\..*": "of another task",
+}
+SAME = {
+    "embeddings.word_embeddings.weight": [r"cls\.predictions\.decoder\.weight"],
+    "cls.predictions.bias": [r"cls\.predictions\.decoder\.bias"],
+}
 
 
 def model(config, dtype):

@@ -6,6 +6,7 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "transformer."
+SAME = {"word_embeddings.weight": [r"lm_head\.weight"]}
 FIELDS = {
     "bloom": {
         **COMMON,

@@ -4,7 +4,7 @@ Every token has an output; that of the whole text is at its end-of-text token. I
 after the text needs no mask.
 """
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.fields import COMMON, activation, count, ignored, read
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
@@ -31,11 +31,10 @@ FIELDS = {
     }
 }
 
-unused = sequences.matching(
-    r"(text_model\.)?embeddings\.position_ids",
-    # The other tower.
-    r"vision_model\..*|visual_projection\.weight|logit_scale",
-)
+UNREAD = {
+    **buffers.COUNTED,
+    r"vision_model\..*|visual_projection\.weight|logit_scale": "of the other tower, and of both",
+}
 
 
 def model(config, dtype):

@@ -4,7 +4,7 @@ The first output is that of the image. The final norm applies to every vector: o
 the first is its pooled output, and the others are as they are before the norm.
 """
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.architectures import clip_text, vit
 from keras_attention.convert.huggingface.fields import count
 from keras_attention.convert.huggingface.tensors import convolution, shaped
@@ -25,11 +25,10 @@ FIELDS = {
 }
 
 input_shape = vit.input_shape
-unused = sequences.matching(
-    r"(vision_model\.)?embeddings\.position_ids",
-    # The other tower.
-    r"text_model\..*|text_projection\.weight|logit_scale",
-)
+UNREAD = {
+    **buffers.COUNTED,
+    r"text_model\..*|text_projection\.weight|logit_scale": "of the other tower, and of both",
+}
 
 
 def model(config, dtype):

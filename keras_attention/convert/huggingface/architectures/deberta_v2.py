@@ -5,7 +5,7 @@ is left out.
 """
 
 from keras_attention import positions, scores
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.fields import (
     LABELS,
@@ -58,11 +58,15 @@ _HEADS = {
     "lm_head": tuple(f"lm_predictions.lm_head.{x}" for x in ("dense", "LayerNorm", "bias")),
 }
 
-unused = sequences.matching(
-    r"(deberta\.)?embeddings\.(position_ids|position_embeddings\.weight)",
-    r"cls\.predictions\.decoder\..*",
-    r"(lm|mask)_predictions\..*",
-)
+UNREAD = {
+    **buffers.COUNTED,
+    r"embeddings\.position_embeddings\.weight": "of training: distances are the positions",
+    r"(lm|mask)_predictions\..*": "of training",
+}
+SAME = {
+    "embeddings.word_embeddings.weight": [r"cls\.predictions\.decoder\.weight"],
+    "cls.predictions.bias": [r"cls\.predictions\.decoder\.bias"],
+}
 
 
 def model(config, dtype):

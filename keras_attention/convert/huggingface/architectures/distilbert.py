@@ -3,7 +3,7 @@
 A classifier applies to every token: the first has the logits of the text.
 """
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     LABELS,
@@ -41,7 +41,8 @@ _MASKED = "DistilBertForMaskedLM"
 _CLASSIFIER = "DistilBertForSequenceClassification"
 _EPSILON = 1e-12
 
-unused = sequences.matching(r"vocab_projector\.weight", r"(distilbert\.)?embeddings\.position_ids")
+UNREAD = buffers.COUNTED
+SAME = {"embeddings.word_embeddings.weight": [r"vocab_projector\.weight"]}
 
 
 def model(config, dtype):

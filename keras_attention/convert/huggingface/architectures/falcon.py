@@ -1,6 +1,6 @@
 """Falcon: 7B with one head of keys, 40B with groups of heads, and models without either."""
 
-from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface import buffers, parts, rope
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     activation,
@@ -15,6 +15,8 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "transformer."
+UNREAD = buffers.ROTARY
+SAME = {"word_embeddings.weight": [r"lm_head\.weight"]}
 FIELDS = {
     "falcon": {
         **COMMON,
@@ -122,8 +124,3 @@ def _norms(name, block):
     if block.residual == "pre":
         names = "input_layernorm", "post_attention_layernorm"
     return parts.norm(f"{name}.{names[0]}", first) + parts.norm(f"{name}.{names[1]}", second)
-
-
-def unused(name):
-    """Whether a tensor is a table of wavelengths, which older files have."""
-    return name.endswith(".rotary_emb.inv_freq")

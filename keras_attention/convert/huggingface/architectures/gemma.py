@@ -1,7 +1,7 @@
 """Gemma 2, and the text model of Gemma 3."""
 
 from keras_attention import scores
-from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface import buffers, parts, rope
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     SIZES,
@@ -17,6 +17,8 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "model."
+UNREAD = buffers.ROTARY
+SAME = {"embed_tokens.weight": [r"lm_head\.weight"]}
 _BASES = {
     "full_attention": ("rope_theta", 1e6),
     "sliding_attention": ("rope_local_base_freq", 1e4),

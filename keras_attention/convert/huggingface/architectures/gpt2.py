@@ -1,7 +1,7 @@
 """GPT-2, whose matrices are stored as (inputs, outputs)."""
 
 from keras_attention import scores
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import buffers, parts
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     activation,
@@ -16,6 +16,8 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "transformer."
+UNREAD = buffers.causal(r"(attn|crossattention)")
+SAME = {"wte.weight": [r"lm_head\.weight"]}
 FIELDS = {
     "gpt2": {
         **COMMON,
@@ -101,8 +103,3 @@ def entries(model, prefix):
             found += [parts.transposed(weight), *bias]
     found += parts.norm(f"{prefix}ln_f", model.final_norm)
     return found + parts.head("lm_head", model)
-
-
-def unused(name):
-    """Whether a tensor is the causal mask, which older files have."""
-    return name.endswith((".attn.bias", ".attn.masked_bias"))

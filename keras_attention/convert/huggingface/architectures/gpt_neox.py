@@ -1,11 +1,13 @@
 """GPT-NeoX and Pythia."""
 
-from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface import buffers, parts, rope
 from keras_attention.convert.huggingface.fields import COMMON, SIZES, activation, needed, only, read
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "gpt_neox."
+UNREAD = {**buffers.ROTARY, **buffers.causal("attention")}
+SAME = {"embed_in.weight": [r"embed_out\.weight"]}
 _ROPE = rope.fields(2048)
 FIELDS = {
     "gpt_neox": {
@@ -67,8 +69,3 @@ def entries(model, prefix):
         ]
     found += parts.norm(f"{prefix}final_layer_norm", model.final_norm)
     return found + parts.head("embed_out", model)
-
-
-def unused(name):
-    """Whether a tensor is the causal mask or a table of wavelengths, which older files have."""
-    return name.endswith((".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"))

@@ -1,6 +1,6 @@
 """Llama, and models that differ from it in options: Mistral, Qwen 2 and 3."""
 
-from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface import buffers, parts, rope
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     SIZES,
@@ -17,6 +17,8 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "model."
+UNREAD = buffers.ROTARY
+SAME = {"embed_tokens.weight": [r"lm_head\.weight"]}
 STACK = {
     **COMMON,
     **SIZES,

@@ -1,7 +1,7 @@
 """ModernBERT: windows between layers that see all, each with wavelengths of their own."""
 
 from keras_attention import patterns
-from keras_attention.convert.huggingface import parts, rope, sequences
+from keras_attention.convert.huggingface import buffers, parts, rope, sequences
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     SIZES,
@@ -50,7 +50,8 @@ FIELDS = {
     }
 }
 
-unused = sequences.matching(r"decoder\.weight")
+UNREAD = buffers.ROTARY
+SAME = {"embeddings.tok_embeddings.weight": [r"decoder\.weight"]}
 
 
 def model(config, dtype):

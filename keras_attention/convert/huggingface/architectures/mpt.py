@@ -17,6 +17,7 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "transformer."
+SAME = {"wte.weight": [r"lm_head\.weight"]}
 _ATTENTION = {
     **COMMON,
     "alibi": only(True),

@@ -2,13 +2,15 @@
 
 import keras
 
-from keras_attention.convert.huggingface import parts
+from keras_attention.convert.huggingface import buffers, parts
 from keras_attention.convert.huggingface.fields import COMMON, activation, count, needed, only, read
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "model."
+UNREAD = buffers.VERSION
+SAME = {"decoder.embed_tokens.weight": [r"lm_head\.weight"]}
 FIELDS = {
     "opt": {
         **COMMON,

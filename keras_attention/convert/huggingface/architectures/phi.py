@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface import buffers, parts, rope
 from keras_attention.convert.huggingface.fields import (
     COMMON,
     SIZES,
@@ -15,6 +15,8 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder
 
 PREFIX = "model."
+UNREAD = buffers.ROTARY
+SAME = {"embed_tokens.weight": [r"lm_head\.weight"]}
 FIELDS = {
     "phi": {
         **COMMON,

@@ -1,10 +1,12 @@
 """Phi-3: Llama with projections in one tensor, and "longrope"."""
 
-from keras_attention.convert.huggingface import parts, rope
+from keras_attention.convert.huggingface import buffers, parts, rope
 from keras_attention.convert.huggingface.architectures import llama
 from keras_attention.convert.huggingface.fields import count, ignored, off, read
 
 PREFIX = "model."
+UNREAD = buffers.ROTARY
+SAME = {"embed_tokens.weight": [r"lm_head\.weight"]}
 FIELDS = {
     "phi3": {
         **llama.STACK,

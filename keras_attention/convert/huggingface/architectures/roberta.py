@@ -4,7 +4,7 @@ A classifier applies to every token: the first has the logits of the text. The p
 Positions are those of real tokens by the mask.
 """
 
-from keras_attention.convert.huggingface import sequences
+from keras_attention.convert.huggingface import buffers, sequences
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.fields import only
 
@@ -15,11 +15,11 @@ _FIRST = 2
 _FIELDS = {**bert.STACK, "pad_token_id": only(_FIRST - 1)}
 FIELDS = {"roberta": _FIELDS, "xlm-roberta": _FIELDS, "camembert": _FIELDS}
 
-unused = sequences.matching(
-    r"(roberta\.)?pooler\..*",
-    r"(roberta\.)?embeddings\.position_ids",
-    r"lm_head\.decoder\..*",
-)
+UNREAD = {**buffers.COUNTED, r"pooler\..*": "of another task"}
+SAME = {
+    "embeddings.word_embeddings.weight": [r"lm_head\.decoder\.weight"],
+    "lm_head.bias": [r"lm_head\.decoder\.bias"],
+}
 
 
 def model(config, dtype):

@@ -58,16 +58,15 @@ _MODELS = ("T5Model", "MT5Model")
 _HEADS = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 _HEAD = "lm_head.weight"
 
-# Tables that are `shared`, and the bias of a cross-attention that no code has read since 2020.
-_unused = sequences.matching(
-    r"(encoder|decoder)\.embed_tokens\.weight",
-    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-)
-
-
-def unused(name):
-    """Whether a tensor is not read: `lm_head` is where it is the table of tokens."""
-    return _unused(name) or name == _HEAD
+# Files say it by having a matrix or not.
+UNSAID = ("tied",)
+UNREAD = {
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
+        "of a cross-attention, which no code has read since 2020"
+    ),
+}
+UNREAD_OF = {kind: {r"decoder\..*": "of models with a decoder"} for kind in _ENCODERS}
+SAME = {"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight"]}
 
 
 def model(config, dtype):

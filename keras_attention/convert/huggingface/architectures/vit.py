@@ -39,7 +39,7 @@ STACK = {
 }
 FIELDS = {"vit": STACK}
 
-unused = sequences.matching(r"(vit\.)?pooler\..*")
+UNREAD = {r"pooler\..*": "of another task"}
 
 
 def model(config, dtype):

@@ -5,7 +5,7 @@ Its input is (B, frames, mel bands), the frames before the bands: transposed bes
 
 import keras
 
-from keras_attention.convert.huggingface import parts, sequences
+from keras_attention.convert.huggingface import buffers, parts, sequences
 from keras_attention.convert.huggingface.architectures import bart
 from keras_attention.convert.huggingface.fields import ignored, needed, only, same_as
 from keras_attention.convert.huggingface.tensors import convolution
@@ -35,7 +35,8 @@ FIELDS = {
     }
 }
 
-unused = sequences.matching(r"proj_out\.weight")
+UNREAD = buffers.VERSION
+SAME = {"decoder.embed_tokens.weight": [r"proj_out\.weight"]}
 
 
 def model(config, dtype):

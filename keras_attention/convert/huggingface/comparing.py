@@ -1,0 +1,119 @@
+"""Whether a configuration is that of a model: what it describes is made, and options compared.
+
+Options are the arguments of constructors, those of all parts included.
+"""
+
+# Arguments that change nothing in what a trained model computes.
+_FREE = ("name", "trainable", "dtype", "metadata", "seed", "module", "registered_name")
+# What Keras adds once a layer is built.
+_BUILT = ("build_config", "build_input_shape")
+_FREE_ENDS = ("dropout", "initializer", "regularizer", "constraint")
+_NONE = object()
+
+
+def check(model, values, known, make, free=()):
+    """Raises unless the configuration `values` describes `model`.
+
+    Args:
+        model: the model.
+        values: fields of `config.json`.
+        known: those that the model came with, or None.
+        make: from such fields to a model.
+        free: names of options that no field has.
+    """
+    options = _options(model, free)
+    try:
+        made = make(values)
+    except ValueError as error:
+        fields = [] if known is None else _different(values, known)
+        raise ValueError(f"{_received(values, fields)}of which none is made: {error}") from error
+    if not isinstance(model, type(made)):
+        raise ValueError(
+            f"`config` must describe `model`, which must be a {type(made).__name__}. "
+            f"Received: {model!r}"
+        )
+    different = _difference(_options(made, free), options)
+    if different is None:
+        return
+    fields = [] if known is None else _different(values, known)
+    # Those that matter alone, if any does.
+    alone = [x for x in fields if _matters({**known, x: values.get(x)}, make, free, options)]
+    path, wanted, has = different
+    raise ValueError(
+        f"{_received(values, alone or fields)}with which {path} would be {_shown(wanted)}, where "
+        f"the model has {_shown(has)}"
+    )
+
+
+def _received(values, fields):
+    given = "".join(f"{name}={values.get(name)!r}, " for name in fields)
+    return f"`config` must be the configuration of `model`. Received: {given}"
+
+
+def _different(values, known):
+    """The names of fields that are not as those that the model came with."""
+    return [x for x in sorted(values.keys() | known.keys()) if values.get(x) != known.get(x)]
+
+
+def _matters(values, make, free, options):
+    """Whether fields are of another model; null is as if a field were absent."""
+    values = {name: value for name, value in values.items() if value is not None}
+    try:
+        return _difference(_options(make(values), free), options) is not None
+    except ValueError:
+        return True
+
+
+def _options(model, free):
+    return _stripped(model.get_config(), free)
+
+
+def _stripped(value, free):
+    """A configuration without what is free, in which two of equal models are equal."""
+    if isinstance(value, dict):
+        return {
+            name: _stripped(inner, free)
+            for name, inner in value.items()
+            if name not in (*_FREE, *_BUILT, *free) and not name.endswith(_FREE_ENDS)
+        }
+    if isinstance(value, (list, tuple)):
+        return [_stripped(x, free) for x in value if not _is_input(x)]
+    return value
+
+
+def _is_input(value):
+    """Whether a layer of a `Sequential` is what it begins with once it is built."""
+    return isinstance(value, dict) and value.get("class_name") == "InputLayer"
+
+
+def _difference(first, second, path=""):
+    """Where two configurations differ first, and how; None if nowhere."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        # The class first, since another has other options.
+        names = sorted(first.keys() | second.keys(), key=lambda x: (x != "class_name", x))
+        pairs = [(_inside(path, x), first.get(x, _NONE), second.get(x, _NONE)) for x in names]
+    elif isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
+            return f"the number of `{path}`", len(first), len(second)
+        both = zip(first, second, strict=True)
+        pairs = [(f"{path}[{n}]", *pair) for n, pair in enumerate(both)]
+    elif isinstance(first, list) != isinstance(second, list):
+        # A built norm has a list of its only axis.
+        alike = first in ([second], second) or second == [first]
+        return None if alike else (f"`{path}`", first, second)
+    else:
+        return None if first == second else (f"`{path}`", first, second)
+    found = (_difference(one, other, at) for at, one, other in pairs)
+    return next((x for x in found if x is not None), None)
+
+
+def _inside(path, name):
+    """The path of an option, without the levels of serialized objects."""
+    return path if name == "config" else f"{path}.{name}".lstrip(".")
+
+
+def _shown(value):
+    """A value for a message: an object by its class."""
+    if value is _NONE:
+        return "not there"
+    return value.get("class_name", "an object") if isinstance(value, dict) else repr(value)
