@@ -8,6 +8,7 @@ import contextlib
 import keras
 from keras.src import backend
 from keras.src.backend.common import global_state
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 from keras.src.random.seed_generator import draw_seed
 
@@ -16,6 +17,7 @@ __all__ = [
     "draw_seed",
     "first_values",
     "get_keras_mask",
+    "infers_shapes",
     "keep_inputs_as_they_are",
     "run_operations",
     "saving_a_model",
@@ -89,6 +91,16 @@ def keep_inputs_as_they_are(layer):
     `autocast=False` is public, but then the layer reads its variables uncast too.
     """
     layer._convert_input_args = False
+
+
+def infers_shapes():
+    """Whether Keras calls a layer for the shapes of its results, and nothing of it is kept.
+
+    `keras.SymbolicScope` is public, but not whether one is open. On PyTorch the sizes of arrays
+    are made up there, and nothing else says so: where a layer cannot compute with arrays on the
+    device "meta", Keras passes others.
+    """
+    return in_symbolic_scope()
 
 
 def sublayers(layer, recursive=True):

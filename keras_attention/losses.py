@@ -169,16 +169,17 @@ def _token_losses(logits, targets, smoothing):
 
 def _go_together(y_true, y_pred):
     """Whether the shapes agree as far as they are known."""
-    pairs = zip(y_true.shape, y_pred.shape, strict=False)
-    return all(None in pair or pair[0] == pair[1] for pair in pairs)
+    known = [map(backend.known_size, array.shape) for array in (y_true, y_pred)]
+    return all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=False))
 
 
 def _for_each_token(y_true, sample_weight):
     """Weights of the shape of the targets; Keras would line rows up with the last axis."""
     targets, weights = y_true.shape, sample_weight.shape
+    known = [map(backend.known_size, shape) for shape in (targets, weights)]
     fit = len(weights) <= len(targets) and all(
         weight == 1 or None in (weight, target) or weight == target
-        for target, weight in zip(targets, weights, strict=False)
+        for target, weight in zip(*known, strict=False)
     )
     if not fit:
         raise ValueError(

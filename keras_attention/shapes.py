@@ -38,8 +38,8 @@ def check_rank(name, array, rank, axes):
 
 
 def check_same(what, **sizes):
-    """Raises when two statically known sizes differ. Unknown (None) sizes agree with any."""
-    known = {name: size for name, size in sizes.items() if size is not None}
+    """Raises when two statically known sizes, integers, differ. Unknown ones agree with any."""
+    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     if len(set(known.values())) > 1:
         received = ", ".join(f"{name}={size}" for name, size in known.items())
         raise ValueError(f"{what} must be equal. Received: {received}")
@@ -82,7 +82,8 @@ def check_scores(scores, query, key):
         isinstance(found, str)
         or len(found) != 4
         or any(
-            a is not None and b is not None and a != b for a, b in zip(found, expected, strict=True)
+            isinstance(a, int) and isinstance(b, int) and a != b
+            for a, b in zip(found, expected, strict=True)
         )
     ):
         raise ValueError(

@@ -4,7 +4,7 @@
 another dtype or order on one backend, or is measurably slower.
 
 Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow if a length is
-unknown in a graph.
+unknown in a graph, or symbolic dimensions if a program of JAX is traced for all lengths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import keras
 
 from keras_attention.hints import Seed, Tensor, Tensors
 
-# An integer, or an integer scalar of TensorFlow.
+# An integer, an integer scalar of TensorFlow, or a symbolic dimension of JAX.
 Size: typing.TypeAlias = Any
 
 
@@ -28,6 +28,25 @@ class Backend(typing.Protocol):
 
     def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
+
+    def known_size(self, size: Size | None) -> int | None:
+        """A size of an array's `shape`, or None if it is not known, or made up.
+
+        On PyTorch Keras infers the shapes of a custom layer from arrays of 83 and of 89 rows,
+        positions and whatever else is unknown.
+        """
+
+    def least_size(self, first: Size, second: Size) -> Size:
+        """The smaller of two sizes, or of two indices, that are not both integers."""
+
+    def most_size(self, first: Size, second: Size) -> Size:
+        """The larger of two sizes, or of two indices, that are not both integers."""
+
+    def same_size(self, first: Size, second: Size) -> bool:
+        """Whether two sizes, not both integers, are known to be equal wherever a program runs."""
+
+    def is_symbolic_size(self, size: Size | None) -> bool:
+        """Whether a size is a symbolic dimension of JAX: no integer, and no array either."""
 
     def on_accelerator(self, array: Tensor) -> bool:
         """Whether a program on `array` will run on an accelerator, not on a CPU."""
@@ -112,6 +131,13 @@ class Backend(typing.Protocol):
 
     def dynamic_slices(self, array: Tensor, cuts: dict[int, tuple[Size, Size]]) -> Tensor:
         """`array` cut along several axes at once: from `start`, `size` elements of each."""
+
+    def first(self, array: Tensor, size: Size) -> Tensor:
+        """The first `size` elements along the last axis.
+
+        If there are fewer, it fails, but in a program of JAX for all sizes: there the missing ones
+        are NaN.
+        """
 
     def matmul(
         self,

@@ -1,8 +1,13 @@
-"""JAX. Sizes are always known; a traced function reads arrays only from its arguments."""
+"""JAX. A traced function reads arrays only from its arguments.
+
+Sizes are integers, except in what Keras traces for the shapes of a custom layer, and in what is
+exported for all lengths. There they are symbolic dimensions, such as `2*b + 1`.
+"""
 
 import functools
 
 import jax
+import jax.export
 import keras
 from jax import lax
 from jax import numpy as jnp
@@ -20,6 +25,31 @@ FUSED = {"platform": "cuda", "implementation": "cudnn"}
 
 def shape(array):
     return array.shape
+
+
+def known_size(size):
+    return size if isinstance(size, int) else None
+
+
+def least_size(first, second):
+    return (jax.core.min_dim if _are_sizes(first, second) else ops.minimum)(first, second)
+
+
+def most_size(first, second):
+    return (jax.core.max_dim if _are_sizes(first, second) else ops.maximum)(first, second)
+
+
+def same_size(first, second):
+    # Of an array, which an index may be, it would not be a boolean.
+    return _are_sizes(first, second) and bool(first == second)
+
+
+def is_symbolic_size(size):
+    return jax.export.is_symbolic_dim(size)
+
+
+def _are_sizes(*sizes):
+    return all(isinstance(size, int) or is_symbolic_size(size) for size in sizes)
 
 
 def on_accelerator(array):
@@ -151,6 +181,12 @@ def dynamic_slices(array, cuts):
     for axis, (start, size) in cuts.items():
         array = dynamic_slice(array, axis, start, size)
     return array
+
+
+def first(array, size):
+    if is_symbolic_size(size):
+        return jnp.take(array, jnp.arange(size), axis=-1, mode="fill")
+    return dynamic_slice(array, array.ndim - 1, 0, size)
 
 
 def matmul(first, second, transpose_first=False, transpose_second=False):

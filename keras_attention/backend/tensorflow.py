@@ -35,6 +35,26 @@ def shape(array):
     return ops.shape(array)
 
 
+def known_size(size):
+    return size
+
+
+def least_size(first, second):
+    return ops.minimum(first, second)
+
+
+def most_size(first, second):
+    return ops.maximum(first, second)
+
+
+def same_size(first, second):
+    return first is second
+
+
+def is_symbolic_size(size):
+    return False
+
+
 def on_accelerator(array):
     return bool(tf.config.list_logical_devices("GPU"))
 
@@ -142,6 +162,11 @@ def dynamic_slices(array, cuts):
         found = tf.slice(array, begin, sizes)
     found.set_shape([size if isinstance(size, int) else None for size in sizes])
     return found
+
+
+def first(array, size):
+    # Not by `[:size]`, which is silently shorter if there are fewer.
+    return dynamic_slice(array, len(array.shape) - 1, 0, size)
 
 
 def matmul(first, second, transpose_first=False, transpose_second=False):

@@ -18,6 +18,26 @@ def shape(array):
     return tuple(array.shape)
 
 
+def known_size(size):
+    return None if keras_private.infers_shapes() else size
+
+
+def least_size(first, second):
+    return ops.minimum(first, second)
+
+
+def most_size(first, second):
+    return ops.maximum(first, second)
+
+
+def same_size(first, second):
+    return first is second
+
+
+def is_symbolic_size(size):
+    return False
+
+
 def on_accelerator(array):
     return array.device.type != "cpu"
 
@@ -101,6 +121,12 @@ def dynamic_slices(array, cuts):
     for axis, (start, size) in cuts.items():
         array = dynamic_slice(array, axis, start, size)
     return array
+
+
+def first(array, size):
+    if keras_private.infers_shapes():
+        return array[..., :1].expand(*array.shape[:-1], size)
+    return array.narrow(-1, 0, size)
 
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
@@ -213,7 +239,10 @@ def uniform(shape, seed):
 
 
 def dropout_key(seed):
-    first, second = keras_private.draw_seed(seed).tolist()
+    seeds = keras_private.draw_seed(seed)
+    if seeds.is_meta:
+        return 0
+    first, second = seeds.tolist()
     return _mixed(_mixed(first) ^ second)
 
 
@@ -227,6 +256,8 @@ def _mixed(number):
 
 def dropout_mask(key, index, shape, rate):
     device = keras_private.torch_device()
+    if device == "meta":
+        return torch.empty(shape, dtype=torch.bool, device=device)
     # PyTorch's CPU generator uses only 32 bits of a seed.
     generator = torch.Generator(device).manual_seed(_mixed(key ^ int(index)) % 2**32)
     # Four numbers of 16 bits at a time, from -2¹⁵ on.

@@ -10,6 +10,7 @@ gradient repeats the loop instead of storing its values.
 import keras
 
 from keras_attention.backend import backend
+from keras_attention.kernels.sizes import known
 
 ops = keras.ops
 
@@ -32,8 +33,9 @@ def additive(query, key, v):
 
 
 def chunk(queries, keys, units):
-    """How many of the units are computed at once; a length may be None."""
-    pairs = (queries or _UNKNOWN) * (keys or _UNKNOWN)
+    """How many of the units are computed at once; a length may be unknown, or None."""
+    queries, keys = (size if known(size) else _UNKNOWN for size in (queries, keys))
+    pairs = queries * keys
     count = -(-units // max(1, _LARGEST // max(1, pairs)))
     return -(-units // count)
 

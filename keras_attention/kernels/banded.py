@@ -12,7 +12,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, merge
+from keras_attention.kernels import blockwise, merge, sizes
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -56,7 +56,7 @@ def _unsupported_reason(spec, query, key, value):
     if not positions.consecutive or not isinstance(positions.offset, int):
         return "positions are not consecutive from a known offset"
     lengths = query.shape[1], key.shape[1]
-    if None in lengths:
+    if not sizes.known(*lengths):
         return "a length is not known"
     for array in (*spec.masks, *spec.biases):
         if array.shape[2] != 1 and array.shape[3] != 1:

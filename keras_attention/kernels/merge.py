@@ -10,6 +10,8 @@ import dataclasses
 
 import keras
 
+from keras_attention.kernels import sizes
+
 ops = keras.ops
 
 
@@ -49,7 +51,7 @@ def _long(spec, query, key, value, length):
     """Whether both sequences have consecutive, known positions, and at least this many."""
     lengths = query.shape[1], key.shape[1]
     known = isinstance(spec.positions.offset, int) and spec.positions.consecutive
-    return known and None not in lengths and min(lengths) >= length
+    return known and sizes.known(*lengths) and min(lengths) >= length
 
 
 def _seed(spec, part):

@@ -5,7 +5,7 @@ import typing
 
 import keras
 
-from keras_attention.kernels.sizes import blocks, known, least, most
+from keras_attention.kernels.sizes import blocks, known, least, most, symbolic
 
 ops = keras.ops
 
@@ -86,10 +86,12 @@ def of_blocks(sizes, elements, all_heads=False, skips=False):
     """A `Plan` for a problem of some `Sizes`, with about `elements` scores in a tile.
 
     `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
-    requires several.
+    requires several. Lengths that are symbolic dimensions cannot be cut: the problem is one tile.
     """
     queries, keys, groups = sizes.queries, sizes.keys, sizes.groups
     repeats, pairs = sizes.repeats, sizes.pairs
+    if symbolic(queries, keys):
+        return _whole(sizes)
     # A quarter, with a tile per head, is as fast and fits the cache under XLA.
     some = groups
     if known(pairs) and not all_heads:
@@ -124,6 +126,21 @@ def of_blocks(sizes, elements, all_heads=False, skips=False):
         groupings=groups // some,
         query_blocks=query_blocks,
         key_blocks=key_blocks,
+    )
+
+
+def _whole(sizes):
+    """The `Plan` of one tile."""
+    return Plan(
+        batch=sizes.batch,
+        groups=sizes.groups,
+        repeats=sizes.repeats,
+        queries=sizes.queries,
+        keys=sizes.keys,
+        batches=1,
+        groupings=1,
+        query_blocks=1,
+        key_blocks=1,
     )
 
 

@@ -3,8 +3,8 @@
 `table` is (H or 1, 2k + 1, K): row `clip(j − i, −k, k) + k` belongs to a query at position i and a
 key at position j. A table of all pairs would be (T, S, K). If positions are consecutive, as they
 nearly always are, distances repeat along diagonals: T + S − 1 rows cover all pairs, one product
-gives (T, T + S − 1), and a reshape shifts each row into position. Other positions are
-looked up pair by pair, in (2k + 1) products per query.
+gives (T, T + S − 1), and a reshape shifts each row into position. Other positions, and all where a
+length is a symbolic dimension, are looked up pair by pair, in (2k + 1) products per query.
 """
 
 import keras
@@ -29,7 +29,7 @@ def scores(query, table, length, positions, near=False):
     start = _band(query.shape[2], length, table, positions) if near else None
     if start is not None:
         return _into_band(_inner(query, table[:, 1:-1]), start, length)
-    if positions.consecutive:
+    if positions.consecutive and not sizes.symbolic(query.shape[2], length):
         rows = _rows(table, ops.shape(query)[2], length, positions.offset)
         return _to_pairs(_inner(query, rows), length)
     products = _inner(query, table)
@@ -49,7 +49,7 @@ def values(weights, table, positions, near=False):
     start = _band(queries, keys, table, positions) if near else None
     if start is not None:
         return _outer(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
-    if positions.consecutive:
+    if positions.consecutive and not sizes.symbolic(queries, keys):
         rows = _rows(table, queries, keys, positions.offset)
         return _outer(_to_distances(weights), rows)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))

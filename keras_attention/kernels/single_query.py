@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, semantics
+from keras_attention.kernels import blockwise, semantics, sizes
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 
 ops = keras.ops
@@ -21,7 +21,7 @@ _CALM = 1e15
 def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a problem, or None."""
     queries = query.shape[1]
-    if queries is None:
+    if not sizes.known(queries):
         return "the number of queries is not known where the graph is built"
     if queries != 1:
         return "there is more than one query"

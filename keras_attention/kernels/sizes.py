@@ -1,8 +1,12 @@
-"""Arithmetic of sizes: integers, or integer scalars if a length is unknown in a graph."""
+"""Arithmetic of sizes.
 
-import keras
+A size is an integer, or, where it is unknown, what the backend has in its place: an integer scalar
+in a graph of TensorFlow, and a symbolic dimension of JAX, which stands for all integers from 1 on.
+Code outside this file need not know which. JAX's can be added, multiplied and divided, and are
+sizes of arrays, but an order of two of them is mostly an error.
+"""
 
-ops = keras.ops
+from keras_attention.backend import backend
 
 
 def known(*sizes):
@@ -10,14 +14,29 @@ def known(*sizes):
     return all(isinstance(size, int) for size in sizes)
 
 
+def symbolic(*sizes):
+    """Whether a size is a symbolic dimension of JAX, which cannot be cut into blocks."""
+    return any(map(backend.is_symbolic_size, sizes))
+
+
 def least(first, second):
     """The smaller of two sizes."""
-    return min(first, second) if known(first, second) else ops.minimum(first, second)
+    return min(first, second) if known(first, second) else backend.least_size(first, second)
 
 
 def most(first, second):
     """The larger of two sizes."""
-    return max(first, second) if known(first, second) else ops.maximum(first, second)
+    return max(first, second) if known(first, second) else backend.most_size(first, second)
+
+
+def same(first, second):
+    """Whether two sizes are known to be equal."""
+    return first == second if known(first, second) else backend.same_size(first, second)
+
+
+def multiple(length, size):
+    """Whether a length is known to be a multiple of a size."""
+    return length % size == 0 if known(length, size) else same(length, size)
 
 
 def blocks(length, size):
@@ -26,6 +45,8 @@ def blocks(length, size):
         for count in range(max(1, -(-length // size)), 2 * -(-length // size)):
             if length % count == 0:
                 return count, length // count
+    if same(length, size):
+        return 1, length
     # Lengths unknown in a graph may be 0.
     size = most(1, size)
     count = most(1, -(-length // size))

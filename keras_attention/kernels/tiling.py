@@ -19,7 +19,7 @@ import keras
 from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
-from keras_attention.kernels.sizes import known, least, most
+from keras_attention.kernels.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -49,7 +49,7 @@ class Tiling:
         self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
         queries, keys = sizes.queries, sizes.keys
         self.masks_keys_apart = masks_keys_apart
-        self.pads_keys = not (known(keys, plan.keys) and keys % plan.keys == 0)
+        self.pads_keys = not multiple(keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
         offset = spec.positions.offset
@@ -126,9 +126,13 @@ class Tiling:
         rows = _transpose(ops.reshape(rows, sizes), "CMXbhtK", "CbXtMhK")
         length = plan.query_blocks * plan.queries
         rows = ops.reshape(rows, (self.batch, length, plan.groupings * plan.heads, features))
-        if known(length, self.queries) and length == self.queries:
+        if same(length, self.queries):
             return rows
-        return rows[:, : self.queries]
+        rows = rows[:, : self.queries]
+        if not known(self.queries):
+            return rows
+        # By an unknown plan, TensorFlow does not see that the length is known.
+        return ops.reshape(rows, (self.batch, self.queries, *rows.shape[2:]))
 
     def fit(self, array):
         """An array that broadcasts to (B, H, T, S), padded, each axis known to be 1 or whole."""
@@ -147,7 +151,7 @@ class Tiling:
 
     def _pad(self, array, axis, length, size):
         """`array` with zeros after its end along an axis, up to a multiple of `size`, not 0."""
-        if known(length, size) and length % size == 0:
+        if multiple(length, size):
             return array
         axis = axis % len(array.shape)
         widths = [(0, 0)] * len(array.shape)

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import activations, masks, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
 
 ops = keras.ops
@@ -151,7 +152,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
         best, chosen = ops.top_k(numbers, self.top_k)
         weights = ops.softmax(best, axis=-1)
-        count = rows.shape[0]
+        count = backend.known_size(rows.shape[0])
         few = count is not None and count * self.top_k < self.num_experts
         output = (self._of_few if few else self._of_all)(rows, chosen, weights)
         return masks.carry(ops.reshape(output, ops.shape(x)), mask)

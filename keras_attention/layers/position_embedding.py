@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_attention import inputs, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.rotary import LAYOUTS, Layout, angles
 
@@ -216,7 +217,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         """Rejects positions past the table, if they are known."""
         _check_given(x, start_index, positions)
         if positions is None:
-            length = x.shape[1]
+            length = backend.known_size(x.shape[1])
             first, last = _extremes(start_index)
             last = None if last is None or length is None else last + length - 1
             if last is None and length is not None and length > self.max_length:
@@ -247,7 +248,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
 def _check_given(x, start_index, positions):
     """Rejects arrays that are not integers, or do not fit `x`, as far as its shape is known."""
-    batch, length = x.shape[:2]
+    batch, length = map(backend.known_size, x.shape[:2])
     if positions is None:
         name, given, fitting = "start_index", start_index, [(), (batch,)]
         expected = "an integer, or one for each row of `x`, (batch,)"
@@ -260,7 +261,7 @@ def _check_given(x, start_index, positions):
     if "int" not in dtype:
         raise TypeError(f"`{name}` must be {expected}. Received: {name} of dtype {dtype}")
     inputs.check_within(name, given, "int32")
-    shape = tuple(array.shape)
+    shape = tuple(map(backend.known_size, array.shape))
     if not any(_fits(shape, other) for other in fitting):
         raise ValueError(
             f"`{name}` must be {expected}. Received: {name}.shape={shape}, x.shape={tuple(x.shape)}"

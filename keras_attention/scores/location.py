@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.scores.base import Learned, multiply
 
@@ -64,13 +65,10 @@ class Location(Learned):
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         self._check(key.shape[1])
-        # Unlike an index `:keys`, which would stop at the last column, a slice that is too long
-        # fails, even if the length is unknown in advance.
-        length = ops.shape(key)[1]
-        scores = ops.slice(query, (0, 0, 0, 0), (*ops.shape(query)[:3], length))
-        return ops.transpose(scores, (0, 2, 1, 3))
+        return ops.transpose(backend.first(query, backend.shape(key)[1]), (0, 2, 1, 3))
 
     def _check(self, keys):
+        keys = backend.known_size(keys)
         if keys is not None and keys > self.max_length:
             raise ValueError(
                 f"Location can score at most max_length={self.max_length} keys. Received: {keys}"
