@@ -106,9 +106,11 @@ COMMON = {
         _name_or_path name_or_path _commit_hash transformers_version auto_map torch_dtype dtype
         use_cache cache_implementation return_dict output_attentions output_hidden_states
         output_past torchscript pruned_heads use_bfloat16 gradient_checkpointing
-        chunk_size_feed_forward pretraining_tp slow_but_exact is_encoder_decoder
+        chunk_size_feed_forward pretraining_tp is_encoder_decoder
         _attn_implementation attn_implementation _attn_implementation_autoset
-        _flash_attn_2_enabled use_flash_attn unsloth_version unsloth_fixed
+        _attn_implementation_internal _flash_attn_2_enabled use_flash_attn
+        use_reentrant_checkpointing xla_device unsloth_version unsloth_fixed sentence_transformers
+        transformers.js_config author license
         """,
     ),
     **ignored(
@@ -124,12 +126,16 @@ COMMON = {
         sequence_bias remove_invalid_values return_dict_in_generate output_scores
         """,
     ),
-    **ignored("of a tokenizer", "prefix tokenizer_class tokenizer_name language"),
+    **ignored(
+        "of a tokenizer, or of what else prepares inputs",
+        "prefix tokenizer_class tokenizer_name processor_class language model_max_length",
+    ),
     **ignored(
         "of training, and of heads for tasks that are not read",
         """
         initializer_range initializer_factor init_std init_method finetuning_task
         task_specific_params problem_type id2label label2id num_labels _num_labels tf_legacy_loss
+        neftune_noise_alpha
         """,
     ),
     **ignored(

@@ -27,6 +27,7 @@ _INSIDE = {
     "short_factor": read(None, list),
     "long_factor": read(None, list),
     **ignored("of training", "finetuned"),
+    **ignored("not read: `attention_factor` is", "attn_factor"),
 }
 KINDS = {kind: kind for kind in ("default", "linear", "dynamic", "yarn", "llama3", "longrope")}
 
@@ -43,7 +44,7 @@ def fields(length, theta=10000.0):
         "max_position_embeddings": count(length),
         # Wins over the one inside.
         "original_max_position_embeddings": count(None),
-        **ignored("heads are rotated as a whole", "partial_rotary_factor"),
+        "partial_rotary_factor": read(None, float | None),
     }
 
 
@@ -75,10 +76,14 @@ def rotary(config, size, fraction=None, base="rope_theta", default=None, kinds=K
     given = config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
     if default and not given.values and config.values.get("rope_parameters") is None:
         given = _inside(config, default, "rope_parameters")
-    if fraction is not None:
-        fraction = config[fraction]
+    kind = _kind(given, kinds)
     original = config["original_max_position_embeddings"]
-    return _rotary(config, given, size, config[base], fraction, original, kinds)
+    if fraction is None:
+        _require_whole(kind, given, config)
+        return _rotary(config, given, kind, size, size, config[base], original)
+    part = given["partial_rotary_factor"]
+    dim = int(size * (config[fraction] if part is None else part))
+    return _rotary(config, given, kind, size, dim, config[base], original)
 
 
 def rotary_by_type(config, size, bases, scaled):
@@ -91,14 +96,16 @@ def rotary_by_type(config, size, bases, scaled):
         scaled: the types that `rope_scaling` is of.
     """
     found = {}
-    for kind, (base, _) in bases.items():
-        given = config["rope_parameters"][kind]
-        if kind in scaled:
+    for name, (base, _) in bases.items():
+        given = config["rope_parameters"][name]
+        if name in scaled:
             values = {**given.values, **config["rope_scaling"].values}
-            given = _inside(config, values, f"rope_parameters[{kind!r}]")
+            given = _inside(config, values, f"rope_parameters[{name!r}]")
+        kind = _kind(given, KINDS)
+        _require_whole(kind, given)
         # `transformers` looks for it beside the types.
         given.require("truncate", True)
-        found[kind] = _rotary(config, given, size, config[base])
+        found[name] = _rotary(config, given, kind, size, size, config[base])
     return found
 
 
@@ -106,33 +113,39 @@ def _inside(config, values, name):
     return Config(values, _INSIDE, f"{name} of {config.where}", model_type=config.model_type)
 
 
-def _rotary(config, given, size, base, fraction=None, original=None, kinds=KINDS):
-    """The rotary positions of one object; what is inside wins over `base` and `fraction`."""
+def _kind(given, kinds):
     name = given["rope_type"] or given["type"] or "default"
     if name not in kinds:
         raise ValueError(
             f"'rope_type' of `{given.where}` must be one of {tuple(kinds)}. Received: {name!r}"
         )
-    kind, part = kinds[name], given["partial_rotary_factor"]
-    dim = None
-    if fraction is not None:
-        dim = int(size * (fraction if part is None else part))
-        dim = None if dim == size else dim
-    elif kind != "default":
-        # Plain positions are of whole heads there, whatever it is; others do not run.
-        given.require("partial_rotary_factor", None, 1)
+    return kinds[name]
+
+
+def _require_whole(kind, *places):
+    """Requires that whole heads are rotated: plain positions are of all features, whatever it is.
+
+    The other kinds do not run there if it is another number.
+    """
+    if kind != "default":
+        for given in places:
+            given.require("partial_rotary_factor", None, 1)
+
+
+def _rotary(config, given, kind, size, dim, base, original=None):
+    """The rotary positions of `dim` features of `size`; what is inside wins over `base`."""
     for factors in ("short_factor", "long_factor"):
-        if given[factors] is not None and len(given[factors]) != (dim or size) // 2:
+        if given[factors] is not None and len(given[factors]) != dim // 2:
             raise ValueError(
-                f"{factors!r} of `{given.where}` must be {(dim or size) // 2} numbers, one for "
-                f"each pair of features that are rotated. Received: {given[factors]}"
+                f"{factors!r} of `{given.where}` must be {dim // 2} numbers, one for each pair of "
+                f"features that are rotated. Received: {given[factors]}"
             )
     longest = config["max_position_embeddings"]
     original = original or given["original_max_position_embeddings"] or longest
     options = {} if kind == "default" else _OPTIONS[kind](given, longest, original)
     return positions.Rotary(
         base if given["rope_theta"] is None else given["rope_theta"],
-        dim=dim,
+        dim=None if dim == size else dim,
         scaling=None if kind == "default" else kind,
         **options,
     )

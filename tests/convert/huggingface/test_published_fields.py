@@ -1,179 +1,144 @@
-"""Fields of the `config.json` of published models, with small sizes: none is refused."""
+"""The `config.json` of published models, at the size of two layers.
 
+`published.json` has their fields as their authors published them, by the name of the model, without
+labels of more than a few classes and with lists for two layers. Nothing but sizes is changed here.
+"""
+
+import copy
+import json
+import pathlib
+
+import keras
 import pytest
 
-from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from keras_attention import convert
 from keras_attention.convert.huggingface.config import Config
-from tests.convert.huggingface.sequences import SIZES
+from tests.convert.huggingface import fields
+from tests.convert.huggingface.fields import TABLES, Family
+from tests.convert.huggingface.folders import random_model, torch, transformers
 
-DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-SIDES = {
-    f"{side}_{name}": value
-    for side in ("encoder", "decoder")
-    for name, value in {"layers": 1, "attention_heads": 2, "ffn_dim": 8, "layerdrop": 0.0}.items()
-}
-BART = {
-    **SIDES,
-    "d_model": 8,
+PUBLISHED = json.loads(
+    (pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8")
+)
+SIZES = {
     "vocab_size": 50,
-    "activation_function": "gelu",
-    "activation_dropout": 0.1,
-    "attention_dropout": 0.1,
-    "dropout": 0.1,
-    "classif_dropout": 0.1,
-    "classifier_dropout": 0.0,
-    "add_bias_logits": False,
-    "add_final_layer_norm": False,
-    "normalize_before": False,
-    "normalize_embedding": True,
-    "max_position_embeddings": 20,
-    "num_hidden_layers": 1,
-    "is_encoder_decoder": True,
-    "scale_embedding": False,
-    "early_stopping": True,
-    "num_beams": 4,
-    "no_repeat_ngram_size": 3,
-    "forced_bos_token_id": 0,
-    "gradient_checkpointing": False,
-    "_num_labels": 3,
+    "decoder_vocab_size": 50,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "num_kv_heads": 2,
+    "n_embd": 64,
+    "n_embed": 64,
+    "n_head": 4,
+    "n_heads": 4,
+    "n_layer": 2,
+    "n_layers": 2,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "dim": 64,
+    "hidden_dim": 32,
+    "ffn_dim": 32,
+    "embedding_size": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "experts_per_token": 2,
+    "image_size": 8,
+    "patch_size": 4,
+    "num_channels": 2,
+    "num_mel_bins": 5,
+    "max_source_positions": 6,
+    "max_target_positions": 20,
+    "projection_dim": 24,
 }
-FIELDS = {
-    "bert": {
-        **SIZES,
-        **DROPOUT,
-        "architectures": ["BertForMaskedLM"],
-        "gradient_checkpointing": False,
-        "position_embedding_type": "absolute",
-        "directionality": "bidi",
-        "pooler_fc_size": 768,
-        "pooler_num_attention_heads": 12,
-        "pooler_num_fc_layers": 3,
-        "pooler_size_per_head": 128,
-        "pooler_type": "first_token_transform",
-    },
-    "roberta": {
-        **SIZES,
-        **DROPOUT,
-        "architectures": ["RobertaForMaskedLM"],
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "pad_token_id": 1,
-        "layer_norm_eps": 1e-05,
-        "type_vocab_size": 1,
-    },
-    "distilbert": {
-        "architectures": ["DistilBertForMaskedLM"],
-        "activation": "gelu",
-        "attention_dropout": 0.1,
-        "dim": 8,
-        "dropout": 0.1,
-        "hidden_dim": 8,
-        "max_position_embeddings": 20,
-        "n_heads": 2,
-        "n_layers": 1,
-        "qa_dropout": 0.1,
-        "seq_classif_dropout": 0.2,
-        "sinusoidal_pos_embds": False,
-        "tie_weights_": True,
-        "vocab_size": 50,
-    },
-    "albert": {
-        **SIZES,
-        **DROPOUT,
-        "architectures": ["AlbertForMaskedLM"],
-        "classifier_dropout_prob": 0.1,
-        "down_scale_factor": 1,
-        "embedding_size": 6,
-        "gap_size": 0,
-        "hidden_act": "gelu_new",
-        "inner_group_num": 1,
-        "net_structure_type": 0,
-        "num_hidden_groups": 1,
-        "num_memory_blocks": 0,
-    },
-    "deberta-v2": {
-        **SIZES,
-        **DROPOUT,
-        "architectures": ["DebertaV2ForSequenceClassification"],
-        "id2label": {"0": "entailment", "1": "neutral"},
-        "layer_norm_eps": 1e-07,
-        "legacy": True,
-        "max_relative_positions": -1,
-        "norm_rel_ebd": "layer_norm",
-        "pooler_dropout": 0,
-        "pooler_hidden_act": "gelu",
-        "pooler_hidden_size": 16,
-        "pos_att_type": ["p2c", "c2p"],
-        "position_biased_input": False,
-        "position_buckets": 8,
-        "relative_attention": True,
-        "share_att_key": True,
-        "type_vocab_size": 0,
-    },
-    "t5": {
-        "architectures": ["T5ForConditionalGeneration"],
-        "d_ff": 8,
-        "d_kv": 4,
-        "d_model": 8,
-        "dropout_rate": 0.1,
-        "feed_forward_proj": "relu",
-        "initializer_factor": 1.0,
-        "is_encoder_decoder": True,
-        "layer_norm_epsilon": 1e-06,
-        "n_positions": 512,
-        "num_heads": 2,
-        "num_layers": 1,
-        "output_past": True,
-        "relative_attention_num_buckets": 32,
-        "task_specific_params": {},
-        "vocab_size": 50,
-    },
-    "bart": {**BART, "architectures": ["BartModel"]},
-    "mbart": {
-        **BART,
-        "architectures": ["MBartForConditionalGeneration"],
-        "normalize_before": True,
-        "add_final_layer_norm": True,
-        "static_position_embeddings": False,
-        "scale_embedding": True,
-        "output_past": True,
-    },
-    "marian": {
-        **BART,
-        "architectures": ["MarianMTModel"],
-        "activation_function": "swish",
-        "normalize_embedding": False,
-        "static_position_embeddings": True,
-        "extra_pos_embeddings": 58101,
-        "force_bos_token_to_be_generated": False,
-        "bad_words_ids": [[49]],
-        "decoder_vocab_size": 50,
-        "share_encoder_decoder_embeddings": True,
-    },
-    "vit": {
-        "architectures": ["ViTForImageClassification"],
-        "attention_probs_dropout_prob": 0.0,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "hidden_size": 8,
-        "image_size": 8,
-        "intermediate_size": 8,
-        "layer_norm_eps": 1e-12,
-        "num_attention_heads": 2,
-        "num_channels": 3,
-        "num_hidden_layers": 1,
-        "patch_size": 4,
-        "qkv_bias": True,
-        "id2label": {"0": "tench", "1": "goldfish"},
-        "label2id": {"tench": 0, "goldfish": 1},
-    },
-}
+# Older names of classes.
+NAMES = {"MPTForCausalLM": "MptForCausalLM"}
+TOWERS = [name for name, values in PUBLISHED.items() if values["model_type"] == "clip"]
+on_torch = pytest.mark.skipif(keras.config.backend() != "torch", reason="read alike everywhere")
+
+
+def scaled(values):
+    """The fields with small sizes; ratios of heads stay one, equal, or neither."""
+    found = {}
+    for name, value in copy.deepcopy(values).items():
+        if isinstance(value, dict) and name.startswith(("text_config", "vision_config")):
+            # Which is 224 where it is not there.
+            size = {"image_size": 8} if name == "vision_config_dict" else {}
+            found[name] = scaled({**value, **size})
+        elif name in SIZES and value is not None:
+            found[name] = SIZES[name]
+        elif name.endswith("token_id") and isinstance(value, int):
+            found[name] = min(value, 49)
+        else:
+            found[name] = value
+    keys, heads = values.get("num_key_value_heads"), values.get("num_attention_heads")
+    if keys is not None:
+        found["num_key_value_heads"] = {1: 1, heads: 4}.get(keys, 2)
+    if values.get("word_embed_proj_dim"):
+        equal = values["word_embed_proj_dim"] == values["hidden_size"]
+        found["word_embed_proj_dim"] = 64 if equal else 32
+    return found
+
+
+def class_of(values):
+    """The class of `transformers`."""
+    if not values.get("architectures"):
+        config = transformers.CONFIG_MAPPING[values["model_type"]]
+        return transformers.MODEL_MAPPING[config]
+    name = values["architectures"][0]
+    return getattr(transformers, NAMES.get(name, name))
+
+
+def test_there_are_many_of_all_kinds():
+    assert len(PUBLISHED) >= 40
+    kinds = {values["model_type"] for values in PUBLISHED.values()} - {"clip"}
+    assert TABLES.keys() - kinds == {"deit", "clip_text_model", "clip_vision_model"}
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("kind", FIELDS)
-def test_no_field_is_unknown(kind):
-    fields = {**FIELDS[kind], "model_type": kind, "transformers_version": "4.6.0"}
-    fields |= {"torch_dtype": "float32", "use_cache": True, "pad_token_id": 1}
-    architecture = ARCHITECTURES[kind]
-    architecture.model(Config(fields, architecture.FIELDS[kind]), None)
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in TOWERS])
+def test_no_field_is_refused(name):
+    values = PUBLISHED[name]
+    Config(values, TABLES[values["model_type"]])
+
+
+@on_torch
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in TOWERS])
+def test_it_computes_what_theirs_does(name, tmp_path):
+    values = scaled(PUBLISHED[name])
+    given = {k: v for k, v in values.items() if k not in ("model_type", *fields.TYPES)}
+    Family(tmp_path, class_of(values), given, values)
+
+
+@on_torch
+@pytest.mark.parametrize("part", ["text", "vision"])
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_tower_computes_what_theirs_does(name, part, tmp_path):
+    values = scaled(PUBLISHED[name])
+    config = transformers.CLIPConfig(**{k: v for k, v in values.items() if k != "model_type"})
+    model = random_model(transformers.CLIPModel, config)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    ours = convert.from_huggingface(tmp_path, part=part)
+    with torch.no_grad():
+        if part == "text":
+            ids = torch.tensor(fields.IDS).long()
+            states = model.text_model(ids).last_hidden_state
+            expected, found = model.text_projection(states), ours(fields.IDS)
+        else:
+            images = fields.IMAGES[..., :1].repeat(3, axis=-1)
+            pixels = torch.tensor(images.transpose(0, 3, 1, 2).copy())
+            expected = model.get_image_features(pixels).pooler_output
+            found = ours(images)[:, 0]
+    assert fields.difference(fields.numpy(found), fields.numpy(expected)) <= fields.TOLERANCE

@@ -21,7 +21,10 @@ FIELDS = {
         "inner_group_num": count(1),
         "type_vocab_size": count(2),
         "hidden_act": activation("gelu_new"),
-        **ignored("not read", "down_scale_factor gap_size net_structure_type num_memory_blocks"),
+        **ignored(
+            "not read",
+            "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks",
+        ),
     }
 }
 _HEADS = ("AlbertForMaskedLM", "AlbertForPreTraining")

@@ -49,7 +49,11 @@ _BART = {
     "normalize_embedding": only(True, None),
     "extra_pos_embeddings": only(_FIRST, None),
     **off("normalize_before add_final_layer_norm add_bias_logits static_position_embeddings"),
-    **ignored("not read", "save_step"),
+    **off("do_blenderbot_90_layernorm"),
+    **ignored(
+        "of training",
+        "save_step replacing_rate student_encoder_layers student_decoder_layers kobart_version",
+    ),
 }
 _PRE = dict.fromkeys(("normalize_before", "add_final_layer_norm"), only(True, None))
 FIELDS = {

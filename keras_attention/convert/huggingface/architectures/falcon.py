@@ -40,6 +40,8 @@ FIELDS = {
         "alibi": only(False),
         "ff_factor": only(4, None),
         **off("apply_residual_connection_post_layernorm"),
+        # With them, its code forgets the causal mask where a kernel of PyTorch's had it.
+        **off("output_attentions"),
     }
 }
 

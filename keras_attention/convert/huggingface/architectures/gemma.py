@@ -38,6 +38,7 @@ _STACK = {
     "attention_bias": only(False),
     "use_bidirectional_attention": only(False, None),
     **ignored("not read beside `hidden_activation`", "hidden_act"),
+    **ignored("not read beside `sliding_window`", "sliding_window_size"),
 }
 FIELDS = {
     "gemma2": {

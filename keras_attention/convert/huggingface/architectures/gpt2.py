@@ -40,6 +40,7 @@ FIELDS = {
             "the order of a product and a cast, of half precision", "reorder_and_upcast_attn"
         ),
         **ignored("an older name of `n_positions`, which is not read", "n_ctx"),
+        **ignored("of GPT, and not read", "n_special predict_special_tokens"),
         **ignored(
             "of a head that is not read",
             """

@@ -9,6 +9,7 @@ from keras_attention.convert.huggingface.fields import (
     count,
     ignored,
     needed,
+    off,
     only,
     read,
 )
@@ -38,7 +39,7 @@ FIELDS = {
         "classifier_bias": read(False),
         "decoder_bias": read(True),
         "tie_word_embeddings": only(True),
-        "position_embedding_type": only("absolute", "rope", None),
+        **off("causal_mask is_causal"),
         **ignored("of a classifier, which is not read", "classifier_pooling"),
         **ignored("of training", "sparse_prediction sparse_pred_ignore_index"),
         **ignored("of training", "initializer_cutoff_factor"),
@@ -47,6 +48,7 @@ FIELDS = {
             "deterministic_flash_attn reference_compile repad_logits_with_grad",
         ),
         **ignored("not read: `norm_eps` is", "layer_norm_eps"),
+        **ignored("not read: positions are rotary", "position_embedding_type"),
     }
 }
 

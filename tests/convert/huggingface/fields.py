@@ -1,0 +1,458 @@
+"""Changes of single fields of `config.json`, and what `transformers` computes for each.
+
+A change is a configuration that lacks a field, or has null or another value there. Ours must refuse
+it by a ValueError, or compute what `transformers` computes with the same weights. Both sides are
+built once for a family, and again only where a change reaches what they are built from.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import inspect
+import json
+import os
+import pathlib
+
+import numpy as np
+
+from keras_attention import EncoderDecoder, convert
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from keras_attention.convert.huggingface.config import Config
+from keras_attention.convert.huggingface.fields import ACTIVATIONS
+from tests.convert.huggingface.folders import numpy, random_model, torch, transformers
+
+TABLES = {kind: module.FIELDS[kind] for kind, module in ARCHITECTURES.items()}
+IDS = np.random.default_rng(0).integers(4, 49, (2, 11)).astype("int32")
+IDS[:, -1] = 49  # The end of the text, where CLIP pools.
+TARGET = np.random.default_rng(1).integers(4, 49, (2, 5)).astype("int32")
+SOUND = np.random.default_rng(0).normal(size=(2, 12, 5)).astype("float32")
+IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 2)).astype("float32")
+TOLERANCE = 1e-4
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
+TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 1)
+GROUPS = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2}
+WINDOWS = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}
+GEMMA = {**GROUPS, "head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 4, **TOKENS}
+DEBERTA = {
+    **SIZES,
+    "relative_attention": True,
+    "position_buckets": 4,
+    "max_relative_positions": 6,
+    "norm_rel_ebd": "layer_norm",
+    "pos_att_type": "p2c|c2p",
+    "share_att_key": True,
+    "type_vocab_size": 2,
+}
+MODERN = {**SIZES, "num_hidden_layers": 4, "local_attention": 2, **TOKENS}
+MODERN |= {"cls_token_id": 1, "sep_token_id": 1}
+SIDES = {
+    "vocab_size": 50,
+    "d_model": 12,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "max_position_embeddings": 20,
+    "decoder_start_token_id": 2,
+    **TOKENS,
+}
+SOUNDS = {k: v for k, v in SIDES.items() if k != "max_position_embeddings"}
+SOUNDS |= {"num_mel_bins": 5, "max_source_positions": 6, "max_target_positions": 20}
+T5 = {
+    "vocab_size": 50,
+    "d_model": 12,
+    "d_kv": 6,
+    "d_ff": 10,
+    "num_layers": 1,
+    "num_heads": 2,
+    "num_decoder_layers": 2,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+}
+VIT = {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}
+VIT |= {"image_size": 8, "patch_size": 4, "num_channels": 2}
+GPT2 = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 64}
+OSS = {**GEMMA, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.7}
+del OSS["query_pre_attn_scalar"]
+# The class of each `model_type`, and a configuration in which as many fields as can have a say.
+FAMILIES = {
+    "llama": ("LlamaForCausalLM", GROUPS),
+    "mistral": ("MistralForCausalLM", {**GROUPS, "sliding_window": 4}),
+    "qwen2": ("Qwen2ForCausalLM", {**GROUPS, **WINDOWS}),
+    "qwen3": ("Qwen3ForCausalLM", {**GROUPS, **WINDOWS, "head_dim": 8}),
+    "phi3": ("Phi3ForCausalLM", {**GROUPS, "sliding_window": 4, **TOKENS}),
+    "gemma2": ("Gemma2ForCausalLM", GEMMA),
+    "gemma3_text": ("Gemma3ForCausalLM", {**GEMMA, "final_logit_softcapping": 1.0}),
+    "gpt_oss": ("GptOssForCausalLM", OSS),
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt_neox": ("GPTNeoXForCausalLM", {**SIZES, "hidden_size": 32}),
+    "phi": ("PhiForCausalLM", {**GROUPS, "hidden_size": 32, "qk_layernorm": True}),
+    "falcon": (
+        "FalconForCausalLM",
+        {
+            **{k: v for k, v in SIZES.items() if k != "intermediate_size"},
+            "ffn_hidden_size": 20,
+            "bias": True,
+        },
+    ),
+    "bloom": ("BloomForCausalLM", {"vocab_size": 50, "hidden_size": 24, "n_layer": 2, "n_head": 6}),
+    "mpt": ("MptForCausalLM", {"vocab_size": 50, "d_model": 24, "n_layers": 2, "n_heads": 6}),
+    "opt": (
+        "OPTForCausalLM",
+        {**{k: v for k, v in SIZES.items() if k != "intermediate_size"}, "ffn_dim": 20},
+    ),
+    "bert": ("BertForMaskedLM", SIZES),
+    "roberta": ("RobertaForMaskedLM", {**SIZES, "pad_token_id": 1}),
+    "xlm-roberta": ("XLMRobertaModel", {**SIZES, "pad_token_id": 1}),
+    "camembert": ("CamembertModel", {**SIZES, "pad_token_id": 1}),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        {
+            "vocab_size": 50,
+            "dim": 24,
+            "hidden_dim": 20,
+            "n_layers": 2,
+            "n_heads": 2,
+            "max_position_embeddings": 64,
+        },
+    ),
+    "albert": ("AlbertForMaskedLM", {**SIZES, "embedding_size": 6, "num_hidden_groups": 2}),
+    "deberta-v2": ("DebertaV2ForMaskedLM", DEBERTA),
+    "modernbert": ("ModernBertForMaskedLM", {**MODERN, "classifier_bias": True}),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "mt5": ("MT5ForConditionalGeneration", T5),
+    "bart": ("BartForConditionalGeneration", SIDES),
+    "mbart": ("MBartForConditionalGeneration", SIDES),
+    "marian": ("MarianMTModel", SIDES),
+    "whisper": ("WhisperForConditionalGeneration", {**SOUNDS, "begin_suppress_tokens": None}),
+    "vit": ("ViTForImageClassification", {**VIT, "num_labels": 3}),
+    "deit": ("DeiTModel", VIT),
+    "clip_text_model": ("CLIPTextModel", {**SIZES, "eos_token_id": 49}),
+    "clip_vision_model": ("CLIPVisionModel", VIT),
+}
+LONG = {"short_factor": [1.0, 1.5] * 3, "long_factor": [2.0, 5.0] * 3}
+# Positions of every kind, so that every number of theirs has a say.
+ROPE = {
+    "default": {"rope_theta": 50.0},
+    "linear": {"rope_theta": 50.0, "factor": 3.0},
+    "dynamic": {"rope_theta": 50.0, "factor": 3.0},
+    "yarn": {
+        "rope_theta": 50.0,
+        "factor": 3.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 4.0,
+        "beta_slow": 2.0,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.4,
+    },
+    "llama3": {
+        "rope_theta": 50.0,
+        "factor": 3.0,
+        "original_max_position_embeddings": 16,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+    "longrope": {**LONG, "rope_theta": 50.0, "original_max_position_embeddings": 8},
+}
+ROPE = {kind: {"rope_type": kind, **given} for kind, given in ROPE.items()}
+# Values of fields inside them.
+INSIDE = {
+    "rope_type": ["linear", "proportional"],
+    "type": ["linear", "default"],
+    "rope_theta": [20.0],
+    "partial_rotary_factor": [0.5, 1.0],
+    "factor": [1.0, 4.0],
+    "original_max_position_embeddings": [8, 32],
+    "attention_factor": [1.3],
+    "beta_fast": [6.0],
+    "beta_slow": [0.5],
+    "mscale": [0, 1.0],
+    "mscale_all_dim": [1.0],
+    "truncate": [False, True],
+    "low_freq_factor": [0.5],
+    "high_freq_factor": [2.0],
+    "short_factor": [[3.0, 1.0, 2.0] * 2],
+    "long_factor": [[3.0, 1.0, 2.0] * 2, [1.0]],
+    "finetuned": [True],
+    "whatever": [1],
+}
+# Other values of fields, by their names; elsewhere those of `other`.
+VALUES = {
+    "max_position_embeddings": [8, 128],
+    "original_max_position_embeddings": [4, 32],
+    "sliding_window": [3, 40],
+    "max_window_layers": [0, 2],
+    "layer_types": [
+        ["full_attention", "sliding_attention"],
+        ["full_attention"] * 2,
+        ["linear_attention"] * 2,
+    ],
+    "num_key_value_heads": [1, 4],
+    "head_dim": [16, 7],
+    "partial_rotary_factor": [0.5, 1.0],
+    "rotary_pct": [0.5, 1.0],
+    "rope_theta": [20.0, 500000.0],
+    "rope_parameters": [ROPE["linear"], {"rope_type": "default", "rope_theta": 20.0}, {}],
+    "rope_scaling": [{"type": "linear", "factor": 4.0}, {}],
+    "attn_logit_softcapping": [0.5, None],
+    "final_logit_softcapping": [0.5, None],
+    "query_pre_attn_scalar": [3, 24],
+    "pos_att_type": ["c2p", ["p2c", "c2p"], "c2p|p2c|p2p"],
+    "norm_rel_ebd": ["none", "layer_norm|none"],
+    "position_buckets": [-1, 2],
+    "max_relative_positions": [-1, 3],
+    "conv_kernel_size": [3],
+    "attn_config": [
+        {"clip_qkv": 0.3},
+        {"softmax_scale": 0.1},
+        {"alibi_bias_max": 16},
+        {"alibi": False},
+        {"qk_ln": True},
+        {"attn_type": "multiquery_attention"},
+    ],
+    "feed_forward_proj": ["gelu", "gated-gelu", "gated-silu", "what-gelu"],
+    "dense_act_fn": ["gelu", "gelu_new", "silu", "what"],
+    "num_ln_in_parallel_attn": [1, 2],
+    "id2label": [{"0": "a", "1": "b"}, {"0": "a", "1": "b", "2": "c"}],
+    "image_size": [[8, 8], 4],
+    "patch_size": [2, [4, 4], [2, 8]],
+    "pad_token_id": [0, 1],
+    "swiglu_alpha": [1.0],
+    "num_experts_per_tok": [3],
+    "embedding_size": [12, 24],
+    "attention_head_size": [12, 6],
+    "pooler_hidden_size": [24, 12],
+    "word_embed_proj_dim": [24, 12],
+    "decoder_vocab_size": [50, 40],
+    "position_embedding_type": ["absolute", "relative_key"],
+    "local_attention": [4, 40],
+    "sliding_window_pattern": [1, 2],
+    "global_attn_every_n_layers": [1, 2],
+    "num_labels": [2, 3],
+}
+
+
+# Both compute in float32, whatever a file says.
+TYPES = ("dtype", "torch_dtype")
+# Of what a model is, which other tests have.
+NOT_CHANGED = ("model_type", "architectures")
+
+
+def other(value):
+    """Values that a field could have instead of another."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value + 1, 1]
+    if isinstance(value, float):
+        return [0.25, 2.0 * value]
+    if isinstance(value, str) and value in ACTIVATIONS:
+        return ["relu", "gelu", "sigmoid"]
+    return [] if isinstance(value, str | list | dict) else [True, 3]
+
+
+class Family:
+    """A random model of `transformers`, and what it and ours compute for other configurations.
+
+    Args:
+        path: a folder to write to.
+        cls: the class of the model.
+        fields: its configuration.
+        values: the fields of `config.json`, by default as `transformers` writes them.
+    """
+
+    def __init__(self, path, cls, fields, values=None):
+        self.path, self.cls, self.count = pathlib.Path(path), cls, 0
+        model = random_model(cls, cls.config_class(**copy.deepcopy(fields)))
+        model.tie_weights()
+        model.save_pretrained(self.path / "base")
+        written = json.loads((self.path / "base" / "config.json").read_text(encoding="utf-8"))
+        self.values = written if values is None else values
+        self.table = TABLES[self.values["model_type"]]
+        self.weights = model.state_dict()
+        self.found = described(self.config(self.values))
+        self.expected = outputs(model)
+        largest = difference(ours_of(self.ours(self.values), cls), self.expected)
+        assert largest <= TOLERANCE, largest
+
+    def config(self, values):
+        """Our configuration of some fields."""
+        return Config(values, self.table)
+
+    def ours(self, values):
+        """Our model of some fields, with the weights of the base."""
+        self.count += 1
+        folder = self.path / str(self.count)
+        folder.mkdir()
+        os.link(self.path / "base" / "model.safetensors", folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+        return convert.from_huggingface(folder)
+
+    def theirs(self, values):
+        """What theirs computes for some fields; None if it does not, or lacks weights."""
+        values = {k: v for k, v in values.items() if k not in ("model_type", *TYPES)}
+        with quiet():
+            try:
+                model = self.cls(self.cls.config_class(**copy.deepcopy(values))).eval()
+                missing, _ = model.load_state_dict(self.weights, strict=False)
+                if missing:
+                    return None
+                model.tie_weights()
+                return outputs(model)
+            except Exception:
+                # Any error is a refusal: of the configuration, of weights, or of the call.
+                return None
+
+    def check(self, values):
+        """What is wrong with a configuration: a text, or None. It may be refused by both."""
+        try:
+            found = described(self.config(values))
+        except ValueError:
+            return None
+        if found == self.found:
+            expected = self.theirs(values)
+            # What theirs does not even take may be ignored here.
+            wrong = expected is not None and difference(self.expected, expected)
+            return f"ours is as before, theirs differs by {wrong:.2g}" if wrong > 1e-5 else None
+        try:
+            ours = self.ours(values)
+        except ValueError:
+            return None
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        expected = self.theirs(values)
+        if expected is None:
+            return "theirs does not run, and ours does"
+        wrong = difference(ours_of(ours, self.cls), expected)
+        return f"differs by {wrong:.2g}" if not wrong <= TOLERANCE else None
+
+    def changes(self):
+        """Names of changes, and configurations: each has one field less, null, or another."""
+        for name, field in self.table.items():
+            if (field.kind is None and field.same_as is None) or name in NOT_CHANGED:
+                continue
+            base = self.values.get(name)
+            if name in self.values:
+                yield f"no {name}", {k: v for k, v in self.values.items() if k != name}
+            yield f"{name}=null", {**self.values, name: None}
+            usual = base if base is not None else field.default
+            values = VALUES.get(name, [*other(usual), *field.choices])
+            for value in values:
+                if value is not None and value != base:
+                    yield f"{name}={value}", {**self.values, name: value}
+
+    def changes_inside(self, name, given, wrap=lambda given: given):
+        """The same of the fields inside one: `given` is an object, of a larger one by `wrap`."""
+
+        def whole(changed):
+            return {**self.values, "rope_parameters": None, name: wrap(changed)}
+
+        yield f"{name}={given}", whole(given)
+        for inside, value in {**dict.fromkeys(INSIDE), **given}.items():
+            if inside in given:
+                rest = {k: v for k, v in given.items() if k != inside}
+                yield f"{name} {given}: no {inside}", whole(rest)
+            for new in [None, *INSIDE[inside]]:
+                if inside not in given or new != value:
+                    yield f"{name} {given}: {inside}={new}", whole({**given, inside: new})
+
+
+def described(config):
+    """What a model is built from."""
+    return {k: described(v) if isinstance(v, Config) else v for k, v in config._found.items()}
+
+
+@contextlib.contextmanager
+def quiet():
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    yield
+    transformers.logging.set_verbosity(level)
+
+
+def difference(found, expected):
+    """The largest difference of two arrays; NaN is one."""
+    if found.shape != expected.shape:
+        return np.inf
+    return float(np.abs(found - expected).max())
+
+
+def outputs(model):
+    """Logits or states of a model of `transformers`."""
+    ids, target = torch.tensor(IDS).long(), torch.tensor(TARGET).long()
+    inputs = {
+        "input_ids": ids,
+        "decoder_input_ids": target,
+        "pixel_values": torch.tensor(IMAGES.transpose(0, 3, 1, 2).copy()),
+        "input_features": torch.tensor(SOUND.swapaxes(1, 2).copy()),
+        "use_cache": False,
+    }
+    taken = inspect.signature(model.forward).parameters
+    with torch.no_grad():
+        found = model(**{name: x for name, x in inputs.items() if name in taken})
+    if "CLIPVision" in type(model).__name__:
+        return numpy(found.pooler_output)
+    return numpy(found.logits if "logits" in found else found.last_hidden_state)
+
+
+def ours_of(model, cls):
+    """The same of ours."""
+    source = {"pixel_values": IMAGES, "input_features": SOUND}.get(cls.main_input_name, IDS)
+    found = numpy(model([source, TARGET] if isinstance(model, EncoderDecoder) else source))
+    # Of a classifier, and of what CLIP gives for a whole image.
+    first = "Classification" in cls.__name__ or "CLIPVision" in cls.__name__
+    return found[:, 0] if first else found
+
+
+# Values of fields that are ignored, where any would not do there.
+IGNORED = {
+    "chunk_size_feed_forward": 0,
+    "return_dict": True,
+    "id2label": {"0": "a", "1": "b", "2": "c"},
+    "label2id": {"a": 0, "b": 1, "c": 2},
+    "num_labels": 3,
+    "problem_type": "regression",
+    "pruned_heads": {},
+    "max_position_embeddings": 20,
+    "max_seq_len": 20,
+    "attn_logit_softcapping": 0.5,
+    "pooler_output_size": 24,
+    "summary_type": "mean",
+    "classifier_pooling": "mean",
+    "init_config": {"name": "kaiming_normal_"},
+    "attn_implementation": "eager",
+    "_attn_implementation": "eager",
+    "_attn_implementation_internal": "eager",
+    "auto_map": {},
+    "transformers_version": "4.0.0",
+    "init_device": "meta",
+    "cache_implementation": "hybrid",
+    "suppress_tokens": [1],
+    "begin_suppress_tokens": [1],
+    "summary_activation": "relu",
+    "pooler_act": "relu",
+}
+IGNORED |= dict.fromkeys(TYPES, "float32")
+
+
+def ignored_value(cls, name):
+    """A value that an ignored field may have, other than that of their class."""
+    if name in IGNORED:
+        return IGNORED[name]
+    given = {field.name: field.default for field in dataclasses.fields(cls.config_class)}
+    default = given.get(name)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, float):
+        return 0.3
+    return 3 if isinstance(default, int) or default is None else default
