@@ -1,5 +1,7 @@
 """Every field of every `config.json` that is read: ours and `transformers` beside each other."""
 
+import contextlib
+import copy
 import dataclasses
 import json
 
@@ -7,6 +9,7 @@ import keras
 import pytest
 
 from keras_attention import convert
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import NEEDED
 from tests.convert.huggingface import fields, folders
@@ -147,6 +150,30 @@ def test_fields_of_other_models_are_refused(kind):
     for other in set().union(*TABLES.values()) - TABLES[kind].keys():
         with pytest.raises(ValueError, match=f"has fields that are not supported.*'{other}': 3"):
             Config({**values, other: 3}, TABLES[kind])
+
+
+# What no field is, or few are.
+STRANGE = [[], {}, "x", -1, 0, 2.5, float("nan"), True, [None], [{}], {"a": 1}, [[1]]]
+
+
+@on_torch
+@pytest.mark.parametrize("kind", TABLES)
+def test_strange_values_raise_no_errors_of_python(kind):
+    """A field may have any value in a file: it is taken, or refused by a ValueError."""
+    name, given = FAMILIES[kind]
+    values = getattr(transformers, name).config_class(**copy.deepcopy(given)).to_dict()
+    values = {k: v for k, v in values.items() if k not in fields.TYPES}
+    module, table = ARCHITECTURES[kind], TABLES[kind]
+    values |= {"model_type": kind, "architectures": [name]}
+    before = Config(values, table)
+    module.model(before, None)
+    # Each family has others: together all fields have all.
+    start = list(TABLES).index(kind)
+    for n, field in enumerate(table):
+        with contextlib.suppress(ValueError):
+            config = Config({**values, field: STRANGE[(start + n) % len(STRANGE)]}, table)
+            if fields.described(config) != fields.described(before):
+                module.model(config, None)
 
 
 @pytest.mark.parametrize("absent", [True, False])
