@@ -1,119 +1,124 @@
 """A synthetic stand-in for the reviews, so that the example runs with no data at all. Not IMDB.
 
-Short reviews of one to four remarks and a verdict. Remarks may be negated and may contradict the
-verdict, and one label in twenty is wrong, so that a model has something to learn and something that
-it cannot.
+Texts as people type them, from one word to a paragraph, drawn from a grammar. Opinions may be
+negated, remarks may contradict the verdict, and one label in fifty is wrong, so that a model has
+something to learn and something that it cannot.
 """
+
+import functools
+import random
+import re
 
 import numpy as np
 
-SUBJECTS = (
-    "acting",
-    "plot",
-    "script",
-    "music",
-    "ending",
-    "dialogue",
-    "photography",
-    "pacing",
-    "story",
-    "cast",
-    "direction",
-    "humor",
-    "opening scene",
-    "main character",
-    "villain",
-    "editing",
+from examples.imdb.sample_grammar import RULES
+
+WRONG_LABEL, ASIDE, CONTRADICTION, LOWER_CASE = 0.02, 0.1, 0.3, 0.1
+# Numbers of opinions in a text, and kinds of them, with how often each occurs. Texts are short: a
+# long one has enough other evidence, so a model learns little of each of its words.
+COUNTS = {1: 6, 2: 3, 3: 1}
+KINDS = {"phrase": 10, "frame": 4, "contrast": 2, "denied": 1.0}
+# How people write "isn't": in full, with the apostrophe of typewriters or of books, or without one.
+STYLES = {None: 3, "'": 5, "’": 1, "": 1}
+
+_IN_FULL = re.compile(
+    r"\b(?:(is|was|are|were|do|does|did|would|could|should|has|have|had|can) ?not"
+    r"|(it|that|there|what) is|I (am|have|would)|(you|they|it) will)\b"
 )
-PRAISE = (
-    "superb",
-    "moving",
-    "clever",
-    "gripping",
-    "charming",
-    "brilliant",
-    "delightful",
-    "honest",
-    "beautiful",
-    "subtle",
-    "funny",
-    "convincing",
-    "memorable",
-    "fresh",
-)
-BLAME = (
-    "dull",
-    "lazy",
-    "predictable",
-    "clumsy",
-    "wooden",
-    "tedious",
-    "silly",
-    "shallow",
-    "awful",
-    "pointless",
-    "stale",
-    "unconvincing",
-    "forgettable",
-    "noisy",
-)
-REMARKS = (
-    "The {subject} was {word}.",
-    "I found the {subject} {word}.",
-    "What a {word} {subject}!",
-    "Everybody talks about the {subject}, and it is {word}.",
-)
-NEGATED_REMARKS = (
-    "The {subject} was not {word} at all.",
-    "I never found the {subject} {word}.",
-    "Nobody could call the {subject} {word}.",
-)
-ASIDES = (
-    "I saw it on a rainy Sunday with my brother.",
-    "It runs for about two hours.",
-    "The book came out years ago.",
-    "There were six people in the cinema.",
-    "My neighbor had recommended it.",
-)
-GOOD_VERDICTS = (
-    "I would watch it again.",
-    "Do not miss it.",
-    "One of the best of the year.",
-    "Warmly recommended.",
-)
-BAD_VERDICTS = (
-    "I would not watch it again.",
-    "Do not bother.",
-    "One of the worst of the year.",
-    "I want my money back.",
-)
-AGREEMENT, NEGATION, VERDICT, WRONG_LABEL = 0.8, 0.25, 0.5, 0.05
+_BEFORE_VOWEL = re.compile(r"\b([Aa]) (?=[aeiou]|8|11|hour|honest)(?!one |use|uni)")
+_PARTS = re.compile(r"<[^>]*>|\[[^\]]*\]|[^<\[]+")
 
 
 def generate(count, seed):
     """`count` texts and their labels, an integer array with 1 for positive."""
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.arange(count) % 2)
-    texts = [_review(rng, positive=bool(label)) for label in labels]
-    wrong = rng.random(count) < WRONG_LABEL
-    return texts, np.where(wrong, 1 - labels, labels)
+    # Python's generator gives the same numbers with every version of NumPy.
+    draw = _Draw(random.Random(seed))
+    labels = [draw.random.random() < 0.5 for _ in range(count)]
+    texts = [_review(draw, praises) for praises in labels]
+    wrong = [draw.random.random() < WRONG_LABEL for _ in range(count)]
+    return texts, np.not_equal(labels, wrong).astype("int64")
 
 
-def _review(rng, positive):
-    agreement = rng.random(rng.integers(1, 5)) < AGREEMENT
-    sentences = [_remark(rng, praises=positive == agrees) for agrees in agreement]
-    if rng.random() < VERDICT:
-        sentences.append(_choice(rng, GOOD_VERDICTS if positive else BAD_VERDICTS))
-    sentences.insert(rng.integers(len(sentences)), _choice(rng, ASIDES))
-    return " ".join(sentences)
+class _Draw:
+    """Draws from lists as from packs of cards: each alternative occurs as often as the others."""
+
+    def __init__(self, random):
+        self.random = random
+        self._packs = {}
+
+    def __call__(self, options):
+        pack = self._packs.get(id(options))
+        if not pack:
+            pack = self._packs[id(options)] = list(options)
+            self.random.shuffle(pack)
+        return pack.pop()
+
+    def weighted(self, weights):
+        return self.random.choices(list(weights), weights.values())[0]
 
 
-def _remark(rng, praises):
-    negated = rng.random() < NEGATION
-    words = PRAISE if praises != negated else BLAME
-    template = _choice(rng, NEGATED_REMARKS if negated else REMARKS)
-    return template.format(subject=_choice(rng, SUBJECTS), word=_choice(rng, words))
+def _review(draw, praises):
+    sentences = []
+    count = draw.weighted(COUNTS)
+    for number in range(count):
+        if count > 1 and draw.random.random() < ASIDE:
+            sentences.append(_sentence(draw, "aside", praises))
+        if count == 3 and number == 0 and draw.random.random() < CONTRADICTION:
+            sentences.append(_sentence(draw, "remark", not praises))
+        sentences.append(_sentence(draw, draw.weighted(KINDS), praises))
+    text = _BEFORE_VOWEL.sub(r"\1n ", " ".join(sentences))
+    apostrophe = draw.weighted(STYLES)
+    if apostrophe is not None:
+        text = _IN_FULL.sub(_contracted, text).replace("'", apostrophe)
+    return text.lower() if draw.random.random() < LOWER_CASE else text
 
 
-def _choice(rng, options):
-    return options[rng.integers(len(options))]
+def _sentence(draw, name, praises):
+    text = "".join(_expanded(draw, name, praises))
+    if text[-1].isalnum():
+        text += draw((".", "!", "", "!!", "...", "!!!"))
+    return text[0].upper() + text[1:]
+
+
+def _expanded(draw, name, praises):
+    """The pieces of text of a rule's alternative, whose rules are expanded too."""
+    pending = [(name, praises)]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, str):
+            yield part
+            continue
+        name, opinion = part
+        options = name if isinstance(name, tuple) else _alternatives(name, opinion)
+        for part in reversed(draw(options)):
+            pending.append(part if isinstance(part, str) else (part[0], opinion == part[1]))
+
+
+@functools.cache
+def _alternatives(name, praises):
+    """The alternatives of a rule, as `_parsed` returns them."""
+    rule = RULES[name]
+    return _parsed(rule if isinstance(rule, str) else rule[0 if praises else 1])
+
+
+def _parsed(text):
+    """Alternatives, tuples of texts and of pairs: a rule or alternatives, and whether it agrees."""
+    return tuple(
+        tuple(map(_part, _PARTS.findall(alternative)))
+        for alternative in re.split(r"\|(?![^\[]*\])", text)
+    )
+
+
+def _part(text):
+    if text[0] == "[":
+        return _parsed(text[1:-1]), True
+    return (text.strip("<!>"), text[1] != "!") if text[0] == "<" else text
+
+
+def _contracted(match):
+    verb, subject, speaks, others = match.groups()
+    if verb:
+        return "can't" if verb == "can" else f"{verb}n't"
+    if subject:
+        return f"{subject}'s"
+    return f"I'{dict(am='m', have='ve', would='d')[speaks]}" if speaks else f"{others}'ll"

@@ -10,7 +10,6 @@ import pytest
 from examples import network
 from examples.errors import UsageError
 from examples.imdb import data as imdb_data
-from examples.imdb import sample as imdb_sample
 from tests.examples.imdb.runs import TINY, figures, main
 
 
@@ -165,12 +164,3 @@ def test_neighbors_are_held_out_together():
     numbers = sorted(int(text) for text in held_out.texts)
     assert len(numbers) == 200
     assert all(number // 10 * 10 + i in numbers for number in numbers for i in range(10))
-
-
-def test_sample_is_reproducible_balanced_and_imperfect():
-    texts, labels = imdb_sample.generate(400, seed=3)
-    again, _ = imdb_sample.generate(400, seed=3)
-    assert texts == again and 150 < labels.sum() < 250
-    verdicts = [(t, y) for t, y in zip(texts, labels, strict=True) if "watch it again" in t]
-    wrong = [("would not watch" in text) == bool(label) for text, label in verdicts]
-    assert 0 < np.mean(wrong) < 0.2
