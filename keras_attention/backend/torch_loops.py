@@ -6,7 +6,9 @@ recorded instead, on tensors without values (`make_fx`), and replayed.
 """
 
 import operator
+import os
 import threading
+import traceback
 import typing
 import warnings
 
@@ -14,6 +16,8 @@ import keras
 import torch
 
 from keras_attention.backend import torch_graphs
+
+_FRAMEWORKS = tuple(os.path.dirname(module.__file__) + os.sep for module in (keras, torch))
 
 # The call of a `Program` that runs in this thread, and whether it records a step.
 _running = threading.local()
@@ -121,7 +125,7 @@ def _recorded(body, carry, constants, layer):
     except Exception as error:
         warnings.warn(
             "A step of a compiled function reads values of tensors, so that it runs uncompiled: "
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            f"{_cause(error)}",
             stacklevel=2,
         )
         return None
@@ -136,6 +140,18 @@ def _recorded(body, carry, constants, layer):
             repeatable = repeatable and all(user.target is copied for user in node.users)
     graphs = torch_graphs.optimized(graph, arrays, len(_arrays(carry)))
     return _Step(graph, graphs, variables, repeatable)
+
+
+def _cause(error):
+    """The error that ended a recording, and the line that it comes from.
+
+    PyTorch's own may have no text, and the line is the last that is neither PyTorch's nor Keras's.
+    """
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [x for x in frames if not x.filename.startswith(_FRAMEWORKS)] or frames
+    where = f"in {own[-1].name!r}, {own[-1].filename}:{own[-1].lineno}: {own[-1].line}"
+    return f"{type(error).__name__}{text and ': '}{text} ({where})"
 
 
 def _variables(layer):

@@ -270,7 +270,7 @@ def _write_one(old, new, index, end, mask):
     at = ops.reshape(first + ops.mod(index, length)[:, None], (-1,))
     new = ops.reshape(ops.cast(new, old.dtype), (-1, size))
     if mask is not None:
-        real = ops.repeat(ops.reshape(mask, (-1,)), heads)
+        real = ops.repeat(ops.reshape(mask, (-1,)), heads, axis=0)
         new = ops.where(real[:, None], new, ops.take(flat, at, axis=0))
     return ops.reshape(ops.scatter_update(flat, at[:, None], new), ops.shape(old))
 

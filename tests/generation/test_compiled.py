@@ -1,12 +1,24 @@
 """`generation.compiled`, and generation by layers."""
 
+import functools
 import itertools
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import AttentionCell, MultiHeadAttention, generation, positions
+from keras_attention import (
+    AttentionCell,
+    Embeddings,
+    Logits,
+    MultiHeadAttention,
+    ScaledEmbedding,
+    TransformerBlock,
+    generation,
+    patterns,
+    positions,
+)
+from keras_attention import Decoder as StackedDecoder
 from tests.generation.toy import numpy, ops, padded
 
 
@@ -275,9 +287,53 @@ def test_a_step_that_reads_values_runs_uncompiled_and_says_so():
     program, write = looping(step, model)
     arrays = (np.array([1, 2], "int32"), state, memory)
     for _ in range(2):
-        with pytest.warns(UserWarning, match="reads values of tensors, so that it runs uncompiled"):
+        said = r"reads values of tensors, so that it runs uncompiled: .+ \(in 'step', .+int\(tokens"
+        with pytest.warns(UserWarning, match=said):
             found = program(*arrays)
         assert_same_texts(found, write(*arrays))
+
+
+ONE_OF_EACH = {
+    "one row": ((1, 3), 4, {"num_heads": 2}),
+    "one of all": ((1, 1), 1, {"num_heads": 1, "pattern": patterns.SlidingWindow(0, 0)}),
+    "one key head": ((2, 1), 1, {"num_heads": 2, "num_key_value_heads": 1, "position": "rotary"}),
+}
+WAYS = {
+    "greedy": generation.greedy,
+    "sample": functools.partial(generation.sample, top_k=4, top_p=0.9, seed=1),
+    "one beam": functools.partial(generation.beam_search, num_beams=1),
+    "beams": functools.partial(generation.beam_search, num_beams=2),
+}
+# All ways for one prompt, the normal case.
+SIZES_OF_ONE = [("one row", way) for way in WAYS]
+SIZES_OF_ONE += [("one of all", "greedy"), ("one of all", "one beam"), ("one key head", "greedy")]
+
+
+@pytest.mark.skipif(keras.config.backend() != "torch", reason="elsewhere it would not compile")
+@pytest.mark.parametrize(("sizes", "way"), SIZES_OF_ONE)
+def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
+    shape, max_tokens, options = ONE_OF_EACH[sizes]
+    tokens = Embeddings(ScaledEmbedding(9, 4, mask_zero=True))
+    model = StackedDecoder([TransformerBlock(8, causal=True, **options)], tokens, logits=Logits(9))
+    prompt = np.arange(1, 1 + np.prod(shape), dtype="int32").reshape(shape)
+    model(prompt)
+
+    calls = []
+
+    def step(tokens, cache):
+        calls.append(1)
+        return model.step(tokens, cache)
+
+    def write(prompt):
+        last, cache = model.start(prompt, max_tokens=max_tokens)
+        return WAYS[way](step, last, cache, max_tokens=max_tokens)
+
+    expected, program = write(prompt), generation.compiled(write, model)
+    assert_same_texts(program(prompt), expected)
+    assert not [w for w in recwarn if "uncompiled" in str(w.message)]
+    calls.clear()
+    assert_same_texts(program(prompt), expected)
+    assert not calls  # Replayed.
 
 
 @pytest.mark.parametrize("size", [1.0, 1e9])
