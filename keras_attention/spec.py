@@ -14,6 +14,9 @@ from keras_attention.hints import Seed, Tensor
 
 ops = keras.ops
 
+# More than any position.
+_FAR = 2**30
+
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
@@ -47,6 +50,22 @@ class Positions:
     def of_heads(cls, query, key, query_positions=None, key_positions=None):
         """As `of`, of query (B, T, H, K) and key (B, S, G, K)."""
         return cls.of(ops.shape(query)[1], ops.shape(key)[1], query_positions, key_positions)
+
+    def of_real(self, query_mask, key_mask, given):
+        """Positions of queries and keys from which the length of each row can be seen.
+
+        Padding, by masks (B, T) and (B, S) or None, is at 0, and so is the first real key of a row,
+        unless the positions are `given`.
+        """
+        query, key = self.query, self.key
+        if key_mask is not None and not given:
+            first = ops.where(key_mask, key, _FAR)
+            first = ops.min(first, axis=-1, keepdims=True, initial=_FAR)
+            query, key = query - first, key - first
+        return tuple(
+            at if mask is None else ops.where(mask, at, 0)
+            for at, mask in ((query, query_mask), (key, key_mask))
+        )
 
     @property
     def pairs(self):

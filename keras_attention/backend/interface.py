@@ -182,6 +182,9 @@ class Backend(typing.Protocol):
     def windows(self, array: Tensor, rows: Size, columns: Size) -> Tensor:
         """(n, rows, columns) of (n, rows + columns − 1): row t starts at rows − 1 − t."""
 
+    def take_rows(self, array: Tensor, indices: Tensor) -> Tensor:
+        """(B, N, D) of (B, T, D): of each batch element the rows at its indices (B, N)."""
+
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
 

@@ -236,6 +236,10 @@ def windows(array, rows, columns):
     return jax.vmap(window, out_axes=1)(jnp.arange(rows - 1, -1, -1))
 
 
+def take_rows(array, indices):
+    return jnp.take_along_axis(array, indices[..., None], axis=1, mode="promise_in_bounds")
+
+
 def bucket_sums(weights, buckets, count):
     batch, heads, queries, _ = weights.shape
     rows = batch * heads * queries

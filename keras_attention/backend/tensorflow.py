@@ -258,6 +258,10 @@ def _windows(array, rows, columns, step):
     return dynamic_slice(tf.reshape(flat, (-1, rows, length)), 2, 0, columns)
 
 
+def take_rows(array, indices):
+    return tf.gather(array, indices, batch_dims=1)
+
+
 def bucket_sums(weights, buckets, count):
     batch, heads, queries, _ = ops.shape(weights)
     rows = batch * heads * queries

@@ -192,6 +192,13 @@ def windows(array, rows, columns):
     return array.unfold(1, columns, 1).flip(1)
 
 
+def take_rows(array, indices):
+    batch, length, size = array.shape
+    first = torch.arange(batch, device=indices.device)[:, None] * length
+    found = array.reshape(-1, size).index_select(0, (first + indices).reshape(-1))
+    return found.reshape(*indices.shape, size)
+
+
 def bucket_sums(weights, buckets, count):
     # Keras's segment_sum would sum in float32 for every dtype.
     sums = weights.new_zeros((*weights.shape[:3], count))

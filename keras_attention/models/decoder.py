@@ -14,6 +14,7 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import prompts
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
+from keras_attention.models.real_first import Rows
 from keras_attention.models.stack import Stack
 
 ops = keras.ops
@@ -94,6 +95,12 @@ class Decoder(Stack):
     ) -> Tensors:
         offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, offset, training)
+        if cache is None:
+            rows = self._rows(x, mask, positions, attention_mask, segment_ids)
+        else:
+            # A cache counts by itself.
+            rows = Rows(x, mask, positions)
+        x = rows.x
         contexts = context if isinstance(context, list) else [context] * len(self.blocks)
         # Keras passes a list of the masks that a list of caches carries.
         context_mask = None if isinstance(context, list) else context_mask
@@ -102,10 +109,10 @@ class Decoder(Stack):
             x = block(
                 x,
                 contexts[n],
-                mask=mask,
+                mask=rows.mask,
                 context_mask=context_mask,
                 attention_mask=attention_mask,
-                positions=positions,
+                positions=rows.positions,
                 segment_ids=segment_ids,
                 cache=None if cache is None else cache[n],
                 training=training,
@@ -113,7 +120,7 @@ class Decoder(Stack):
             if cache is not None:
                 x, after = x
                 caches.append(after)
-        output = self._finish(x, mask)
+        output = self._finish(rows.restored(x), mask)
         return output if cache is None else (output, caches)
 
     # Steps, for `generation`

@@ -37,8 +37,8 @@ class Encoder(Stack):
         mask: boolean (B, T), True = a real token; combined with the mask that inputs or
             embeddings carry.
         attention_mask, segment_ids: as in `TransformerBlock`.
-        positions: integers (T,) or (B, T); by default they count the real tokens of each row, so
-            that padding on either side changes nothing.
+        positions: integers (T,) or (B, T); by default they count the real tokens of each row, in
+            embeddings and blocks, so that padding on either side or between tokens changes nothing.
         training: whether to apply dropout.
 
     Returns:
@@ -85,16 +85,18 @@ class Encoder(Stack):
         training: bool | None = None,
     ) -> Tensor:
         x, mask = self._embed(inputs, mask, types, positions, None, training)
+        rows = self._rows(x, mask, positions, attention_mask, segment_ids)
+        x = rows.x
         for block in self.blocks:
             x = block(
                 x,
-                mask=mask,
+                mask=rows.mask,
                 attention_mask=attention_mask,
-                positions=positions,
+                positions=rows.positions,
                 segment_ids=segment_ids,
                 training=training,
             )
-        return self._finish(x, mask)
+        return self._finish(rows.restored(x), mask)
 
     def compute_output_spec(self, inputs, types=None, mask=None, **kwargs):
         return self._output(inputs)

@@ -6,6 +6,7 @@ import keras
 
 from keras_attention import masks, saving
 from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import real_first
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
 
@@ -58,9 +59,19 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         if mask is None:
             mask = self.embeddings.compute_mask(inputs)
         if positions is None and not (mask is None and offset is None):
-            positions = _counted(inputs, mask, offset)
+            positions = real_first.counted(ops.shape(inputs)[1], mask, offset)
         x = self.embeddings(inputs, types, positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
+
+    def _rows(self, x, mask, positions, *others):
+        """The `Rows` for the blocks, of a call without a cache.
+
+        `others` are arrays that blocks get too, or None.
+        """
+        counts = positions is None and mask is not None
+        if counts and any(map(_counts, self.blocks)):
+            return real_first.ordered(x, mask, any(array is not None for array in others))
+        return real_first.Rows(x, mask, positions)
 
     def _finish(self, x, mask):
         """The output, of the vectors after the last block."""
@@ -85,10 +96,5 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         return keras.KerasTensor(shape, self.compute_dtype)
 
 
-def _counted(inputs, mask, offset):
-    """Positions that count real tokens alone, so that padding on the left moves none."""
-    if mask is None:
-        positions = ops.arange(ops.shape(inputs)[1], dtype="int32")[None]
-    else:
-        positions = ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1, 0)
-    return positions if offset is None else positions + ops.expand_dims(offset, -1)
+def _counts(block):
+    return real_first.depends_on_positions(block.attention)

@@ -37,6 +37,8 @@ class Position(saving.ConfigurableLayer):
     bounded = False
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
+    # Whether `encode` depends on the length of a row, the largest of its positions.
+    needs_length = False
     # Whether a subclass overrides `bias`, `query_bias` and `encode`: set when it is defined.
     has_bias = False
     has_query_bias = False

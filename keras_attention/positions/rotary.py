@@ -38,8 +38,9 @@ class Rotary(Position):
     - "dynamic" ("Dynamic NTK" in Peng et al. 2023): `max_wavelength` is multiplied by
       `(1 + factor · (L − original_max_length) / original_max_length)^(d / (d − 2))` if L, the
       largest position of query and key in this call plus 1, exceeds `original_max_length`.
-      The paper has `factor=1`; others come from common implementations. Each row has its own L.
-      Keys rotated in an earlier call had the L of that call.
+      The paper has `factor=1`; others come from common implementations. Each row has its own L,
+      without padding: in layers that count positions from 0, from its first to its last real
+      token. Keys rotated in an earlier call had the L of that call.
     - "yarn" (Peng et al. 2023): features that rotate more than `beta_fast` times within
       `original_max_length` keep θ, those that rotate less than `beta_slow` times have
       `θ_i / factor`, with a ramp between them; the result is also multiplied by
@@ -164,7 +165,12 @@ class Rotary(Position):
     @property
     def encodes_alone(self) -> bool:  # type: ignore[override]
         """Whether a key is rotated by its own position alone: some need the last one."""
-        return self.scaling not in ("dynamic", "longrope")
+        return not self.needs_length
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the frequencies depend on L."""
+        return self.scaling in ("dynamic", "longrope")
 
     def build(self, query_shape, key_shape):
         self._rotated_size(query_shape[-1], key_shape[-1])

@@ -16,6 +16,7 @@ import numpy as np
 from keras_attention import keras_private, shapes
 from keras_attention.hints import Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import real_first
 from keras_attention.visualization import labels
 
 ops = keras.ops
@@ -84,6 +85,8 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     records = _Records()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_at_a_time)
+        # Scores in the order of the inputs.
+        stack.enter_context(real_first.off())
         for name, layer in _attention_layers(model).items():
             stack.enter_context(_asked(layer, functools.partial(records.add, name)))
         # Assignments to variables stay in the scope: random generators do not advance.

@@ -1,0 +1,114 @@
+"""Rows with their real tokens first: the blocks of a stack then need no positions to count them.
+
+A position counts the real tokens before it, so padding on the left, or between tokens, moves none.
+Given to the blocks as arrays, such positions would cost kernels what they save where positions are
+consecutive, a half of the causal scores for one. In rows that have their real tokens first, the
+index of a token is its position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import NamedTuple
+
+import keras
+
+from keras_attention import patterns
+from keras_attention.backend import backend
+from keras_attention.hints import Tensor
+from keras_attention.layers.attention import Attention
+
+ops = keras.ops
+
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def off():
+    """Within it rows stay as they are, for those who read what is inside a stack."""
+    outer = getattr(_state, "off", False)
+    _state.off = True
+    try:
+        yield
+    finally:
+        _state.off = outer
+
+
+class Rows(NamedTuple):
+    """What blocks are given of a batch, and the way back.
+
+    Args:
+        x: (B, T, D).
+        mask: boolean (B, T), or None.
+        positions: integers, or None for those from 0 on.
+        order: None, or (B, T) and (B, T): of each row of `x` its index in the batch, and back.
+    """
+
+    x: Tensor
+    mask: Tensor | None
+    positions: Tensor | None
+    order: tuple[Tensor, Tensor] | None = None
+
+    def restored(self, x: Tensor) -> Tensor:
+        """`x` (B, T, D) in the order of the batch."""
+        return x if self.order is None else _reordered(x, *self.order[::-1])
+
+
+def counted(length, mask=None, offset=None):
+    """Positions that count real tokens alone, (1, T) or (B, T)."""
+    if mask is None:
+        positions = ops.arange(length, dtype="int32")[None]
+    else:
+        positions = ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1, 0)
+    return positions if offset is None else positions + ops.expand_dims(offset, -1)
+
+
+def depends_on_positions(layer: keras.Layer) -> bool:
+    """Whether attention depends on more of its positions than on their order."""
+    if not isinstance(layer, Attention):
+        return True
+    if layer.position is not None or layer.preset_position is not None:
+        return True
+    pattern = layer.whole_pattern()
+    return not (pattern is None or isinstance(pattern, patterns.Causal))
+
+
+def ordered(x, mask, others):
+    """The `Rows` of vectors (B, T, D) whose positions count the real tokens of a mask (B, T).
+
+    `others` says whether blocks get other arrays too, in the order of the batch.
+    """
+    if len(mask.shape) != 2 or mask.shape[1] not in (1, None, x.shape[1]):
+        return Rows(x, mask, None)  # The blocks say what is wrong.
+    batch, length = ops.shape(x)[:2]
+    mask = ops.broadcast_to(mask, (batch, length))
+    if backend.known_true(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:]))):
+        return Rows(x, mask, None)
+    if others or getattr(_state, "off", False):
+        return Rows(x, mask, counted(length, mask))
+    real, index = ops.cast(mask, "int32"), ops.arange(length, dtype="int32")
+    before = ops.cumsum(real, axis=1)
+    count = before[:, -1:]
+    # Real tokens first, each kind in its order.
+    places = ops.where(mask, before - 1, count + index - before)
+    order = ops.cast(ops.argsort(index + length * (1 - real), axis=1), "int32")
+    return Rows(_reordered(x, order, places), index < count, None, (order, places))
+
+
+def _reordered(x, order, inverse):
+    """The tokens of each row of `x` (B, T, D) in an order (B, T), whose gradient is the inverse.
+
+    The gradient of any `take` is a sum, which takes up to a hundred times longer.
+    """
+
+    def make(orders):
+        def forward(x):
+            return (backend.take_rows(x, orders[0]),), ()
+
+        def backward(arrays, outputs, saved, upstream):
+            return (backend.take_rows(upstream[0], orders[1]),)
+
+        return forward, backward
+
+    return backend.custom_vjp(make, [x], (order, inverse), saves=False)[0]

@@ -1,0 +1,226 @@
+"""Positions of padded rows: stacks count real tokens, layers count places, caches real tokens."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import (
+    Decoder,
+    Embeddings,
+    Encoder,
+    EncoderDecoder,
+    LearnedPositionEmbedding,
+    Logits,
+    MultiHeadAttention,
+    ScaledEmbedding,
+    SelfAttention,
+    TransformerBlock,
+    masks,
+    patterns,
+    positions,
+)
+from keras_attention.visualization import collect_attention
+from tests.compiled import compiled
+from tests.gradients import gradients
+from tests.models.stacks import numpy, randomize
+
+VOCABULARY, D, T = 20, 8, 9
+# The same five real tokens, with padding on either side and between them.
+REAL = np.array(
+    [[0, 0, 0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 1, 0, 0, 1, 1]], bool
+)
+SIDES = {"left": REAL[:1], "right": REAL[1:2], "between": REAL[2:]}
+ALONE = np.array([[3, 7, 2, 9, 4]], "int32")
+N = ALONE.shape[1]
+ROPE = {"max_wavelength": 30.0}
+
+
+def padded(row, mask, value=0):
+    """The elements of (1, N, …) in rows of a mask (B, T), others having a value."""
+    found = np.full((*mask.shape, *row.shape[2:]), value, row.dtype)
+    for into, real in zip(found, mask, strict=True):
+        into[real] = row[0]
+    return found
+
+
+# Padding is a token like others, told from them by the mask alone.
+IDS = padded(ALONE, REAL, 5)
+
+
+def longrope():
+    scaling = {"short_factors": [1.0, 1.5], "long_factors": [2.0, 3.0], "original_max_length": 6}
+    return positions.Rotary(scaling="longrope", **scaling, **ROPE)
+
+
+def dynamic(length=N):
+    return positions.Rotary(scaling="dynamic", factor=2.0, original_max_length=length, **ROPE)
+
+
+SLOTS = {
+    "rotary": lambda: {"position": positions.Rotary(**ROPE)},
+    "longrope": lambda: {"position": longrope()},
+    "dynamic": lambda: {"position": dynamic()},
+    "alibi": lambda: {"position": "alibi"},
+    "relative_bias": lambda: {"position": positions.RelativeBias(8, 6)},
+    "shaw": lambda: {"position": positions.Shaw(3)},
+    "disentangled": lambda: {"position": positions.Disentangled(8, 6)},
+    "window": lambda: {"pattern": patterns.SlidingWindow(2, 1)},
+    "rate": lambda: {"pattern": patterns.Dilated(2)},
+    "block": lambda: {"pattern": patterns.Block(2), "position": positions.Rotary(**ROPE)},
+    "prefix": lambda: {"pattern": patterns.Prefix(2) | patterns.SlidingWindow(1, 1)},
+    "none": dict,
+}
+# A block of each, in few models, since each is compiled.
+PAIRS = [
+    ("rotary", "shaw"),
+    ("longrope", "relative_bias"),
+    ("dynamic", "alibi"),
+    ("disentangled", "prefix"),
+    ("window", "rate"),
+    ("block", "none"),
+]
+
+
+def stack(kind, slots, **block):
+    blocks = [TransformerBlock(12, 2, residual="pre", **SLOTS[slot](), **block) for slot in slots]
+    learned = LearnedPositionEmbedding(T) if "none" in slots else None
+    embeddings = Embeddings(ScaledEmbedding(VOCABULARY, D, scale=1), learned)
+    return kind(blocks, embeddings, logits=Logits(VOCABULARY))
+
+
+def decoder(slots):
+    model = stack(Decoder, slots, causal=True)
+    model.build((None, None))
+    return randomize(model)
+
+
+def assert_alone(found, expected, mask=REAL):
+    """Compares the real tokens of each row with those of the row alone."""
+    for row, real in zip(numpy(found), mask, strict=True):
+        np.testing.assert_allclose(row[real], numpy(expected)[0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("slots", PAIRS, ids="-".join)
+def test_calls_and_steps_give_the_logits_of_the_row_alone(slots):
+    model = decoder(slots)
+    # Rows that end with a real token.
+    rows = REAL[:, -1]
+
+    def run(alone, ids, mask):
+        last, cache = model.start(ids[rows], 1, mask=mask[rows])
+        output = model(ids, mask=mask)
+        carried = masks.implicit(output)
+        # A mask of pairs stays in the order of the batch.
+        pairs = model(ids, mask=mask, attention_mask=np.ones((T, T), bool))
+        return model(alone), output, pairs, carried, model.step(last, cache)[0]
+
+    expected, output, pairs, carried, step = compiled(run, ALONE, IDS, REAL)
+    assert_alone(output, expected)
+    assert_alone(pairs, expected)
+    assert (numpy(carried) == REAL).all()
+    assert_alone(numpy(step)[:, None], numpy(expected)[:, -1:], np.ones((rows.sum(), 1), bool))
+
+
+def test_an_encoder_and_the_decoder_that_attends_to_it():
+    encoder = stack(Encoder, ["relative_bias"])
+    decoder = stack(Decoder, ["longrope"], causal=True, cross_attention=True)
+    model = EncoderDecoder(encoder, decoder)
+    model.build([(None, None), (None, None)])
+    randomize(model)
+    target = ALONE[:, ::-1].copy()
+
+    def run(ids, targets, mask, target, alone):
+        both = model([ids, targets], source_mask=mask, target_mask=mask)
+        of_source = model([ids, keras.ops.repeat(target, 3, axis=0)], source_mask=mask)
+        return both, of_source, model([alone, target])
+
+    both, of_source, expected = compiled(run, IDS, padded(target, REAL), REAL, target, ALONE)
+    assert_alone(both, expected)
+    assert_alone(of_source, expected, np.ones((3, N), bool))
+
+
+def test_values_and_gradients_of_vectors_that_stay_in_their_order():
+    """Vectors instead of tokens; padding has NaN; a gradient is where its token is."""
+    model = Encoder([TransformerBlock(12, 2, position="alibi")])
+    x = np.random.default_rng(0).normal(size=(1, N, D)).astype("float32")
+    model.build(x.shape)
+    randomize(model)
+    given, weights = padded(x, REAL, np.nan), np.arange(N * D, dtype="float32").reshape(1, N, D)
+    (expected,) = gradients(lambda x: model(x) * keras.ops.array(weights), [x])
+    mask, weights = keras.ops.array(REAL), keras.ops.array(padded(weights, REAL))
+    (found,) = gradients(lambda x: model(x, mask=mask) * weights, [given])
+    assert_alone(found, expected)
+    assert (found[~REAL] == 0).all()
+
+
+def test_positions_of_the_caller_are_used_as_they_are():
+    model = decoder(["rotary"])
+    order = np.arange(T, dtype="int32")
+
+    def run(ids, mask, alone):
+        return (
+            model(ids, mask=mask, positions=order),
+            model(alone, positions=order[REAL[2]]),
+        )
+
+    found, expected = compiled(run, IDS[2:], REAL[2:], ALONE)
+    assert_alone(found, expected, REAL[2:])
+
+
+@pytest.mark.skipif(keras.config.backend() == "jax", reason="each operation is compiled: 15 s")
+def test_collected_scores_are_in_the_order_of_the_tokens():
+    model = decoder(["relative_bias"])
+    found = collect_attention(model, IDS, mask=REAL)
+    alone = collect_attention(model, ALONE)
+    assert len(found) == len(alone) == 1
+    for scores, expected in zip(found.values(), alone.values(), strict=True):
+        for row, real in zip(scores, REAL, strict=True):
+            np.testing.assert_allclose(row[:, real][:, :, real], expected[0], atol=1e-5)
+
+
+# Layers and blocks count places, unless they are given positions.
+
+
+@pytest.mark.parametrize("slot", ["block", "longrope", "shaw", "window"])
+def test_a_block_counts_places_and_its_cache_real_tokens(slot):
+    block = TransformerBlock(12, 2, causal=True, **SLOTS[slot]())
+    x = np.random.default_rng(0).normal(size=(1, N, D)).astype("float32")
+    block.build(x.shape)
+    counted = np.maximum(np.cumsum(REAL, axis=1) - 1, 0).astype("int32")
+    places = np.flatnonzero(REAL[2]).astype("int32")
+    # The length of a row is from its first real token.
+    places = places - places[0] if slot == "longrope" else places
+
+    def run(given, mask, x):
+        cached, _ = block(given, mask=mask, cache=block.make_cache(3, N))
+        by_positions = block(given, mask=mask, positions=counted)
+        return block(given, mask=mask), by_positions, cached, block(x), block(x, positions=places)
+
+    plain, by_positions, cached, alone, apart = compiled(run, padded(x, REAL), REAL, x)
+    assert_alone(by_positions, alone)
+    assert_alone(cached, alone)
+    # `Block` depends on more than distances.
+    distances = slice(1 if slot == "block" else 0, 2)
+    assert_alone(numpy(plain)[distances], alone, REAL[distances])
+    assert_alone(numpy(plain)[2:], apart, REAL[2:])
+
+
+@pytest.mark.parametrize("position", [longrope, dynamic, lambda: dynamic(2)])
+def test_the_length_of_a_row_is_that_of_its_real_tokens(position):
+    layer = SelfAttention(2, 4, position=position())
+    grid = MultiHeadAttention(2, 4, position=position(), attention_axes=(1, 2))
+    x = np.random.default_rng(0).normal(size=(1, N, D)).astype("float32")
+    cells = x[:, :4].reshape(1, 2, 2, D)
+    layer.build(x.shape)
+    grid.build(cells.shape, cells.shape)
+    mask = REAL[:2]
+    # Two rows of a grid, and two of padding.
+    wide = np.pad(cells, ((0, 0), (0, 2), (0, 0), (0, 0)))
+    rows = np.repeat([[[True], [True], [False], [False]]], 2, axis=2)
+
+    def run(x, given, mask, cells, wide, rows):
+        return layer(x), layer(given, mask=mask), grid(cells), grid(wide, query_mask=rows)
+
+    expected, found, of_cells, of_wide = compiled(run, x, padded(x, mask), mask, cells, wide, rows)
+    assert_alone(found, expected, mask)
+    np.testing.assert_allclose(numpy(of_wide)[:, :2], numpy(of_cells), atol=1e-5)
