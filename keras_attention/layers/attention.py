@@ -348,18 +348,18 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
             segment_ids=self.heads.pair("segment_ids", segment_ids, *sequences),
             return_weights=return_attention_scores,
         )
-        needs_length = self.position is not None and self.position.needs_length
-        encoded = needs_length and not (query_mask is None and seen is None)
-        if encoded:
+        encoded = False
+        if self.position is not None and self.position.needs_length:
             of_query = self.heads.mask(query, value, query_mask, None, None)
             of_key = self.heads.mask(query, value, None, seen, None)
-            at = spec.positions.of_real(
+            at = spec.positions.of_real(  # type: ignore[union-attr]
                 of_query[0][:, 0, :, 0] if of_query else None,
                 of_key[0][:, 0, 0] if of_key else None,
                 given=positions is not None,
             )
             with keras_private.uncast_variables():
                 query_heads, key_heads = self.position.encode(query_heads, key_heads, *at)
+            encoded = True
         result = self.attend(
             spec, query_heads, key_heads, value_heads, key_mask, training, encoded=encoded
         )
