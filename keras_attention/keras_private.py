@@ -22,6 +22,7 @@ __all__ = [
     "run_operations",
     "saving_a_model",
     "set_keras_mask",
+    "stores_weights",
     "sublayers",
     "torch_device",
     "uncast_variables",
@@ -101,6 +102,18 @@ def infers_shapes():
     device "meta", Keras passes others.
     """
     return in_symbolic_scope()
+
+
+def stores_weights(store):
+    """Whether a file has weights of a layer, or of a layer in it, to which `store` belongs.
+
+    It is the argument of `load_own_variables`, which by its public interface has the weights of the
+    layer itself alone. Layers that are made of others have none.
+    """
+    file, path = (getattr(store, name, None) for name in ("h5_file", "_h5_entry_path"))
+    if not path or file is None or path not in file:
+        return False
+    return bool(file[path].visititems(lambda name, item: hasattr(item, "dtype") or None))
 
 
 def sublayers(layer, recursive=True):

@@ -299,6 +299,20 @@ class ConfigurableLayer(keras.layers.Layer):
             shapes.check_memory(kwargs.get("name") or "weight", shape)
         return super().add_weight(*args, **kwargs)
 
+    def load_own_variables(self, store):
+        # Keras looks for a layer in several places of a file, and forgets its own error of an
+        # unbuilt layer when it comes to one where nothing is stored.
+        if not self.built and keras_private.stores_weights(store):
+            self._was_left_out = True
+        if not self.built and getattr(self, "_was_left_out", False):
+            raise ValueError(
+                f"The file has weights of {self.name!r}, which is not built, so that they would be "
+                "lost. The layer or model around it must build it: its `build` calls that of each "
+                "layer in it, or it has no `build`, and a `call` that Keras can trace. Received: "
+                f"an unbuilt {type(self).__name__}"
+            )
+        super().load_own_variables(store)
+
     def get_build_config(self):
         config = super().get_build_config()
         quantized = {

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import cell_parts
 from keras_attention.layers.attention import Attention
@@ -151,11 +152,15 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
         sizes = keras.tree.flatten(self.cell.state_size)
         return [self._whole_size(memory_shape), *sizes, 1]
 
-    def _whole_size(self, shape):
-        """Features of the output for a memory of this shape, with the alignments."""
+    def _whole_size(self, shape, length=None):
+        """Features of the output for a memory of this shape, with the alignments.
+
+        `length` is the size of the memory in a graph, if `shape` has none.
+        """
         size = self.output_features(shape)
         if self.return_attention_scores and size is not None:
-            size = None if shape[1] is None else size + self.attention.num_heads * shape[1]
+            length = length if shape[1] is None else shape[1]
+            size = None if length is None else size + self.attention.num_heads * length
         if size is None:
             raise ValueError(
                 "The size of the output depends on a memory (batch, positions, features) whose "
@@ -218,6 +223,11 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
             self.cell.build((input_shape[0], self._scratch.input_size))
             self.cell.built = True
 
+    def build_attention(self, memory_shape):
+        """Creates the weights that a memory of shape (B, S, D) determines."""
+        self.expect_memory(memory_shape)
+        self._build_attention()
+
     def _build_attention(self):
         if self._scratch.memory_shape is None:
             raise ValueError(NO_MEMORY.format("none"))
@@ -263,7 +273,8 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
             context, weights = self._attend(hidden, memory, time, training)
         output = self._output(context, hidden)
         if self.return_attention_scores:
-            size = previous.shape[-1] - output.shape[-1]
+            known = previous.shape[-1] is not None
+            size = previous.shape[-1] - output.shape[-1] if known else -1
             weights = ops.reshape(weights, (ops.shape(output)[0], size))
             output = ops.concatenate([output, ops.cast(weights, self.compute_dtype)], axis=-1)
         return output, [[output, *cell_states, time + 1, *loop[count:]]]
@@ -325,11 +336,12 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
                 "`split_outputs` is for cells with `return_attention_scores=True`. "
                 f"Received: return_attention_scores={self.return_attention_scores}"
             )
-        shapes.check_same("Features of outputs", cell=self.output_size, outputs=outputs.shape[-1])
         features = self.output_features(self._scratch.memory_shape)
-        heads = self.attention.num_heads
-        length = (self.output_size - features) // heads
-        starts = range(features, self.output_size, length)
+        heads, size = self.attention.num_heads, backend.shape(outputs)[-1]
+        if self._scratch.memory_shape[1] is not None:
+            shapes.check_same("Features of outputs", cell=self.output_size, outputs=size)
+        length = (size - features) // heads
+        starts = [features + head * length for head in range(heads)]
         alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
         return outputs[..., :features], alignments
 

@@ -19,6 +19,7 @@ from keras_attention import keras_private, masks, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers import cell_parts
+from keras_attention.layers.start_states import StartStates
 
 ops = keras.ops
 
@@ -61,6 +62,9 @@ class MemoryStates(keras_private.DropoutRNNCell):
         They contain the prepared memory, and the batch is the first axis of every tensor.
         Arguments are those of `initial_state`.
         """
+        given = keras.tree.flatten((memory, states, mask))
+        if any(isinstance(x, keras.KerasTensor) for x in given):
+            return StartStates(self)(memory, states, mask)
         memory, states, mask = self._checked(memory, states, mask)
         self._build_attention()
         prepared = self._prepare(memory, mask)
@@ -114,7 +118,8 @@ class MemoryStates(keras_private.DropoutRNNCell):
             )
         for state in states:
             shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
-        self.expect_memory(memory.shape)
+        # Without symbolic dimensions of JAX, which no file could store.
+        self.expect_memory(size if isinstance(size, int) else None for size in memory.shape)
         return memory, states, mask
 
     def _loop_states(self, states, memory):
@@ -126,10 +131,11 @@ class MemoryStates(keras_private.DropoutRNNCell):
         # Lengths unknown in a graph are those that the model was built with.
         known = zip(memory.shape, self._scratch.memory_shape, strict=True)
         shape = tuple(m if n is None else n for n, m in known)
-        size = self._whole_size(shape)
+        size = self._whole_size(shape, backend.shape(memory)[1])
         if len(states) == self._state_count + 2:
             output, *states, time = states
-            if self.return_attention_scores and output.shape[-1] != size:
+            grown = isinstance(size, int) and output.shape[-1] != size
+            if self.return_attention_scores and grown:
                 # The alignments after the output are those of a memory of another length.
                 features = self.output_features(shape)
                 output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))

@@ -1,6 +1,7 @@
 """Layers, arrays and calls that rows of several modules need."""
 
 import sys
+import tempfile
 from unittest import mock
 
 import keras
@@ -35,6 +36,30 @@ RELATIVE_BIAS = positions.RelativeBias(8)
 
 def cell(**kwargs):
     return ka.AttentionCell(keras.layers.GRUCell(D), "dot", **kwargs)
+
+
+class Careless(keras.Model):
+    """A model whose `build` does not build what is in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = ka.SelfAttention(2, 4, name="inner")
+
+    def build(self, shape):
+        self.built = True
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def load_unbuilt():
+    """The weights of a model loaded into another that has none yet."""
+    saved, other = Careless(), Careless()
+    saved(X)
+    other.build(X.shape)
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save_weights(f"{folder}/model.weights.h5")
+        other.load_weights(f"{folder}/model.weights.h5")
 
 
 def built_attention(query=X, value=None, key=None):

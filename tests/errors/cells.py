@@ -4,7 +4,7 @@ import keras
 
 import keras_attention as ka
 from keras_attention.layers import kv_cache
-from tests.errors.calls import B, D, S, T, X, Y, built_cell, cell, zeros
+from tests.errors.calls import B, D, S, T, X, Y, built_cell, cell, load_unbuilt, zeros
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
@@ -28,6 +28,11 @@ ROWS = {
         lambda: kv_cache.Layout().update({}, None, None, None, "float32"),
         TypeError,
         r"Layout must implement `update`\.",
+    ),
+    "weights of a layer that nobody has built": (
+        load_unbuilt,
+        ValueError,
+        r"The file has weights of 'inner', which is not built.*Received: an unbuilt SelfAttention",
     ),
     "a recurrent layer of another cell": (
         lambda: ka.AttentionRNN(keras.layers.GRUCell(4)),

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, AttentionCell, scores
+from keras_attention import Attention, AttentionCell, AttentionRNN, scores
 from tests import conformance
 from tests.compiled import JIT_MODES, SLOW_JIT_MODES
 from tests.layers.small_cells import (
@@ -23,6 +23,7 @@ from tests.layers.small_cells import (
     X,
     made,
     numpy,
+    random,
     weights_drawn,
 )
 
@@ -236,6 +237,48 @@ def test_every_argument_is_in_the_config():
     again = AttentionCell.from_config(named.get_config())
     assert (again.name, again.trainable) == ("given", False)
     assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_start_states_of_symbols(tmp_path):
+    """Steps by hand in a functional model, saved with one copy of the weights."""
+    cell = AttentionCell(keras.layers.GRUCell(4), "general", mode="luong", attention_dim=4)
+    arrays = random(B, 4), random(B, S, 3, seed=1), random(B, 4, seed=2)
+
+    def unrolled(x, memory, last):
+        states, outputs = cell.start_states(memory, states=[last]), []
+        for _ in range(2):
+            x, states = cell(x, states)
+            outputs.append(x)
+        return keras.ops.stack(outputs, axis=1)
+
+    inputs = [keras.Input((4,)), keras.Input((None, 3)), keras.Input((4,))]
+    model = keras.Model(inputs, unrolled(*inputs))
+    assert model.output_shape == (None, 2, 4)
+    assert len(model.weights) == len(cell.weights)
+    expected = numpy(unrolled(*arrays))
+    np.testing.assert_allclose(numpy(model(arrays)), expected, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(loaded.weights) == len(cell.weights)
+    np.testing.assert_allclose(numpy(loaded(arrays)), expected, atol=1e-5)
+
+
+def test_alignments_with_a_memory_of_unknown_length():
+    cell = AttentionCell(keras.layers.GRUCell(4), "dot", return_attention_scores=True)
+    inputs = keras.Input((T, 4)), keras.Input((None, 4))
+    output, scores = AttentionRNN(cell, return_sequences=True)(*inputs)
+    assert tuple(scores.shape) == (None, 1, T, None)
+    model = keras.Model(inputs, [output, scores])
+    # As a graph.
+    model.compile("sgd", ["mse", None])
+    for length in (3, 5):
+        arrays = random(B, T, 4), random(B, length, 4, seed=1)
+        model.fit(arrays, np.zeros((B, T, 4)), verbose=0)
+        expected = [numpy(x) for x in model(arrays)]
+        found = model.predict(arrays, verbose=0)
+        assert found[1].shape == (B, 1, T, length)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 LOADER = """
