@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from keras_attention import saving
@@ -15,7 +17,7 @@ class StartStates(saving.ConfigurableLayer):
     It has no weights but those of the cell, which the model has once, in its file too.
     """
 
-    def __init__(self, cell: keras.layers.Layer, **kwargs):
+    def __init__(self, cell: keras.layers.Layer, **kwargs: Any):
         super().__init__(**kwargs)
         self.cell = cell
 

@@ -75,3 +75,17 @@ of_rnn(
     unroll=True,
     zero_output_for_mask=True,
 )
+
+
+def unrolled():
+    """Two steps by hand, of the first two vectors of a sequence."""
+    x, memory = symbols(8, 6)
+    attends = ka.AttentionCell(keras.layers.GRUCell(8), "general", mode="luong", attention_dim=6)
+    states, found = attends.start_states(keras.layers.Masking()(memory)), []
+    for step in range(2):
+        output, states = attends(x[:, step], states)
+        found.append(output)
+    return keras.Model([x, memory], found)
+
+
+CASES["cell-start-states"] = Case(unrolled, vectors(8, 6), since="0.2.0")
