@@ -64,7 +64,7 @@ class MemoryStates(keras_private.DropoutRNNCell):
         """
         given = keras.tree.flatten((memory, states, mask))
         if any(isinstance(x, keras.KerasTensor) for x in given):
-            return StartStates(self)(memory, states, mask)
+            return StartStates(self)(memory, states=states, mask=mask)
         memory, states, mask = self._checked(memory, states, mask)
         self._build_attention()
         prepared = self._prepare(memory, mask)

@@ -20,6 +20,11 @@ class StartStates(saving.ConfigurableLayer):
     def __init__(self, cell: keras.layers.Layer, **kwargs: Any):
         super().__init__(**kwargs)
         self.cell = cell
+        # It reads the memory's mask, and puts it among the states.
+        self.supports_masking = True
+
+    def compute_mask(self, memory, previous_mask=None):
+        return None
 
     def build(self, memory_shape, states_shape=None, mask_shape=None):
         self.cell.build_attention(memory_shape)

@@ -244,8 +244,10 @@ def test_start_states_of_symbols(tmp_path):
     cell = AttentionCell(keras.layers.GRUCell(4), "general", mode="luong", attention_dim=4)
     arrays = random(B, 4), random(B, S, 3, seed=1), random(B, 4, seed=2)
 
+    arrays[1][0, 3:] = 0  # padding
+
     def unrolled(x, memory, last):
-        states, outputs = cell.start_states(memory, states=[last]), []
+        states, outputs = cell.start_states(layers.Masking()(memory), states=[last]), []
         for _ in range(2):
             x, states = cell(x, states)
             outputs.append(x)
@@ -257,6 +259,9 @@ def test_start_states_of_symbols(tmp_path):
     assert len(model.weights) == len(cell.weights)
     expected = numpy(unrolled(*arrays))
     np.testing.assert_allclose(numpy(model(arrays)), expected, atol=1e-5)
+    arrays[1][0, 3:] = 1
+    assert np.abs(numpy(unrolled(*arrays))[0] - expected[0]).max() > 1e-3
+    arrays[1][0, 3:] = 0
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert len(loaded.weights) == len(cell.weights)
