@@ -29,6 +29,7 @@ OF_3_15 = "sliding_window" in inspect.signature(keras.layers.MultiHeadAttention)
 ANY_BACKEND = {
     "benchmarks",
     "docs/test_api",
+    "docs/test_commands",
     "docs/test_docs",
     "docs/test_structure",
     "examples",

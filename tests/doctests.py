@@ -1,11 +1,15 @@
 """Runs every example in the package's docstrings, README.md and docs/: `python -m tests.doctests`.
 
 In Markdown, each fenced `python` block runs as pasted; blocks of one page share their names, top to
-bottom. A block marked `python no-run` is shown, not run.
+bottom. A block marked `python no-run` is shown, not run. What a line prints is
+compared with its comment, on TensorFlow, which the pages show: the comment begins with it, to as
+many decimals as the comment has, and may explain it.
 """
 
+import builtins
 import doctest
 import importlib
+import io
 import os
 import pathlib
 import pkgutil
@@ -63,11 +67,59 @@ def programs(page):
         yield lines + 1, compile("\n" * lines + block.group(1), str(page), "exec")
 
 
+# How frameworks wrap an array and a shape, and what of a text is compared.
+WRAPPER = re.compile(
+    r"\b(?:tf\.Tensor|torch\.Size|TensorShape|tensor|Array)\(|, (?:shape|dtype)=[^,]*"
+)
+TOKEN = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?|[\w/]+|…")
+
+
+def is_shown(comment, printed):
+    """Whether a comment begins with what was printed."""
+    expected, found = TOKEN.findall(comment), TOKEN.findall(WRAPPER.sub(" ", printed))
+    if "…" in expected:
+        expected = expected[: expected.index("…")]
+        found = found[: len(expected)]
+    return len(expected) >= len(found) > 0 and all(map(_equal, expected, found))
+
+
+def _equal(expected, found):
+    try:
+        decimals = len(expected.partition(".")[2])
+        return round(float(found), decimals) == float(expected)
+    except ValueError:
+        return expected == found
+
+
+def recorder(page, lines):
+    """A `print` that writes to `lines` what each line of a page prints."""
+
+    def record(*values, **options):
+        text = io.StringIO()
+        builtins.print(*values, **options | {"file": text})
+        frame = sys._getframe(1)
+        if frame.f_code.co_filename == str(page):
+            lines.setdefault(frame.f_lineno, []).append(text.getvalue())
+
+    return record
+
+
+def wrong_comments(page, lines):
+    """Yields each line of a page whose comment is not what it printed."""
+    source = page.read_text(encoding="utf-8").splitlines()
+    for number, printed in lines.items():
+        comment = source[number - 1].partition("  # ")[2]
+        if comment and not is_shown(comment, " ".join(dict.fromkeys(printed))):
+            yield f"{number}: shown {comment!r}, printed {' '.join(printed)!r}"
+
+
 def page_failures():
     """Runs the Python blocks of every page; returns (failed, attempted)."""
     failed = attempted = 0
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
-        names = {"__name__": "__main__"}
+        lines = {}
+        names = {"__name__": "__main__", "print": recorder(page, lines)}
+        keras.utils.set_random_seed(0)
         for line, program in programs(page):
             attempted += 1
             try:
@@ -75,6 +127,10 @@ def page_failures():
             except Exception as error:
                 failed += 1
                 print(f"{page.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")
+        if keras.config.backend() == "tensorflow":
+            for wrong in wrong_comments(page, lines):
+                failed += 1
+                print(f"{page.relative_to(ROOT)}:{wrong}")
     return failed, attempted
 
 
