@@ -253,13 +253,17 @@ def append(cache, key, value, mask=None):
     """
     if key.shape[1] == 0:
         return dict(cache)
-    write = _write_one if key.shape[1] == 1 else _write_many
-    new = end(cache["index"], ops.shape(key)[1], mask)
     return {
-        "key": write(cache["key"], key, cache["index"], new, mask),
-        "value": write(cache["value"], value, cache["index"], new, mask),
-        "index": new,
+        "key": write(cache["key"], key, cache["index"], mask),
+        "value": write(cache["value"], value, cache["index"], mask),
+        "index": end(cache["index"], ops.shape(key)[1], mask),
     }
+
+
+def write(old, new, index, mask=None):
+    """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row."""
+    function = _write_one if new.shape[1] == 1 else _write_many
+    return function(old, new, index, end(index, ops.shape(new)[1], mask), mask)
 
 
 def _write_one(old, new, index, end, mask):

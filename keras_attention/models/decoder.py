@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import prompts
+from keras_attention.models import history, prompts
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
 from keras_attention.models.real_first import Rows
@@ -93,6 +94,36 @@ class Decoder(Stack):
         cache: list[Cache] | None = None,
         training: bool | None = None,
     ) -> Tensors:
+        cache, tokens = history.split(cache)
+        if tokens is not None:
+            history.check_alone(
+                types=types,
+                attention_mask=attention_mask,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
+            return self._read_on(inputs, context, mask, context_mask, cache, tokens, training)
+        return self._read(
+            inputs,
+            *(context, types, mask, context_mask, attention_mask, positions, segment_ids),
+            cache,
+            training,
+        )
+
+    def _read(
+        self,
+        inputs,
+        context=None,
+        types=None,
+        mask=None,
+        context_mask=None,
+        attention_mask=None,
+        positions=None,
+        segment_ids=None,
+        cache=None,
+        training=None,
+    ):
+        """The result of a call."""
         offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, offset, training)
         if cache is None:
@@ -123,10 +154,48 @@ class Decoder(Stack):
         output = self._finish(rows.restored(x), mask)
         return output if cache is None else (output, caches)
 
+    def _read_on(self, inputs, context, mask, context_mask, cache, tokens, training):
+        """The result of a call with a cache beside which the tokens are stored."""
+        mask = masks.both(masks.boolean("mask", mask), masks.implicit(inputs))
+        mask = masks.both(mask, self.embeddings.compute_mask(inputs))
+        before = cache[0]["index"]
+        tokens, after = history.append(tokens, inputs, before, mask)
+        read = functools.partial(
+            self._read, context=context, context_mask=context_mask, training=training
+        )
+
+        def again():
+            ids = tokens["tokens"][:, 0, :, 0]
+            length = ids.shape[1]
+            real = ops.arange(length, dtype="int32") < after[:, None]
+            empty = self._caches(ops.shape(ids)[0], length)
+            output, caches = read(ids, mask=real, cache=empty)
+            return history.at(output, before, ops.shape(inputs)[1], mask), caches
+
+        def on():
+            return read(inputs, mask=mask, cache=cache)
+
+        output, caches = history.either(self.blocks, before, after, again, on)
+        return masks.carry(output, mask), [*caches, tokens]
+
     # Steps, for `generation`
 
     def make_cache(self, batch_size: int | Tensor, length: int) -> list[Cache]:
-        """Empty caches of `length` tokens, one for each block. See `Attention.make_cache`."""
+        """Empty caches of `length` tokens, one for each block. See `Attention.make_cache`.
+
+        With "longrope" positions that change within this length, there is one more, of the tokens:
+        in the step that passes `original_max_length` all are read again, as the blocks would have
+        read them in a call.
+
+        Raises:
+            ValueError: `length` exceeds the `original_max_length` of "dynamic" positions, with
+                which that would be every step.
+        """
+        embeds = self.embeddings is not None
+        tokens = history.make(self.blocks, batch_size, length, embeds)
+        return self._caches(batch_size, length) + tokens
+
+    def _caches(self, batch_size, length):
         return [block.make_cache(batch_size, length) for block in self.blocks]
 
     def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> list[Cache]:

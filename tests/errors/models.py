@@ -36,7 +36,48 @@ def longrope(**kwargs):
     return positions.Rotary(scaling="longrope", **{**given, **kwargs})
 
 
+def switching(scaling="longrope", embeds=True):
+    """A stack of two blocks whose positions change beyond 8 tokens."""
+    position = (
+        longrope()
+        if scaling == "longrope"
+        else positions.Rotary(scaling=scaling, original_max_length=8)
+    )
+    blocks = [ka.TransformerBlock(8, 2, causal=True, position=position) for _ in range(2)]
+    return ka.Decoder(blocks, ka.Embeddings(ka.ScaledEmbedding(8, 8)) if embeds else None)
+
+
+def unembedded():
+    """The same of vectors."""
+    model = switching(embeds=False)
+    model.build((None, None, 8))
+    return model
+
+
+def typed():
+    """A call with types beside a cache of tokens that may be read again."""
+    model = switching()
+    model.build((None, None))
+    return model(IDS, types=IDS, cache=model.make_cache(2, 9))
+
+
 ROWS = {
+    "dynamic positions beyond their length": (
+        lambda: switching("dynamic").start(IDS, max_tokens=7),
+        ValueError,
+        r"A cache of several blocks with scaling='dynamic' must have at most "
+        r"`original_max_length`=8 tokens.* Received: 9 tokens",
+    ),
+    "longrope beyond its length in a stack of vectors": (
+        lambda: unembedded().make_cache(2, 9),
+        ValueError,
+        r"'longrope' reads all tokens again, which needs embeddings.* Received: 9 tokens",
+    ),
+    "types of tokens that may be read again": (
+        typed,
+        ValueError,
+        r"takes tokens, their mask and a context alone\. Received also: types",
+    ),
     "more experts for a token than there are": (
         lambda: ka.MixtureOfExperts(4, 5, 8),
         ValueError,
