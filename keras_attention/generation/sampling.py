@@ -149,13 +149,17 @@ def _least_of_nucleus(logits, top_p):
     Logits are relative to the best, at most 0. Sorting a vocabulary takes many times longer.
     """
     masses = ops.exp(logits)
-    wanted = top_p * ops.sum(masses, axis=-1, keepdims=True)
+    total = ops.sum(masses, axis=-1, keepdims=True)
+    # The smaller part is summed: the rounding of the larger may exceed the smaller.
+    small = shapes.is_number(top_p) and top_p < 0.5
+    wanted, most = top_p * total, (1 - top_p) * total
 
     def halve(_, bounds):
         low, high = bounds
         middle = (low + high) / 2
-        inside = ops.sum(ops.where(logits >= middle, masses, 0.0), axis=-1, keepdims=True)
-        enough = inside >= wanted
+        summed = logits >= middle if small else logits < middle
+        part = ops.sum(ops.where(summed, masses, 0.0), axis=-1, keepdims=True)
+        enough = part >= wanted if small else part <= most
         return ops.where(enough, middle, low), ops.where(enough, high, middle)
 
     # 104 / 2³² is less than the difference of two probabilities in float32.

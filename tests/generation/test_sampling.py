@@ -177,3 +177,15 @@ def test_seeds():
     assert (first != second).any()
     assert (first != other).any()
     assert (second != other).any()
+
+
+def test_a_nucleus_of_nearly_all_is_not_rounded():
+    """999 tokens of a millionth together, ten times what may be left out."""
+    logits = np.log(np.array([[1.0] + [1e-9] * 999])).astype("float32")
+    layer = keras.layers.Dense(1)
+    layer.build((None, 1))
+    program = generation.compiled(lambda x: sampling._least_of_nucleus(x, 0.9999999), layer)
+    least = numpy(program(logits))
+    assert (logits >= least).sum() == 1000
+    least = numpy(sampling._least_of_nucleus(keras.ops.array(logits), 0.99999))
+    assert (logits >= least).sum() == 1
