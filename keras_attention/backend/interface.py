@@ -26,6 +26,9 @@ class Backend(typing.Protocol):
 
     # Sizes and devices
 
+    # Types of sizes that are known like integers, and which a tracer records.
+    TRACED_SIZES: tuple[type, ...]
+
     def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
 

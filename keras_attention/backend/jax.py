@@ -11,13 +11,15 @@ import jax.export
 import keras
 from jax import lax
 from jax import numpy as jnp
-from jax.extend.core import get_opaque_trace_state
+from jax.extend.core import Primitive, get_opaque_trace_state
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
 
 from keras_attention import keras_private
 
 ops = keras.ops
 
+TRACED_SIZES = ()
 FUSED_READS = "lengths"
 # cuDNN's kernel. Tests replace it with one that runs on CPUs.
 FUSED = {"platform": "cuda", "implementation": "cudnn"}
@@ -251,21 +253,115 @@ def bucket_sums(weights, buckets, count):
 
 
 def custom_vjp(make, arrays, constants=(), saves=True):
-    def first(arrays, constants):
-        outputs, saved = make(constants)[0](*arrays)
-        return outputs, (arrays, constants, outputs, saved)
+    # Not `jax.custom_vjp`, of which there are no forward derivatives.
+    @jax.custom_jvp
+    def function(arrays, constants):
+        return tuple(make(constants)[0](*arrays)[0])
 
-    def second(kept, upstream):
+    def tangent(kept, tangents):
+        arrays, constants, *_ = kept
+        return jax.jvp(lambda *x: make(constants)[0](*x)[0], arrays, tangents)[1]
+
+    def gradient(kept, upstream):
         arrays, constants, outputs, saved = kept
-        found = make(constants)[1](arrays, outputs, saved, upstream)
-        return tuple(found), jax.tree.map(lambda _: None, constants)
+        return tuple(make(constants)[1](arrays, outputs, saved, upstream))
 
-    function = jax.custom_vjp(lambda arrays, constants: first(arrays, constants)[0])
-    function.defvjp(first, second)
+    @function.defjvp
+    def derivative(primals, tangents):
+        outputs, saved = make(primals[1])[0](*primals[0])
+        kept = (*primals, tuple(outputs), tuple(saved))
+        return tuple(outputs), _linear(tangent, gradient, kept, tangents[0], outputs)
+
     if _mapped():
         # A gradient differs between devices if any array does; the gradient of this sums it.
         arrays = [_like(array, *map(jax.typeof, arrays)) for array in arrays]
     return function(tuple(arrays), constants)
+
+
+# A linear function whose transpose is given: `jax.custom_derivatives.linear_call` is one too, which
+# cannot be mapped, nor differentiated by what it keeps.
+_LINEAR = Primitive("keras_attention_linear")
+_LINEAR.multiple_results = True
+
+
+def _linear(function, transpose, kept, given, like):
+    """`function(kept, given)`, linear in `given`, whose gradient is `transpose(kept, upstream)`.
+
+    `given` is a tuple of arrays, and `like` is a tuple of arrays as those of the result.
+    """
+    flat, structure = jax.tree.flatten(kept)
+
+    def of_flat(function):
+        def apply(*arrays):
+            flat, rest = arrays[: len(arrays) - count], arrays[len(arrays) - count :]
+            return tuple(function(jax.tree.unflatten(structure, flat), rest))
+
+        count = len(given) if function is not transpose else len(like)
+        return apply
+
+    return tuple(
+        _LINEAR.bind(
+            *flat,
+            *given,
+            function=of_flat(function),
+            transpose=of_flat(transpose),
+            count=len(flat),
+            avals=tuple(jax.typeof(array) for array in like),
+        )
+    )
+
+
+@_LINEAR.def_impl
+def _linear_result(*arrays, function, **_):
+    return function(*arrays)
+
+
+@_LINEAR.def_abstract_eval
+def _linear_avals(*_, avals, **__):
+    return avals
+
+
+def _linear_jvp(arrays, tangents, *, function, **_):
+    # A derivative of a derivative: as JAX differentiates the function.
+    moving = [n for n, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+    def of_moving(*moved):
+        given = dict(zip(moving, moved, strict=True))
+        return function(*(given.get(n, array) for n, array in enumerate(arrays)))
+
+    return jax.jvp(of_moving, *([x[n] for n in moving] for x in (arrays, tangents)))
+
+
+def _linear_transpose(upstream, *arrays, transpose, count, **_):
+    found = transpose(*arrays[:count], *map(ad.instantiate_zeros, upstream))
+    unknown = map(ad.is_undefined_primal, arrays[count:])
+    given = zip(found, unknown, strict=True)
+    return [None] * count + [array if asked else None for array, asked in given]
+
+
+def _linear_batched(arrays, axes, *, function, transpose, count, avals):
+    (size,) = {x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None}
+    given = zip(arrays, axes, strict=True)
+    arrays = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in given]
+    kept = [None if axis is None else 0 for axis in axes[:count]]
+    # What the function is linear in has the new axis, so that gradients have it.
+    for n in range(count, len(arrays)):
+        if axes[n] is None:
+            arrays[n] = jnp.broadcast_to(arrays[n], (size, *arrays[n].shape))
+    found = _LINEAR.bind(
+        *arrays,
+        function=jax.vmap(function, (*kept, *[0] * (len(arrays) - count))),
+        transpose=jax.vmap(transpose, (*kept, *[0] * len(avals))),
+        count=count,
+        avals=tuple(aval.update(shape=(size, *aval.shape)) for aval in avals),
+    )
+    return found, [0] * len(found)
+
+
+ad.primitive_jvps[_LINEAR] = _linear_jvp
+ad.primitive_transposes[_LINEAR] = _linear_transpose
+batching.primitive_batchers[_LINEAR] = _linear_batched
+mlir.register_lowering(_LINEAR, mlir.lower_fun(_linear_result, multiple_results=True))
 
 
 def vjp(function, arrays):

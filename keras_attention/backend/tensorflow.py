@@ -12,6 +12,7 @@ from keras_attention import keras_private
 
 ops = keras.ops
 
+TRACED_SIZES = ()
 FUSED_READS = None
 
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.

@@ -4,6 +4,8 @@ import math
 
 import keras
 import torch
+from torch import _C
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from keras_attention import keras_private
@@ -11,6 +13,8 @@ from keras_attention.backend import torch_loops
 
 ops = keras.ops
 
+# While `torch.jit.trace` runs, a size is a tensor, whose value is that of the traced call.
+TRACED_SIZES = (torch.Tensor,)
 FUSED_READS = "masks"
 
 
@@ -79,6 +83,9 @@ def sum_over(function, start, arrays):
 
 
 def map_over(function, arrays):
+    if _transforming():
+        parts = [function(part) for part in zip(*arrays, strict=True)]
+        return tuple(torch.stack(found) for found in zip(*parts, strict=True))
     # Small persistent results, allocated between large temporary ones, would fragment PyTorch's
     # memory. So they are allocated first.
     results = [torch.empty_like(array) for array in arrays]
@@ -89,6 +96,10 @@ def map_over(function, arrays):
 
 
 def make_buffer(count, shape, dtype, zeros=True):
+    if _transforming():
+        # A transform allows no writing of what it maps into what it does not.
+        zero = torch.zeros(shape, dtype=getattr(torch, dtype), device=keras_private.torch_device())
+        return [zero] * count
     make = torch.zeros if zeros else torch.empty
     return make((count, *shape), dtype=getattr(torch, dtype), device=keras_private.torch_device())
 
@@ -103,7 +114,7 @@ def write_buffer(buffer, index, array):
 
 
 def stack_buffer(buffer):
-    return buffer
+    return torch.stack(buffer) if isinstance(buffer, list) else buffer
 
 
 def of_numpy(array):
@@ -131,7 +142,8 @@ def first(array, size):
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
     return torch.matmul(
-        first.mT if transpose_first else first, second.mT if transpose_second else second
+        first.transpose(-1, -2) if transpose_first else first,
+        second.transpose(-1, -2) if transpose_second else second,
     )
 
 
@@ -149,6 +161,8 @@ def softmax(array):
 def masked_products(products, mask, masked):
     # `where` takes six times as long as a sum. Masks have one head, and mostly one row or batch.
     terms = torch.zeros(mask.shape, dtype=products.dtype, device=products.device)
+    if _transforming():
+        return products + terms.masked_fill(~mask, masked)
     return products + terms.masked_fill_(~mask, masked)
 
 
@@ -183,6 +197,8 @@ def clip(array, limit):
 
 def multiply_no_nan(array, factor):
     product = array * factor
+    if _transforming():
+        return torch.where(factor == 0, 0, product)
     # By rows: `masked_fill_` would pass over all elements.
     product[factor[..., 0] == 0] = 0
     return product
@@ -209,23 +225,53 @@ class _Custom(torch.autograd.Function):
     @staticmethod
     def forward(ctx, forward, backward, *arrays):
         outputs, saved = forward(*arrays)
-        ctx.backward_of_it, ctx.counts = backward, (len(arrays), len(outputs))
+        ctx.both, ctx.counts = (forward, backward), (len(arrays), len(outputs))
         # By PyTorch's own list: an output stored in a closure would keep itself alive.
         ctx.save_for_backward(*arrays, *outputs, *saved)
         return outputs
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *upstream):
-        inputs, outputs = ctx.counts
+        (inputs, outputs), (forward, backward) = ctx.counts, ctx.both
         kept = ctx.saved_tensors
         arrays, rest = kept[:inputs], kept[inputs:]
-        found = ctx.backward_of_it(arrays, rest[:outputs], rest[outputs:], upstream)
-        return (None, None, *found)
+        if torch.is_grad_enabled() or any(map(_C._functorch.is_legacy_batchedtensor, upstream)):
+            # A gradient to be differentiated, or several at once.
+            return (None, None, *_plain_gradients(forward, arrays, upstream))
+        return (None, None, *backward(arrays, rest[:outputs], rest[outputs:], upstream))
+
+
+def _plain_gradients(forward, arrays, upstream):
+    """The gradients of arrays as PyTorch differentiates `forward`."""
+    with torch.enable_grad():
+        # Of each array apart, although one may be computed from another.
+        arrays = [array.view_as(array) for array in arrays]
+        asked = [array for array in arrays if array.requires_grad]
+        pairs = zip(forward(*arrays)[0], upstream, strict=True)
+        outputs, upstream = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
+        found = torch.autograd.grad(
+            outputs, asked, upstream, create_graph=True, materialize_grads=True
+        )
+    found = iter(found)
+    return [next(found) if array.requires_grad else None for array in arrays]
+
+
+def _transforming():
+    """Whether this runs inside `torch.vmap`, another transform of `torch.func`, or a tracer."""
+    return _C._are_functorch_transforms_active() or torch.jit.is_tracing()
+
+
+def _is_dual(array):
+    """Whether PyTorch computes a derivative of an array forward, beside it."""
+    return forward_ad.unpack_dual(array).tangent is not None
 
 
 def custom_vjp(make, arrays, constants=(), saves=True):
-    return _Custom.apply(*make(constants), *arrays)
+    both = make(constants)
+    if _transforming() or any(map(_is_dual, arrays)):
+        # As PyTorch differentiates, maps and records it.
+        return both[0](*arrays)[0]
+    return _Custom.apply(*both, *arrays)
 
 
 def vjp(function, arrays):
@@ -284,7 +330,7 @@ def fused_attention(query, key, value, mask, causal, scale):
         attn_mask=mask,
         is_causal=causal,
         scale=scale,
-        enable_gqa=query.shape[2] != key.shape[2],
+        enable_gqa=bool(query.shape[2] != key.shape[2]),
     )
     return found.transpose(1, 2)
 
@@ -310,6 +356,10 @@ def _known(array, condition):
 
 
 def fused_unsupported_reason(query, key, value, causal):
+    if _C._are_functorch_transforms_active() or any(map(_is_dual, (query, key, value))):
+        return "PyTorch's kernel has no rules for transforms"
+    if torch.jit.is_tracing() and query.shape[2] != key.shape[2]:
+        return "ONNX has no grouped heads"
     return None
 
 

@@ -60,18 +60,18 @@ def _scores(query, key, v):
     return ops.sum(ops.multiply(_hidden(query, key), v[:, :, None, None]), axis=2)
 
 
-@ops.custom_gradient
 def _chunked(query, key, v):
     """Scores of chunks of units: (C, B, H, U, T), (C, B, H, U, S) and (C, H, U)."""
 
-    def gradient(*arguments, upstream=None):
-        # PyTorch passes the function's arguments, and this by name.
-        upstream = arguments[0] if upstream is None else upstream
-        return backend.map_over(lambda units: _gradients(*units, upstream), (query, key, v))
+    def forward(query, key, v):
+        first = ops.expand_dims(query[0, :, :, 0], -1) + ops.expand_dims(key[0, :, :, 0], -2)
+        zeros = ops.zeros_like(first)
+        return (backend.sum_over(lambda units: _scores(*units), zeros, (query, key, v)),), ()
 
-    first = ops.expand_dims(query[0, :, :, 0], -1) + ops.expand_dims(key[0, :, :, 0], -2)
-    scores = backend.sum_over(lambda units: _scores(*units), ops.zeros_like(first), (query, key, v))
-    return scores, gradient
+    def backward(arrays, outputs, saved, upstream):
+        return backend.map_over(lambda units: _gradients(*units, upstream[0]), arrays)
+
+    return backend.custom_vjp(lambda _: (forward, backward), [query, key, v], saves=False)[0]
 
 
 def _gradients(query, key, v, upstream):

@@ -9,6 +9,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import passes, plans, semantics, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
+from keras_attention.kernels.sizes import known
 from keras_attention.spec import AttentionResult
 
 ops = keras.ops
@@ -121,10 +122,10 @@ def _plan(spec, sizes, by_rows, pads, accelerated):
         if tiling.span_of(spec) is not None or spec.dropout:
             # The fewer queries, the more keys that none of them sees; dropout needs more memory.
             most, given["many_queries"] = most // 4, 512
-        elements = max(fewest, min(most, 4096 * most // keys)) if isinstance(keys, int) else fewest
+        elements = max(fewest, min(most, 4096 * most // keys)) if known(keys) else fewest
         return plans.of_rows(sizes, elements, **given)
     elements = ELEMENTS[accelerated]
     skips = tiling.span_of(spec) is not None
-    if backend.may_share_arrays() and plans.known(*sizes):
+    if backend.may_share_arrays() and known(*sizes):
         return plans.of_shared(sizes, elements, skips=skips)
     return plans.of_blocks(sizes, elements, all_heads=all_heads, skips=skips)

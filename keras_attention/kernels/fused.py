@@ -54,7 +54,11 @@ def unsupported_reason(spec, query, key, value):
             return why
     _, rest = _by_query(spec, key)
     refuses = _reason_by_mask if by_masks else _reason_by_lengths
-    return blockwise.unsupported_reason(spec, query, key, value) or refuses(rest, query, key, value)
+    return (
+        blockwise.unsupported_reason(spec, query, key, value)
+        or refuses(rest, query, key, value)
+        or backend.fused_unsupported_reason(query, key, value, spec.pattern is not None)
+    )
 
 
 def run(spec, query, key, value):
@@ -165,7 +169,7 @@ def _reason_by_lengths(spec, query, key, value):
     ):
         if given:
             return why
-    return backend.fused_unsupported_reason(query, key, value, causal)
+    return None
 
 
 def _by_lengths(spec, query, key, value):

@@ -77,7 +77,7 @@ class Plan:
     def single(self):
         """Whether there is known to be one tile."""
         return all(
-            isinstance(count, int) and count == 1
+            known(count) and count == 1
             for count in (self.batches, self.groupings, self.query_blocks, self.key_blocks)
         )
 
@@ -197,6 +197,8 @@ def _sequences(sizes, elements):
         room = 4 * elements // heads // most(1, batch) // most(1, keys)
         return ops.where(queries <= room, batch, 1)
     if known(batch):
+        if batch * heads * pairs <= elements:
+            return batch
         return _divisor(batch, elements // max(1, heads * pairs))
     return batch if heads * pairs <= elements // 16 else 1
 

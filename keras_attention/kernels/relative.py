@@ -58,13 +58,12 @@ def values(weights, table, positions, near=False):
 
 def _nothing(*lengths):
     """Whether a length is known to be 0, so that there are no distances."""
-    return any(isinstance(length, int) and length == 0 for length in lengths)
+    return any(sizes.known(length) and length == 0 for length in lengths)
 
 
 def _band(queries, keys, table, positions):
     """The first key at a distance above −k of the first query, if all near keys exist."""
-    sizes = queries, keys, positions.offset
-    if not positions.consecutive or not all(isinstance(size, int) for size in sizes):
+    if not (positions.consecutive and sizes.known(queries, keys, positions.offset)):
         return None
     start = positions.offset - (table.shape[1] // 2 - 1)
     inside = start >= 0 and queries - 1 + start + table.shape[1] - 2 <= keys

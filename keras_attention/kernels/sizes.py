@@ -10,8 +10,8 @@ from keras_attention.backend import backend
 
 
 def known(*sizes):
-    """Whether all sizes are plain integers."""
-    return all(isinstance(size, int) for size in sizes)
+    """Whether all sizes are integers, or such as PyTorch's tracer records."""
+    return all(isinstance(size, (int, *backend.TRACED_SIZES)) for size in sizes)
 
 
 def symbolic(*sizes):

@@ -94,7 +94,7 @@ class Sums:
         """Whether each tile is computed, and has a block of its own in an array of pairs."""
         plan = self.plan
         counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
-        one = [isinstance(count, int) and count == 1 for count in counts]
+        one = [known(count) and count == 1 for count in counts]
         computed = self.tiles.span is None or one[-1]
         return computed and all(n != 1 or is_one for n, is_one in zip(like.shape, one, strict=True))
 

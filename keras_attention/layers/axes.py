@@ -8,6 +8,7 @@ import math
 import keras
 
 from keras_attention import shapes
+from keras_attention.kernels.sizes import known
 
 ops = keras.ops
 
@@ -59,11 +60,7 @@ class Axes:
     def matched(self, value, query):
         """`value`, checked at run time for sizes that `check` did not know."""
         shape, expected = list(ops.shape(value)), ops.shape(query)
-        unknown = [
-            axis
-            for axis in (0, *self.free)
-            if not (isinstance(shape[axis], int) and isinstance(expected[axis], int))
-        ]
+        unknown = [axis for axis in (0, *self.free) if not known(shape[axis], expected[axis])]
         for axis in unknown:
             # No non-empty array has an axis of size 0: if two sizes differ, reshaping fails.
             shape[axis] = ops.where(ops.equal(shape[axis], expected[axis]), shape[axis], 0)
@@ -153,7 +150,7 @@ class Axes:
 def _broadcast(name, array, shape):
     """`array` broadcast to `shape`, whose sizes are numbers if known."""
     fit = len(array.shape) == len(shape) and all(
-        size in (None, 1) or not isinstance(wanted, int) or size == wanted
+        size is None or size == 1 or not known(wanted) or size == wanted
         for size, wanted in zip(array.shape, shape, strict=True)
     )
     if not fit:
@@ -166,7 +163,7 @@ def _broadcast(name, array, shape):
 
 def _product(sizes):
     """The product of sizes, one of which may be a tensor, known only at run time."""
-    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else _dynamic(sizes)
+    return math.prod(sizes) if known(*sizes) else _dynamic(sizes)
 
 
 def _dynamic(sizes):
