@@ -67,6 +67,13 @@ class Problem:
             return outputs_of(self.case.call(self.layer, [x[None], *rest]))[0][0]
 
 
+# These take long on TensorFlow, where two are enough for each change.
+LONG = [
+    pytest.param(case, marks=[pytest.mark.slow] * (BACKEND == "tensorflow"), id=str(case))
+    if str(case) not in COMPILED
+    else pytest.param(case, id=str(case))
+    for case in CASES
+]
 every_case = pytest.mark.parametrize("case", FLOATS, ids=str)
 
 
@@ -141,7 +148,7 @@ def test_gradient(case):
     check("gradient", run)
 
 
-@every_case
+@pytest.mark.parametrize("case", [c for c in LONG if c.values[0].float_inputs])
 def test_second_derivative(case):
     """Of a gradient: reverse over reverse is forward over reverse."""
     p = Problem(case)
@@ -190,15 +197,6 @@ def test_map(case):
         close(case, found, lambda: p.output(p.x))
 
     check("map", run)
-
-
-# A graph of TensorFlow for each takes long; test_conformance.py has others.
-LONG = [
-    pytest.param(case, marks=[pytest.mark.slow] * (BACKEND == "tensorflow"), id=str(case))
-    if str(case) not in COMPILED
-    else pytest.param(case, id=str(case))
-    for case in CASES
-]
 
 
 @pytest.mark.parametrize("case", LONG)
