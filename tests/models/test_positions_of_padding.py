@@ -74,7 +74,8 @@ SLOTS = {
 PAIRS = [
     ("rotary", "shaw"),
     ("longrope", "relative_bias"),
-    ("dynamic", "alibi"),
+    # Caches refuse "dynamic" in a block before others, where prompts with padding may be longer.
+    ("alibi", "dynamic"),
     ("disentangled", "prefix"),
     ("window", "rate"),
     ("block", "none"),
