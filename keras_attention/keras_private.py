@@ -19,6 +19,7 @@ __all__ = [
     "get_keras_mask",
     "infers_shapes",
     "keep_inputs_as_they_are",
+    "recurrent_loop",
     "run_operations",
     "saving_a_model",
     "set_keras_mask",
@@ -39,6 +40,12 @@ draw_seed = draw_seed
 # TensorFlow (837 ms instead of 220 for a GRU of 256 features, B32 T40 S80, two CPU cores), and as
 # long on JAX. Projecting them before the layer would change the operations of saved models.
 DropoutRNNCell = DropoutRNNCell
+
+
+# The loop of `keras.layers.RNN`, whose method `inner_loop` is public, and calls it with `self.cell`
+# as the step, which gets no more than inputs and states: what else it reads would have to be stored
+# on the cell, where two threads with one layer overwrite it.
+recurrent_loop = backend.rnn
 
 
 def get_keras_mask(tensor):

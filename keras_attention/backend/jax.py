@@ -5,6 +5,7 @@ exported for all lengths. There they are symbolic dimensions, such as `2*b + 1`.
 """
 
 import functools
+import threading
 
 import jax
 import jax.export
@@ -450,26 +451,30 @@ class compile:
         self.function = function
         self.variables = list(layer.variables)
         self.program = jax.jit(self._pure)
+        self.tracing = threading.RLock()
 
     def __call__(self, *arrays):
-        known, values = -1, ()
-        # Tracing may find more. JAX caches traces, so none of this is done twice.
-        while known < len(self.variables):
-            known, values = len(self.variables), [x.value for x in self.variables]
-            self.program.trace(values, arrays)
+        # Another thread's call may list more variables meanwhile.
+        with self.tracing:
+            known, values = -1, ()
+            # Tracing may find more. JAX caches traces, so none of this is done twice.
+            while known < len(self.variables):
+                known, values = len(self.variables), [x.value for x in self.variables]
+                self.program.trace(values, arrays)
         outputs, changed = self.program(values, arrays)
         for index, value in changed.items():
             self.variables[index].assign(value)
         return outputs
 
     def _pure(self, values, arrays):
-        with _Scope(zip(self.variables, values, strict=True)) as scope:
+        variables = self.variables[: len(values)]
+        with _Scope(zip(variables, values, strict=True)) as scope:
             outputs = self.function(*arrays)
         # They would be constants of this program, so it is discarded.
         self.variables += scope.unlisted.values()
         changed = {
             index: scope.get_current_value(variable)
-            for index, variable in enumerate(self.variables)
+            for index, variable in enumerate(variables + list(scope.unlisted.values()))
             if id(variable) in scope.changed
         }
         return outputs, changed

@@ -21,6 +21,8 @@ _FRAMEWORKS = tuple(os.path.dirname(module.__file__) + os.sep for module in (ker
 
 # The call of a `Program` that runs in this thread, and whether it records a step.
 _running = threading.local()
+# PyTorch records by replacing functions of its own, for all threads.
+_one_at_a_time = threading.RLock()
 
 
 class Program:
@@ -68,7 +70,8 @@ class _Call:
                 return carry
             # Once as it is: what is wrong in the user's step raises here, and not in a recording.
             carry = tuple(body(constants, *carry))
-            step = _recorded(body, carry, constants, self.program.layer)
+            with _one_at_a_time:
+                step = _recorded(body, carry, constants, self.program.layer)
             if step is None:
                 while cond(*carry):
                     carry = tuple(body(constants, *carry))

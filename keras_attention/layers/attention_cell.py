@@ -145,7 +145,7 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
 
     def expect_memory(self, shape):
         """Receives the shape (B, S, D) of the memory, before weights are created."""
-        self._scratch.memory_shape = tuple(shape)
+        self._scratch.memory_shape = shape
 
     def loop_sizes(self, memory_shape):
         """Features of each state of the loop: the output, the cell's own, the number of steps."""
@@ -245,7 +245,7 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
         config = dict(config)
         memory_shape = config.pop("memory_shape", None)
         if memory_shape is not None:
-            self._scratch.memory_shape = tuple(memory_shape)
+            self._scratch.memory_shape = memory_shape
         super().build_from_config(config)
 
     # One step
@@ -255,7 +255,9 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
     ) -> tuple[Tensor, Tensors]:
         loop = states[0] if len(states) == 1 and keras.tree.is_nested(states[0]) else ()
         count = self._state_count + 2
-        memory = cell_parts.Memory(*loop[count:]) if len(loop) > count else self._scratch.memory
+        memory = (
+            cell_parts.Memory(*loop[count:]) if len(loop) > count else self._scratch.here.memory
+        )
         if len(loop) < count or memory is None:
             raise ValueError(NO_MEMORY.format("states without one"))
         previous, *cell_states, time = loop[:count]
@@ -305,8 +307,7 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
             spec,
             heads,
             memory.key,
-            memory.dropped if memory.dropped is not None and training else memory.value,
-            memory.mask,
+            *memory.arrays(training)[1:],
             prepared=self._keys_can_be_prepared(),
         )
         context = attention.heads.join(result, query[:, None])[:, 0]

@@ -6,10 +6,13 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.hints import Tensor, Tensors
+from keras_attention.layers import cell_parts
 from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.mask_names import MaskNames
+
+ops = keras.ops
 
 
 @saving.register
@@ -119,10 +122,14 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
         mask = masks.both(
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
         )
-        start = self.cell.initial_state(memory, initial_state, memory_mask)
+        ((memory, memory_mask, *start),) = keras.tree.map_structure(
+            lambda x: ops.cast(x, self.cell.compute_dtype),
+            self.cell.initial_state(memory, initial_state, memory_mask),
+        )
+        prepared, start = self.cell.prepare(memory, start, ops.cast(memory_mask, "bool"))
         sequences = masks.clear(sequences, mask)
-        returned = super().call(sequences, initial_state=start, mask=mask, training=training)
-        output, *states = returned if self.return_state else (returned,)
+        output, states = self._loop(sequences, mask, prepared.arrays(training), start, training)
+        states = [states] if self.return_state else []
         scores = []
         if self.cell.return_attention_scores:
             output, scores = self.cell.split_outputs(output)
@@ -132,12 +139,30 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
         found = (output, *scores, *states)
         return found if len(found) > 1 else output
 
-    def inner_loop(self, sequences, initial_state, mask, training=False):
+    def _loop(self, sequences, mask, constants, states, training):
+        """The outputs of all steps or the last, and the states after it."""
+
+        def step(inputs, states):
+            # Not among the states of the loop, which copies, masks and returns them.
+            output, [states] = self.cell(inputs, [[*states[0], *constants]], training=training)
+            return output, [states[: -len(constants)]]
+
         try:
-            states = [self.cell.open(initial_state[0])]
-            return super().inner_loop(sequences, states, mask, training)
+            last, outputs, [states] = keras_private.recurrent_loop(
+                step,
+                sequences,
+                [states],
+                go_backwards=self.go_backwards,
+                mask=mask,
+                unroll=self.unroll,
+                input_length=sequences.shape[1],
+                zero_output_for_mask=self.zero_output_for_mask,
+                return_all_outputs=self.return_sequences,
+            )
         finally:
-            self.cell.close()
+            cell_parts.reset_dropout(self.cell.cell)
+        found = (outputs if self.return_sequences else last, states)
+        return keras.tree.map_structure(lambda x: ops.cast(x, self.compute_dtype), found)
 
     def compute_mask(self, sequences, previous_mask=None):
         return previous_mask if self.return_sequences else None

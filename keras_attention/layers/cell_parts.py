@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import keras
@@ -23,18 +24,44 @@ class Memory:
         # The value with dropped positions, for training.
         self.dropped = None
 
+    def arrays(self, training):
+        """Key, value and mask, as `start_states` has them after the states of the loop."""
+        dropped = training and self.dropped is not None
+        return [self.key, self.dropped if dropped else self.value, self.mask]
+
+
+class InThisThread(threading.local):
+    """What one call leaves for the next in the same thread, which no other thread sees."""
+
+    # The shape of the last memory.
+    memory_shape: Any = None
+    # Between the two calls of `keras.layers.RNN` around its loop.
+    batch: Any = None
+    memory: Any = None
+
+    def __reduce__(self):
+        # A copy of a cell is in no loop.
+        return InThisThread, ()
+
 
 class Scratch:
     """State of a cell besides its weights; a separate object, so that Keras does not track it."""
 
     def __init__(self):
-        self.memory_shape: Any = None
         # Features fed to the wrapped cell in addition to its input, and the sum of both.
         self.fed_size = None
         self.input_size = None
-        # Between the two calls of `RNN` around its loop.
-        self.batch = None
-        self.memory: Any = None
+        self.here = InThisThread()
+        self._memory_shape: Any = None
+
+    @property
+    def memory_shape(self):
+        """The shape of the last memory in this thread, or else in any."""
+        return self.here.memory_shape or self._memory_shape
+
+    @memory_shape.setter
+    def memory_shape(self, shape):
+        self.here.memory_shape = self._memory_shape = tuple(shape)
 
 
 def wrapped_cell(cell, refused):
@@ -71,6 +98,14 @@ def prepare_dropout(cell, inputs, states):
     elif isinstance(cell, keras_private.DropoutRNNCell):
         cell.get_dropout_mask(inputs)
         cell.get_recurrent_dropout_mask(keras.tree.flatten(states)[0])
+
+
+def reset_dropout(cell):
+    """Lets a cell, or each of a stack, discard its dropout masks."""
+    for leaf in leaves(cell):
+        if isinstance(leaf, keras_private.DropoutRNNCell):
+            leaf.reset_dropout_mask()
+            leaf.reset_recurrent_dropout_mask()
 
 
 def attention_layer(attention, dtype):

@@ -1,12 +1,14 @@
 """From a memory to the states of a recurrent loop, and what happens before and after the loop.
 
-Keras's `RNN` passes a cell only its input and its states. So the memory comes first in the
-initial state, and is removed before the loop: `open` takes it out, projects its
-keys and values once, and leaves the states that change. The loop then closes over the prepared
-memory, which is neither copied, masked nor returned with the states, until `close`.
+`prepare` projects the keys and values of a memory once, and returns them apart from the states that
+change in the loop. `AttentionRNN` has a loop of its own, which closes over the prepared memory: it
+is neither copied, masked nor returned with the states, and nothing is stored on the cell.
 
-`AttentionRNN` calls the two around its loop. `keras.layers.RNN` itself has no public hook there,
-but lets every `DropoutRNNCell` prepare its masks outside the loop, and passes it the states.
+Keras's `RNN` passes a cell only its input and its states. So the memory comes first in the
+initial state, and is removed before the loop: `open` takes it out, prepares it, and leaves the
+states that change. The cell holds the prepared memory, for this thread, until `close`. `RNN` has no
+public hook there, but lets every `DropoutRNNCell` prepare its masks outside the loop, and passes it
+the states.
 """
 
 from __future__ import annotations
@@ -172,8 +174,6 @@ class MemoryStates(keras_private.DropoutRNNCell):
         """The states of the loop, from the list of `initial_state` without the memory.
 
         States from which it has been taken already are returned as they are.
-
-        Prepares all that the loop closes over: keys, values, and dropout masks.
         """
         found = isinstance(states, list) and len(states) >= 2
         if not found or len(getattr(states[0], "shape", ())) != 3:
@@ -181,7 +181,15 @@ class MemoryStates(keras_private.DropoutRNNCell):
                 return states
             raise ValueError(NO_MEMORY.format("an initial state that does not begin with one"))
         memory, mask, *rest = states
-        prepared = self._prepare(memory, ops.cast(mask, "bool"))
+        self._scratch.here.memory, states = self.prepare(memory, rest, ops.cast(mask, "bool"))
+        return states
+
+    def prepare(self, memory, states, mask):
+        """All that a loop closes over, but the states, and those that it starts with.
+
+        Keys, values, and dropout masks, of the wrapped cell too.
+        """
+        prepared = self._prepare(memory, mask)
         if self.attention.dropout:
             # One mask for all steps: a step cannot sample, since JAX traces it only once.
             noise = backend.dropout(
@@ -190,35 +198,33 @@ class MemoryStates(keras_private.DropoutRNNCell):
                 self.attention._dropout_layer.seed_generator,
             )
             prepared.dropped = prepared.value * noise
-        self._scratch.memory = prepared
-        states = self._loop_states(rest, memory)
+        states = self._loop_states(states, memory)
         inputs = ops.zeros((ops.shape(memory)[0], self._scratch.input_size), self.compute_dtype)
         cell_parts.prepare_dropout(self.cell, inputs, self._packed(states[1:-1]))
-        return states
+        return prepared, states
 
     def is_open(self):
         """Whether a memory is prepared for a loop."""
-        return self._scratch.memory is not None
+        return self._scratch.here.memory is not None
 
     def close(self):
         """Discards what `open` prepared."""
-        self._scratch.memory = None
-        for leaf in cell_parts.leaves(self.cell):
-            if isinstance(leaf, keras_private.DropoutRNNCell):
-                leaf.reset_dropout_mask()
-                leaf.reset_recurrent_dropout_mask()
+        self._scratch.here.memory = None
+        cell_parts.reset_dropout(self.cell)
 
     # Called by `RNN` before its loop, and after it
 
     def get_dropout_mask(self, step_input):
-        self._scratch.batch = step_input.shape[0]
+        self._scratch.here.batch = step_input.shape[0]
 
     def get_recurrent_dropout_mask(self, states):
         # What a loop that failed has left behind.
-        self._scratch.memory = None
+        self._scratch.here.memory = None
         memory: Any = states[0] if isinstance(states, list) and states else None
         if len(getattr(memory, "shape", ())) == 3:
-            shapes.check_same("Batch sizes", sequences=self._scratch.batch, memory=memory.shape[0])
+            shapes.check_same(
+                "Batch sizes", sequences=self._scratch.here.batch, memory=memory.shape[0]
+            )
         states[:] = self.open(states)
 
     def reset_dropout_mask(self):

@@ -189,7 +189,8 @@ class Learned(Score):
     ) -> tuple[AttentionSpec, Tensor, Tensor]:
         sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
-            self._sizes = self._sizes or sizes
+            if self._sizes is None:
+                self._sizes = sizes
             if sizes != self._sizes:
                 raise ValueError(
                     f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "

@@ -1,0 +1,191 @@
+"""Two threads that call one layer get what one thread gets: a call leaves nothing on its layer."""
+
+import copy
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import AttentionCell, AttentionRNN, generation, visualization
+from tests.conformance import numpy, outputs_of
+from tests.layers.conformance_cases import CASES
+
+COUNT = 4
+# What Keras itself sets in a call, to what it was.
+ALLOWED = {"_called", "built"}
+
+
+def in_two_threads(*functions):
+    """What two functions returned in their last of some calls, made in a thread each."""
+    found, errors = [None, None], []
+    ready = threading.Barrier(2)
+
+    def work(n):
+        try:
+            ready.wait(60)
+            for _ in range(COUNT):
+                found[n] = functions[n]()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not errors, errors
+    return found
+
+
+def check_as_alone(*functions):
+    """Each function, called beside the other, returns what it returns alone."""
+    alone = [function() for function in functions]
+    for one, other in zip(alone, in_two_threads(*functions), strict=True):
+        for expected, found in zip(outputs_of(one), outputs_of(other), strict=True):
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-6)
+
+
+# On JAX an array of another size would be a program for each operation, which the test of decoders
+# has.
+CUT = slice(None) if keras.backend.backend() == "jax" else slice(-1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_layers(case):
+    layer = case.make()
+    other = [array[CUT, CUT] for array in case.arrays(seed=1)]
+    calls = [lambda arrays=arrays: case.call(layer, arrays) for arrays in (case.arrays(), other)]
+    calls[0]()
+    with recorded(layer) as written:
+        calls[1]()
+    assert written <= ALLOWED
+    check_as_alone(*calls)
+
+
+def recurrent(by_keras, mode):
+    cell = AttentionCell(keras.layers.GRUCell(4), "general", mode=mode, attention_dim=3)
+    if not by_keras:
+        return AttentionRNN(cell, return_sequences=True)
+    rnn = keras.layers.RNN(cell, return_sequences=True)
+    return lambda x, memory: rnn(x, initial_state=cell.initial_state(memory))
+
+
+@pytest.mark.parametrize("by_keras, mode", [(False, "luong"), (True, "bahdanau")])
+def test_recurrent_decoders(by_keras, mode):
+    decoder, random = recurrent(by_keras, mode), np.random.default_rng(0)
+
+    def call(rows, steps, positions):
+        x, memory = random.normal(size=(rows, steps, 5)), random.normal(size=(rows, positions, 7))
+        given = [keras.ops.convert_to_tensor(array.astype("float32")) for array in (x, memory)]
+        return lambda: decoder(*given)
+
+    check_as_alone(call(2, 4, 6), call(3, 3, 8))
+
+
+def test_a_step_of_a_decoder_writes_nothing():
+    layer = recurrent(False, "luong")
+    x, memory = keras.ops.ones((2, 3, 5)), keras.ops.ones((2, 6, 7))
+    layer(x, memory)
+    with recorded(layer) as written:
+        layer(x, memory)
+    # The shape of the memory, for this thread.
+    assert written - ALLOWED <= {"memory_shape", "_memory_shape"}
+    assert not layer.cell.is_open()
+
+
+def test_a_copy_of_a_decoder_in_a_loop_is_in_none():
+    layer = recurrent(False, "luong")
+    x, memory = keras.ops.ones((2, 3, 5)), keras.ops.ones((2, 6, 7))
+    expected = layer(x, memory)
+    layer.cell.open(layer.cell.initial_state(memory)[0])
+    again = copy.deepcopy(layer)
+    assert layer.cell.is_open() and not again.cell.is_open()
+    np.testing.assert_array_equal(numpy(again(x, memory)), numpy(expected))
+
+
+def test_dropout_and_seeds():
+    layer, x = ka.TransformerBlock(8, 2, dropout=0.5, seed=1), keras.ops.ones((2, 3, 4))
+    layer(x)
+    for output in in_two_threads(*[lambda: layer(x, training=True)] * 2):
+        assert np.isfinite(numpy(output)).all()
+        assert np.abs(numpy(output) - numpy(layer(x))).max() > 1e-3
+
+
+def test_collected_scores():
+    symbol = keras.Input((None, 4))
+    model = keras.Model(symbol, ka.MultiHeadAttention(2, 2, name="layer")(symbol))
+    given = [keras.random.normal((1, length, 4), seed=length) for length in (3, 5)]
+
+    def collect(x):
+        return visualization.collect_attention(model, x)["layer"]
+
+    check_as_alone(*[lambda x=x: collect(x) for x in given])
+    check_as_alone(lambda: collect(given[0]), lambda: model(given[1]))
+    assert "call" not in vars(model.get_layer("layer"))
+
+
+def test_compiled_generation():
+    model = keras.Sequential([keras.layers.Embedding(7, 4), keras.layers.Dense(7)])
+    model.build((None,))
+    for weight in model.weights:
+        weight.assign(keras.random.normal(weight.shape, seed=len(weight.shape)))
+
+    def step(tokens, cache):
+        return model(tokens), cache + 1
+
+    def write(tokens):
+        cache = keras.ops.zeros((tokens.shape[0], 1))
+        return generation.greedy(step, tokens, cache, max_tokens=4)
+
+    def made():
+        program = generation.compiled(write, model)
+        return [lambda n=n: program(np.arange(n) % 7).tokens for n in (2, 3)]
+
+    expected = [numpy(call()) for call in made()]
+    # Both compile at once.
+    for one, other in zip(expected, in_two_threads(*made()), strict=True):
+        np.testing.assert_array_equal(numpy(other), one)
+
+
+class recorded:
+    """The names of attributes that are set on a layer's parts, of classes of this package."""
+
+    def __init__(self, layer):
+        self.classes, self.written = set(), set()
+        self.parts = {}
+        self.of_parts(layer)
+
+    def of_parts(self, thing):
+        if id(thing) in self.parts or not hasattr(thing, "__dict__") or isinstance(thing, type):
+            return
+        self.parts[id(thing)] = thing
+        for owner in type(thing).__mro__:
+            if str(owner.__module__).startswith("keras_attention"):
+                self.classes.add(owner)
+        for part in vars(thing).values():
+            for leaf in part if isinstance(part, (list, tuple)) else [part]:
+                self.of_parts(leaf)
+
+    def __enter__(self):
+        self.own = {owner: vars(owner).get("__setattr__") for owner in self.classes}
+        for owner in self.classes:
+            owner.__setattr__ = self.setting(owner)
+        return self.written
+
+    def setting(self, owner):
+        def set_attribute(thing, name, value):
+            if id(thing) in self.parts:
+                self.written.add(name)
+            super(owner, thing).__setattr__(name, value)
+
+        return set_attribute
+
+    def __exit__(self, *error):
+        for owner, own in self.own.items():
+            del owner.__setattr__
+            if own is not None:
+                owner.__setattr__ = own
