@@ -239,6 +239,23 @@ def check_mixed_precision(case, policy):
     )
 
 
+def check_integers_are_the_floats_that_they_are(case, dtype):
+    """Counts, pixels and flags as inputs, of symbols and of arrays, in half precision too."""
+    for policy in ("float32", "mixed_bfloat16"):
+        layer, arrays = case.make(dtype=policy), [np.abs(4 * array) for array in case.arrays()]
+        arrays = [array.astype(dtype) for array in arrays]
+        expected = outputs_of(case.call(layer, [array.astype("float32") for array in arrays]))
+        symbols = [keras.Input(batch_shape=array.shape, dtype=dtype) for array in arrays]
+        for found in (case.call(layer, arrays), case.call(layer, symbols)):
+            for one, other in zip(outputs_of(found), expected, strict=True):
+                assert keras.backend.standardize_dtype(
+                    one.dtype
+                ) == keras.backend.standardize_dtype(other.dtype)
+        for one, other in zip(outputs_of(case.call(layer, arrays)), expected, strict=True):
+            one, other = (numpy(keras.ops.cast(x, "float32")) for x in (one, other))
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def check_compiled_is_eager(case, jit_compile):
     model, arrays = case.model(), case.arrays()
     expected = numpy(model(alone(arrays)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import activations, masks, saving, shapes
+from keras_attention import activations, inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
 
@@ -145,6 +145,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def call(self, x: Tensor) -> Tensor:
         mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
         x = masks.clear(x, mask)
         rows = ops.reshape(x, (-1, x.shape[-1]))
         numbers = self._router(rows)

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Tensor
 
 ops = keras.ops
@@ -53,7 +53,9 @@ class RMSNorm(saving.ConfigurableLayer):
 
     def call(self, x: Tensor) -> Tensor:
         # The gradient of the weight has a part of every row.
-        x = masks.clear(x, masks.implicit(x))
+        mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        x = masks.clear(x, mask)
         scale = self.scale
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.

@@ -8,6 +8,7 @@ import keras
 
 from keras_attention import (
     activations,
+    inputs,
     masks,
     normalizations,
     patterns,
@@ -335,6 +336,8 @@ class TransformerBlock(BlockCalls, UncastInputs):
         mask = masks.both(
             masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
         )
+        # A norm of integers would round its results.
+        (x,) = inputs.floats((x,), self.compute_dtype)
         # Weights of norms and of the feed-forward network have gradients of every row.
         x = masks.clear(x, mask)
         scores = {}

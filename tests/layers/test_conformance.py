@@ -1,17 +1,12 @@
 """Every public layer passes one suite."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
 import keras_attention as ka
 from tests import conformance
-from tests.compiled import JIT_MODES, SLOW_JIT_MODES
-from tests.conformance import numpy, outputs_of
-from tests.layers.conformance_cases import CASES, Nearer
+from tests.layers.conformance_cases import CASES
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.whole
@@ -49,22 +44,6 @@ def test_mixed_precision(case, policy):
     conformance.check_mixed_precision(case, policy)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: str(CASES[number]))
-def test_compiled_is_eager(number):
-    conformance.check_compiled_is_eager(CASES[number], JIT_MODES[number % len(JIT_MODES)])
-
-
-@every_case
-@pytest.mark.parametrize("jit_compile", SLOW_JIT_MODES)
-def test_one_training_step(case, jit_compile):
-    conformance.check_one_training_step(case, jit_compile)
-
-
-@every_case
-def test_training_in_float16(case):
-    conformance.check_training_in_float16(case)
-
-
 @every_case
 def test_empty_rows(case):
     conformance.check_empty_rows(case)
@@ -97,44 +76,3 @@ def test_every_public_layer_has_a_case():
     }
     assert public == {case.layer for case in CASES}
     assert public == {case.layer for case in CASES if case.other_arguments is not None}
-
-
-LOADER = """
-import pathlib, sys
-import keras_attention
-import keras, numpy as np
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
-    model = keras.saving.load_model(path)
-    saved = np.load(path.with_suffix(".npz"))
-    inputs = [saved[f"input_{i}"] for i in range(len(model.inputs))]
-    outputs = model(inputs if len(inputs) > 1 else inputs[0])
-    outputs = keras.tree.flatten(outputs)
-    for i, output in enumerate(outputs):
-        output = keras.ops.convert_to_numpy(output)
-        np.testing.assert_allclose(output, saved[f"output_{i}"], rtol=1e-5, atol=1e-6)
-    print("loaded", path.name)
-"""
-
-
-def test_saved_models_load_in_a_fresh_process(tmp_path):
-    names = []
-    for index, case in enumerate(CASES):
-        if isinstance(case.arguments.get("position"), Nearer):
-            continue  # The class is this file's own, which the other process does not import.
-        model, arrays = case.model(scores=case.returns_scores), case.arrays()
-        rng = np.random.default_rng(5)
-        model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
-        outputs = outputs_of(model(conformance.alone(arrays)))
-        path = tmp_path / f"{index:02}-{case}.keras"
-        model.save(path)
-        np.savez(
-            path.with_suffix(".npz"),
-            **{f"input_{i}": array for i, array in enumerate(arrays)},
-            **{f"output_{i}": numpy(output) for i, output in enumerate(outputs)},
-        )
-        names.append(path.name)
-    process = subprocess.run(
-        [sys.executable, "-c", LOADER, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert process.stdout.split("\n")[:-1] == [f"loaded {name}" for name in names]
