@@ -104,6 +104,7 @@ def poisons(path):
     }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", OBJECTS)
 def test_no_argument_of_a_config_runs_code(name, alarms):
     made = OBJECTS[name]()

@@ -46,6 +46,7 @@ def train(model, steps):
         model.train_on_batch(IDS, CLASSES)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "projections",
     [("query_dense", "value_dense"), (*ATTENTION, "gate_dense", "intermediate_dense")],

@@ -40,6 +40,7 @@ def losses(make, scope):
     return model.fit(IDS, targets, epochs=3, shuffle=False, verbose=0).history["loss"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", LAYERS)
 def test_training_is_that_without_a_scope(name):
     if name in ("block", "stack") and keras.backend.backend() == "tensorflow":

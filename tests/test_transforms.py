@@ -134,6 +134,7 @@ def dot(one, other):
     return keras.ops.sum(one * other)
 
 
+@pytest.mark.ci
 @every_case
 def test_gradient(case):
     """The gradient by the framework's function, against that by its tape or graph."""
@@ -165,6 +166,7 @@ def test_second_derivative(case):
     check("second derivative", run)
 
 
+@pytest.mark.ci
 @every_case
 def test_forward_derivative(case):
     """Along a step, against the gradient."""
@@ -186,6 +188,7 @@ def test_forward_derivative(case):
     check("forward derivative", run)
 
 
+@pytest.mark.ci
 @every_case
 def test_map(case):
     """`keras.ops.vectorized_map` over the rows of a batch."""
@@ -248,6 +251,7 @@ def record(layer, call, arrays):
         return torch.jit.trace(Module(), tuple(arrays), check_trace=False)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("row", ["clone_model", "deepcopy"])
 def test_copies(case, row):

@@ -204,6 +204,7 @@ def possible(problem, arguments):
     return problem.kernel
 
 
+@pytest.mark.ci
 @campaign.few(tensorflow=40, jax=8, torch=60)
 @hypothesis.given(PROBLEMS)
 @hypothesis.example(Problem(keys=0, score="cosine"))

@@ -161,6 +161,7 @@ def check(text):
         assert (found[~real] == 0).all()
 
 
+@pytest.mark.ci
 @campaign.few(tensorflow=15, jax=4, torch=30)
 @hypothesis.given(TEXTS)
 def test_caches(text):

@@ -87,6 +87,7 @@ def test_no_digits_are_lost_to_what_all_logits_share():
             np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("method", WAYS)
 def test_a_cache_that_is_too_short_is_an_error_after_the_loop(method, compiled):

@@ -88,6 +88,7 @@ def test_half_precision_logits_are_summed_in_float32(method):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "options"),
     [

@@ -164,6 +164,7 @@ def test_beam_search_is_the_search_over_lists(num_beams, stop_tokens, alpha):
             assert_hypotheses(found, row, expected, LENGTH)
 
 
+@pytest.mark.ci
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**16),

@@ -212,6 +212,7 @@ def test_queries_without_keys_are_known_and_have_zeros(name):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.ci
 @on_tensorflow
 @pytest.mark.parametrize("blocks", ["one", "700", "keys"])
 def test_what_a_tape_of_eager_code_keeps(blocks, monkeypatch):

@@ -278,6 +278,7 @@ def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
     close(layer([x, VALUE, KEY], mask=[None, value_mask, None]), expected)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("sentences", [2, None])
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
@@ -348,6 +349,7 @@ def test_order_of_the_keys_does_not_matter(order):
     close(moved, numpy(scores)[..., order])
 
 
+@pytest.mark.ci
 @few_examples
 @given(st.permutations(range(T)))
 def test_moving_the_queries_moves_the_outputs(order):

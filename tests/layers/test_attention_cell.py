@@ -247,6 +247,7 @@ def test_gradients_reach_everything_but_the_padding(mode):
     np.testing.assert_allclose((ends[0] - ends[1]) / 2, (of_memory * step).sum(), rtol=2e-2)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("mode", "step"), [("bahdanau", stacked), ("luong", gru)])
 def test_gradients_are_those_of_the_papers(mode, step):
     """Of the compiled loop too: a step of SGD moves each weight by its gradient."""

@@ -70,6 +70,7 @@ def compiled(model, jit_compile):
     return model
 
 
+@pytest.mark.ci
 def test_functional_model_of_unknown_lengths_learns():
     model = compiled(translator(mode="luong", attention_dim=6), "auto")
     source, target = words(16, S), words(16, T, seed=1)
@@ -94,6 +95,7 @@ def test_compiled_is_eager(jit_compile):
         assert np.abs(numpy(weight) - old).max() > 0, weight.path
 
 
+@pytest.mark.ci
 def test_a_sink_can_be_trained_in_a_compiled_loop():
     """XLA cannot compile the gradient of a broadcast in TensorFlow's loops."""
     memory, x = keras.Input((None, M)), keras.Input((None, D))
@@ -182,6 +184,7 @@ def test_dropout_of_the_attention_drops_positions_for_a_whole_sequence():
     np.testing.assert_allclose(context[:, 0][~dropped[:, 0]], 2 * whole[:, 0][~dropped[:, 0]])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("jit_compile", JIT_MODES)
 def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
     """The loss is what is looked at: how often a dropped position comes back, and how many drop."""

@@ -238,6 +238,7 @@ def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
         layers.RNN(cell)(X, initial_state=[[STATE, STATE[:, :1]]])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("jit", JIT_MODES)
 def test_it_trains_in_a_model(jit):
     source, x = keras.Input((None, M)), keras.Input((None, D))

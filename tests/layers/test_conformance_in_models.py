@@ -26,6 +26,7 @@ def test_one_training_step(case, jit_compile):
     conformance.check_one_training_step(case, jit_compile)
 
 
+@pytest.mark.ci
 @every_case
 def test_training_in_float16(case):
     conformance.check_training_in_float16(case)
@@ -48,6 +49,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
 """
 
 
+@pytest.mark.ci
 def test_saved_models_load_in_a_fresh_process(tmp_path):
     names = []
     for index, case in enumerate(CASES):

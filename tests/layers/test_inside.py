@@ -31,6 +31,7 @@ def test_symbolic_calls(number, case):
         assert shapes(found) == expected
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number, case", NUMBERED)
 def test_symbolic_calls_with_options(number, case):
     """Dropout in `training=True` and scores, of unknown lengths."""

@@ -12,7 +12,7 @@ from tests.conformance import numpy, outputs_of
 from tests.layers.conformance_cases import CASES
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_trained_saved_and_loaded_in_a_fresh_process(tmp_path):
     """A case in each branch of one model, each in another way and of other sizes.
 

@@ -78,6 +78,7 @@ def test_masked_positions_reach_nothing():
     assert (numpy(output._keras_mask) == mask).all()
 
 
+@pytest.mark.ci
 def test_in_a_block_it_is_trained_and_saved(tmp_path):
     x = np.random.default_rng(0).normal(size=(4, 5, D)).astype("float32")
     experts = ka.MixtureOfExperts(E, 2, 5, "silu", gated=True)

@@ -54,6 +54,7 @@ def check_as_alone(*functions):
 CUT = slice(None) if keras.backend.backend() == "jax" else slice(-1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layers(case):
     layer = case.make()

@@ -91,6 +91,7 @@ def test_logits_are_their_equation():
     np.testing.assert_allclose(numpy(layer(x, table)), expected, atol=1e-5)
 
 
+@pytest.mark.ci
 def test_saved_models_are_the_same_in_a_fresh_process(tmp_path):
     with fresh_process.Reader() as reader:
         for name in MODELS:
@@ -177,6 +178,7 @@ def test_a_translator_generates_what_the_whole_model_says():
     assert_same_until_padding(numpy(found.tokens), expected[:, 1:])
 
 
+@pytest.mark.ci
 def test_beams_in_a_compiled_program():
     model, _ = made("decoder")
 
@@ -256,6 +258,7 @@ def test_a_cached_context_is_the_context():
     )
 
 
+@pytest.mark.ci
 def test_rows_of_a_prompt_may_be_traced():
     model, _ = made("decoder")
 

@@ -291,6 +291,7 @@ def test_a_custom_position_may_have_a_table_that_layers_project():
 # Models
 
 
+@pytest.mark.ci
 def test_blocks_share_one_table_that_is_trained_and_saved(tmp_path):
     norm = keras.layers.LayerNormalization()
     table = Disentangled(*RULE, norm=norm, name="distances")
@@ -345,6 +346,7 @@ def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
     assert keras.models.load_model(tmp_path / "model.keras")(x).shape == (B, T, 8)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("position", [lambda: Disentangled(*RULE), lambda: positions.Shaw(2)])
 def test_lengths_unknown_in_a_graph_may_be_zero(position):
     layer = MultiHeadAttention(2, 4, position=position())

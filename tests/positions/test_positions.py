@@ -195,6 +195,7 @@ def test_get_takes_a_position_a_config_or_none():
     assert positions.get(config).slope == 0.3
 
 
+@pytest.mark.ci
 def test_positions_train_save_and_load_in_every_layer(check_in_every_layer):
     given = Turn(), Slope(0.5), Table(2)
     found = check_in_every_layer("position", *given)

@@ -160,6 +160,7 @@ def test_huge_numbers_stay_finite_in_half_precision():
     close(weights.sum(axis=-1), allowed().any(axis=-1), 1e-2)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_lengths_may_be_unknown_in_a_compiled_model(jit_compile):
     if keras.backend.backend() == ("torch" if jit_compile else "jax"):
@@ -221,6 +222,7 @@ def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
         SelfAttention(4, 4, position=own)(x)
 
 
+@pytest.mark.ci
 def test_tables_train_save_and_load_in_every_layer(check_in_every_layer):
     given = positions.Shaw(2), positions.Shaw(1, per_head=True), positions.Shaw(9, use_values=False)
     found = check_in_every_layer("position", *given)

@@ -191,6 +191,7 @@ def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
         assert len(score.weights) == weights
 
 
+@pytest.mark.ci
 def test_learned_scores_of_pairs_train_save_and_load_in_every_layer(check_in_every_layer):
     given = scores.ReducedRank(3), scores.Additive(5, normalize=True), scores.Concat()
     found = check_in_every_layer("score", *given)
@@ -201,6 +202,7 @@ def test_learned_scores_of_pairs_train_save_and_load_in_every_layer(check_in_eve
 
 
 # The side that the score ignores has projections without a gradient.
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_scores_of_one_side_train_save_and_load_in_every_layer(tmp_path):
     given = scores.Location(6), scores.KeyOnly(4, "relu"), scores.KeyOnly(), scores.Location(S)

@@ -48,6 +48,7 @@ def trained(tmp_path_factory):
     return prediction.load(output / "model.keras", text.Encoder.load(output / text.FILE))
 
 
+@pytest.mark.slow
 def test_texts_of_others_are_classified_rightly(trained):
     others = [*PRAISE, *BLAME]
     assert not set(others) & set(sample.generate(8000, 0)[0])
@@ -55,6 +56,7 @@ def test_texts_of_others_are_classified_rightly(trained):
     assert labels == dict.fromkeys(PRAISE, "positive") | dict.fromkeys(BLAME, "negative")
 
 
+@pytest.mark.slow
 def test_usual_words_are_known_and_mean_what_they_mean(trained):
     # As texts of one word. Nobody types the rarer ones alone.
     for rule, right in zip(RULES["everyday"], ("positive", "negative"), strict=True):

@@ -47,6 +47,7 @@ def test_padding_on_the_left_changes_nothing(positions):
         np.testing.assert_allclose(found[:, 3:], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", command.POSITIONS)
 def test_generation_with_caches_is_the_whole_model(positions):
     context, half = SIZES["context"], SIZES["context"] // 2
