@@ -74,7 +74,7 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         self.decoder = saving.check_layer("decoder", decoder, Decoder)
 
     def build(self, inputs_shape):
-        source, target = inputs_shape
+        source, target = _two(inputs_shape, lambda shape: isinstance(shape, (list, tuple)))
         if not self.encoder.built:
             self.encoder.build(source)
         if not self.decoder.built:
@@ -88,7 +88,7 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         target_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        source, target = inputs
+        source, target = _two(inputs)
         context = self.encoder(source, mask=source_mask, training=training)
         return self.decoder(target, context, mask=target_mask, training=training)
 
@@ -133,4 +133,14 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         return self.decoder.step(tokens, cache, memory)
 
     def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
-        return self.decoder._output(inputs[1])
+        return self.decoder._output(_two(inputs)[1])
+
+
+def _two(inputs, is_one=lambda tensor: True):
+    """Source and target, checked: arrays, or by `is_one` their shapes."""
+    if not isinstance(inputs, (list, tuple)) or len(inputs) != 2 or not all(map(is_one, inputs)):
+        raise ValueError(
+            "An EncoderDecoder is called with one list, `model([source, target])`, and the masks "
+            f"of both after it. Received as the list: {inputs!r}"
+        )
+    return inputs

@@ -21,14 +21,18 @@ def start(prompt, max_tokens=2, mask=None, positions=None):
     return model.start(prompt, max_tokens, mask=mask)
 
 
-def translated(source, prompt):
-    """`start` of a model of two sequences."""
+def translator():
+    """A model of two sequences."""
     embeddings = ka.Embeddings(tokens())
     block = ka.TransformerBlock(8, 2, causal=True, cross_attention=True)
-    model = ka.EncoderDecoder(
+    return ka.EncoderDecoder(
         ka.Encoder([ka.TransformerBlock(8, 2)], embeddings), ka.Decoder([block], embeddings)
     )
-    return model.start(source, prompt, max_tokens=2)
+
+
+def translated(source, prompt):
+    """`start` of such a model."""
+    return translator().start(source, prompt, max_tokens=2)
 
 
 def longrope(**kwargs):
@@ -62,6 +66,16 @@ def typed():
 
 
 ROWS = {
+    "a source and a target that are no list": (
+        lambda: translator()(IDS, IDS),
+        ValueError,
+        r"called with one list, `model\(\[source, target\]\)`",
+    ),
+    "symbols of a source and a target that are no list": (
+        lambda: translator()(*[keras.Input((None,), dtype="int32")] * 2),
+        ValueError,
+        r"called with one list, `model\(\[source, target\]\)`",
+    ),
     "dynamic positions beyond their length": (
         lambda: switching("dynamic").start(IDS, max_tokens=7),
         ValueError,
