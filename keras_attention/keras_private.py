@@ -7,7 +7,7 @@ import contextlib
 
 import keras
 from keras.src import backend
-from keras.src.backend.common import global_state
+from keras.src.backend.common import global_state, masking
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 from keras.src.random.seed_generator import draw_seed
@@ -53,7 +53,7 @@ def get_keras_mask(tensor):
 
     Keras sets `tensor._keras_mask`; there is no public accessor to read or write it.
     """
-    return backend.get_keras_mask(tensor)
+    return masking.get_keras_mask(tensor)
 
 
 def set_keras_mask(tensor, mask):
@@ -62,7 +62,7 @@ def set_keras_mask(tensor, mask):
     `compute_mask` is the public way, but it gets the layer's inputs and not intermediate results of
     `call`, and in a functional model it becomes a separate operation.
     """
-    backend.set_keras_mask(tensor, mask)
+    masking.set_keras_mask(tensor, mask)
 
 
 @contextlib.contextmanager

@@ -141,10 +141,13 @@ def normalized(logits):
     The difference is log p, without cancellation. The second is −inf
     for a row whose tokens are all forbidden, and NaN for one whose logits are NaN or +inf.
     """
+    # Asked of the logits themselves: XLA on a CPU has a maximum and an exponential that lose NaN.
+    unknown = ops.any(ops.isnan(logits), axis=-1, keepdims=True)
     best = ops.max(logits, axis=-1, keepdims=True)
     logits = logits - ops.where(ops.isfinite(best), best, 0.0)
     norm = ops.log(ops.sum(ops.exp(logits), axis=-1, keepdims=True))
-    return logits, ops.where(norm == -NONE, float("nan"), norm)
+    lost = ops.logical_or(unknown, norm == -NONE)
+    return logits, ops.where(lost, float("nan"), norm)
 
 
 def check_found(scores):

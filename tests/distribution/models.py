@@ -14,6 +14,8 @@ def decoder(dropout=0.1, **options):
     embedding = ScaledEmbedding(VOCABULARY, 32, mask_zero=True, name="embedding")
     x = SinCosPositionEmbedding(name="positions")(embedding(ids))
     for n in range(BLOCKS):
+        # Not ReLU, whose gradient jumps where rounding puts a unit on the other side of 0.
+        options = {"activation": "gelu", **options}
         x = TransformerBlock(
             64, 8, causal=True, dropout=dropout, seed=n, name=f"block_{n}", **options
         )(x)

@@ -18,8 +18,7 @@ if count > 1:
     store = f"file://{output}.init"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count)
 keras.utils.set_random_seed(0)
-# Not ReLU, whose gradient jumps where rounding puts a unit on the other side of 0.
-model = decoder(dropout=0.0, num_key_value_heads=2, activation="gelu")
+model = decoder(dropout=0.0, num_key_value_heads=2)
 model.train()
 module = DistributedDataParallel(model) if count > 1 else model
 optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.9)
