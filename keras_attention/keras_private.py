@@ -6,9 +6,10 @@ tests/test_keras_private.py fails with the name that Keras has moved.
 import contextlib
 
 import keras
-from keras.src import backend
+from keras.src.backend import rnn
 from keras.src.backend.common import global_state, masking
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.backend.common.variables import AutocastScope
 from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 from keras.src.random.seed_generator import draw_seed
 
@@ -45,7 +46,8 @@ DropoutRNNCell = DropoutRNNCell
 # The loop of `keras.layers.RNN`, whose method `inner_loop` is public, and calls it with `self.cell`
 # as the step, which gets no more than inputs and states: what else it reads would have to be stored
 # on the cell, where two threads with one layer overwrite it.
-recurrent_loop = backend.rnn
+# Keras 3.16 has a module of this name, with the function in it.
+recurrent_loop = getattr(rnn, "rnn", rnn)
 
 
 def get_keras_mask(tensor):
@@ -90,7 +92,7 @@ def uncast_variables():
 
     `autocast=False` is public, but also applies to the layer's inputs.
     """
-    return backend.AutocastScope(None)
+    return AutocastScope(None)
 
 
 def keep_inputs_as_they_are(layer):

@@ -93,6 +93,8 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
         }
         flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
         super().__init__(cell, **flags, **kwargs)
+        # Keras 3.16 denies it for its layer.
+        self.supports_masking = True
 
     def get_config(self):
         config = super().get_config()

@@ -255,7 +255,7 @@ def test_a_model_has_no_operation_that_computes_a_mask(tmp_path):
     x = SelfAttention(H, K)(keras.layers.Embedding(9, D, mask_zero=True)(ids))
     model = keras.Model(ids, [x, TransformerBlock(D, H)(x)])
     names = [type(operation).__name__ for operation in model.operations]
-    assert names.count("NotEqual") == 1  # The block's.
+    assert names.count("NotEqual") <= 1  # The block's; Keras 3.16 records none.
     model = keras.Model(ids, x)
     assert len(model.operations) == 3
     model.save(tmp_path / "model.keras")
