@@ -1,8 +1,7 @@
 """`--share N`: one in N of the cases of each parametrized test, where the others run elsewhere.
 
 CI runs every case on TensorFlow and PyTorch. On JAX, which compiles each of them anew, it runs
-every test with a case in N, others for each change of the package (by `FUZZ_SEED`). Files marked
-`whole` run as they are.
+every test with a case in N, others for each change of the package (by `FUZZ_SEED`).
 """
 
 import collections
@@ -22,8 +21,7 @@ def pytest_collection_modifyitems(config, items):
     share = config.getoption("--share")
     tests = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("whole") is None:
-            tests[item.nodeid.partition("[")[0]].append(item)
+        tests[item.nodeid.partition("[")[0]].append(item)
     left_out = set()
     for name, cases in tests.items():
         if len(cases) >= share:

@@ -27,7 +27,7 @@ def test_alone():
 def run(tmp_path, *options, before="", seed=0):
     """What a run of `FILE` in a process of its own prints, and its exit status."""
     (tmp_path / "test_file.py").write_text(before + FILE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    whole\n    folder\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    folder\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.timing", "-p", "tests.share", "-v"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"PYTHONPATH": str(ROOT), "FUZZ_SEED": str(seed)}
@@ -59,5 +59,3 @@ def test_a_share_of_the_cases_of_each_test(tmp_path):
         assert len(cases) == 2 and "test_alone PASSED" in printed
         seen |= cases
     assert seen == set(range(6))
-    whole = "import pytest\npytestmark = pytest.mark.whole\n"
-    assert "7 passed" in run(tmp_path, "--share", "3", before=whole)[0]

@@ -223,6 +223,9 @@ def check(call):
 
     names = list(arrays_of(layer))
     hypothesis.assume(c.score != "location" or keys <= LONGEST)
+    # Of two features LayerNorm gives the sign of their difference, which half precision may lose.
+    signs = [x for name, x in arrays_of(layer).items() if "query_norm/gamma" in name and x.size < 3]
+    hypothesis.assume(c.dtype == "float32" or not signs)
 
     def defined(weights, query, value):
         if not block:

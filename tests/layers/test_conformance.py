@@ -9,7 +9,6 @@ from tests import conformance
 from tests.layers.conformance_cases import CASES
 from tests.pairwise import pairwise
 
-pytestmark = pytest.mark.whole
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 

@@ -11,7 +11,6 @@ from tests.compiled import JIT_MODES, SLOW_JIT_MODES
 from tests.conformance import numpy, outputs_of
 from tests.layers.conformance_cases import CASES, Nearer
 
-pytestmark = pytest.mark.whole
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 

@@ -16,7 +16,7 @@ from keras_attention import (
     masks,
 )
 from tests import fresh_process
-from tests.compiled import compiled
+from tests.compiled import JIT_MODES, compiled
 from tests.models.stacks import (
     IDS,
     LEFT,
@@ -202,7 +202,7 @@ def test_it_is_trained_by_fit(name):
     else:
         targets = rng.integers(0, VOCABULARY, shape[:2])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=False)
+    model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=JIT_MODES[0])
     losses = model.fit(inputs, targets, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
