@@ -21,7 +21,7 @@ if keras.config.backend() == "tensorflow":
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_eight_virtual_devices(part):
+def test_eight_virtual_devices(part, pytestconfig):
     backend = keras.config.backend()
     # Programs for eight devices take eight times as long to optimize.
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -33,7 +33,8 @@ def test_eight_virtual_devices(part):
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
     }
     tests = f"tests/distribution{part}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    share = f"--share={pytestconfig.getoption('--share')}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", share, tests]
     # Not a worker of the run that this test belongs to.
     environment = {k: v for k, v in environment.items() if not k.startswith("PYTEST_")}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
