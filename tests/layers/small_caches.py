@@ -46,11 +46,6 @@ POSITIONS = {
 }
 
 
-def some(cases):
-    """All cases, or every third on JAX, which compiles seconds for each."""
-    return cases[:: 3 if keras.backend.backend() == "jax" else 1]
-
-
 def numpy(tensor):
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
 

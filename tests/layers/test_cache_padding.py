@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_attention import masks
-from tests.layers.small_caches import PATTERNS, POSITIONS, D, heads, numpy, random, ready, some
+from tests.layers.small_caches import PATTERNS, POSITIONS, D, heads, numpy, random, ready
 
 
 def scattered(tokens, kept, seed=0):
@@ -48,15 +48,13 @@ def check_padded(layer, pieces_kept, length, tolerance=2e-5, carried=False):
 
 @pytest.mark.parametrize(
     "pattern, position",
-    some(
-        [
-            ("window", "rotary"),
-            ("none", "none"),
-            ("none", "shaw"),
-            ("block", "relative bias"),
-            ("prefix", "own"),
-        ]
-    ),
+    [
+        ("window", "rotary"),
+        ("none", "none"),
+        ("none", "shaw"),
+        ("block", "relative bias"),
+        ("prefix", "own"),
+    ],
 )
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_prompts_of_unequal_length(side, pattern, position):

@@ -21,6 +21,7 @@ from keras_attention.positions import Disentangled
 from tests import definition, problems
 from tests.compiled import compiled
 from tests.gradients import weight_gradients
+from tests.layers.small_caches import decoded
 
 B, T, S, H, G, K, D = 2, 5, 7, 4, 2, 3, 6
 RULE = (8, 6)
@@ -194,12 +195,9 @@ def test_other_kernels_are_the_reference_with_gradients(size):
 def test_decoding_with_a_cache_is_the_whole_pass():
     layer, x = MultiHeadAttention(H, K, position=Disentangled(*RULE)), random(B, T, D)
     randomized(layer, x.shape)
-    expected = layer(x, use_causal_mask=True)
-    cache, found = layer.make_cache(B, T + 2), []
-    for start, end in ((0, 3), (3, 4), (4, T)):
-        output, cache = layer(x[:, start:end], cache=cache)
-        found.append(numpy(output))
-    np.testing.assert_allclose(np.concatenate(found, axis=1), numpy(expected), rtol=0, atol=1e-5)
+    expected = compiled(lambda x: layer(x, use_causal_mask=True), x)
+    found, _ = decoded(layer, x, [3, 1, T - 4], layer.make_cache(B, T + 2))
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=0, atol=1e-5)
 
 
 def test_half_precision_with_padding_a_window_and_huge_numbers():

@@ -6,7 +6,9 @@ import pytest
 
 from keras_attention import AttentionCell, MultiHeadAttention, patterns, positions
 from tests import definition, problems
+from tests.compiled import compiled
 from tests.gradients import gradients
+from tests.layers.small_caches import decoded
 
 ops = keras.ops
 B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
@@ -153,13 +155,9 @@ def test_other_kernels_are_the_reference_with_gradients(kind, size):
 @each_kind
 def test_decoding_with_a_cache_is_the_whole_pass(kind):
     layer, x = made(kind), random(B, T, D)
-    expected = layer(x, use_causal_mask=True)
-    cache = layer.make_cache(B, T + 2)
-    found = []
-    for start, end in ((0, 3), (3, 4), (4, T)):
-        output, cache = layer(x[:, start:end], cache=cache)
-        found.append(numpy(output))
-    np.testing.assert_allclose(np.concatenate(found, axis=1), numpy(expected), rtol=0, atol=1e-5)
+    expected = compiled(lambda x: layer(x, use_causal_mask=True), x)
+    found, _ = decoded(layer, x, [3, 1, T - 4], layer.make_cache(B, T + 2))
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=0, atol=1e-5)
 
 
 @each_kind
