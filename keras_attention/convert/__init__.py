@@ -8,9 +8,22 @@ If the original returns NaN or the mean of all values for a query with no key to
 ignores a mask, the new layer does not: see `docs/masks.md`.
 """
 
-from keras_attention.convert.huggingface import from_huggingface, to_huggingface
+from keras_attention.convert.huggingface import (
+    from_huggingface,
+    generation_options,
+    start_tokens,
+    to_huggingface,
+)
 from keras_attention.convert.keras_hub_layers import from_keras_hub
 from keras_attention.convert.keras_layers import from_keras
 from keras_attention.convert.torch_modules import from_torch
 
-__all__ = ["from_huggingface", "from_keras", "from_keras_hub", "from_torch", "to_huggingface"]
+__all__ = [
+    "from_huggingface",
+    "from_keras",
+    "from_keras_hub",
+    "from_torch",
+    "generation_options",
+    "start_tokens",
+    "to_huggingface",
+]

@@ -10,8 +10,10 @@ import numpy as np
 
 from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.generation.constraints import Constraints
 from keras_attention.generation.results import Generated
-from keras_attention.generation.steps import NONE, Step, Steps, check_found, normalized
+from keras_attention.generation.rules import NONE
+from keras_attention.generation.steps import Step, Steps, check_found, normalized
 from keras_attention.hints import Tensor, Tensors
 
 ops = keras.ops
@@ -26,9 +28,13 @@ def beam_search(
     num_beams: int,
     max_tokens: int,
     length_penalty: float = 0.6,
+    length_rule: str = "wu",
+    stopping: str = "exact",
     num_return: int | None = 1,
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
+    constraints: Constraints | None = None,
+    prompt: Tensor | None = None,
 ) -> Generated:
     r"""The hypotheses with the best scores that beam search finds, best first.
 
@@ -37,6 +43,8 @@ def beam_search(
 
         s(y) = Σ_t log p(y_t | y_<t) / lp(|y|),    lp(n) = ((5 + n) / 6)^α
 
+    or, with `length_rule="power"`, lp(n) = n^α (that of `transformers`).
+
     In each step, the continuations of all live beams are ranked by their sums. Those among the
     first `num_beams` that end with a stop token are finished and compete by their scores to be
     returned; the first `num_beams` that do not are the live beams of the next step. Beams still
@@ -44,7 +52,8 @@ def beam_search(
 
     A row is done when no live beam can beat its worst stored hypothesis. Sums only fall and lp
     only grows, so a live beam's score will be at most its sum / lp(max_tokens): stopping there
-    changes no result. Properties:
+    changes no result (unless a positive `sequence_bias` raises sums). `stopping` has ways to be
+    done earlier, which change results. Properties:
 
     - With as many beams as there are continuations in any step (V^max_tokens always suffices), it
       is exhaustive search.
@@ -53,13 +62,17 @@ def beam_search(
 
     Args:
         step: as in `greedy`, on R = B · `num_beams` rows, the beams of a row being adjacent.
-        tokens, max_tokens, stop_tokens, pad_token: as in `greedy`.
+        tokens, max_tokens, stop_tokens, pad_token, constraints, prompt: as in `greedy`.
         cache: as in `greedy`, with B rows. Beams start with copies of a row, and after each step
             get the rows of the beams that they continue.
         memory: as in `greedy`, with B rows, which are repeated once and never reordered.
         num_beams: number of live beams per row.
         length_penalty: α of at least 0; 0 compares sums, which favors short hypotheses. 0.6 is
             the value of Vaswani et al. (2017, section 6.1).
+        length_rule: "wu" or "power", the function lp.
+        stopping: "exact", as above; "first", when a row has `num_beams` finished hypotheses; or
+            "estimate", when the best live beam, were it finished now, would not beat the worst of
+            these. In `transformers` they are `early_stopping="never"`, `True` and `False`.
         num_return: N, the number of hypotheses to return per row, at most `num_beams`; or None for
             the best one in the shapes of `greedy`, without an axis of hypotheses.
 
@@ -94,6 +107,10 @@ def beam_search(
             f"Received: num_return={num_return}, num_beams={num_beams}"
         )
     shapes.check_number("length_penalty", length_penalty, minimum=0)
+    shapes.check_choice("length_rule", length_rule, ("wu", "power"))
+    shapes.check_choice("stopping", stopping, ("exact", "first", "estimate"))
+    # The exact bound holds for the hypotheses that are returned, the others for all beams.
+    stored = num_return if stopping == "exact" else num_beams
     steps = Steps(
         step,
         tokens,
@@ -102,38 +119,49 @@ def beam_search(
         max_tokens=max_tokens,
         stop_tokens=stop_tokens,
         pad_token=pad_token,
+        constraints=constraints,
+        prompt=prompt,
         copies=num_beams,
     )
     # Rounded identically everywhere, so that a score can equal its bound, and never exceed it.
+    lengths = np.arange(max_tokens + 1.0)
+    bases = (5 + lengths) / 6 if length_rule == "wu" else np.maximum(lengths, 1)
     with np.errstate(over="ignore"):
-        penalties = (((5 + np.arange(max_tokens + 1)) / 6) ** length_penalty).astype("float32")
+        penalties = (bases**length_penalty).astype("float32")
     if not np.isfinite(penalties).all():
         raise ValueError(
-            "`length_penalty` must be a number whose ((5 + n) / 6)^length_penalty is finite for "
-            f"n = `max_tokens`. Received: length_penalty={length_penalty}, max_tokens={max_tokens}"
+            "`length_penalty` must be a number whose lp(`max_tokens`), as `length_rule` defines "
+            f"it, is finite. Received: length_penalty={length_penalty}, max_tokens={max_tokens}"
         )
     penalties = penalties.tolist()
     candidates = num_beams * (1 + len(steps.stop_tokens))
 
-    def undone(live, finished):
+    def penalty(n):
+        return ops.take(ops.convert_to_tensor(penalties, dtype="float32"), n)
+
+    def undone(t, live, finished):
         """Which rows have a live beam that may beat a finished one, (B,)."""
-        return live.scores[:, 0] / penalties[-1] > finished.scores[:, -1]
+        best, worst = live.scores[:, 0], finished.scores[:, -1]
+        if stopping == "first":
+            return ops.logical_and(best > NONE, worst == NONE)
+        return best / (penalties[-1] if stopping == "exact" else penalty(t)) > worst
 
-    def undecided(t, tokens, leaves, live, finished, lost):
-        return ops.logical_and(t < max_tokens, ops.any(undone(live, finished)))
+    def undecided(t, tokens, leaves, live, finished, going, lost):
+        return ops.logical_and(t < max_tokens, ops.any(going))
 
-    def advance(memory, t, tokens, leaves, live, finished, lost):
+    def advance(constants, t, tokens, leaves, live, finished, going, lost):
+        memory, prompt = constants
         logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves, memory)
-        log_probs, unknown = _log_probs(logits, live)
+        log_probs, unknown = _log_probs(t, logits, live, steps.rules, prompt)
         # The live beams of a row that is done change nothing.
-        lost = ops.logical_or(lost, ops.logical_and(unknown, undone(live, finished)))
+        lost = ops.logical_or(lost, ops.logical_and(unknown, going))
         live, parents, tokens = _continued(live, t, log_probs, candidates)
         if steps.stop_tokens:
             stops = steps.stops(tokens)
             ends = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
-            penalty = ops.take(ops.convert_to_tensor(penalties, dtype="float32"), t + 1)
-            scores = ops.where(ends, live.scores / penalty, NONE)
-            finished = _best(finished, live._replace(scores=scores), num_return)
+            ends = ops.logical_and(ends, going[:, None])
+            scores = ops.where(ends, live.scores / penalty(t + 1), NONE)
+            finished = _best(finished, live._replace(scores=scores), stored)
             _, indices = ops.top_k(ops.where(stops, NONE, live.scores), num_beams)
             stops, parents, tokens, *live = _at((stops, parents, tokens, *live), indices)
             live = _Beams(*live)
@@ -141,7 +169,10 @@ def beam_search(
             live = live._replace(scores=ops.where(stops, NONE, live.scores))
         rows = ops.reshape(_flat(parents, num_beams), (-1,))
         leaves = tuple(ops.take(leaf, rows, axis=0) for leaf in leaves)
-        return t + 1, tokens, leaves, live, finished, lost
+        # After the last step live beams compete in the rows that were not done before it.
+        goes_on = ops.logical_or(t + 1 == max_tokens, undone(t + 1, live, finished))
+        going = ops.logical_and(going, goes_on)
+        return t + 1, tokens, leaves, live, finished, going, lost
 
     # All beams of a row start alike, so only the first of them counts.
     first = ops.where(ops.arange(num_beams) == 0, 0.0, NONE)
@@ -151,13 +182,15 @@ def beam_search(
         ops.repeat(ops.expand_dims(steps.tokens, -1), num_beams, axis=1),
         steps.leaves,
         live._replace(scores=ops.broadcast_to(first, (steps.rows, num_beams))),
-        _empty(steps.rows, num_return, max_tokens, pad_token),
+        _empty(steps.rows, stored, max_tokens, pad_token),
+        ops.ones((steps.rows,), dtype="bool"),
         ops.zeros((steps.rows,), dtype="bool"),
     )
-    t, _, _, live, finished, lost = backend.while_loop(undecided, advance, start, steps.memory)
+    constants = (steps.memory, steps.prompt)
+    *_, live, finished, going, lost = backend.while_loop(undecided, advance, start, constants)
 
-    # If the loop ended early, live beams are incomplete hypotheses.
-    scores = ops.where(t == max_tokens, live.scores / penalties[-1], NONE)
+    # Live beams of the other rows are incomplete hypotheses, or of no interest any more.
+    scores = ops.where(going[:, None], live.scores / penalties[-1], NONE)
     found = _best(finished, live._replace(scores=scores), num_return)
     none = found.scores == NONE
     scores = ops.where(lost[:, None], float("nan"), found.scores)
@@ -192,20 +225,24 @@ def _empty(rows, count, max_tokens, pad_token):
     )
 
 
-def _log_probs(logits, live):
+def _log_probs(t, logits, live, rules, prompt):
     """Log-probabilities (B, N, V) of continuations, and which rows have none, (B,).
 
     Those of forbidden tokens, and of empty hypotheses, are −inf.
     """
     num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
     logits, norm = normalized(logits)
-    logits = ops.reshape(logits, (-1, num_beams, vocabulary))
+    log_probs = logits - norm
+    if rules is not None:
+        history = ops.reshape(live.tokens, (-1, live.tokens.shape[2]))
+        log_probs = rules(t, log_probs, history, prompt)
+    log_probs = ops.reshape(log_probs, (-1, num_beams, vocabulary))
     norm = ops.reshape(norm, (-1, num_beams, 1))
     alive = ops.expand_dims(live.scores > NONE, -1)
     lost = ops.any(ops.logical_and(alive, ops.isnan(norm)), axis=(1, 2))
     # `norm` is −inf where the beam has no continuation, and NaN where it is lost.
     goes_on = ops.logical_and(alive, norm > NONE)
-    return ops.where(goes_on, logits - norm, NONE), lost
+    return ops.where(goes_on, log_probs, NONE), lost
 
 
 def _continued(live, t, log_probs, count):

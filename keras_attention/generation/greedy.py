@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
+from keras_attention.generation.constraints import Constraints
 from keras_attention.generation.loop import generate
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import Step, Steps
@@ -23,6 +24,8 @@ def greedy(
     max_tokens: int,
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
+    constraints: Constraints | None = None,
+    prompt: Tensor | None = None,
 ) -> Generated:
     r"""The most likely token in each step, y_t = argmax_y p(y | y_<t); of equals, the first.
 
@@ -45,6 +48,9 @@ def greedy(
         max_tokens: the maximum number of tokens to generate.
         stop_tokens: a tuple of tokens, any of which ends its row.
         pad_token: fills rows after a stop token; need not be in the vocabulary.
+        constraints: None, or `Constraints`: forbidden and forced tokens, and penalties.
+        prompt: (B, T) integers, the text before the first generated token, `tokens` being its last
+            column, and −1 where a row has padding. Only `constraints` read it.
 
     Returns:
         `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, max_tokens), (B,),
@@ -78,6 +84,8 @@ def greedy(
         max_tokens=max_tokens,
         stop_tokens=stop_tokens,
         pad_token=pad_token,
+        constraints=constraints,
+        prompt=prompt,
     )
     return generate(steps, _best, max_tokens, pad_token)
 

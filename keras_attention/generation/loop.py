@@ -4,7 +4,8 @@ import keras
 
 from keras_attention.backend import backend
 from keras_attention.generation.results import Generated
-from keras_attention.generation.steps import NONE, check_found, normalized
+from keras_attention.generation.rules import NONE
+from keras_attention.generation.steps import check_found, normalized
 
 ops = keras.ops
 
@@ -21,13 +22,21 @@ def generate(steps, choose, max_tokens, pad_token, *numbers):
         return ops.logical_and(t < max_tokens, ops.logical_not(ops.all(finished)))
 
     def advance(constants, t, tokens, leaves, finished, lengths, history, log_probs):
-        memory, numbers = constants
+        memory, prompt, numbers = constants
         logits, leaves = steps(tokens, leaves, memory)
+        allowed = logits
+        if steps.rules is not None:
+            allowed = steps.rules(t, logits, ops.transpose(history), prompt)
         # A finished row keeps stepping, with tokens that are always in the vocabulary.
-        tokens = ops.cast(choose(t, logits, history, lengths, *numbers), "int32")
+        tokens = ops.cast(choose(t, allowed, history, lengths, *numbers), "int32")
         logits, norm = normalized(logits)
         log_prob = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
+        if steps.rules is not None:
+            stuck = ops.logical_or(stuck, ops.max(allowed, axis=-1) == NONE)
+            known = ops.logical_not(ops.isnan(norm[:, 0]))
+            certain = ops.logical_and(steps.rules.forced(t), known)
+            log_prob = ops.where(certain, 0.0, log_prob)
         log_prob = ops.where(finished, 0.0, ops.where(stuck, NONE, log_prob))
         finished = ops.logical_or(finished, stuck)
         at = (t, ops.zeros_like(t))
@@ -47,7 +56,7 @@ def generate(steps, choose, max_tokens, pad_token, *numbers):
         ops.full((max_tokens, steps.rows), pad_token, dtype="int32"),
         ops.zeros((max_tokens, steps.rows), dtype="float32"),
     )
-    constants = (steps.memory, numbers)
+    constants = (steps.memory, steps.prompt, numbers)
     *_, lengths, history, log_probs = backend.while_loop(unfinished, advance, start, constants)
     scores = ops.sum(log_probs, axis=0)
     check_found(scores)

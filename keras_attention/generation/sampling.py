@@ -9,8 +9,10 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.generation.constraints import Constraints
 from keras_attention.generation.loop import generate
 from keras_attention.generation.results import Generated
+from keras_attention.generation.rules import NO_TOKEN, penalized
 from keras_attention.generation.steps import Step, Steps
 from keras_attention.hints import Seed, Tensor, Tensors
 
@@ -35,6 +37,8 @@ def sample(
     seed: Seed = None,
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
+    constraints: Constraints | None = None,
+    prompt: Tensor | None = None,
 ) -> Generated:
     r"""Tokens drawn from softmax(logits / temperature), optionally without unlikely ones.
 
@@ -54,12 +58,14 @@ def sample(
     own distribution, softmax(logits), before these steps.
 
     Args:
-        step, tokens, cache, memory, max_tokens, stop_tokens, pad_token: as in `greedy`.
+        step, tokens, cache, memory, max_tokens, stop_tokens, pad_token, constraints, prompt: as in
+            `greedy`. Constraints come before all steps above.
         temperature: above 0; below 1 sharpens. For the limit of 0 see `greedy`.
         top_k: None or the number of tokens to keep.
         top_p: None or the probability to keep, in (0, 1].
         min_p: None or a share of the best token's probability, in (0, 1].
-        repetition_penalty: above 0; 1 for none. The prompt is not penalized.
+        repetition_penalty: above 0; 1 for none. The prompt is not penalized; that of `constraints`
+            penalizes it too.
         seed: an integer, with which the same call gives the same tokens, a
             `keras.random.SeedGenerator`, which advances from call to call, or None for Keras's own
             (not in a function compiled by JAX).
@@ -92,6 +98,8 @@ def sample(
         max_tokens=max_tokens,
         stop_tokens=stop_tokens,
         pad_token=pad_token,
+        constraints=constraints,
+        prompt=prompt,
     )
     shapes.check_number("temperature", temperature, above=0)
     shapes.check_number("repetition_penalty", repetition_penalty, above=0)
@@ -104,7 +112,9 @@ def sample(
 
     def choose(t, logits, history, lengths, numbers):
         if repetition_penalty != 1:
-            logits = _penalized(logits, history, lengths, repetition_penalty)
+            written = ops.arange(max_tokens, dtype="int32") < lengths[:, None]
+            text = ops.where(written, ops.transpose(history), NO_TOKEN)
+            logits = penalized(logits, text, repetition_penalty)
         # The best is 0 first, so a small temperature cannot make two of them infinite.
         # And float32 has no much smaller divisor.
         logits = (logits - ops.max(logits, axis=-1, keepdims=True)) / max(temperature, 1e-30)
@@ -126,21 +136,6 @@ def sample(
 def _check_share(name, value):
     if value is not None and not (shapes.is_number(value) and 0 < value <= 1):
         raise ValueError(f"`{name}` must be None or a number in (0, 1]. Received: {name}={value!r}")
-
-
-def _penalized(logits, history, lengths, penalty):
-    """Logits with the tokens that each row has generated made less likely."""
-    rows, vocabulary, steps = ops.shape(logits)[0], logits.shape[1], history.shape[0]
-    written = ops.arange(steps, dtype="int32")[None] < lengths[:, None]
-    # Unwritten elements may be padding that is no token: they mark a column of their own.
-    token = ops.where(written, ops.transpose(history), vocabulary)
-    row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))
-    pairs = ops.reshape(ops.stack([row, token], axis=-1), (-1, 2))
-    # On PyTorch, Keras's `scatter` is a loop in Python.
-    unseen = ops.zeros((rows, vocabulary + 1))
-    seen = ops.scatter_update(unseen, pairs, ops.ones_like(pairs[:, 0], dtype=unseen.dtype))
-    changed = ops.where(logits > 0, logits / penalty, logits * penalty)
-    return ops.where(seen[:, :vocabulary] > 0, changed, logits)
 
 
 def _least_of_nucleus(logits, top_p):

@@ -6,6 +6,8 @@ from typing import TypeAlias
 import keras
 
 from keras_attention import shapes
+from keras_attention.generation.constraints import Constraints
+from keras_attention.generation.rules import NONE, Rules
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels.compiled import raise_where
 
@@ -14,9 +16,6 @@ ops = keras.ops
 # What users give: `logits, cache = step(tokens, cache)`, with `memory` third where there is one.
 Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
 
-# The log-probability of forbidden tokens.
-NONE = -float("inf")
-
 
 class Steps:
     """The user's `step` over a flat list of tensors, which a loop can carry.
@@ -24,12 +23,23 @@ class Steps:
     Args:
         step, cache, memory: as in `greedy`.
         tokens: (B,) integers, the last given token of each row.
-        stop_tokens, pad_token, max_tokens: as in `greedy`.
-        copies: how many adjacent rows each row of the cache and the memory becomes.
+        stop_tokens, pad_token, max_tokens, constraints, prompt: as in `greedy`.
+        copies: how many adjacent rows each row of the cache, the memory and the prompt becomes.
     """
 
     def __init__(
-        self, step, tokens, cache, memory, *, max_tokens, stop_tokens, pad_token, copies=1
+        self,
+        step,
+        tokens,
+        cache,
+        memory,
+        *,
+        max_tokens,
+        stop_tokens,
+        pad_token,
+        constraints,
+        prompt,
+        copies=1,
     ):
         if not callable(step):
             raise TypeError(
@@ -52,6 +62,26 @@ class Steps:
         self.cache = keras.tree.map_structure(lambda leaf: self._rows("cache", leaf, copies), cache)
         # A loop cannot carry None, which a cache may contain.
         self.leaves = self._leaves(self.cache)
+        self.rules, self.prompt = None, None
+        if constraints is not None:
+            self._constrain(constraints, prompt, max_tokens, copies)
+
+    def _constrain(self, constraints, prompt, max_tokens, copies):
+        """Sets the rules of the loop, and the prompt (R, T) if they depend on it."""
+        if not isinstance(constraints, Constraints):
+            raise TypeError(
+                "`constraints` must be None or a `generation.Constraints`. "
+                f"Received: {constraints!r}"
+            )
+        self.rules = Rules(constraints, self.stop_tokens, max_tokens)
+        of_text = self.rules.of_text()
+        if of_text and prompt is None:
+            raise ValueError(
+                "`prompt` must be the text (B, T) before the first generated token, with `tokens` "
+                f"as its last column, for {', '.join(of_text)}. Received: prompt=None"
+            )
+        if of_text:
+            self.prompt = self.rules.before(self._rows("prompt", _text(prompt), copies))
 
     def __call__(self, tokens, leaves, memory):
         """Float32 logits (R, V) of tokens (R,), and the leaves of the next cache."""
@@ -176,6 +206,17 @@ def _given(tokens):
             f"prompt). Received: tokens.shape={shape}"
         )
     return ops.cast(tokens, "int32")
+
+
+def _text(prompt):
+    prompt = ops.convert_to_tensor(prompt)
+    shape, dtype = _kind(prompt)
+    if "int" not in dtype or len(shape) != 2:
+        raise ValueError(
+            "`prompt` must be integers (B, T), the tokens before the first generated one, and -1 "
+            f"where a row has none. Received: prompt.shape={shape}, dtype {dtype}"
+        )
+    return ops.cast(prompt, "int32")
 
 
 def _check_integers(name, values):

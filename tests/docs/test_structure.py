@@ -33,6 +33,7 @@ ORDER = [
 ]
 # The edges between two parts of one line.
 BESIDE = {
+    ("convert", "generation"),
     ("positions", "scores"),
     ("masks", "shapes"),
     ("rematerialization", "masks"),

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_attention import generation
+from keras_attention.generation import Constraints
 from tests.errors.calls import B, beam_search, greedy, sample, step_giving, zeros
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
@@ -121,6 +122,82 @@ ROWS = {
         lambda: beam_search(length_penalty=1e6),
         ValueError,
         r"`length_penalty` must be a number whose .* Received: length_penalty=1000000\.0, max_tok",
+    ),
+    "a rule of lengths that is none": (
+        lambda: beam_search(length_rule="mean"),
+        ValueError,
+        r"`length_rule` must be one of \('wu', 'power'\)\. Received: length_rule='mean'",
+    ),
+    "a way to stop that is none": (
+        lambda: beam_search(stopping=True),
+        ValueError,
+        r"`stopping` must be one of \('exact', 'first', 'estimate'\)\. Received: stopping=True",
+    ),
+    "constraints in a dictionary": (
+        lambda: greedy(constraints={"min_tokens": 2}),
+        TypeError,
+        r"`constraints` must be None or a `generation\.Constraints`\. Received: {'min_tokens': 2}",
+    ),
+    "constraints of a text that is not given": (
+        lambda: greedy(constraints=Constraints(no_repeat_ngram_size=2, bad_words=[(1, 2)])),
+        ValueError,
+        r"`prompt` must be the text \(B, T\).* for `sequence_bias` or `bad_words` of several "
+        r"tokens, `no_repeat_ngram_size`\. Received: prompt=None",
+    ),
+    "a prompt of one row": (
+        lambda: greedy(constraints=Constraints(no_repeat_ngram_size=2), prompt=[1, 0]),
+        ValueError,
+        r"`prompt` must be integers \(B, T\),.* Received: prompt\.shape=\(2,\), dtype int",
+    ),
+    "a prompt of other rows": (
+        lambda: greedy(constraints=Constraints(no_repeat_ngram_size=2), prompt=[[1, 0]]),
+        ValueError,
+        r"Rows of `tokens` and of .* `prompt` must be equal\. Received: tokens=2, prompt=1",
+    ),
+    "a forbidden token beyond the vocabulary": (
+        lambda: greedy(constraints=Constraints(suppress_tokens=[1, 4], forced_last_token=9)),
+        ValueError,
+        r"`constraints` must have tokens of the vocabulary, 0 to 3\. Received: \[4, 9\]",
+    ),
+    "a forbidden token by itself": (
+        lambda: Constraints(suppress_tokens=3),
+        TypeError,
+        r"`suppress_tokens` must be a tuple of tokens\. Received: 3",
+    ),
+    "a bad word that is a token": (
+        lambda: Constraints(bad_words=[3]),
+        TypeError,
+        r"`bad_words` must be a tuple of tokens\. Received: 3",
+    ),
+    "a bad word without tokens": (
+        lambda: Constraints(bad_words=[(1, 2), ()]),
+        ValueError,
+        r"`bad_words` must have sequences of at least one token\. Received: \[\(1, 2\), \(\)\]",
+    ),
+    "a forced token that is a word": (
+        lambda: Constraints(forced_first_token="de"),
+        TypeError,
+        r"`forced_first_token` must have tokens, which are integers\. Received: 'de'",
+    ),
+    "a forbidden token below 0": (
+        lambda: Constraints(begin_suppress_tokens=(1, -1)),
+        ValueError,
+        r"`begin_suppress_tokens` must have tokens of at least 0\. Received: -1",
+    ),
+    "biases in a list": (
+        lambda: Constraints(sequence_bias=[((1, 2), 0.5)]),
+        TypeError,
+        r"`sequence_bias` must be a dictionary from tuples of tokens to numbers\. Received: \[\(",
+    ),
+    "a bias that is NaN": (
+        lambda: Constraints(sequence_bias={(1, 2): float("nan")}),
+        ValueError,
+        r"`sequence_bias` must be a finite number\. Received: sequence_bias=nan",
+    ),
+    "a penalty of repetition that is 0": (
+        lambda: Constraints(repetition_penalty=0),
+        ValueError,
+        r"`repetition_penalty` must be a finite number above 0\. Received: repetition_penalty=0",
     ),
     "a compiled function that is none": (
         lambda: generation.compiled(None, keras.layers.Dense(1)),

@@ -114,7 +114,7 @@ COMMON = {
         """,
     ),
     **ignored(
-        "of generation, whose arguments it is given by the caller",
+        "of generation: `generation_fields.py` has their table",
         """
         bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id mask_token_id
         decoder_start_token_id forced_bos_token_id forced_eos_token_id forced_decoder_ids

@@ -1,0 +1,140 @@
+"""The settings for generation that a folder carries, as arguments of `generation`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from keras_attention import shapes
+from keras_attention.convert.huggingface.generation_fields import FIELDS, ONE_START, read_settings
+from keras_attention.generation import Constraints
+
+_STOPPING = {True: "first", False: "estimate", None: "estimate", "never": "exact"}
+
+
+def generation_options(
+    folder: str | os.PathLike[str], method: str = "greedy", ignore: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The settings of a folder for generation, as arguments of a function of `generation`.
+
+    They are those of `generation_config.json`, or of `config.json` in folders without it: stop and
+    padding tokens, forced and forbidden tokens, penalties, and the numbers of the method. With them
+    `greedy` and `beam_search` find the tokens of `transformers`'s `generate`.
+
+    Each field is read, ignored since it changes no token, or refused; absent fields have the
+    defaults of `transformers`: no penalty of lengths is α = 1 there, and no `top_k` 50. The
+    function and `max_tokens` are the caller's, whatever the folder says of them. Where a setting
+    depends on the text, such as `repetition_penalty`, the function needs `prompt` too, and says so.
+
+    Args:
+        folder: path of a folder that `from_huggingface` reads.
+        method: the function that gets them: "greedy", "sample" or "beam_search".
+        ignore: names of fields to leave out.
+
+    Returns:
+        A dictionary of arguments: `stop_tokens`, `pad_token`, `constraints`, and those of the
+        method.
+
+    Raises:
+        ValueError: the folder has no `config.json`, a file is damaged, or a field has no equivalent
+            or a value that it cannot have; the message names it. Or `method` is none.
+        TypeError: tokens in a list are not integers.
+
+    Example:
+
+    >>> from keras_attention import convert, generation
+    >>> first = [convert.start_tokens("bart")]  # doctest: +SKIP
+    >>> last, cache, memory = model.start(source, first, max_tokens=60)  # doctest: +SKIP
+    >>> found = generation.beam_search(  # doctest: +SKIP
+    ...     model.step, last, cache, memory, max_tokens=60, prompt=first,
+    ...     **convert.generation_options("bart", "beam_search"),
+    ... )
+    """
+    shapes.check_choice("method", method, tuple(FIELDS))
+    settings = read_settings(folder, FIELDS[method], ignore)
+    stops = settings["eos_token_id"]
+    stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
+    pad = settings["pad_token_id"]
+    return {
+        "stop_tokens": stops,
+        "pad_token": pad if pad is not None else next(iter(stops), 0),
+        "constraints": _constraints(settings, stops),
+        **_of_method(settings, method),
+    }
+
+
+def _of_method(settings, method):
+    if method == "beam_search":
+        penalty = settings["length_penalty"]
+        return {
+            "num_beams": settings["num_beams"] or 1,
+            "num_return": settings["num_return_sequences"] or 1,
+            "length_penalty": 1.0 if penalty is None else penalty,
+            "length_rule": "power",
+            "stopping": _STOPPING[settings["early_stopping"]],
+        }
+    if method == "sample":
+        found = {name: settings[name] for name in ("temperature", "top_p", "min_p")}
+        # Null is 50, and 0 is none.
+        top_k = settings["top_k"]
+        found["top_k"] = 50 if top_k is None else top_k or None
+        if found["min_p"] == 0:
+            found["min_p"] = None
+        return {name: value for name, value in found.items() if value is not None}
+    return {}
+
+
+def _constraints(settings, stops):
+    """The `Constraints`, or None without any."""
+    first = settings["forced_bos_token_id"]
+    if settings["force_bos_token_to_be_generated"]:
+        first = settings["bos_token_id"]
+    last = settings["forced_eos_token_id"]
+    if isinstance(last, list):
+        if len(last) != 1:
+            _refuse(settings, "forced_eos_token_id", "one token")
+        last = last[0]
+    # The number of new tokens takes precedence.
+    least, length = settings["min_new_tokens"], settings["min_length"] or 0
+    if settings.model_type in ONE_START:
+        # That of all counts the start token.
+        least = max(length - 1, 0) if least is None else least
+    else:
+        # Both depend on the length of the prompt, which only a call knows.
+        if length and least is None:
+            _refuse(settings, "min_length", "0 or null, with 'min_new_tokens' in its place")
+        if first is not None:
+            _refuse(settings, "forced_bos_token_id", "null")
+    bias: dict[Sequence[int], float] = {}
+    for pair in settings["sequence_bias"] or ():
+        if not _is_bias(pair):
+            _refuse(settings, "sequence_bias", "a list of pairs, of tokens and a number")
+        bias[tuple(pair[0])] = pair[1]
+    penalty = settings["repetition_penalty"]
+    found = Constraints(
+        suppress_tokens=settings["suppress_tokens"] or (),
+        begin_suppress_tokens=settings["begin_suppress_tokens"] or (),
+        forced_first_token=first,
+        forced_last_token=last,
+        # That which ends a text is no bad word.
+        bad_words=[w for w in settings["bad_words_ids"] or () if w not in [[s] for s in stops]],
+        sequence_bias=bias,
+        min_tokens=least or 0,
+        repetition_penalty=1.0 if penalty is None else penalty,
+        no_repeat_ngram_size=settings["no_repeat_ngram_size"] or 0,
+    )
+    return None if found == Constraints() else found
+
+
+def _is_bias(pair):
+    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], list):
+        return False
+    return all(isinstance(token, int) for token in pair[0])
+
+
+def _refuse(settings, name, expected):
+    raise ValueError(
+        f"{name!r} of `{settings.where}` must be {expected} for "
+        f"model_type={settings.model_type!r}; or name it in `ignore`. Received: {settings[name]!r}"
+    )
