@@ -20,7 +20,10 @@ __all__ = [
     "get_keras_mask",
     "infers_shapes",
     "keep_inputs_as_they_are",
+    "never_rematerialize",
     "recurrent_loop",
+    "rematerialization",
+    "replace_rematerialized_call",
     "run_operations",
     "saving_a_model",
     "set_keras_mask",
@@ -101,6 +104,35 @@ def keep_inputs_as_they_are(layer):
     `autocast=False` is public, but then the layer reads its variables uncast too.
     """
     layer._convert_input_args = False
+
+
+def rematerialization(layer):
+    """The mode of the `keras.RematScope` in which a layer was made, or None; whether it is listed.
+
+    `keras.RematScope` has a public mode, but a layer's `rematerialized_call` is given no scope.
+    """
+    scope = layer._remat_mode
+    listed = scope is not None and layer.name in scope.layer_names
+    return (scope and scope.mode), listed and scope.mode == "list_of_layers"
+
+
+def never_rematerialize(layer):
+    """Lets a layer be as if it were made outside of any `keras.RematScope`.
+
+    In public, it would have to be made within `keras.RematScope(mode=None)`; parts may have been
+    made before, by others.
+    """
+    layer._remat_mode = None
+
+
+def replace_rematerialized_call(wrap):
+    """Lets `wrap(method)` be the method `rematerialized_call` of Keras's layers.
+
+    The method is public, and a class of a user's own may override it; those of functional models
+    and of other layers around ours are Keras's, and there is no other place between the scope and
+    the framework.
+    """
+    keras.Layer.rematerialized_call = wrap(keras.Layer.rematerialized_call)
 
 
 def infers_shapes():

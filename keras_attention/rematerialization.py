@@ -5,6 +5,9 @@ and of all other Python values, TensorFlow rejects keyword arguments, and a seed
 leaks on JAX and advances again on the others, which changes the dropout. So the backend
 gets a pure function of tensors: its inputs are arguments, their masks and the layer's variables,
 its outputs results, losses and changed variables.
+
+What is made within a scope includes functional models, and layers of a user's own, around layers
+of this package. Keras would pass their `call` to the backend too.
 """
 
 import keras
@@ -16,13 +19,49 @@ ops = keras.ops
 
 def of_call(layer, rematerialized, call, *args, **kwargs):
     """The replacement of `call`; `rematerialized` is Keras's `rematerialized_call`."""
+    mode, listed = keras_private.rematerialization(layer)
+    if mode == "activations":
+        return rematerialized(call, *args, **kwargs)
+    if isinstance(layer, keras.Model) and not listed:
+        # Computed again as a whole, it would keep all activations while its gradient runs.
+        return call
     if rematerialized(call, *args, **kwargs) is call:
         return call
+    if _computes_again(layer):
+        # Once is enough. And on TensorFlow Keras's `Dense` cannot.
+        for part in keras_private.sublayers(layer):
+            keras_private.never_rematerialize(part)
 
     def again(*args, **kwargs):
         return _pure(layer, lambda f: rematerialized(f, *args, **kwargs), call, args, kwargs)
 
     return again
+
+
+def _of_any(rematerialized):
+    """Keras's method of its layers, for which those around ours are computed again as ours are.
+
+    A functional model made within a scope is a layer that was made there.
+    """
+
+    def rematerialized_call(layer, call, *args, **kwargs):
+        def keras_call(*args, **kwargs):
+            return rematerialized(layer, *args, **kwargs)
+
+        around = not _computes_again(layer)
+        if around and any(map(_computes_again, keras_private.sublayers(layer))):
+            return of_call(layer, keras_call, call, *args, **kwargs)
+        return keras_call(call, *args, **kwargs)
+
+    return rematerialized_call
+
+
+def _computes_again(layer):
+    """Whether a layer is of this package, with a method of its own."""
+    return type(layer).rematerialized_call is not keras.Layer.rematerialized_call
+
+
+keras_private.replace_rematerialized_call(_of_any)
 
 
 def _pure(layer, wrap, call, args, kwargs):

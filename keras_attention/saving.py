@@ -7,10 +7,11 @@ load without one either.
 
 import functools
 import inspect
+import typing
 
 import keras
 
-from keras_attention import keras_private, rematerialization, shapes
+from keras_attention import dense, keras_private, parts, rematerialization, shapes
 
 PACKAGE = "keras_attention"
 
@@ -267,6 +268,42 @@ class ConfigurableLayer(keras.layers.Layer):
     alone, with float sublayers, which do not match int8 weights.
     """
 
+    # Whether it may be called with ragged and sparse tensors.
+    _takes_any_layout = False
+    # Whether its dtype is not that of the layer around it.
+    _has_own_dtype = False
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "build" in vars(cls):
+            cls.build = parts.freezing(cls.build)
+
+    dtype_policy = property(keras.Layer.dtype_policy.fget, parts.set_dtype_policy)
+
+    if not typing.TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            # Python calls it where an attribute is missing, or a property reads one that is; on
+            # PyTorch, for each weight and part.
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                unbuilt = not vars(self).get("built")
+                absent = unbuilt or isinstance(getattr(type(self), name, None), property)
+            if absent and not name.startswith("_") and not hasattr(keras.Model, name):
+                kind = type(self).__name__
+                raise AttributeError(
+                    f"This {kind} has no `{name}` yet. Call it once, or build it, for what is made "
+                    f"in `build`. Received: an unbuilt {kind}"
+                    if unbuilt
+                    else f"This {kind} has no `{name}`, by its arguments. Received: a built {kind}"
+                )
+            return object.__getattribute__(self, name)
+
+    def __call__(self, *args, **kwargs):
+        dense.check(self, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
     def get_config(self):
         config = super().get_config()
         for name in constructor_arguments(type(self), stop=ConfigurableLayer):
@@ -277,9 +314,9 @@ class ConfigurableLayer(keras.layers.Layer):
             if self.built:
                 # This layer builds it again: otherwise the paths of its variables would lose this
                 # layer's name.
-                for part in config[name] if isinstance(value, list) else [config[name]]:
-                    if isinstance(part, dict):
-                        part.pop("build_config", None)
+                for inner in config[name] if isinstance(value, list) else [config[name]]:
+                    if isinstance(inner, dict):
+                        inner.pop("build_config", None)
         return config
 
     @classmethod
@@ -315,40 +352,39 @@ class ConfigurableLayer(keras.layers.Layer):
 
     def get_build_config(self):
         config = super().get_build_config()
-        quantized = {
-            path: _quantization(sublayer)
-            for path, sublayer in _sublayers(self)
-            if getattr(sublayer, "quantization_mode", None) is not None
+        if config is None:
+            return None
+        kept = {
+            "quantized": {
+                path: _quantization(part)
+                for path, part in parts.named(self)
+                if getattr(part, "quantization_mode", None) is not None
+            },
+            "frozen": parts.frozen(self),
+            "seeds": parts.seeds(self) if keras_private.saving_a_model() else None,
         }
-        if quantized:
-            config = {**(config or {}), "quantized": quantized}
-        return config
+        return {**config, **{name: value for name, value in kept.items() if value}}
 
     def build_from_config(self, config):
         config = dict(config)
         quantized = config.pop("quantized", {})
+        frozen, seeds = config.pop("frozen", []), config.pop("seeds", [])
         super().build_from_config(config)
-        sublayers = dict(_sublayers(self))
+        found = dict(parts.named(self))
         for path, quantization in quantized.items():
-            sublayer = sublayers.get(path)
-            if sublayer is not None and sublayer.quantization_mode is None:
+            part = found.get(path)
+            if part is not None and part.quantization_mode is None:
                 # A mode alone, in files of version 0.1, or a configuration.
                 given = "mode" if isinstance(quantization, str) else "config"
-                sublayer.quantize(**{given: deserialize(quantization)})
+                part.quantize(**{given: deserialize(quantization)})
+        parts.freeze(self, frozen)
+        parts.set_seeds(self, seeds)
 
 
 def _quantization(layer):
     """How `layer` was quantized: its serialized configuration, or the mode if it has none."""
     config = getattr(layer, "quantization_config", None)
     return layer.quantization_mode if config is None else serialize(config)
-
-
-def _sublayers(layer, prefix=""):
-    """Every layer inside `layer`, with its path of names relative to it."""
-    for child in keras_private.sublayers(layer, recursive=False):
-        path = f"{prefix}{child.name}"
-        yield path, child
-        yield from _sublayers(child, f"{path}/")
 
 
 def clone_initializer(initializer):

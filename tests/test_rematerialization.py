@@ -1,16 +1,17 @@
 """Layers under `keras.RematScope` train as they do without it."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
 import pytest
 
 import keras_attention as ka
+from tests.pairwise import pairwise
 
 IDS = np.array([[1, 2, 3, 4], [1, 2, 0, 0]])
 LAYERS = {
-    "plain": lambda: ka.MultiHeadAttention(2, 4),
     "dropout": lambda: ka.MultiHeadAttention(2, 4, dropout=0.5, seed=1),
     "choices": lambda: ka.SelfAttention(2, 4, normalization="hard", seed=1),
     "losses": lambda: ka.MultiHeadAttention(2, 4, scores_regularizer="entropy"),
@@ -43,8 +44,6 @@ def losses(make, scope):
 @pytest.mark.ci
 @pytest.mark.parametrize("name", LAYERS)
 def test_training_is_that_without_a_scope(name):
-    if name in ("block", "stack") and keras.backend.backend() == "tensorflow":
-        pytest.skip("Keras's Dense does not train in a RematScope on TensorFlow")
     expected = losses(LAYERS[name], contextlib.nullcontext())
     found = losses(LAYERS[name], keras.RematScope(mode="full"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -56,16 +55,79 @@ def test_small_layers_are_left_as_they_are():
     np.testing.assert_allclose(losses(LAYERS["dropout"], scope), expected, rtol=1e-6)
 
 
-def test_a_model_made_within_the_scope():
-    # Keras then hands `training` itself to JAX, which traces it.
-    with keras.RematScope(mode="full"):
-        x = keras.Input((4, 8))
-        model = keras.Model(x, ka.MultiHeadAttention(2, 4)(x))
-    if keras.backend.backend() == "tensorflow":
-        pytest.skip("Keras's Functional does not train in a RematScope on TensorFlow")
-    model.compile("sgd", "mse")
-    zeros = np.zeros((2, 4, 8), "float32")
-    assert np.isfinite(model.fit(zeros, zeros, verbose=0).history["loss"]).all()
+@keras.saving.register_keras_serializable(package="test_rematerialization")
+class Around(keras.layers.Layer):
+    """A layer of a user's own."""
+
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def build(self, shape):
+        self.inner.build(shape)
+
+    def call(self, x, training=None):
+        return self.inner(x, training=training)
+
+
+class Own(keras.Model):
+    """A model of a user's own."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x, training=None):
+        return self.inner(x, training=training)
+
+
+def network(**kwargs):
+    # Parts of Keras's and of ours, and a seed.
+    return ka.FeedForward(8, "tanh", dropout=0.4, seed=1, **kwargs)
+
+
+def functional(*layers):
+    x = y = keras.Input((4, 8))
+    for layer in layers:
+        y = layer(y)
+    return keras.Model(x, y)
+
+
+# What a user makes within a scope.
+MODELS = {
+    "functional": lambda: functional(network(name="listed"), network()),
+    "sequential": lambda: keras.Sequential([keras.Input((4, 8)), network(name="listed")]),
+    "in a layer": lambda: functional(Around(network(), name="listed")),
+    "in a model": lambda: Own(network(name="listed")),
+    "nested": lambda: functional(functional(network()), network(name="listed")),
+}
+MODES = {
+    "full": {},
+    "larger_than": {"output_size_threshold": 16},
+    "list_of_layers": {"layer_names": ["listed"]},
+    "activations": {},
+}
+X = np.random.default_rng(0).normal(size=(2, 4, 8)).astype("float32")
+
+
+def losses_of(name, scope):
+    keras.utils.set_random_seed(0)
+    with scope:
+        model = MODELS[name]()
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        return [float(model.train_on_batch(X, 0 * X)) for _ in range(2)]
+
+
+@functools.cache
+def expected_losses_of(name):
+    return losses_of(name, contextlib.nullcontext())
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name, mode", pairwise(list(MODELS), list(MODES)))
+def test_models_made_within_a_scope_train_as_without_it(name, mode):
+    found = losses_of(name, keras.RematScope(mode=mode, **MODES[mode]))
+    np.testing.assert_allclose(found, expected_losses_of(name), rtol=1e-5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX says what a gradient keeps")

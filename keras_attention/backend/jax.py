@@ -12,6 +12,7 @@ import jax.export
 import keras
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental.sparse import JAXSparse
 from jax.extend.core import Primitive, get_opaque_trace_state
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
@@ -57,6 +58,10 @@ def _are_sizes(*sizes):
 
 def on_accelerator(array):
     return jax.default_backend() != "cpu"
+
+
+def instead_of(array):
+    return "Pass a sparse array as `x.todense()`" if isinstance(array, JAXSparse) else None
 
 
 def may_share_arrays():

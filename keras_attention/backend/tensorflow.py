@@ -18,6 +18,9 @@ FUSED_READS = None
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"
 
+# Whether tensors of a class are ragged, and whether they are sparse.
+_LAYOUTS = {tf.RaggedTensor: (True, False), tf.SparseTensor: (False, True)}
+
 
 # TensorFlow has no public way to ask whether oneDNN is on, nor whether XLA is to compile a graph.
 try:
@@ -58,6 +61,17 @@ def is_symbolic_size(size):
 
 def on_accelerator(array):
     return bool(tf.config.list_logical_devices("GPU"))
+
+
+def instead_of(array):
+    ragged, sparse = _LAYOUTS.get(type(array), (False, False))
+    # A symbol of twice a dense tensor says that it is sparse.
+    if ragged or (isinstance(array, keras.KerasTensor) and array.ragged):
+        return (
+            "Pass a ragged tensor as `x.to_tensor()`, and which of its positions are real, "
+            "`tf.sequence_mask(x.row_lengths())`, as its mask"
+        )
+    return "Pass a sparse tensor as `tf.sparse.to_dense(x)`" if sparse else None
 
 
 def may_share_arrays():

@@ -16,6 +16,8 @@ ops = keras.ops
 # While `torch.jit.trace` runs, a size is a tensor, whose value is that of the traced call.
 TRACED_SIZES = (torch.Tensor,)
 FUSED_READS = "masks"
+# Layouts beside these are of a vendor, whose arrays are dense.
+_SPARSE = {getattr(torch, f"sparse_{kind}") for kind in ("coo", "csr", "csc", "bsr", "bsc")}
 
 
 def shape(array):
@@ -44,6 +46,19 @@ def is_symbolic_size(size):
 
 def on_accelerator(array):
     return array.device.type != "cpu"
+
+
+def instead_of(array):
+    if not isinstance(array, torch.Tensor):
+        return None
+    if array.is_nested:
+        return (
+            "Pass a nested tensor as `torch.nested.to_padded_tensor(x, 0.0)`, and which of its "
+            "positions are real, (B, T), as its mask"
+        )
+    if array.layout is not torch.strided and array.layout in _SPARSE:
+        return "Pass a sparse tensor as `x.to_dense()`"
+    return None
 
 
 def may_share_arrays():

@@ -107,7 +107,14 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
         # `RNN` reads the cell itself, and removes it from the dictionary.
         return super(saving.ConfigurableLayer, cls).from_config(dict(config))
 
-    def build(self, sequences_shape, memory_shape, initial_state_shape=None):
+    def build(self, sequences_shape, memory_shape=None, initial_state_shape=None):
+        if memory_shape is None:
+            raise ValueError(
+                "An AttentionRNN attends to a memory: call `rnn(sequences, memory)`, or build it "
+                "by `build(sequences_shape, memory_shape)`. Layers around it pass none: give "
+                "`keras.layers.Bidirectional` a `keras.layers.RNN(cell)`, whose memory is part of "
+                f"its initial state. Received: sequences.shape={tuple(sequences_shape)}, no memory"
+            )
         self.cell.expect_memory(memory_shape)
         super().build(sequences_shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -23,6 +24,11 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
         y = Σ_{e ∈ T} p_e f_e(x),    p = softmax of r over T
 
+    With `normalize_weights=False`, p is the softmax of r over all experts (Fedus et al. 2021,
+    "Switch Transformers", equations 1 and 2): the weights of T are then as they are, and sum to
+    less than 1. **With `top_k=1` train a router so**: over T, its only weight is 1 whatever r is,
+    and the router has no gradient.
+
     The experts f are as in `FeedForward`. A gated one, with g and u for its two projections, is
     `(act(min(g, limit)) ⊙ (clip(u, −limit, limit) + offset)) W_2 + b_2`; gpt-oss has
     activation="quick_gelu", limit=7 and offset=1.
@@ -41,10 +47,12 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         limit: None, or the bound of the projections of gated experts.
         offset: added to the projection that the gate multiplies.
         kernel_initializer, bias_initializer: of router and experts.
+        normalize_weights: whether the weights of the chosen experts sum to 1.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
         x: (..., D).
+        training: whether a router that cannot learn is warned of.
 
     Returns:
         (..., D), carrying the mask of `x`.
@@ -77,6 +85,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         offset: float = 0.0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
+        normalize_weights: bool = True,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -91,6 +100,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         self.offset = shapes.check_number("offset", offset)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
         if self.top_k > self.num_experts:
             raise ValueError(
                 "`top_k` must be at most `num_experts`. "
@@ -143,7 +153,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         """The projection to the numbers by which experts are chosen."""
         return self._router
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         mask = masks.implicit(x)
         (x,) = inputs.floats((x,), self.compute_dtype)
         x = masks.clear(x, mask)
@@ -152,7 +162,18 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         # Probabilities have few digits in half precision.
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
         best, chosen = ops.top_k(numbers, self.top_k)
-        weights = ops.softmax(best, axis=-1)
+        if self.normalize_weights and self.top_k > 1:
+            weights = ops.softmax(best, axis=-1)
+        else:
+            over = best if self.normalize_weights else numbers
+            weights = ops.exp(best - ops.logsumexp(over, axis=-1, keepdims=True))
+        if self.normalize_weights and self.top_k == 1 < self.num_experts and training is True:
+            warnings.warn(
+                "The router of a MixtureOfExperts has no gradient where one expert is chosen and "
+                "its weight is 1. Pass normalize_weights=False to train it. Received: top_k=1, "
+                "normalize_weights=True",
+                stacklevel=2,
+            )
         count = backend.known_size(rows.shape[0])
         few = count is not None and count * self.top_k < self.num_experts
         output = (self._of_few if few else self._of_all)(rows, chosen, weights)

@@ -78,6 +78,9 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
         self.scale = shapes.check_number("scale", scale, above=0, optional=True)
 
+    # As Keras's layer.
+    _takes_any_layout = True
+
     def build(self, inputs_shape):
         shapes.check_memory("embedding", (self.vocabulary_size, self.dim))
         self._embedding = keras.layers.Embedding(

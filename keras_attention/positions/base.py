@@ -31,6 +31,7 @@ class Position(saving.ConfigurableLayer):
     (2, 5, 8)
     """
 
+    _has_own_dtype = True
     # Whether `bias` depends on the distance j − i alone, so that few distances cover all pairs.
     by_distance = False
     # Whether `bias` is surely finite, and small enough to add up in float32: it is not clipped.

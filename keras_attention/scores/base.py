@@ -58,6 +58,7 @@ class Score(saving.ConfigurableLayer):
     (2, 5, 8)
     """
 
+    _has_own_dtype = True
     # Whether query and key may have different numbers of features.
     unequal_sizes = False
     # Whether the scores of a key depend on the number of keys.

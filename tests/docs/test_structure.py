@@ -27,14 +27,16 @@ ORDER = [
     {"scores", "normalizations", "patterns", "positions", "regularizers"},
     {"activations", "losses", "schedules"},
     {"kernels", "inputs"},
-    {"backend", "spec", "saving"},
-    {"masks", "rematerialization", "sequence_parallel", "shapes", "version"},
+    {"saving"},
+    {"backend", "dense", "spec"},
+    {"masks", "parts", "rematerialization", "sequence_parallel", "shapes", "version"},
     {"hints", "keras_private"},
 ]
 # The edges between two parts of one line.
 BESIDE = {
     ("convert", "generation"),
     ("positions", "scores"),
+    ("dense", "backend"),
     ("masks", "shapes"),
     ("rematerialization", "masks"),
     ("sequence_parallel", "shapes"),

@@ -44,6 +44,11 @@ ROWS = {
         ValueError,
         r"keeps no states between calls: .*Received: stateful=True",
     ),
+    "a recurrent layer without a memory": (
+        lambda: keras.layers.Bidirectional(ka.AttentionRNN(cell()))(X),
+        ValueError,
+        r"attends to a memory.*`keras.layers.RNN\(cell\)`.*sequences\.shape=\(2, 3, 4\), no memory",
+    ),
     "a layer for a cell": (
         lambda: ka.AttentionCell(keras.layers.Dense(3), "dot"),
         TypeError,

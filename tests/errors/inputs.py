@@ -129,6 +129,21 @@ ROWS = {
         ValueError,
         r"`value_mask` must have 2 axes, \(batch, positions\)\.",
     ),
+    "a dict for a tensor": (
+        lambda: ka.TransformerBlock(8, 2)({"x": X}),
+        TypeError,
+        r"TransformerBlock takes dense tensors\. Pass each tensor of a dict.*Received: a dict",
+    ),
+    "a projection before it is made": (
+        lambda: ka.MultiHeadAttention(2, 4).query_dense,
+        AttributeError,
+        r"MultiHeadAttention has no `query_dense` yet\. Call it once, or build.*an unbuilt",
+    ),
+    "the dtype of a layer whose parts are quantized": (
+        lambda: setattr(ka.FeedForward(8), "dtype_policy", "int8_from_float32"),
+        ValueError,
+        r"`dtype_policy` of a layer made of others.*'int8_from_float32', quantization_mode \['int8",
+    ),
     "a mask by the name of another library": (
         lambda: ka.MultiHeadAttention(2, 4)(X, X, key_padding_mask=np.ones((B, T), bool)),
         TypeError,

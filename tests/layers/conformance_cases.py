@@ -356,6 +356,7 @@ CASES = [
             "offset": 1.0,
             "kernel_initializer": "he_normal",
             "bias_initializer": "ones",
+            "normalize_weights": False,
         },
         mixes_positions=False,
     ),

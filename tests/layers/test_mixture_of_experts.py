@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from tests.gradients import weight_gradients
 from tests.models.stacks import numpy, randomize
 
 D, E = 6, 8
@@ -24,7 +25,8 @@ def defined(layer, x):
     for n, row in enumerate(rows):
         chosen = np.argsort(-numbers[n])[: layer.top_k]
         p = np.exp(numbers[n][chosen] - numbers[n].max())
-        for share, e in zip(p / p.sum(), chosen, strict=True):
+        over = p if layer.normalize_weights else np.exp(numbers[n] - numbers[n].max())
+        for share, e in zip(p / over.sum(), chosen, strict=True):
             hidden = row @ weights["intermediate_kernel"][e] + bias("intermediate")[e]
             if layer.gated:
                 gate = row @ weights["gate_kernel"][e] + bias("gate")[e]
@@ -42,6 +44,7 @@ OPTIONS = {
     "plain": {},
     "gated": {"activation": "silu", "gated": True, "use_bias": False},
     "clipped": {"activation": "silu", "gated": True, "limit": 0.5, "offset": 1.0},
+    "switch": {"normalize_weights": False},
 }
 
 
@@ -54,6 +57,36 @@ def test_it_is_its_equation(options, shape):
     randomize(layer)
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     np.testing.assert_allclose(numpy(layer(x)), defined(layer, x), atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_router_of_one_expert_learns_if_its_weight_is_a_probability_of_all(normalize):
+    layer = ka.MixtureOfExperts(E, 1, 5, normalize_weights=normalize)
+    layer.build((None, D))
+    randomize(layer)
+    x = np.random.default_rng(0).normal(size=(4, D)).astype("float32")
+    upstream = np.random.default_rng(1).normal(size=(4, D)).astype("float32")
+    up = keras.ops.convert_to_tensor(upstream)
+    found, _ = weight_gradients(layer, lambda: layer(x) * up)
+    bias = layer.router.bias
+    [gradient] = [g for v, g in zip(layer.trainable_weights, found, strict=True) if v is bias]
+    # By differences of the equation.
+    expected, step = [], 1e-3
+    for n in range(E):
+        value, ends = numpy(bias), []
+        for sign in (1, -1):
+            bias.assign(value + sign * step * np.eye(E)[n])
+            ends.append((defined(layer, x) * upstream).sum())
+        bias.assign(value)
+        expected.append((ends[0] - ends[1]) / (2 * step))
+    np.testing.assert_allclose(gradient, expected, atol=2e-3)
+    assert (np.abs(gradient).max() > 1e-2) is not normalize
+    layer(x)
+    if normalize:
+        with pytest.warns(UserWarning, match=r"no gradient .*normalize_weights=False.*top_k=1"):
+            layer(x, training=True)
+    else:
+        layer(x, training=True)
 
 
 def test_experts_are_drawn_apart():

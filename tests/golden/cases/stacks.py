@@ -43,6 +43,11 @@ of_layer(
     ),
     **NEW,
 )  # fmt: skip
+of_layer(
+    "mixture_of_experts-one",
+    lambda: ka.MixtureOfExperts(5, 1, 6, normalize_weights=False),
+    **NEW,
+)
 LENGTH = {"factor": 4.0, "original_max_length": 3}
 for name, make in {
     "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),

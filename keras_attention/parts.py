@@ -1,0 +1,111 @@
+"""The layers that a layer is made of: what Keras's configuration of it does not have of them.
+
+Keras rebuilds a layer from its constructor's arguments alone. What was set on its parts later, that
+a projection is quantized or frozen, and how far a seed has come, it keeps only for the layers that
+a model lists. Here it is part of what a layer says of how it was built.
+"""
+
+import functools
+
+import keras
+
+from keras_attention import keras_private
+
+ops = keras.ops
+
+
+def named(layer, prefix=""):
+    """Every layer inside `layer`, with its path of names relative to it."""
+    for child in keras_private.sublayers(layer, recursive=False):
+        path = f"{prefix}{child.name}"
+        yield path, child
+        yield from named(child, f"{path}/")
+
+
+def freezing(build):
+    """`build`, after which the parts of a layer that is not trainable are not trainable either.
+
+    Keras sets that of a layer's own weights. Those of its parts would be trained by any model
+    around it.
+    """
+
+    @functools.wraps(build)
+    def build_and_freeze(self, *args, **kwargs):
+        build(self, *args, **kwargs)
+        if not self.trainable:
+            for part in keras_private.sublayers(self, recursive=False):
+                part.trainable = False
+
+    return build_and_freeze
+
+
+def frozen(layer):
+    """The places of the parts that are not trainable, but for those inside another of them."""
+    found: list[str] = []
+    for place, part in _placed(layer):
+        if not part.trainable and not any(place.startswith(f"{outer}/") for outer in found):
+            found.append(place)
+    return found if layer.trainable else []
+
+
+def freeze(layer, places):
+    """Sets parts not trainable, by their places."""
+    parts = dict(_placed(layer))
+    for place in places:
+        if place in parts:
+            parts[place].trainable = False
+
+
+def _placed(layer, prefix=""):
+    """Every layer inside `layer`, with its place: names that Keras gives differ in each process."""
+    for n, child in enumerate(keras_private.sublayers(layer, recursive=False)):
+        place = f"{prefix}{n}.{type(child).__name__}"
+        yield place, child
+        yield from _placed(child, f"{place}/")
+
+
+def seeds(layer):
+    """The states of the seeds of a layer and its parts, two integers each, in order."""
+    return [ops.convert_to_numpy(variable).tolist() for variable in _seeds(layer)]
+
+
+def set_seeds(layer, states):
+    """Sets the states of the seeds, if there are as many."""
+    variables = _seeds(layer)
+    if len(variables) == len(states):
+        for variable, state in zip(variables, states, strict=True):
+            variable.assign(ops.cast(state, variable.dtype))
+
+
+def _seeds(layer):
+    # Beside its weights, a layer has these variables and those of metrics.
+    found = {id(v): v for v in layer.variables if v.name == "seed_generator_state"}
+    return list(found.values())
+
+
+def set_dtype_policy(layer, value):
+    """Sets the dtype policy of a layer and of all its parts that have the same one."""
+    policy = keras.dtype_policies.get(value)
+    former = layer.dtype_policy
+    changed = [layer, *(part for part in _of_one_dtype(layer) if part.dtype_policy == former)]
+    modes = {x.quantization_mode for x in (*changed, policy)} - {None}
+    if modes:
+        raise ValueError(
+            f"The `dtype_policy` of a layer made of others, here {layer.name!r}, cannot be set to "
+            "one of quantization, or once it is quantized: `model.quantize(mode)` quantizes a "
+            f"model. Received: dtype_policy={value!r}, quantization_mode {sorted(modes)}"
+        )
+    for part in changed:
+        _set(part, policy)
+
+
+# Keras's, which does not set that of parts.
+_set = keras.Layer.dtype_policy.fset
+
+
+def _of_one_dtype(layer):
+    """The parts of a layer, but for those that compute in a dtype of their own in every policy."""
+    for part in keras_private.sublayers(layer, recursive=False):
+        if not getattr(part, "_has_own_dtype", False):
+            yield part
+            yield from _of_one_dtype(part)
