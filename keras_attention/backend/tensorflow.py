@@ -379,7 +379,19 @@ def where_fused(function, otherwise, arrays):
 
 def compile(function, layer):
     # As on other backends, nothing is read from the function's source.
-    return tf.function(function, jit_compile=True, autograph=False)
+    traced = tf.function(function, jit_compile=True, autograph=False)
+    programs = {}
+
+    def run(*arrays):
+        # One for each of their shapes, which is not too many: TensorFlow would warn of five, and
+        # counts those of all layers together.
+        specs = keras.tree.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), arrays)
+        known = repr(specs)
+        if known not in programs:
+            programs[known] = traced.get_concrete_function(*specs)
+        return programs[known](*arrays)
+
+    return run
 
 
 def trace_id():

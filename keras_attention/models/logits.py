@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
 
 ops = keras.ops
@@ -100,6 +100,8 @@ class Logits(saving.ConfigurableLayer):
     def call(self, x: Tensor, table: Tensor | None = None) -> Tensor:
         self._check(table)
         mask = masks.implicit(x)
+        # Integers would round what a norm and the scale make of them.
+        (x,) = inputs.floats((x,), self.compute_dtype)
         if self.transform is not None:
             x = self.transform(x)
         # The scale on x, which has fewer elements. A bias is not scaled.

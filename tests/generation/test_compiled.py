@@ -218,6 +218,27 @@ def assert_same_texts(found, expected):
     )
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a warning of TensorFlow")
+def test_tensorflow_warns_of_no_retracing(caplog, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    layer = keras.layers.Dense(3)
+    layer.build((None, 4))
+
+    def function(x, n):
+        return layer(x) + ops.cast(n, "float32")
+
+    # Of new lengths, new numbers, and new functions.
+    called = generation.compiled(function, layer)
+    for number in range(7):
+        x = np.ones((1 + number, 4), "float32")
+        expected = numpy(layer(x)) + number
+        for one in (called, called, generation.compiled(function, layer)):
+            np.testing.assert_allclose(numpy(one(x, number)), expected, rtol=1e-6)
+    assert "retracing" not in caplog.text
+
+
 def test_every_call_uses_its_own_memory_and_cache():
     model, state, memory = decoder()
     program, write = looping(model, model)
