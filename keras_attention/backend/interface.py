@@ -55,7 +55,7 @@ class Backend(typing.Protocol):
         """Whether a program on `array` will run on an accelerator, not on a CPU."""
 
     def instead_of(self, array: Any) -> str | None:
-        """What to pass instead of a ragged or a sparse tensor, or None for a dense one."""
+        """What to pass instead of a ragged or sparse tensor, or None for one that layers take."""
 
     def may_share_arrays(self) -> bool:
         """Whether several devices may each have a part of an array, as a program sees it."""

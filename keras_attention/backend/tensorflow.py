@@ -18,9 +18,6 @@ FUSED_READS = None
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"
 
-# Whether tensors of a class are ragged, and whether they are sparse.
-_LAYOUTS = {tf.RaggedTensor: (True, False), tf.SparseTensor: (False, True)}
-
 
 # TensorFlow has no public way to ask whether oneDNN is on, nor whether XLA is to compile a graph.
 try:
@@ -64,14 +61,13 @@ def on_accelerator(array):
 
 
 def instead_of(array):
-    ragged, sparse = _LAYOUTS.get(type(array), (False, False))
-    # A symbol of twice a dense tensor says that it is sparse.
-    if ragged or (isinstance(array, keras.KerasTensor) and array.ragged):
+    # Sparse ones are for Keras's projections to take.
+    if type(array) is tf.RaggedTensor or (isinstance(array, keras.KerasTensor) and array.ragged):
         return (
             "Pass a ragged tensor as `x.to_tensor()`, and which of its positions are real, "
             "`tf.sequence_mask(x.row_lengths())`, as its mask"
         )
-    return "Pass a sparse tensor as `tf.sparse.to_dense(x)`" if sparse else None
+    return None
 
 
 def may_share_arrays():
