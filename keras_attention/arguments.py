@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import keras
 
 from keras_attention import inputs, masks, normalizations, patterns, positions, scores, shapes
@@ -11,7 +9,7 @@ from keras_attention.hints import Tensor
 from keras_attention.spec import AttentionSpec, Positions
 
 
-def problem(given: types.SimpleNamespace) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]:
+def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]:
     """The arguments of a kernel, (spec, query, key, value), from those of `attend`."""
     query, key, value = map(keras.ops.convert_to_tensor, (given.query, given.key, given.value))
     dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)), float)

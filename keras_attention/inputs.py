@@ -1,7 +1,7 @@
 """Reading the arguments of a call: query, value and key in any form, and arrays of pairs."""
 
 import inspect
-import types
+import typing
 
 import keras
 import numpy as np
@@ -11,11 +11,23 @@ from keras_attention import masks, shapes
 ops = keras.ops
 
 
+class Given:
+    """The arguments of a call, as attributes."""
+
+    # Not `types.SimpleNamespace`, of which PyTorch's compiler knows nothing.
+    def __init__(self, **arguments):
+        self.__dict__.update(arguments)
+
+    if typing.TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> typing.Any: ...
+
+
 def arguments(function, *args, **kwargs):
     """All arguments of a call of `function`, defaults included, as attributes."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    return types.SimpleNamespace(**bound.arguments)
+    return Given(**bound.arguments)
 
 
 def three_shapes(query_shape, value_shape=None, key_shape=None):
@@ -259,5 +271,7 @@ def check_within(name, array, dtype=None):
             return
     values = shapes.visible_values(array)
     if values is not None and values.dtype.kind in "iu":
-        stored = ops.convert_to_tensor(np.zeros(0, values.dtype)).dtype
-        shapes.check_range(name, values, dtype or keras.backend.standardize_dtype(stored))
+        if dtype is None:
+            stored = ops.convert_to_tensor(np.zeros(0, values.dtype)).dtype
+            dtype = keras.backend.standardize_dtype(stored)
+        shapes.check_range(name, values, dtype)

@@ -24,6 +24,7 @@ from typing import Literal, TypeAlias, get_args
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Config, Seed, Tensor
 from keras_attention.kernels.sparsemax import sparsemax
 from keras_attention.spec import AttentionSpec
@@ -204,7 +205,7 @@ def _one_hot(scores):
         # There may be no key at run time, and TensorFlow has no maximum of an empty array.
         widths = [(0, 0)] * (len(scores.shape) - 1) + [(0, 1)]
         padded = ops.pad(scores, widths, constant_values=-float("inf"))
-    largest = ops.expand_dims(ops.argmax(padded, axis=-1), -1)
+    largest = ops.expand_dims(backend.argmax(padded), -1)
     indices = ops.arange(ops.shape(scores)[-1], dtype=largest.dtype)
     return ops.cast(ops.equal(indices, largest), scores.dtype)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
 from keras_attention import (
+    inputs,
     kernels,
     masks,
     normalizations,
@@ -97,7 +97,7 @@ def attend(
     >>> ops.attend(query, key, key, pattern="causal", offset=4).shape
     (1, 2, 4, 8)
     """
-    given = types.SimpleNamespace(**locals())
+    given = inputs.Given(**locals())
     result = kernels.run(*problem(given), kernel=kernel)
     returned = [result.output]
     if return_attention_scores:
@@ -335,4 +335,4 @@ def _given(query, key, value, arguments):
     """All arguments of `attend`, by name."""
     bound = inspect.signature(attend).bind(query, key, value, **arguments)
     bound.apply_defaults()
-    return types.SimpleNamespace(**bound.arguments)
+    return inputs.Given(**bound.arguments)

@@ -160,8 +160,24 @@ class Backend(typing.Protocol):
     def affine(self, matrix: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         """`matrix @ kernel + bias`, of one float dtype."""
 
+    def argmax(self, array: Tensor) -> Tensor:
+        """The index of the first of the largest elements along the last axis."""
+
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
+
+    def layer_normalization(
+        self,
+        array: Tensor,
+        size: int,
+        scale: Tensor | None,
+        offset: Tensor | None,
+        epsilon: float,
+    ) -> Tensor:
+        """`keras.ops.layer_normalization` over the last axis, which has `size` elements."""
+
+    def rms_normalization(self, array: Tensor, scale: Tensor, epsilon: float) -> Tensor:
+        """`keras.ops.rms_normalization` over the last axis."""
 
     def masked_products(self, products: Tensor, mask: Tensor, masked: float) -> Tensor:
         """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
@@ -187,6 +203,9 @@ class Backend(typing.Protocol):
 
     def windows(self, array: Tensor, rows: Size, columns: Size) -> Tensor:
         """(n, rows, columns) of (n, rows + columns − 1): row t starts at rows − 1 − t."""
+
+    def take(self, array: Tensor, indices: Tensor, axis: int) -> Tensor:
+        """`keras.ops.take` along an axis counted from the first, by indices that are in it."""
 
     def take_rows(self, array: Tensor, indices: Tensor) -> Tensor:
         """(B, N, D) of (B, T, D): of each batch element the rows at its indices (B, N)."""

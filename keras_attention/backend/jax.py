@@ -208,8 +208,20 @@ def affine(matrix, kernel, bias):
     return ops.add(ops.matmul(matrix, kernel), bias)
 
 
+def argmax(array):
+    return ops.argmax(array, axis=-1)
+
+
 def softmax(array):
     return jax.nn.softmax(array)
+
+
+def layer_normalization(array, size, scale, offset, epsilon):
+    return ops.layer_normalization(array, scale, offset, axis=-1, epsilon=epsilon)
+
+
+def rms_normalization(array, scale, epsilon):
+    return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
 
 def masked_products(products, mask, masked):
@@ -242,6 +254,10 @@ def windows(array, rows, columns):
         return lax.dynamic_slice_in_dim(array, start, columns, 1)
 
     return jax.vmap(window, out_axes=1)(jnp.arange(rows - 1, -1, -1))
+
+
+def take(array, indices, axis):
+    return ops.take(array, indices, axis=axis)
 
 
 def take_rows(array, indices):

@@ -204,9 +204,22 @@ def affine(matrix, kernel, bias):
     return ops.add(ops.matmul(matrix, kernel), bias)
 
 
+def argmax(array):
+    # Keras's has operations that the exporters to ONNX and LiteRT do not know.
+    return tf.argmax(array, axis=-1, output_type="int32")
+
+
 def softmax(array):
     # Keras's own keeps the scores alive as long as the weights.
     return tf.nn.softmax(array)
+
+
+def layer_normalization(array, size, scale, offset, epsilon):
+    return ops.layer_normalization(array, scale, offset, axis=-1, epsilon=epsilon)
+
+
+def rms_normalization(array, scale, epsilon):
+    return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
 
 def masked_products(products, mask, masked):
@@ -267,6 +280,10 @@ def _windows(array, rows, columns, step):
     flat = tf.tile(tf.pad(array, [(0, 0), (0, step)]), (1, rows))
     flat = dynamic_slice(flat, 1, (rows - 1) * step, rows * length)
     return dynamic_slice(tf.reshape(flat, (-1, rows, length)), 2, 0, columns)
+
+
+def take(array, indices, axis):
+    return ops.take(array, indices, axis=axis)
 
 
 def take_rows(array, indices):

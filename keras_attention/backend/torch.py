@@ -169,8 +169,32 @@ def affine(matrix, kernel, bias):
     return torch.addmm(bias, matrix, kernel)
 
 
+def argmax(array):
+    return ops.argmax(array, axis=-1)
+
+
 def softmax(array):
     return torch.softmax(array, dim=-1)
+
+
+def layer_normalization(array, size, scale, offset, epsilon):
+    # PyTorch's exporter to ONNX takes a number, and no size of an array that it traces.
+    wide, scale, offset = _wide(array, scale, offset)
+    return torch.nn.functional.layer_norm(wide, (size,), scale, offset, epsilon).to(array.dtype)
+
+
+def rms_normalization(array, scale, epsilon):
+    if not torch.onnx.is_in_onnx_export():
+        return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
+    # The exporter does not know PyTorch's function.
+    wide, scale = _wide(array, scale)
+    found = wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + epsilon) * scale
+    return found.to(array.dtype)
+
+
+def _wide(*arrays):
+    dtype = keras.backend.result_type(arrays[0].dtype, "float32")
+    return [x if x is None else ops.convert_to_tensor(x, dtype=dtype) for x in arrays]
 
 
 def masked_products(products, mask, masked):
@@ -220,7 +244,18 @@ def multiply_no_nan(array, factor):
 
 
 def windows(array, rows, columns):
+    if torch.onnx.is_in_onnx_export():
+        # It reads a size of the array, which it does not know.
+        at = rows - 1 - torch.arange(rows)[:, None] + torch.arange(columns)
+        return take(array, at, 1)
     return array.unfold(1, columns, 1).flip(1)
+
+
+def take(array, indices, axis):
+    # Keras's `take` uses `ravel`, which PyTorch's exporter to ONNX does not know.
+    array = ops.convert_to_tensor(array)
+    found = torch.index_select(array, axis, indices.reshape(-1))
+    return found.reshape(*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
 
 
 def take_rows(array, indices):

@@ -129,7 +129,7 @@ def _buckets(table, positions):
 def _rows(table, queries, keys, offset):
     """The rows for distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
     distance = ops.arange(_count(queries, keys), dtype="int32") - (queries - 1) - offset
-    return ops.take(table, _clip(distance, table), axis=1)
+    return backend.take(table, _clip(distance, table), axis=1)
 
 
 def by_distance(function, queries, keys, offset):

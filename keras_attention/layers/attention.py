@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
@@ -321,7 +320,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         # Keras would replace None by the mask, and add its computation to the graph.
         mask: Tensors | bool | None = False,
     ) -> Tensors:
-        given = types.SimpleNamespace(**{k: x for k, x in locals().items() if k != "self"})
+        given = inputs.Given(**{k: x for k, x in locals().items() if k != "self"})
         query_mask = inputs.query_mask(query_mask, mask, query, value)
         if cache is not None:
             self.check_cached(**vars(given))

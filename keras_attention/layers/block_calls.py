@@ -1,7 +1,6 @@
 """What calls of a `TransformerBlock` take and return, for arrays and for symbolic tensors."""
 
 import inspect
-import types
 
 import keras
 
@@ -127,7 +126,7 @@ class BlockCalls(keras.layers.Layer):
     def compute_output_spec(self, *args, **kwargs):
         bound = inspect.signature(self.call).bind(*args, **kwargs)
         bound.apply_defaults()
-        given = types.SimpleNamespace(**bound.arguments)
+        given = inputs.Given(**bound.arguments)
         x, context, cache = given.x, given.context, given.cache
         masks.boolean("context_mask", self._read_context(context, given.context_mask))
         masks.boolean("mask", given.mask)

@@ -203,14 +203,16 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         weights = ops.cast(weights, self.compute_dtype)
 
         def project(kernel, bias):
-            found = ops.einsum("nd,nkdi->nki", rows, ops.take(kernel, chosen, axis=0))
-            return found if bias is None else found + ops.take(bias, chosen, axis=0)
+            found = ops.einsum("nd,nkdi->nki", rows, backend.take(kernel, chosen, axis=0))
+            return found if bias is None else found + backend.take(bias, chosen, axis=0)
 
         hidden = self._activated(project) * ops.expand_dims(weights, -1)
-        output = ops.einsum("nki,nkid->nd", hidden, ops.take(self.output_kernel, chosen, axis=0))
+        output = ops.einsum(
+            "nki,nkid->nd", hidden, backend.take(self.output_kernel, chosen, axis=0)
+        )
         if self.output_bias is None:
             return output
-        biases = ops.take(self.output_bias, chosen, axis=0)
+        biases = backend.take(self.output_bias, chosen, axis=0)
         return output + ops.einsum("nk,nkd->nd", weights, biases)
 
     def _activated(self, project):

@@ -3,7 +3,10 @@
 import keras
 
 from keras_attention import saving
+from keras_attention.backend import backend
 from keras_attention.layers.rms_norm import RMSNorm
+
+ops = keras.ops
 
 
 def check(name, given, names):
@@ -19,6 +22,18 @@ def check(name, given, names):
     return given
 
 
+class _LayerNorm(keras.layers.LayerNormalization):
+    """Keras's, whose size is known where a backend traces the sizes of arrays."""
+
+    def build(self, input_shape):
+        self._size = input_shape[-1]
+        super().build(input_shape)
+
+    def call(self, inputs):
+        found = backend.layer_normalization(inputs, self._size, self.gamma, self.beta, self.epsilon)
+        return ops.cast(found, self.compute_dtype)
+
+
 def make(given, name, shape, dtype, epsilon=None, **layer_norm):
     """A built norm, "rms", "layer" or a copy of a layer; None for None.
 
@@ -31,7 +46,7 @@ def make(given, name, shape, dtype, epsilon=None, **layer_norm):
     if given == "rms":
         norm = RMSNorm(name=name, dtype=dtype, **chosen)
     elif given == "layer":
-        norm = keras.layers.LayerNormalization(name=name, dtype=dtype, **chosen, **layer_norm)
+        norm = _LayerNorm(name=name, dtype=dtype, **chosen, **layer_norm)
     else:
         norm = type(given).from_config({**given.get_config(), "name": name})
     # A layer that drops the mask would warn of it; it was read already.

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import inputs, masks, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 
 ops = keras.ops
@@ -61,7 +62,7 @@ class RMSNorm(saving.ConfigurableLayer):
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
             scale = ops.cast(self.scale.value, wide) + self.offset
-        return ops.rms_normalization(x, scale, axis=-1, epsilon=self.epsilon)
+        return backend.rms_normalization(x, scale, self.epsilon)
 
     def compute_output_shape(self, x_shape):
         return tuple(x_shape)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_attention import saving, scores, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
 from keras_attention.positions.base import Position
@@ -198,7 +199,7 @@ def _products(array, table, rows, heads, positions):
         x if x.shape[axis] == heads else ops.repeat(x, heads // x.shape[axis], axis=axis)
         for x, axis in ((array, 2), (table, 1))
     )
-    table = ops.transpose(ops.take(table, rows, axis=0), (1, 0, 2))
+    table = ops.transpose(backend.take(table, ops.convert_to_tensor(rows), axis=0), (1, 0, 2))
     length = ops.shape(positions.key)[-1]
     return relative.scores(ops.transpose(array, (0, 2, 1, 3)), table, length, positions)
 
@@ -217,7 +218,6 @@ def _rows(num_buckets, max_distance):
         far = np.ceil(steps).astype("int32") + exact
         bucket = np.where(distance <= exact, distance, far)
     # Keys before the query, at −last … −1, are at positive distances i − j.
-    both = np.concatenate([bucket[:0:-1], -bucket])
+    both = np.concatenate([np.flip(bucket[1:]), -bucket])
     found = np.clip(k + both, 0, num_buckets - 1).astype("int32")
-    found.setflags(write=False)
-    return found
+    return np.broadcast_to(found, found.shape)  # which may not be written

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.base import Position
 
@@ -111,8 +112,8 @@ class RelativeBias(Position):
         columns = ops.transpose(ops.take(self.embeddings, self.buckets(), axis=0))
         at = ops.clip(j - i, -self.max_distance, self.max_distance) + self.max_distance
         if len(at.shape) == 2:
-            return ops.take(columns, at, axis=1)
-        return ops.moveaxis(ops.take(columns, at[:, 0], axis=1), 0, 1)
+            return backend.take(columns, at, axis=1)
+        return ops.moveaxis(backend.take(columns, at[:, 0], axis=1), 0, 1)
 
 
 def check_distance(max_distance, least, optional=False):
@@ -138,5 +139,4 @@ def _buckets(num_buckets, max_distance, bidirectional):
     bucket = np.where(distance < exact, distance, far)
     after = bucket[1:] + size if bidirectional else np.zeros(max_distance)
     found = np.concatenate([bucket[::-1], after]).astype("int32")
-    found.setflags(write=False)
-    return found
+    return np.broadcast_to(found, found.shape)  # which may not be written
