@@ -11,6 +11,7 @@ import keras_attention as ka
 from keras_attention import AttentionCell, AttentionRNN, generation, visualization
 from tests.conformance import numpy, outputs_of
 from tests.layers.conformance_cases import CASES
+from tests.transforms import check
 
 COUNT = 4
 # What Keras itself sets in a call, to what it was.
@@ -64,7 +65,7 @@ def test_layers(case):
     with recorded(layer) as written:
         calls[1]()
     assert written <= ALLOWED
-    check_as_alone(*calls)
+    check("threads", lambda: check_as_alone(*calls))
 
 
 def recurrent(by_keras, mode):
