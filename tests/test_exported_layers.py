@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.compiled import compiled
 from tests.conformance import alone, outputs_of
 from tests.transforms import BACKEND, Problem, check, close, every_case
 
@@ -35,8 +36,16 @@ class Exported:
         self.model = keras.Model(alone(symbols), outputs_of(case.call(case.make(), symbols))[0])
         self.arrays = case.arrays()
         self.two = [np.concatenate([array, array])[:5] for array in self.arrays]
-        # Keras exports only what has been called.
-        self.model(alone(self.arrays))
+        # Keras exports only what has been called: on JAX, traced.
+        if BACKEND == "jax":
+            import jax
+
+            jax.make_jaxpr(self.call)(*self.arrays)
+        else:
+            self.call(*self.arrays)
+
+    def call(self, *arrays):
+        return self.model(alone(arrays))
 
     def write(self, format, suffix="", **options):
         with warnings.catch_warnings():
@@ -47,7 +56,7 @@ class Exported:
     def check(self, found, batches=None):
         """`found(arrays)` is the model's, for the batch it was made with and for another."""
         for given in batches or (self.arrays, self.two):
-            close(found(given), self.model(alone(given)))
+            close(found(given), compiled(self.call, *given))
 
 
 @every_case

@@ -265,7 +265,7 @@ def test_forward_derivatives_within_shards():
         linear = jax.linearize(p.output, x)[1](step)
         return jax.jvp(p.output, (x,), (step,))[1], linear
 
-    mesh = jax.make_mesh((1,), ("devices",))
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("devices",))
     mapped = jax.shard_map(along, mesh=mesh, in_specs=(shard, shard), out_specs=(shard, shard))
     expected, _ = jax.jit(along)(p.x, p.step)
     for found in jax.jit(mapped)(p.x, p.step):

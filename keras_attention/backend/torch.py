@@ -184,7 +184,7 @@ def layer_normalization(array, size, scale, offset, epsilon):
 
 
 def rms_normalization(array, scale, epsilon):
-    if not torch.onnx.is_in_onnx_export():
+    if not _writing_onnx():
         return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
     # The exporter does not know PyTorch's function.
     wide, scale = _wide(array, scale)
@@ -192,9 +192,10 @@ def rms_normalization(array, scale, epsilon):
     return found.to(array.dtype)
 
 
-def _wide(*arrays):
-    dtype = keras.backend.result_type(arrays[0].dtype, "float32")
-    return [x if x is None else ops.convert_to_tensor(x, dtype=dtype) for x in arrays]
+def _wide(array, *weights):
+    dtype = torch.promote_types(array.dtype, torch.float32)
+    weights = [x if x is None else ops.convert_to_tensor(x).to(dtype) for x in weights]
+    return array.to(dtype), *weights
 
 
 def masked_products(products, mask, masked):
@@ -244,7 +245,7 @@ def multiply_no_nan(array, factor):
 
 
 def windows(array, rows, columns):
-    if torch.onnx.is_in_onnx_export():
+    if _writing_onnx():
         # It reads a size of the array, which it does not know.
         at = rows - 1 - torch.arange(rows)[:, None] + torch.arange(columns)
         return take(array, at, 1)
@@ -309,6 +310,10 @@ def _plain_gradients(forward, arrays, upstream):
 def _transforming():
     """Whether this runs inside `torch.vmap`, another transform of `torch.func`, or a tracer."""
     return _C._are_functorch_transforms_active() or torch.jit.is_tracing()
+
+
+def _writing_onnx():
+    return torch.jit.is_tracing() and torch.onnx.is_in_onnx_export()
 
 
 def _is_dual(array):
