@@ -1,8 +1,8 @@
 """`--share N`: one in N of the cases of each parametrized test, where the others run elsewhere.
 
-CI runs every case on TensorFlow and PyTorch. On JAX, which compiles each of them anew, and of the
-slow tests it runs every test with a case in N, others for each change of the package (by
-`FUZZ_SEED`).
+CI runs every case on TensorFlow and PyTorch. On JAX, which compiles each of them anew, of the slow
+tests, and with the oldest and the nightly Keras it runs every test with a case in N, others for
+each change of the package (by `FUZZ_SEED`).
 """
 
 import collections

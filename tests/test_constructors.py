@@ -108,9 +108,9 @@ KIND = {
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit",
     "number": "entropy_factor scale offset",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
-    "normalize normalize_weights normalize_first cross_attention input_feeding output_context mask_zero "
+    "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
-    "zero_output_for_mask tied",
+    "zero_output_for_mask tied normalize_weights",
     "name": "mode gradient merge_mode layout scaling norm qk_norm residual",
     "factors": "short_factors long_factors",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
