@@ -271,7 +271,5 @@ def check_within(name, array, dtype=None):
             return
     values = shapes.visible_values(array)
     if values is not None and values.dtype.kind in "iu":
-        if dtype is None:
-            stored = ops.convert_to_tensor(np.zeros(0, values.dtype)).dtype
-            dtype = keras.backend.standardize_dtype(stored)
-        shapes.check_range(name, values, dtype)
+        stored = dtype or ops.convert_to_tensor(np.zeros(0, values.dtype)).dtype
+        shapes.check_range(name, values, keras.backend.standardize_dtype(stored))
