@@ -66,7 +66,12 @@ def test_saved_model(case, tmp_path):
         path = exported.write("tf_saved_model")
         tf = runtime("tensorflow")
         served = tf.saved_model.load(path)
-        exported.check(lambda arrays: served.serve(alone([tf.constant(x) for x in arrays])))
+        try:
+            exported.check(lambda arrays: served.serve(alone([tf.constant(x) for x in arrays])))
+        except tf.errors.InvalidArgumentError as error:
+            if "failed to deserialize portable artifact" not in str(error):
+                raise
+            pytest.skip("TensorFlow is older than JAX, and does not know an operation of its files")
 
     check("SavedModel", run)
 

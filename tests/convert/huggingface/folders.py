@@ -222,16 +222,17 @@ def check_greedy(folder, count=200):
 
 
 def assert_greedy(tokens, generated, near=1e-4):
-    """Tokens are those that `transformers` generated, until two were as good as each other.
+    """Tokens are those that `transformers` generated, in each row to the first that is another one.
 
-    Which of two logits is larger that differ by less than `near` is up to rounding.
+    There, the best two logits differ by less than `near`: which is larger is up to rounding.
     """
     logits = np.stack([step.numpy() for step in generated.scores], axis=1)
     expected = generated.sequences.numpy()[:, -logits.shape[1] :]
     second, first = np.moveaxis(np.sort(logits, axis=-1)[..., -2:], -1, 0)
-    decided = np.logical_and.accumulate(first - second > near, axis=1)
-    assert decided.mean() > 0.8
-    np.testing.assert_array_equal(tokens[decided], expected[decided])
+    other = tokens != expected
+    at = np.argmax(other, axis=1)[:, None]
+    margin = np.take_along_axis(first - second, at, axis=1)[:, 0]
+    np.testing.assert_array_less(margin[other.any(axis=1)], near)
 
 
 def check_beams(folder, count=20):
