@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import inspect
+import math
 import os
 import pathlib
 import re
@@ -43,6 +44,25 @@ ANY_BACKEND = {
 
 # Arguments of Keras's own layers that came after the oldest Keras that setup.py allows.
 LATER = re.compile(r"passed to (Multi|Grouped).*Attention: {'(use_gate|sliding_window)'")
+
+
+def few_sizes(uniform):
+    """`jax.random.uniform`, which takes a third of a second to compile, of some sizes alone."""
+
+    def drawn(key, shape=(), *args, **kwargs):
+        if isinstance(key, jax.core.Tracer):
+            return uniform(key, shape, *args, **kwargs)
+        size = math.prod(shape)
+        numbers = uniform(key, (1 << max(size - 1, 255).bit_length(),), *args, **kwargs)
+        return jax.numpy.asarray(np.asarray(numbers)[:size].reshape(shape))
+
+    return drawn
+
+
+if keras.config.backend() == "jax":
+    import jax
+
+    jax.random.uniform = few_sizes(jax.random.uniform)
 
 
 @pytest.hookimpl(wrapper=True)

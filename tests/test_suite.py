@@ -59,3 +59,13 @@ def test_a_share_of_the_cases_of_each_test(tmp_path):
         assert len(cases) == 2 and "test_alone PASSED" in printed
         seen |= cases
     assert seen == set(range(6))
+
+
+def test_one_of_few_cases(tmp_path):
+    seen = set()
+    for seed in range(6):
+        printed, _ = run(tmp_path, "--share", "10", seed=seed)
+        cases = {n for n in range(6) if f"test_cases[{n}] PASSED" in printed}
+        assert len(cases) == 1
+        seen |= cases
+    assert seen == set(range(6))
