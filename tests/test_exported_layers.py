@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_attention import MultiHeadAttention
 from tests.compiled import compiled
 from tests.conformance import alone, outputs_of
 from tests.transforms import BACKEND, Problem, check, close, every_case
@@ -187,3 +188,18 @@ def test_norms_of_keras_in_onnx_of_pytorch(name, tmp_path):
     message = {"RMSNormalization": "rms_norm", "LayerNormalization": "Failed to export a node"}
     with pytest.raises(Exception, match=message[name]):
         model.export(str(tmp_path / "model.onnx"), format="onnx", verbose=False)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="Keras records an unknown length as 1 there")
+@pytest.mark.parametrize("length", [None, 5])
+def test_onnx_of_an_unknown_length_warns(length, tmp_path):
+    symbol = keras.Input((length, 8))
+    model = keras.Model(symbol, MultiHeadAttention(2, 4)(symbol))
+    model(np.ones((3, 5, 8), "float32"))
+    runtime("onnx")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.export(str(tmp_path / "model.onnx"), format="onnx", verbose=False)
+    found = [str(warning.message) for warning in caught if "one key" in str(warning.message)]
+    assert bool(found) == (length is None)
+    assert all("keras.Input((128, 64))" in message for message in found)

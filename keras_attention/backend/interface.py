@@ -57,6 +57,12 @@ class Backend(typing.Protocol):
     def instead_of(self, array: Any) -> str | None:
         """What to pass instead of a ragged or sparse tensor, or None for one that layers take."""
 
+    def warn_of_recorded_length(self, length: Size) -> None:
+        """Warns if a file is being written for a number of keys that Keras may have made up.
+
+        For ONNX on PyTorch it records an unknown length as 1.
+        """
+
     def may_share_arrays(self) -> bool:
         """Whether several devices may each have a part of an array, as a program sees it."""
 

@@ -1,6 +1,7 @@
 """PyTorch. Everything runs eagerly and all sizes are known; memory is freed when unreferenced."""
 
 import math
+import warnings
 
 import keras
 import torch
@@ -59,6 +60,16 @@ def instead_of(array):
     if array.layout is not torch.strided and array.layout in _SPARSE:
         return "Pass a sparse tensor as `x.to_dense()`"
     return None
+
+
+def warn_of_recorded_length(length):
+    if _writing_onnx() and int(length) == 1:
+        warnings.warn(
+            "PyTorch records an attention to one key, as Keras makes of a length that is unknown. "
+            "If the model is to take other lengths, give it a known one before "
+            "`export(format='onnx')`: keras.Input((128, 64)), not keras.Input((None, 64)).",
+            stacklevel=2,
+        )
 
 
 def may_share_arrays():

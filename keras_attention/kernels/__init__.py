@@ -9,6 +9,7 @@ a kernel, add a file, and a line to the list.
 import typing
 
 from keras_attention import sequence_parallel, shapes
+from keras_attention.backend import backend
 from keras_attention.kernels import (
     banded,
     blockwise,
@@ -86,6 +87,7 @@ def _candidates():
 def run(spec, query, key, value, kernel="auto"):
     """The `AttentionResult` of query (B, T, H, K), key (B, S, G, K) and value (B, S, G, V)."""
     chosen, _ = choose(spec, query, key, value, kernel)
+    backend.warn_of_recorded_length(key.shape[1])
     by = sequence_parallel.current()
     if by is None or not by.exchanges_heads(query, key):
         return chosen.module.run(spec, query, key, value)
