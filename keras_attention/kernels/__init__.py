@@ -114,9 +114,7 @@ def choose(spec, query, key, value, kernel="auto"):
     if kernel not in names():
         raise ValueError(f"`kernel` must be one of {names()}. Received: kernel={kernel!r}")
     reasons = {}
-    for candidate in _candidates():
-        if kernel not in ("auto", candidate.name):
-            continue
+    for candidate in (c for c in _candidates() if kernel in ("auto", c.name)):
         reason = candidate.module.unsupported_reason(spec, query, key, value)
         if reason is None:
             return candidate, reasons
