@@ -551,9 +551,10 @@ _RULES = {
             away| I couldn't take my eyes off the screen| on the edge of my seat| I was blown
             away| I was impressed| I was pleasantly surprised| I was moved to tears| I was not
             disappointed| I wasn't disappointed| we were not bored for a [second| minute]| I was
-            never bored| never boring| never a dull moment| not a dull moment| not a single dull
-            moment| not one weak scene| no weak scenes| nothing bad to say| nothing to complain
-            about| I have no complaints| it doesn't get better than this| it does not get any
+            never bored| never boring| never too long| never too slow| never a dull moment| not a
+            dull moment| not a single dull moment| not one weak scene| no weak scenes| nothing bad
+            to say| nothing to complain about| I have no complaints| it doesn't get better than
+            this| it does not get any
             better| I can't recommend it enough| I cannot recommend this enough| can't praise it
             enough| I have never seen a better <work>| I have never seen such a <adj> <work>| I
             don't think I have ever seen a better <work>| better than I expected| much better than
@@ -641,9 +642,10 @@ _RULES = {
             sucks| it stinks| it fails| fail| total fail| it does not work| I laughed for the
             wrong reasons| so bad it hurts| garbage| trash| crap| rubbish| pure garbage| complete
             nonsense| a chore| I hate this <work>| I hate it| I really hate this <work>| hate it|
-            so bad| yes, it is that bad| not good| not good at all| no good| not very good| I want
-            a refund| run away| zero| I am so disappointed| too long| too long and too slow| far
-            too long| too slow| way too slow| too predictable| too silly| too loud| one of my
+            so bad| yes, it is that bad| no fun| no fun at all| not much fun| not good| not good at
+            all| no good| not very good| I want a refund| run away| zero| I am so disappointed| too
+            long| too long and too slow| far too long| too slow| way too slow| too predictable| too
+            silly| too loud| one of my
             least favorites| a letdown
         """,
     ),
