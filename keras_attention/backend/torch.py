@@ -46,7 +46,7 @@ def is_symbolic_size(size):
 
 
 def on_accelerator(array):
-    return array.device.type != "cpu"
+    return isinstance(array, torch.Tensor) and array.device.type != "cpu"
 
 
 def instead_of(array):

@@ -2,8 +2,9 @@
 
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
-mask of all pairs is allowed if it is small, and so are biases of queries and keys in float32, if no
-gradient of theirs is asked for: then the kernel would store all scores.
+mask of all pairs is allowed if it is small, and so are biases of queries and keys, if no gradient of
+theirs is asked for (the kernel would store all scores) and none is rounded, as on a GPU in half
+precision.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It takes the number of keys
 per row instead of a mask, so padding must come last. Whether it does is known only when the
@@ -18,7 +19,7 @@ import math
 
 import keras
 
-from keras_attention import masks
+from keras_attention import masks, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, semantics
 from keras_attention.kernels.semantics import MASKED
@@ -104,26 +105,26 @@ def _finite(query, key, value):
 def _reason_by_mask(spec, query, key, value):
     if _causal_alone(spec):
         return None
-    dtype = keras.backend.standardize_dtype(query.dtype)
+    half = keras.backend.standardize_dtype(query.dtype) not in ("float32", "float64")
     biases = [*spec.biases, *(x for bias in spec.position_biases for x in bias.arrays)]
-    if _has_biases(spec) and dtype not in ("float32", "float64"):
+    if _has_biases(spec) and half and backend.on_accelerator(query):
         return "it would round a bias"
     if any(map(backend.needs_gradient, biases)):
         return "it would store all scores for the gradient of a bias"
-    shapes = [array.shape for array in (*spec.masks, *spec.biases)]
-    if len(spec.biases) == len(shapes) == 1:
-        shapes = []  # It exists, and is passed as it is.
+    pairs = [array.shape for array in (*spec.masks, *spec.biases)]
+    if len(spec.biases) == len(pairs) == 1:
+        pairs = []  # It exists, and is passed as it is.
     batch, queries, heads, _ = query.shape
     rows = 1 if spec.positions.shared else batch
     if spec.pattern is not None:
-        shapes.append((rows, 1, queries, key.shape[1]))
+        pairs.append((rows, 1, queries, key.shape[1]))
     if spec.position_biases:
-        shapes.append((rows, heads, queries, key.shape[1]))
+        pairs.append((rows, heads, queries, key.shape[1]))
     if spec.segment_ids is not None:
-        shapes.append((batch, 1, queries, key.shape[1]))
-    if not shapes:
+        pairs.append((batch, 1, queries, key.shape[1]))
+    if not pairs:
         return None
-    elements = math.prod(max(sizes) for sizes in zip(*shapes, strict=True))
+    elements = math.prod(max(sizes) for sizes in zip(*pairs, strict=True))
     return "its mask of all pairs would be large" if elements > ELEMENTS else None
 
 
@@ -148,7 +149,8 @@ def _by_mask(spec, query, key, value):
         else:
             mask = ops.logical_or(mask, ops.logical_not(has_keys)[..., None])
     if _has_biases(spec):
-        bias = semantics.bias(spec, query.dtype)
+        # On CPUs, PyTorch adds a bias in float32 to products of half precision.
+        bias = semantics.bias(spec, shapes.accumulation_dtype(query))
         # PyTorch's fast kernels take four axes.
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))

@@ -52,8 +52,8 @@ class Rotary(Position):
       `original_max_length`, and `θ_i / short_factors[i]` otherwise; the result is also multiplied
       by `√(1 + ln(factor) / ln(original_max_length))`. L and cached keys are as of "dynamic".
 
-    Computed and returned in float32 for every dtype of query and key (in float64 for float64).
-    Angles are accurate to 1e-6 for every integer position below 2^24, since full rotations are
+    Computed in float32 for every dtype of query and key (in float64 for float64), and rounded once,
+    to the dtype that they have. Angles are accurate to 1e-6 for every integer position below 2^24, since full rotations are
     subtracted before rounding; with "dynamic" they are off by up to `p · θ_i / 2^21`.
 
     Args:
@@ -183,7 +183,7 @@ class Rotary(Position):
         at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
         last = None if self.encodes_alone else _last(*at)
         return tuple(
-            self._rotate(ops.cast(x, wide), self._angles(positions, size, last))
+            ops.cast(self._rotate(ops.cast(x, wide), self._angles(positions, size, last)), x.dtype)
             for x, positions in zip((query, key), at, strict=True)
         )
 

@@ -91,6 +91,33 @@ def test_fused_is_the_reference(name):
 
 
 @by_masks
+@pytest.mark.parametrize("dtype, rounding", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+@pytest.mark.parametrize("name", FUSED)
+def test_half_precision_rounds_weights_and_outputs_and_no_bias(name, dtype, rounding):
+    groups, given = FUSED[name]
+    given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
+    shapes = (B, T, H, K), (B, S, groups, K), (B, S, groups, K)
+    arrays = [tensor(random(*shape, seed=n)) for n, shape in enumerate(shapes)]
+    arrays = [keras.ops.cast(keras.ops.cast(x, dtype), "float32") for x in arrays]
+    weights = tensor(random(B, T, H, K, seed=6))
+
+    def answers(kernel, dtype):
+        def attend(*arrays):
+            arrays = [keras.ops.cast(array, dtype) for array in arrays]
+            output = problems.attend(*arrays, kernel=kernel, **given).output
+            return keras.ops.cast(output, "float32")
+
+        output = keras.ops.convert_to_numpy(attend(*arrays))
+        return [output, *gradients(lambda *x: keras.ops.sum(attend(*x) * weights), arrays)]
+
+    exact = answers("reference", "float32")
+    for number, (found, expected) in enumerate(zip(answers("fused", dtype), exact, strict=True)):
+        roundings = 2 if number == 0 else 4
+        error = roundings * rounding * max(1, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
+
+
+@by_masks
 @pytest.mark.parametrize("lengths", [(S, T), (1, 1), (1, S), (T, 1)])
 def test_fused_of_other_lengths(lengths):
     for offset in (0, 3):
@@ -305,7 +332,7 @@ def test_keras_can_disable_it(monkeypatch):
     assert name == "blockwise" and "not 'fused': flash attention is disabled" in reason
 
 
-def test_fused_is_chosen_where_the_backend_has_it():
+def test_fused_is_chosen_where_the_backend_has_it(monkeypatch):
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
     expected = "fused" if backend.FUSED_READS == "masks" else "blockwise"
     assert explain(*arrays)[0] == expected
@@ -321,15 +348,17 @@ def test_fused_is_chosen_where_the_backend_has_it():
         assert explain(*arrays, **given)[0] == "blockwise"
     assert explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
     assert explain(*arrays, bias=random(1, H, T, S))[0] == expected
-    assert (
-        explain(*(x.astype("float16") for x in arrays), bias=random(1, H, T, S))[0] == "blockwise"
-    )
     assert explain(*arrays, bias=tensor(keras.Variable(random(H, T, S)))[None])[0] == "blockwise"
     assert explain(*arrays, bias=distance)[0] == expected
     table = tensor(keras.Variable(random(T, S)))
     trained = PositionBias(lambda i, j, table: table, (table,))
     assert explain(*arrays, bias=trained)[0] == "blockwise"
-    assert explain(*(x.astype("float16") for x in arrays), bias=distance)[0] == "blockwise"
+    for bias in (distance, random(1, H, T, S)):
+        half = [x.astype("float16") for x in arrays]
+        assert explain(*half, bias=bias)[0] == expected
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "on_accelerator", lambda _: True)
+            assert explain(*half, bias=bias)[0] == "blockwise"
     long = np.zeros((1, 2**13, 1, 1), "float32")
     assert explain(long, long, long, pattern=patterns.Causal())[0] == expected
     several = {"pattern": patterns.Causal(), "mask": np.ones((1, 1, 1, 2**13), "bool")}

@@ -245,14 +245,16 @@ def test_float64_stays_float64():
         np.testing.assert_allclose(numpy(out), rotated(query, at, 1004, **given), atol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_angles_and_products_are_float32_among_half_precision(dtype):
+@pytest.mark.parametrize("layout", ["half_split", "interleaved"])
+@pytest.mark.parametrize("dtype, rounding", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_half_precision_is_rounded_once(dtype, rounding, layout):
     x = keras.ops.cast(random(B, T, H, K), dtype)
-    out, _ = Rotary().encode(x, x, np.arange(T) + 5000, np.arange(T))
-    assert keras.backend.standardize_dtype(out.dtype) == "float32"
-    held = numpy(keras.ops.cast(x, "float32"))
-    expected = rotated(held, np.arange(T) + 5000, 0)
-    np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=3e-6)
+    far = np.arange(T) + 131_072
+    for out, at in zip(Rotary(layout=layout).encode(x, x, far, np.arange(T)), (far, np.arange(T))):
+        assert keras.backend.standardize_dtype(out.dtype) == dtype
+        exact = rotated(numpy(keras.ops.cast(x, "float32")), at, 0, layout=layout)
+        found = numpy(keras.ops.cast(out, "float32"))
+        np.testing.assert_allclose(found, exact, rtol=1.001 * rounding, atol=3e-6)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 2e-2)])
