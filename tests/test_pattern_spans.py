@@ -53,7 +53,7 @@ def test_spans_and_parts_of_combinations_are_true(pattern):
 
 def test_spans_say_what_is_known():
     assert Causal().span() == patterns.Span(None, 0, 1, True, exact=True)
-    assert (Causal() & SlidingWindow(4, 2)).span() == patterns.Span(4, 0, 1, True)
+    assert (Causal() & SlidingWindow(4, 2)).span() == patterns.Span(4, 0, 1, True, exact=True)
     assert (Dilated(4) & Dilated(6)).span().rate == 12
     assert (Dilated(4) | Dilated(6)).span().rate == 2
     assert Block(5).span() == patterns.Span(4, 4, 1, False)

@@ -269,9 +269,13 @@ class Backend(typing.Protocol):
         value: Tensor,
         mask: Tensor | None,
         causal: bool,
+        left: int | None,
         scale: float,
     ) -> Tensor:
-        """The output (B, T, H, V); `mask` is a mask, or lengths, or None."""
+        """The output (B, T, H, V); `mask` is a mask, or lengths, or None.
+
+        With `causal`, and lengths for masks, a query may see `left` keys before it at most.
+        """
 
     def needs_gradient(self, array: Tensor) -> bool:
         """Whether somebody may ask for the gradient of an array."""
@@ -280,7 +284,7 @@ class Backend(typing.Protocol):
         """Whether all elements are True; False where that cannot be read, or not at once."""
 
     def fused_unsupported_reason(
-        self, query: Tensor, key: Tensor, value: Tensor, causal: bool
+        self, query: Tensor, key: Tensor, value: Tensor, causal: bool, left: int | None
     ) -> str | None:
         """Why the fused kernel cannot compute this, or None."""
 

@@ -414,7 +414,7 @@ def dropout(array, rate, seed):
     return keras.random.dropout(array, rate, seed=seed)
 
 
-def fused_attention(query, key, value, mask, causal, scale):
+def fused_attention(query, key, value, mask, causal, left, scale):
     return jax.nn.dot_product_attention(
         query,
         key,
@@ -422,6 +422,7 @@ def fused_attention(query, key, value, mask, causal, scale):
         scale=scale,
         is_causal=causal,
         key_value_seq_lengths=mask,
+        local_window_size=None if left is None else (left, 0),
         implementation=FUSED["implementation"],
     )
 
@@ -434,23 +435,25 @@ def known_true(array):
     return False
 
 
-def fused_unsupported_reason(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal, left):
     if jax.default_backend() == "cpu":
         return "cuDNN's kernel needs a GPU"
     alike = [
         jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
         for x in (query, key, value)
     ]
-    return _refusal(causal, *alike)
+    return _refusal(causal, left, *alike)
 
 
 @functools.cache
-def _refusal(causal, *arrays):
+def _refusal(causal, left, *arrays):
     # JAX checks sizes, dtypes and the GPU while tracing, more strictly with a gradient.
     lengths = jax.ShapeDtypeStruct(arrays[0].shape[:1], "int32")
 
     def trained(lengths, *arrays):
-        return jax.vjp(lambda *x: fused_attention(*x, lengths, causal, 1.0), *arrays)[0]
+        # A window has no lengths beside it.
+        given = None if left is not None else lengths
+        return jax.vjp(lambda *x: fused_attention(*x, given, causal, left, 1.0), *arrays)[0]
 
     try:
         jax.eval_shape(trained, lengths, *arrays)

@@ -374,7 +374,7 @@ def dropout(array, rate, seed):
 # Those of fused attention are never called, since FUSED_READS is None.
 
 
-def fused_attention(query, key, value, mask, causal, scale):
+def fused_attention(query, key, value, mask, causal, left, scale):
     return None
 
 
@@ -386,7 +386,7 @@ def known_true(array):
     return False
 
 
-def fused_unsupported_reason(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal, left):
     return "no fused kernel of this backend is used"
 
 

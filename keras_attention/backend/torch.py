@@ -390,7 +390,7 @@ def dropout(array, rate, seed):
     return keras.random.dropout(array, rate, seed=seed)
 
 
-def fused_attention(query, key, value, mask, causal, scale):
+def fused_attention(query, key, value, mask, causal, left, scale):
     found = torch.nn.functional.scaled_dot_product_attention(
         *(array.transpose(1, 2) for array in (query, key, value)),
         attn_mask=mask,
@@ -421,7 +421,7 @@ def _known(array, condition):
         return False
 
 
-def fused_unsupported_reason(query, key, value, causal):
+def fused_unsupported_reason(query, key, value, causal, left):
     if _C._are_functorch_transforms_active() or any(map(_is_dual, (query, key, value))):
         return "PyTorch's kernel has no rules for transforms"
     if torch.jit.is_tracing() and query.shape[2] != key.shape[2]:

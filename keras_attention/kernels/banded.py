@@ -12,7 +12,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, merge, sizes
+from keras_attention.kernels import blockwise, fused, merge, sizes
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -28,6 +28,8 @@ def unsupported_reason(spec, query, key, value):
         return needs_all
     if query.shape[1] == 1:
         return "there is one query"
+    if fused.skips_keys(spec, query, key, value):
+        return "the backend's fused kernel leaves the same keys out"
     reasons = [_unsupported_reason(*part) for part in merge.split(spec, query, key, value)]
     return None if None in reasons else reasons[0]
 

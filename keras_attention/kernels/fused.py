@@ -2,14 +2,14 @@
 
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
-mask of all pairs is allowed if it is small, and so are biases of queries and keys, if no gradient of
+mask of all pairs is allowed if it is small. So are biases of queries and keys, if no gradient of
 theirs is asked for (the kernel would store all scores) and none is rounded, as on a GPU in half
 precision.
 
-On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It takes the number of keys
-per row instead of a mask, so padding must come last. Whether it does is known only when the
-program runs: both kernels are compiled, and `blockwise` takes the batches that are padded
-otherwise.
+On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
+with a window or without, and takes the number of keys per row instead of a mask, so padding must
+come last. Whether it does is known only when the program runs: both kernels are compiled, and
+`blockwise` takes the batches that are padded otherwise.
 
 Neither defines the output of queries without keys: they get some keys, and their outputs are
 zeroed.
@@ -53,13 +53,22 @@ def unsupported_reason(spec, query, key, value):
     ):
         if given:
             return why
+    arrays = query, key, value
     _, rest = _by_query(spec, key)
     refuses = _reason_by_mask if by_masks else _reason_by_lengths
     return (
-        blockwise.unsupported_reason(spec, query, key, value)
-        or refuses(rest, query, key, value)
-        or backend.fused_unsupported_reason(query, key, value, spec.pattern is not None)
+        blockwise.unsupported_reason(spec, *arrays)
+        or refuses(rest, *arrays)
+        or backend.fused_unsupported_reason(
+            query, key, value, spec.pattern is not None, _left(spec)
+        )
     )
+
+
+def skips_keys(spec, query, key, value):
+    """Whether the backend computes a window without the keys outside of it."""
+    windowed = backend.FUSED_READS == "lengths" and _left(spec) is not None
+    return windowed and unsupported_reason(spec, query, key, value) is None
 
 
 def run(spec, query, key, value):
@@ -78,14 +87,19 @@ def _by_query(spec, key):
     return own, spec.replace(masks=tuple(rest))
 
 
-def _causal(spec):
-    """Whether the pattern is j ≤ i, counted from 0."""
+def _causal(spec, window=False):
+    """Whether the pattern is j ≤ i, counted from 0; with `window`, or that and i − left ≤ j."""
     if spec.pattern is None:
         return False
     span, offset = spec.pattern.span(), spec.positions.offset
-    if (span.left, span.right, span.rate) != (None, 0, 1) or not span.exact:
+    if (span.right, span.rate, span.exact) != (0, 1, True) or not (window or span.left is None):
         return False
     return spec.positions.consecutive and isinstance(offset, int) and offset == 0
+
+
+def _left(spec):
+    """The number of keys before a query that the pattern lets it see, or None for all."""
+    return None if spec.pattern is None else spec.pattern.span().left
 
 
 def _finite(query, key, value):
@@ -154,7 +168,7 @@ def _by_mask(spec, query, key, value):
         # PyTorch's fast kernels take four axes.
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
-    return backend.fused_attention(query, key, value, mask, causal, spec.scale), has_keys
+    return backend.fused_attention(query, key, value, mask, causal, None, spec.scale), has_keys
 
 
 # By the number of keys in each row.
@@ -165,7 +179,9 @@ def _reason_by_lengths(spec, query, key, value):
     for given, why in (
         (queries == 1, "there is one query"),
         (spec.segment_ids is not None, "it has no segments"),
-        (causal and not _causal(spec), "it has no pattern but the causal one"),
+        (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
+        # Which leave queries without keys, of which cuDNN does not say what it makes.
+        (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
     ):
@@ -183,7 +199,8 @@ def _by_lengths(spec, query, key, value):
         return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
 
     def by_fused(query, key, value, lengths=None):
-        return backend.fused_attention(query, key, value, lengths, causal, spec.scale)
+        left = _left(spec)
+        return backend.fused_attention(query, key, value, lengths, causal, left, spec.scale)
 
     if not spec.masks:
         return backend.where_fused(by_fused, by_tiles, (query, key, value)), None

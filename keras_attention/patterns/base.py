@@ -25,7 +25,7 @@ class Span:
 
     >>> from keras_attention import patterns
     >>> patterns.SlidingWindow(3, 1).span()
-    Span(left=3, right=1, rate=1, by_distance=True, exact=False)
+    Span(left=3, right=1, rate=1, by_distance=True, exact=True)
     """
 
     left: int | None = None
@@ -202,6 +202,7 @@ class And(_Combination):
             _bound(min, [span.right for span in spans if span.right is not None]),
             math.lcm(*(span.rate for span in spans)),
             all(span.by_distance for span in spans),
+            all(span.exact for span in spans),
         )
 
     def parts(self) -> list[Pattern]:

@@ -60,7 +60,7 @@ class SlidingWindow(Pattern):
         )
 
     def span(self) -> Span:
-        return Span(self.left, self.right, by_distance=True)
+        return Span(self.left, self.right, by_distance=True, exact=True)
 
 
 @saving.register
@@ -83,7 +83,7 @@ class Dilated(Pattern):
         return ops.equal(ops.mod(i - j, self.rate), 0)
 
     def span(self) -> Span:
-        return Span(rate=self.rate, by_distance=True)
+        return Span(rate=self.rate, by_distance=True, exact=True)
 
 
 @saving.register

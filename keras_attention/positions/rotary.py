@@ -53,8 +53,9 @@ class Rotary(Position):
       by `√(1 + ln(factor) / ln(original_max_length))`. L and cached keys are as of "dynamic".
 
     Computed in float32 for every dtype of query and key (in float64 for float64), and rounded once,
-    to the dtype that they have. Angles are accurate to 1e-6 for every integer position below 2^24, since full rotations are
-    subtracted before rounding; with "dynamic" they are off by up to `p · θ_i / 2^21`.
+    to the dtype that they have. Angles are accurate to 1e-6 for every integer position below 2^24,
+    since full rotations are subtracted before rounding; with "dynamic" they are off by up to
+    `p · θ_i / 2^21`.
 
     Args:
         max_wavelength: the longest wavelength, divided by 2π; often called base or θ.

@@ -192,6 +192,8 @@ BY_LENGTHS = {
     "padded whole": ((T, S), {"mask": lengths(0, 3)}),
     "padded at the start": ((T, S), {"mask": ~lengths(9, 3)}),
     "with gaps": ((T, S), {"mask": some(B, 1, 1, S)}),
+    "a window": ((S, S), {"pattern": patterns.Causal() & patterns.SlidingWindow(3, 2)}),
+    "a window alone": ((S, S), {"pattern": patterns.SlidingWindow(1, 0)}),
     "causal, padded at the end": ((S, S), {"mask": lengths(9, 0), "pattern": patterns.Causal()}),
     "causal, padded at the start": ((S, S), {"mask": ~lengths(9, 0), "pattern": patterns.Causal()}),
     "padded queries": ((T, S), {"mask": [lengths(9, S), some(B, 1, T, 1), lengths(12)]}),
@@ -237,12 +239,17 @@ def test_fused_by_lengths_is_chosen_where_it_can_be(monkeypatch, on_processor_co
         return explain(*arrays, **given)
 
     causal = patterns.Causal()
+    window = causal & patterns.SlidingWindow(2, 2)
+    assert chosen(600, 600, pattern=window)[0] == chosen(S, S, pattern=window)[0] == "fused"
+    assert "not 'banded': the backend's fused kernel" in chosen(600, 600, pattern=window)[1]
     assert chosen(T, S)[0] == chosen(S, S, pattern=causal)[0] == "fused"
     assert chosen(T, S, mask=lengths(9, S))[0] == "fused"
     assert chosen(1, S)[0] == "single_query"
     for given, why in (
-        ({"pattern": causal, "offset": 3}, "no pattern but the causal one"),
-        ({"pattern": ~causal}, "no pattern but the causal one"),
+        ({"pattern": causal, "offset": 3}, "no pattern but a causal one"),
+        ({"pattern": ~causal}, "no pattern but a causal one"),
+        ({"pattern": window & patterns.Block(4)}, "no pattern but a causal one"),
+        ({"pattern": window, "mask": lengths(9, S)}, "no masks beside a window"),
         ({"segment_ids": (SEGMENTS[1], SEGMENTS[1])}, "no segments"),
         ({"mask": some(B, 1, S, S)}, "masks of keys only"),
         ({"mask": some(B, H, 1, S)}, "masks of keys only"),
@@ -310,6 +317,7 @@ def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(
         {"mask": lengths(9, 32, of=32)},
         {"pattern": patterns.Causal()},
         {"mask": lengths(9, 32, of=32), "pattern": patterns.Causal()},
+        {"pattern": patterns.SlidingWindow(5, 0)},
     ):
 
         def total(*arrays, given=given):

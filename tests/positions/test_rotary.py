@@ -249,8 +249,8 @@ def test_float64_stays_float64():
 @pytest.mark.parametrize("dtype, rounding", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
 def test_half_precision_is_rounded_once(dtype, rounding, layout):
     x = keras.ops.cast(random(B, T, H, K), dtype)
-    far = np.arange(T) + 131_072
-    for out, at in zip(Rotary(layout=layout).encode(x, x, far, np.arange(T)), (far, np.arange(T))):
+    both = np.arange(T) + 131_072, np.arange(T)
+    for out, at in zip(Rotary(layout=layout).encode(x, x, *both), both, strict=True):
         assert keras.backend.standardize_dtype(out.dtype) == dtype
         exact = rotated(numpy(keras.ops.cast(x, "float32")), at, 0, layout=layout)
         found = numpy(keras.ops.cast(out, "float32"))
