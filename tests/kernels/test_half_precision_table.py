@@ -1,0 +1,97 @@
+"""The table of kernels in docs/mixed_precision.md: what `ops.explain` says, cell by cell."""
+
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import ops, patterns
+from keras_attention.backend import backend
+from keras_attention.positions import Shaw
+
+BACKEND = keras.config.backend()
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "mixed_precision.md"
+LENGTH = 1024
+PADDING = np.arange(LENGTH)[None, None, None] < 900
+BIAS = np.zeros((1, 8, LENGTH, LENGTH), "float32")
+# What `ops.attend` is given, by the name of a row.
+OPTIONS = {
+    "nothing": {},
+    "causal": {"pattern": "causal"},
+    "grouped heads": {"pattern": "causal", "grouped": True},
+    "padding": {"mask": PADDING},
+    "causal, padding": {"pattern": "causal", "mask": PADDING},
+    "causal window of 128": {"pattern": patterns.SlidingWindow(127, 0)},
+    "window of 128, padding": {"pattern": patterns.SlidingWindow(127, 0), "mask": PADDING},
+    "segments": {"segment_ids": (np.zeros((1, LENGTH), "int32"),) * 2},
+    "mask of pairs": {"mask": np.tri(LENGTH, dtype=bool)},
+    "`Rotary`": {"pattern": "causal", "position": "rotary"},
+    "`ALiBi`": {"pattern": "causal", "position": "alibi"},
+    "bias of pairs": {"bias": BIAS},
+    "`Shaw`": {"position": "shaw"},
+    "soft cap": {"logit_soft_cap": 50.0},
+    "sink": {"sink": np.zeros(8, "float32")},
+    "dropout in training": {"dropout": 0.1, "seed": 1},
+    "log-sum-exp": {"return_lse": True},
+    "one query": {"queries": 1},
+}
+
+
+def table():
+    """Cells by row and column."""
+    text = PAGE.read_text(encoding="utf-8").split("### Kernels in half precision\n", 1)[1]
+    lines = [line for line in text.split("\n##")[0].splitlines() if line.startswith("|")]
+    names, _, *rows = [[x.strip() for x in line.strip("|").split(" | ")] for line in lines]
+    return {(row[0], name): cell for row in rows for name, cell in zip(names, row, strict=True)}
+
+
+def columns():
+    """Those of this backend: whether it is a GPU, by the name of a column."""
+    named = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}[BACKEND]
+    devices = {"CPU": False, "GPU": True}
+    return {f"{named}, {device}": gpu for device, gpu in devices.items()}
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Makes kernels choose as for a GPU, which is not here."""
+
+    def choose(gpu):
+        if not gpu:
+            return
+        monkeypatch.setattr(backend, "on_accelerator", lambda _: True)
+        if BACKEND == "jax":
+            import jax
+
+            checks = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+            monkeypatch.setattr(checks, "check_cudnn_version", lambda: 91000)
+            monkeypatch.setattr(checks, "check_compute_capability", lambda _: True)
+            monkeypatch.setattr(checks, "is_cuda_compute_capability_equal", lambda _: False)
+            monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+    return choose
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("column", columns())
+def test_cells_are_the_kernels_that_run(column, dtype, on_device):
+    on_device(columns()[column])
+    cells, found = table(), {}
+    for name, given in OPTIONS.items():
+        given = dict(given)
+        groups = 2 if given.pop("grouped", False) else 8
+        queries = given.pop("queries", LENGTH)
+        if given.get("position") == "shaw":
+            given["position"] = position = Shaw(16)
+            position.build_values((1, LENGTH, 8, 64))
+            position.build((1, LENGTH, 8, 64), (1, LENGTH, 8, 64))
+        query = keras.ops.zeros((1, queries, 8, 64), dtype)
+        key = keras.ops.zeros((1, LENGTH, groups, 64), dtype)
+        found[name] = re.match(r"\w+", ops.explain(query, key, key, **given))[0]
+    assert found == {name: cells[name, column].strip("`") for name in OPTIONS}
+
+
+def test_every_row_is_checked():
+    assert {row for row, _ in table()} == set(OPTIONS)
