@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_attention.backend import backend
 from keras_attention.hints import Seed, Tensor
 
 ops = keras.ops
@@ -40,8 +41,9 @@ class Positions:
         rank = len(getattr(offset, "shape", ()))
         consecutive = query_positions is None and key_positions is None and rank == 0
         if query_positions is None:
-            start = offset[:, None] if rank else offset
-            query_positions = start + ops.arange(queries, dtype="int32")
+            query_positions = ops.arange(queries, dtype="int32")
+            if rank or not (isinstance(offset, int) and offset == 0):
+                query_positions = (offset[:, None] if rank else offset) + query_positions
         if key_positions is None:
             key_positions = ops.arange(keys, dtype="int32")
         return cls(query_positions, key_positions, consecutive, offset)
@@ -49,7 +51,8 @@ class Positions:
     @classmethod
     def of_heads(cls, query, key, query_positions=None, key_positions=None):
         """As `of`, of query (B, T, H, K) and key (B, S, G, K)."""
-        return cls.of(ops.shape(query)[1], ops.shape(key)[1], query_positions, key_positions)
+        sizes = backend.shape(query)[1], backend.shape(key)[1]
+        return cls.of(*sizes, query_positions, key_positions)
 
     def of_real(self, query_mask, key_mask, given):
         """Positions of queries and keys from which the length of each row can be seen.

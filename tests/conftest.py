@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import keras_attention
+from keras_attention.kernels import blockwise
 
 pytest_plugins = ["tests.share", "tests.timing"]
 
@@ -104,6 +105,12 @@ def pytest_collection_modifyitems(items):
 def fixed_seed():
     """Weights and dropout are drawn alike in every run, whichever tests run before."""
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def tiles_of_few_scores(monkeypatch):
+    """Tests are of few scores, outside of programs: `blockwise` would leave all to `reference`."""
+    monkeypatch.setattr(blockwise, "FEW", 0)
 
 
 @pytest.fixture

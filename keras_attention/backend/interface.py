@@ -51,6 +51,9 @@ class Backend(typing.Protocol):
     def is_symbolic_size(self, size: Size | None) -> bool:
         """Whether a size is a symbolic dimension of JAX: no integer, and no array either."""
 
+    def is_eager(self, array: Tensor) -> bool:
+        """Whether operations on an array run at once, each by itself, and nothing records them."""
+
     def on_accelerator(self, array: Tensor) -> bool:
         """Whether a program on `array` will run on an accelerator, not on a CPU."""
 
@@ -163,8 +166,18 @@ class Backend(typing.Protocol):
         Products of half precision are summed in float32 where the backend can.
         """
 
-    def affine(self, matrix: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        """`matrix @ kernel + bias`, of one float dtype."""
+    def affine(
+        self,
+        array: Tensor,
+        features: Size,
+        kernel: Tensor,
+        bias: Tensor | None,
+        shape: Sequence[Size],
+    ) -> Tensor:
+        """The array as rows of `features`, times the kernel as a matrix, plus the bias as a row.
+
+        All of one float dtype; the result has another `shape`.
+        """
 
     def argmax(self, array: Tensor) -> Tensor:
         """The index of the first of the largest elements along the last axis."""

@@ -56,6 +56,10 @@ def _are_sizes(*sizes):
     return all(isinstance(size, int) or is_symbolic_size(size) for size in sizes)
 
 
+def is_eager(array):
+    return not isinstance(array, jax.core.Tracer)
+
+
 def on_accelerator(array):
     return jax.default_backend() != "cpu"
 
@@ -208,8 +212,9 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     return jnp.matmul(first, second, preferred_element_type=wide)
 
 
-def affine(matrix, kernel, bias):
-    return ops.add(ops.matmul(matrix, kernel), bias)
+def affine(array, features, kernel, bias, shape):
+    product = jnp.matmul(array.reshape(-1, features), kernel.reshape(features, -1))
+    return (product if bias is None else product + bias.reshape(-1)).reshape(shape)
 
 
 def argmax(array):

@@ -33,7 +33,9 @@ except ImportError:  # pragma: no cover
 
 
 def shape(array):
-    return ops.shape(array)
+    # Keras's `shape` runs an operation even if all sizes are known.
+    known = tuple(getattr(array, "shape", (None,)))
+    return ops.shape(array) if None in known else known
 
 
 def known_size(size):
@@ -54,6 +56,10 @@ def same_size(first, second):
 
 def is_symbolic_size(size):
     return False
+
+
+def is_eager(array):
+    return tf.executing_eagerly()
 
 
 def on_accelerator(array):
@@ -204,8 +210,11 @@ def _is_wrong_in_bfloat16(first, second):
     return few and first.shape[0] == first.shape[1] == 1
 
 
-def affine(matrix, kernel, bias):
-    return ops.add(ops.matmul(matrix, kernel), bias)
+def affine(array, features, kernel, bias, shape):
+    product = tf.matmul(tf.reshape(array, (-1, features)), tf.reshape(kernel, (features, -1)))
+    if bias is not None:
+        product = tf.nn.bias_add(product, tf.reshape(bias, (-1,)))
+    return tf.reshape(product, shape)
 
 
 def argmax(array):

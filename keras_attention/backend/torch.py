@@ -45,6 +45,10 @@ def is_symbolic_size(size):
     return False
 
 
+def is_eager(array):
+    return not (torch.compiler.is_compiling() or _transforming())
+
+
 def on_accelerator(array):
     return isinstance(array, torch.Tensor) and array.device.type != "cpu"
 
@@ -173,11 +177,16 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
     )
 
 
-def affine(matrix, kernel, bias):
-    if matrix.dtype in (torch.float16, torch.bfloat16):
+def affine(array, features, kernel, bias, shape):
+    # Keras's operations take three times as long for a small array, here and on TensorFlow.
+    matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
+    if bias is None:
+        return torch.matmul(matrix, kernel).reshape(shape)
+    bias = bias.reshape(-1)
+    if array.dtype in (torch.float16, torch.bfloat16):
         # In two steps, each rounded, as in layers of Keras's.
-        return torch.matmul(matrix, kernel) + bias
-    return torch.addmm(bias, matrix, kernel)
+        return (torch.matmul(matrix, kernel) + bias).reshape(shape)
+    return torch.addmm(bias, matrix, kernel).reshape(shape)
 
 
 def argmax(array):

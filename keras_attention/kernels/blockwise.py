@@ -7,13 +7,15 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import passes, plans, semantics, tiling
+from keras_attention.kernels import passes, plans, reference, semantics, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
 from keras_attention.kernels.sizes import known
 from keras_attention.spec import AttentionResult
 
 ops = keras.ops
 
+# Of at most so many scores, of all heads and rows, a call outside of a program has no tiles.
+FEW = 2**16
 # The number of scores in a tile, over all its heads. On CPUs, few enough to stay in the cache;
 # an accelerator is busy only with many.
 ELEMENTS = {False: 2**21, True: 2**26}
@@ -40,8 +42,19 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
+    if _is_few(spec, query, key):
+        return reference.run(spec, query, key, value)
     output, lse = attend(spec, query, key, value, needs_lse(spec))
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
+
+
+def _is_few(spec, query, key):
+    """Whether the fewest operations are the fastest: each costs more than its numbers do."""
+    batch, queries, heads, _ = backend.shape(query)
+    # Weights are dropped by numbers drawn for each tile, in programs and outside of them.
+    if spec.dropout or not backend.is_eager(query):
+        return False
+    return batch * heads * queries * backend.shape(key)[1] <= FEW
 
 
 def needs_lse(spec):

@@ -27,9 +27,7 @@ def run(spec, query, key, value):
     mask = semantics.mask(spec)
     logits = semantics.masked(logits, mask)
 
-    sink = None
-    if spec.sink is not None:
-        sink = semantics.finite(ops.cast(spec.sink, wide))
+    sink = None if spec.sink is None else semantics.finite(ops.cast(spec.sink, wide))
     log_probability = None
     if spec.normalization is not None:
         weights = spec.normalization(logits, mask)

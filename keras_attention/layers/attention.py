@@ -379,8 +379,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         """The output, and the scores, log-probability and cache that are part of it, in order."""
         if not self.normalization.has_log_probability:
             log_probability = None
-        returned = (output, scores, log_probability, cache)
-        returned = tuple(part for part in returned if part is not None)
+        returned = tuple(x for x in (output, scores, log_probability, cache) if x is not None)
         return returned if len(returned) > 1 else output
 
     def split(self, x, role):

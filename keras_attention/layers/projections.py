@@ -34,22 +34,16 @@ def plain(layer, *denses):
 
 def to_heads(x, dense, size):
     """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
-    batch, length, features = ops.shape(x)
-    heads = _affine(ops.reshape(x, (-1, features)), dense, x.shape[-1])
-    return ops.reshape(heads, (batch, length, *size))
+    return _affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
 
 
 def from_heads(heads, dense, output_shape):
     """(B, T, *output_shape) of heads (B, T, H, V) by `dense`."""
-    batch, length, *features = ops.shape(heads)
-    size = features[0] * features[1]
-    output = _affine(ops.reshape(heads, (-1, size)), dense, size)
-    return ops.reshape(output, (batch, length, *output_shape))
+    batch, length, *features = backend.shape(heads)
+    return _affine(heads, features[0] * features[1], dense, (batch, length, *output_shape))
 
 
-def _affine(x, dense, features):
-    """The matrix `x` by the kernel of `dense` as a matrix, plus its bias."""
-    kernel = ops.reshape(dense.kernel, (features, -1))
-    if dense.bias is None:
-        return product(x, kernel)
-    return backend.affine(x, kernel, ops.reshape(dense.bias, (-1,)))
+def _affine(x, features, dense, shape):
+    """`x`, as rows of `features`, by the kernel of `dense`, plus its bias, in another shape."""
+    bias = None if dense.bias is None else ops.convert_to_tensor(dense.bias)
+    return backend.affine(x, features, ops.convert_to_tensor(dense.kernel), bias, shape)

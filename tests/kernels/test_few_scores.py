@@ -1,0 +1,86 @@
+"""Calls of few scores outside of programs: that `blockwise` leaves them to `reference`, alike."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention.kernels import blockwise, reference
+from keras_attention.patterns import Causal
+from tests.conformance import numpy, outputs_of
+from tests.gradients import weight_gradients
+from tests.layers.conformance_cases import CASES
+from tests.problems import attend
+
+BACKEND = keras.config.backend()
+FLOATS = [case for case in CASES if case.float_inputs]
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Whether a function has few scores, and `reference` computes them."""
+    found, run = [], reference.run
+    monkeypatch.setattr(blockwise, "FEW", 2**16)
+    monkeypatch.setattr(reference, "run", lambda *x: found.append(x) or run(*x))
+
+    def few(function, *arrays):
+        found.clear()
+        function(*arrays)
+        return bool(found)
+
+    return few
+
+
+def test_few_scores_are_the_reference_outside_of_programs(runs):
+    def call(x, **given):
+        return attend(x, x, x, kernel="blockwise", **given).output
+
+    x = keras.random.normal((2, 16, 4, 8), seed=0)
+    assert runs(call, x) and runs(lambda x: call(x, pattern=Causal(), return_lse=True), x)
+    assert not runs(lambda x: call(x, dropout=0.5, seed=keras.random.SeedGenerator(0)), x)
+    assert not runs(call, keras.ops.repeat(x, 16, axis=1))
+    if BACKEND == "jax":
+        import jax
+
+        assert not runs(jax.jit(call), x)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        assert not runs(tf.function(call), x)
+
+
+@pytest.mark.parametrize("case", FLOATS, ids=str)
+def test_outputs_and_gradients_are_those_of_tiles(case, monkeypatch):
+    layer, arrays = case.make(), [keras.ops.convert_to_tensor(x) for x in case.arrays()]
+    case.call(layer, arrays)
+
+    def answers(few):
+        monkeypatch.setattr(blockwise, "FEW", few)
+        output = outputs_of(case.call(layer, arrays))[0]
+        if BACKEND == "jax":  # whose gradients are traced, and have tiles
+            return [numpy(output)]
+
+        def total():
+            return keras.ops.sum(keras.ops.square(outputs_of(case.call(layer, arrays))[0]))
+
+        return [numpy(output), *weight_gradients(layer, total)[0]]
+
+    for found, expected in zip(answers(2**16), answers(0), strict=True):
+        error = 5e-5 * (1 + np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
+
+
+@pytest.mark.parametrize(
+    "dtype, error", [("float32", 1e-5), ("bfloat16", 2**-7), ("float16", 2**-10)]
+)
+def test_lse_and_half_precision_are_those_of_tiles(dtype, error, monkeypatch):
+    x = keras.ops.cast(keras.random.normal((2, 9, 4, 8), seed=0), dtype)
+
+    def answers(few):
+        monkeypatch.setattr(blockwise, "FEW", few)
+        result = attend(x, x, x, kernel="blockwise", pattern=Causal(), return_lse=True)
+        assert keras.backend.standardize_dtype(result.output.dtype) == dtype
+        assert keras.backend.standardize_dtype(result.lse.dtype) == "float32"
+        return [numpy(keras.ops.cast(y, "float32")) for y in (result.output, result.lse)]
+
+    for found, expected in zip(answers(2**16), answers(0), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=error, atol=error)
