@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 
-from keras_attention.backend import backend
 from keras_attention.hints import Seed, Tensor
 
 ops = keras.ops
@@ -51,8 +50,9 @@ class Positions:
     @classmethod
     def of_heads(cls, query, key, query_positions=None, key_positions=None):
         """As `of`, of query (B, T, H, K) and key (B, S, G, K)."""
-        sizes = backend.shape(query)[1], backend.shape(key)[1]
-        return cls.of(*sizes, query_positions, key_positions)
+        known = query.shape[1], key.shape[1]
+        lengths = known if None not in known else (ops.shape(query)[1], ops.shape(key)[1])
+        return cls.of(*lengths, query_positions, key_positions)
 
     def of_real(self, query_mask, key_mask, given):
         """Positions of queries and keys from which the length of each row can be seen.
