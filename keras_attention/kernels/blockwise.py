@@ -14,7 +14,7 @@ from keras_attention.spec import AttentionResult
 
 ops = keras.ops
 
-# Of at most so many scores, of all heads and rows, a call outside of a program has no tiles.
+# Of at most so many scores, and elements of keys, a call outside of a program has no tiles.
 FEW = 2**16
 # The number of scores in a tile, over all its heads. On CPUs, few enough to stay in the cache;
 # an accelerator is busy only with many.
@@ -42,19 +42,20 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
-    if _is_few(spec, query, key):
+    if is_few(spec, query, key):
         return reference.run(spec, query, key, value)
     output, lse = attend(spec, query, key, value, needs_lse(spec))
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
 
-def _is_few(spec, query, key):
+def is_few(spec, query, key):
     """Whether the fewest operations are the fastest: each costs more than its numbers do."""
-    batch, queries, heads, _ = backend.shape(query)
     # Weights are dropped by numbers drawn for each tile, in programs and outside of them.
     if spec.dropout or not backend.is_eager(query):
         return False
-    return batch * heads * queries * backend.shape(key)[1] <= FEW
+    batch, queries, heads, _ = backend.shape(query)
+    _, keys, groups, size = backend.shape(key)
+    return batch * keys * max(queries * heads, groups * size) <= FEW
 
 
 def needs_lse(spec):

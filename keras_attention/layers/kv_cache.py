@@ -20,6 +20,7 @@ import typing
 import keras
 
 from keras_attention import shapes
+from keras_attention.backend import backend
 
 ops = keras.ops
 
@@ -82,7 +83,7 @@ def is_context(cache):
 
 def length(cache):
     """The number of entries of a cache; a tensor if it is unknown in a graph."""
-    return ops.shape(cache["key"])[2]
+    return backend.shape(cache["key"])[2]
 
 
 def context(key, value, mask):
@@ -198,7 +199,7 @@ class Full(Layout):
     appends = True
 
     def update(self, cache, key, value, mask, dtype):
-        lost = overflow(end(cache["index"], ops.shape(key)[1], mask), length(cache))
+        lost = overflow(end(cache["index"], backend.shape(key)[1], mask), length(cache))
         cache = append(cache, key, value, mask)
         value, key = read(cache, dtype)
         at = stored_positions(cache["index"], length(cache))
@@ -217,7 +218,7 @@ class Ring(Full):
         return window is not None and (slots is None or slots >= window)
 
     def update(self, cache, key, value, mask, dtype):
-        slots, count, lost = length(cache), ops.shape(key)[1], None
+        slots, count, lost = length(cache), backend.shape(key)[1], None
         if _slots(cache) is None:
             # A number of entries that is unknown in the graph may be too small for a ring.
             after = end(cache["index"], count, mask)
@@ -256,19 +257,20 @@ def append(cache, key, value, mask=None):
     return {
         "key": write(cache["key"], key, cache["index"], mask),
         "value": write(cache["value"], value, cache["index"], mask),
-        "index": end(cache["index"], ops.shape(key)[1], mask),
+        "index": end(cache["index"], backend.shape(key)[1], mask),
     }
 
 
 def write(old, new, index, mask=None):
     """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row."""
-    function = _write_one if new.shape[1] == 1 else _write_many
-    return function(old, new, index, end(index, ops.shape(new)[1], mask), mask)
+    if new.shape[1] == 1:
+        return _write_one(old, new, index, mask)
+    return _write_many(old, new, index, end(index, backend.shape(new)[1], mask), mask)
 
 
-def _write_one(old, new, index, end, mask):
+def _write_one(old, new, index, mask):
     """Writes one token per row. XLA does a scatter in place; a select would copy all entries."""
-    batch, heads, length, size = ops.shape(old)
+    batch, heads, length, size = backend.shape(old)
     flat = ops.reshape(old, (-1, size))
     first = ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads)) * length
     at = ops.reshape(first + ops.mod(index, length)[:, None], (-1,))
@@ -276,13 +278,13 @@ def _write_one(old, new, index, end, mask):
     if mask is not None:
         real = ops.repeat(ops.reshape(mask, (-1,)), heads, axis=0)
         new = ops.where(real[:, None], new, ops.take(flat, at, axis=0))
-    return ops.reshape(ops.scatter_update(flat, at[:, None], new), ops.shape(old))
+    return ops.reshape(ops.scatter_update(flat, at[:, None], new), backend.shape(old))
 
 
 def _write_many(old, new, index, end, mask):
     """Writes any number of tokens, even more than entries: each entry gathers its token."""
-    batch, _, length, _ = ops.shape(old)
-    count = ops.shape(new)[1]
+    batch, _, length, _ = backend.shape(old)
+    count = backend.shape(new)[1]
     rank = stored_positions(end, length) - index[:, None]
     at = ops.clip(rank, 0, count - 1)
     if mask is not None:

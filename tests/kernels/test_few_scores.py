@@ -36,6 +36,7 @@ def test_few_scores_are_the_reference_outside_of_programs(runs):
 
     x = keras.random.normal((2, 16, 4, 8), seed=0)
     assert runs(call, x) and runs(lambda x: call(x, pattern=Causal(), return_lse=True), x)
+    assert runs(lambda x: attend(x[:, :1], x, x, kernel="single_query"), x)
     assert not runs(lambda x: call(x, dropout=0.5, seed=keras.random.SeedGenerator(0)), x)
     assert not runs(call, keras.ops.repeat(x, 16, axis=1))
     if BACKEND == "jax":

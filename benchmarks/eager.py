@@ -1,0 +1,71 @@
+"""Calls outside of compiled programs, on tiny arrays: `python -m benchmarks.eager`.
+
+What is measured is the cost of operations, not of numbers: (1, 16, 64), 8 heads of 16 features. Two
+sides take turns: ours, and Keras's layer, KerasHub's, or, for a token with a cache, a call of ours
+with that token alone.
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+
+import keras_attention
+from benchmarks import turns
+
+
+def layer():
+    x = keras.random.normal((1, 16, 64), seed=0)
+    ours, other = keras_attention.MultiHeadAttention(8, 16), keras.layers.MultiHeadAttention(8, 16)
+    return lambda: ours(x, x), lambda: other(x, x)
+
+
+def causal():
+    x = keras.random.normal((1, 16, 64), seed=0)
+    ours = keras_attention.MultiHeadAttention(8, 16, pattern="causal")
+    other = keras.layers.MultiHeadAttention(8, 16)
+    return lambda: ours(x, x), lambda: other(x, x, use_causal_mask=True)
+
+
+def block():
+    from keras_hub.layers import TransformerEncoder
+
+    x = keras.random.normal((1, 16, 64), seed=0)
+    ours, other = keras_attention.TransformerBlock(128, 8), TransformerEncoder(128, 8)
+    return lambda: ours(x), lambda: other(x)
+
+
+def token():
+    x = keras.random.normal((1, 1, 64), seed=0)
+    ours = keras_attention.MultiHeadAttention(8, 16)
+    ours(x)
+    cache = ours.make_cache(1, 32)
+    return lambda: ours(x, cache=cache), lambda: ours(x)
+
+
+# What each row is, its sides, and the least ratio aimed at.
+ROWS = {
+    "layer": ("MultiHeadAttention, Keras's", layer, 0.83),
+    "causal": ("the same with a causal mask", causal, 0.83),
+    "block": ("TransformerBlock, KerasHub's TransformerEncoder", block, 1.0),
+    "token": ("a token with a cache of 32, without", token, 0.67),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    turns.add_arguments(parser, ROWS)
+    options = parser.parse_args()
+    if options.small:
+        options.seconds, options.repeats = 1, 3
+    rows = (
+        (name, ROWS[name][0], *ROWS[name][1](), ROWS[name][2])
+        for name in turns.chosen(options, ROWS, parser)
+    )
+    turns.measure(rows, options, backend=keras.config.backend())
+
+
+if __name__ == "__main__":
+    main()
