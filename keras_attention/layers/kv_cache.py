@@ -254,31 +254,42 @@ def append(cache, key, value, mask=None):
     """
     if key.shape[1] == 0:
         return dict(cache)
-    return {
-        "key": write(cache["key"], key, cache["index"], mask),
-        "value": write(cache["value"], value, cache["index"], mask),
-        "index": end(cache["index"], backend.shape(key)[1], mask),
-    }
+    given = [(cache["key"], key), (cache["value"], value)]
+    key, value, index = _write_all(given, cache["index"], mask)
+    return {"key": key, "value": value, "index": index}
 
 
 def write(old, new, index, mask=None):
     """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row."""
+    return _write_all([(old, new)], index, mask)[0]
+
+
+def _write_all(given, index, mask):
+    """As `write`, of arrays and new tokens, which differ in their features; and the new index."""
+    old, new = given[0]
+    after = end(index, backend.shape(new)[1], mask)
     if new.shape[1] == 1:
-        return _write_one(old, new, index, mask)
-    return _write_many(old, new, index, end(index, backend.shape(new)[1], mask), mask)
+        at = _rows(old, index)
+        return *(_write_one(old, new, at, mask) for old, new in given), after
+    return *(_write_many(old, new, index, after, mask) for old, new in given), after
 
 
-def _write_one(old, new, index, mask):
-    """Writes one token per row. XLA does a scatter in place; a select would copy all entries."""
-    batch, heads, length, size = backend.shape(old)
-    flat = ops.reshape(old, (-1, size))
+def _rows(array, index):
+    """Where the next token's heads are among the rows of a cache's array, (B · G, 1)."""
+    batch, heads, length, _ = backend.shape(array)
     first = ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads)) * length
-    at = ops.reshape(first + ops.mod(index, length)[:, None], (-1,))
+    return ops.reshape(first + ops.mod(index, length)[:, None], (-1, 1))
+
+
+def _write_one(old, new, at, mask):
+    """Writes one token per row. XLA does a scatter in place; a select would copy all entries."""
+    _, heads, _, size = shape = backend.shape(old)
+    flat = ops.reshape(old, (-1, size))
     new = ops.reshape(ops.cast(new, old.dtype), (-1, size))
     if mask is not None:
         real = ops.repeat(ops.reshape(mask, (-1,)), heads, axis=0)
-        new = ops.where(real[:, None], new, ops.take(flat, at, axis=0))
-    return ops.reshape(ops.scatter_update(flat, at[:, None], new), backend.shape(old))
+        new = ops.where(real[:, None], new, ops.take(flat, at[:, 0], axis=0))
+    return ops.reshape(ops.scatter_update(flat, at, new), shape)
 
 
 def _write_many(old, new, index, end, mask):
