@@ -551,7 +551,7 @@ _RULES = {
             away| I couldn't take my eyes off the screen| on the edge of my seat| I was blown
             away| I was impressed| I was pleasantly surprised| I was moved to tears| I was not
             disappointed| I wasn't disappointed| we were not bored for a [second| minute]| I was
-            never bored| never boring| never too long| never too slow| never a dull moment| not a
+            never bored| never boring| never too long| never a dull moment| not a
             dull moment| not a single dull moment| not one weak scene| no weak scenes| nothing bad
             to say| nothing to complain about| I have no complaints| it doesn't get better than
             this| it does not get any
