@@ -175,8 +175,11 @@ def slot(kind, base, builtin, value, optional=False):
                 f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
                 f"a subclass of {base.__name__}. Received: {kind}={value!r}"
             )
-        for parameter in inspect.signature(builtin[value]).parameters.values():
-            if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+        # Of a class, some versions of Python return the signature of Keras's `__new__`.
+        _, *parameters = inspect.signature(builtin[value].__init__).parameters.values()
+        for parameter in parameters:
+            several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if parameter.default is parameter.empty and not several:
                 name = builtin[value].__name__
                 raise ValueError(
                     f"The {kind} {value!r} needs a `{parameter.name}`, which a string cannot give. "

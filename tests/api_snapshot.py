@@ -12,6 +12,7 @@ import re
 
 import keras_attention
 from keras_attention import saving
+from tests.signatures import signature
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "tests/api"
@@ -70,9 +71,9 @@ def _properties(cls):
 
 
 def _signature(function):
-    signature = inspect.signature(function)
-    parameters = [_bare(parameter) for parameter in signature.parameters.values()]
-    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+    found = signature(function)
+    parameters = [_bare(parameter) for parameter in found.parameters.values()]
+    return str(found.replace(parameters=parameters, return_annotation=found.empty))
 
 
 def _bare(parameter):

@@ -1,6 +1,5 @@
 """Every argument of every public constructor: in the signature, and refused where it is wrong."""
 
-import inspect
 import json
 
 import keras
@@ -18,6 +17,7 @@ from keras_attention import (
     schedules,
     scores,
 )
+from tests.signatures import signature
 
 # What each class cannot be made without.
 NEEDED = {
@@ -144,7 +144,7 @@ def public_classes():
 
 
 def own_arguments(cls):
-    parameters = inspect.signature(cls).parameters.values()
+    parameters = signature(cls).parameters.values()
     return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in NAMES]
 
 
@@ -171,7 +171,7 @@ def test_no_argument_is_hidden(cls):
     held = set(make(cls).get_config()) - {"name", "trainable", "dtype"}
     assert held == shown
     assert set(saving.constructor_arguments(cls, stop=saving.ConfigurableLayer)) - {"name"} == shown
-    for parameter in inspect.signature(cls).parameters.values():
+    for parameter in signature(cls).parameters.values():
         assert parameter.kind is not parameter.VAR_POSITIONAL
 
 

@@ -211,7 +211,11 @@ def _is_wrong_in_bfloat16(first, second):
 
 
 def affine(array, features, kernel, bias, shape):
-    product = tf.matmul(tf.reshape(array, (-1, features)), tf.reshape(kernel, (features, -1)))
+    if isinstance(array, tf.SparseTensor):
+        rows = tf.sparse.reshape(array, (-1, features))
+        product = ops.matmul(rows, tf.reshape(kernel, (features, -1)))
+    else:
+        product = tf.matmul(tf.reshape(array, (-1, features)), tf.reshape(kernel, (features, -1)))
     if bias is not None:
         product = tf.nn.bias_add(product, tf.reshape(bias, (-1,)))
     return tf.reshape(product, shape)

@@ -13,6 +13,7 @@ import typing_extensions
 import keras_attention
 from keras_attention.layers.options import AttentionOptions
 from tests import api_snapshot
+from tests.signatures import signature
 
 pytestmark = pytest.mark.any_backend
 
@@ -30,10 +31,10 @@ def without_hints(value):
     """The arguments without a hint of a function, a class or a property, and its "return"."""
     if isinstance(value, property):
         value = value.fget
-    signature = inspect.signature(value)
-    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    found = signature(value)
+    parameters = [p for p in found.parameters.values() if p.name != "self"]
     missing = [p.name for p in parameters if p.annotation is p.empty]
-    if not inspect.isclass(value) and signature.return_annotation is signature.empty:
+    if not inspect.isclass(value) and found.return_annotation is found.empty:
         missing.append("return")
     return missing
 

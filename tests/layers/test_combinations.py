@@ -1,7 +1,6 @@
 """Every score with every normalization, pattern and position: all that is allowed works, all that
 is not is refused by name. What is built in enters by itself."""
 
-import inspect
 import itertools
 
 import keras
@@ -21,6 +20,7 @@ from keras_attention import (
 )
 from tests import definition
 from tests.gradients import gradients
+from tests.signatures import signature
 
 B, T, S, H, G, K, V = 2, 3, 5, 4, 2, 4, 6
 BACKEND = keras.backend.backend()
@@ -30,7 +30,7 @@ REQUIRED = {"rank": 3, "max_length": 2 * S, "units": 3, "max_distance": 2}
 
 
 def made(cls):
-    parameters = inspect.signature(cls).parameters.values()
+    parameters = signature(cls).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     return cls(**{name: REQUIRED[name] for name in needed})
 

@@ -39,6 +39,7 @@ from tests.layers.small_layers import (
     random,
     randomize,
 )
+from tests.signatures import signature
 
 # 3. The path changes the answer
 
@@ -385,7 +386,7 @@ def test_no_argument_is_lost_from_the_config(cls):
         required["decoder"] = keras_attention.Decoder(required["blocks"])
     if cls is keras_attention.AttentionRNN:
         required["cell"] = keras_attention.AttentionCell(required["cell"], "dot")
-    parameters = inspect.signature(cls).parameters
+    parameters = signature(cls).parameters
     layer = cls(**{
         name: required[name]
         for name, parameter in parameters.items()

@@ -18,6 +18,8 @@ if not all(map(importlib.util.find_spec, ("sentencepiece", "sacrebleu", "sacremo
 from examples import model_files
 from tests.examples.translation.runs import array
 
+# Python has filters since 3.11.4.
+FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 ARCHIVE = Path(__file__).parent / "golden" / "0.1.0.tar.xz"
 STEPS = 3
 
@@ -26,7 +28,7 @@ STEPS = 3
 def _folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **FILTER)
     return folder
 
 
