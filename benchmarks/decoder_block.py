@@ -74,8 +74,10 @@ def on_arrays(call, inputs):
     return keras.tree.map_structure(ops.stop_gradient, call(*inputs))
 
 
-def of_real(call):
-    """`call` with zeros for padding, of which each library makes something else."""
+def of_real(call, what):
+    """`call`, in training with zeros for padding, of which each library makes something else."""
+    if what != "training":
+        return call
     return lambda x, mask: ops.where(mask[..., None], call(x, mask), 0)
 
 
@@ -112,7 +114,7 @@ def ours(size, what, dtype, policy, xla):
     case = size.case(what, xla)
     inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
     if what != "tokens":
-        call = of_real(lambda x, mask: block(x, mask=mask))
+        call = of_real(lambda x, mask: block(x, mask=mask), what)
         return block, compiled(call, block, inputs, case)
 
     def decode(x, start):
@@ -176,7 +178,7 @@ def hub(size, what, dtype, policy, xla, weights):
     case = size.case(what, xla)
     inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
     if what != "tokens":
-        call = of_real(lambda x, mask: block(x, decoder_padding_mask=mask))
+        call = of_real(lambda x, mask: block(x, decoder_padding_mask=mask), what)
         return compiled(call, block, inputs, case)
 
     features = size.features // size.heads

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_attention import keras_private, shapes
+from keras_attention.backend import backend
 
 ops = keras.ops
 
@@ -48,9 +49,7 @@ def clear(tensor, mask):
     """
     if mask is None:
         return tensor
-    for _ in range(len(tensor.shape) - len(mask.shape)):
-        mask = ops.expand_dims(mask, -1)
-    return ops.where(mask, tensor, ops.cast(0, tensor.dtype))
+    return backend.clear(tensor, mask)
 
 
 def boolean(name, mask):

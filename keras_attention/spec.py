@@ -44,7 +44,9 @@ class Positions:
             if rank or not (isinstance(offset, int) and offset == 0):
                 query_positions = (offset[:, None] if rank else offset) + query_positions
         if key_positions is None:
-            key_positions = ops.arange(keys, dtype="int32")
+            # One array for both, so that what is computed of it is computed once.
+            same = consecutive and isinstance(keys, int) and (queries, offset) == (keys, 0)
+            key_positions = query_positions if same else ops.arange(keys, dtype="int32")
         return cls(query_positions, key_positions, consecutive, offset)
 
     @classmethod

@@ -198,6 +198,13 @@ class Backend(typing.Protocol):
     def rms_normalization(self, array: Tensor, scale: Tensor, epsilon: float) -> Tensor:
         """`keras.ops.rms_normalization` over the last axis."""
 
+    def rotate(self, array: Tensor, cos: Tensor, sin: Tensor, axis: int) -> Tensor:
+        """`array · cos + swapped(array) · sin`, in the dtype of the two, rounded to the array's.
+
+        `swapped` exchanges the two features of each pair, (d/2, 2) for `axis` = −1 and (2, d/2) for
+        −2. `cos` is the same for both, and `sin` of opposite signs; they have no gradient.
+        """
+
     def masked_products(self, products: Tensor, mask: Tensor, masked: float) -> Tensor:
         """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
         which they are tiny.
@@ -216,6 +223,12 @@ class Backend(typing.Protocol):
 
     def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
+
+    def clear(self, array: Tensor, mask: Tensor) -> Tensor:
+        """`array` (B, T, …) with zeros where `mask` (B, T) is False."""
+
+    def multiply_fresh(self, array: Tensor, factor: Tensor) -> Tensor:
+        """The product of two arrays of one shape; `array` is read nowhere else, and may hold it."""
 
     def multiply_no_nan(self, array: Tensor, factor: Tensor) -> Tensor:
         """`array` (..., n) times a factor (..., 1), 0 where that is 0, even if NaN or infinite."""

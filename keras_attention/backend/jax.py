@@ -233,6 +233,13 @@ def rms_normalization(array, scale, epsilon):
     return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
 
+def rotate(array, cos, sin, axis):
+    wide, half = array.astype(cos.dtype), array.shape[-1] // 2
+    pairs = (2, half) if axis == -2 else (half, 2)
+    swapped = jnp.flip(wide.reshape(*array.shape[:-1], *pairs), axis).reshape(array.shape)
+    return (wide * cos + swapped * sin).astype(array.dtype)
+
+
 def masked_products(products, mask, masked):
     return jnp.where(mask, products, masked)
 
@@ -251,6 +258,16 @@ def has_fast_bfloat16():
 
 def clip(array, limit):
     return jnp.clip(array, -limit, limit)
+
+
+def clear(array, mask):
+    for _ in range(len(array.shape) - len(mask.shape)):
+        mask = ops.expand_dims(mask, -1)
+    return ops.where(mask, array, ops.cast(0, array.dtype))
+
+
+def multiply_fresh(array, factor):
+    return array * factor
 
 
 def multiply_no_nan(array, factor):

@@ -239,6 +239,14 @@ def rms_normalization(array, scale, epsilon):
     return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
 
+def rotate(array, cos, sin, axis):
+    # LiteRT lacks `roll`; two slices have gradients that are padded with zeros and added.
+    wide, sizes = tf.cast(array, cos.dtype), shape(array)
+    pairs = (2, -1) if axis == -2 else (-1, 2)
+    swapped = tf.reverse(tf.reshape(wide, (*sizes[:-1], *pairs)), [len(sizes) + 1 + axis])
+    return tf.cast(wide * cos + tf.reshape(swapped, sizes) * sin, array.dtype)
+
+
 def masked_products(products, mask, masked):
     return tf.where(mask, products, tf.cast(masked, products.dtype))
 
@@ -272,6 +280,16 @@ def clip(array, limit):
         return tf.minimum(tf.maximum(array, low), high), lambda upstream: upstream
 
     return function(array)
+
+
+def clear(array, mask):
+    for _ in range(len(array.shape) - len(mask.shape)):
+        mask = ops.expand_dims(mask, -1)
+    return ops.where(mask, array, ops.cast(0, array.dtype))
+
+
+def multiply_fresh(array, factor):
+    return array * factor
 
 
 def multiply_no_nan(array, factor):

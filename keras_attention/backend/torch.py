@@ -204,12 +204,64 @@ def layer_normalization(array, size, scale, offset, epsilon):
 
 
 def rms_normalization(array, scale, epsilon):
-    if not _writing_onnx():
+    scale = ops.convert_to_tensor(scale)
+    if _writing_onnx():
+        # The exporter does not know PyTorch's function.
+        wide, scale = _wide(array, scale)
+        found = wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + epsilon) * scale
+        return found.to(array.dtype)
+    if on_accelerator(array):
         return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
-    # The exporter does not know PyTorch's function.
-    wide, scale = _wide(array, scale)
-    found = wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + epsilon) * scale
-    return found.to(array.dtype)
+    # PyTorch's function makes four more arrays on a CPU.
+    wide = torch.promote_types(array.dtype, torch.float32)
+    size = array.shape[-1]
+
+    def forward(array, scale):
+        copy = array.to(wide)
+        norm = torch.linalg.vector_norm(copy, dim=-1, keepdim=True)
+        factor = torch.rsqrt(norm * norm / size + epsilon)
+        found = _product(_product(copy, factor, array), scale.to(wide))
+        return (found.to(array.dtype),), (factor,)
+
+    def backward(arrays, outputs, saved, upstream):
+        (array, scale), (factor,), (upstream,) = arrays, saved, upstream
+        normed = _product(array.to(wide), factor, array)
+        upstream = upstream.to(wide)
+        of_scale = (upstream * normed).reshape(-1, size).sum(0)
+        upstream = upstream * scale.to(wide)
+        mean = torch.linalg.vecdot(upstream, normed)[..., None] / size
+        of_array = upstream.sub_(normed.mul_(mean)).mul_(factor)
+        return of_array.to(array.dtype), of_scale.to(scale.dtype)
+
+    return custom_vjp(lambda _: (forward, backward), (array, scale))[0]
+
+
+def rotate(array, cos, sin, axis):
+    def swapped(array):
+        # By `cat`: PyTorch's `flip`, `roll` and `stack` take several times as long.
+        if axis == -2:
+            return torch.cat(array.chunk(2, -1)[::-1], -1)
+        return torch.cat([array[..., 1::2, None], array[..., ::2, None]], -1).flatten(-2)
+
+    def rotated(array, sin):
+        wide = array.to(cos.dtype)
+        other = swapped(wide)
+        product = _product(wide, cos, array)
+        add = torch.addcmul if _transforming() else torch.Tensor.addcmul_
+        return add(product, other, sin).to(array.dtype)
+
+    def forward(array):
+        return (rotated(array, sin),), ()
+
+    def backward(arrays, outputs, saved, upstream):
+        return (rotated(upstream[0], -sin),)
+
+    return custom_vjp(lambda _: (forward, backward), (ops.convert_to_tensor(array),))[0]
+
+
+def _product(array, factor, kept=None):
+    """A product in the memory of `array`, unless that is the memory of `kept`."""
+    return array * factor if array is kept or _transforming() else array.mul_(factor)
 
 
 def _wide(array, *weights):
@@ -253,6 +305,23 @@ def clip(array, limit):
         return array
     # The same values as of `clip`, whose gradient takes five times as long.
     return torch.nn.functional.hardtanh(array, -limit, limit)
+
+
+def clear(array, mask):
+    def is_clear(array):
+        return not torch.any(array[~mask])
+
+    # To read the padding is faster than to write all. `where` also clears the gradient.
+    if array.numel() >= 2**16 and not needs_gradient(array) and _known(array, is_clear):
+        return array
+    mask = mask[(..., *[None] * (array.ndim - mask.ndim))]
+    return torch.where(mask, array, 0)
+
+
+def multiply_fresh(array, factor):
+    if needs_gradient(array) or needs_gradient(factor) or _tracing() or _transforming():
+        return array * factor
+    return array.mul_(factor)
 
 
 def multiply_no_nan(array, factor):
@@ -330,6 +399,10 @@ def _plain_gradients(forward, arrays, upstream):
 def _transforming():
     """Whether this runs inside `torch.vmap`, another transform of `torch.func`, or a tracer."""
     return _C._are_functorch_transforms_active() or torch.jit.is_tracing()
+
+
+def _tracing():
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode()
 
 
 def _writing_onnx():
@@ -421,8 +494,7 @@ def known_true(array):
 def _known(array, condition):
     """Whether `condition` holds, False where that cannot be read at once."""
     # A GPU would have to finish its work first, and what is traced must not depend on values.
-    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode()
-    if tracing or array.device.type != "cpu":
+    if _tracing() or array.device.type != "cpu":
         return False
     try:
         return bool(condition(array))

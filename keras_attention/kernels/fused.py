@@ -157,7 +157,7 @@ def _by_mask(spec, query, key, value):
     mask = None if causal else semantics.mask(spec)
     has_keys = None
     if mask is not None:
-        has_keys = ops.any(mask, axis=-1)
+        has_keys = _has_keys(spec, mask)
         if backend.known_true(has_keys):
             has_keys = None
         else:
@@ -169,6 +169,20 @@ def _by_mask(spec, query, key, value):
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
     return backend.fused_attention(query, key, value, mask, causal, None, spec.scale), has_keys
+
+
+def _has_keys(spec, mask):
+    """Which queries have keys, (B, 1 or H, T), by the mask of all pairs."""
+    of_keys = spec.masks and all(tuple(given.shape[1:3]) == (1, 1) for given in spec.masks)
+    square = mask.shape[2] == mask.shape[3]
+    if of_keys and square and _causal(spec) and spec.segment_ids is None:
+        return _from_first(masks.every(given[:, :, 0] for given in spec.masks))
+    return ops.any(mask, axis=-1)
+
+
+def _from_first(real):
+    """True from the first real key on, (…, S): what causal queries have keys."""
+    return ops.cumsum(ops.cast(real, "int32"), axis=-1) > 0
 
 
 # By the number of keys in each row.
@@ -218,5 +232,5 @@ def _by_lengths(spec, query, key, value):
         )
 
     output = backend.where_fused(by_either, by_tiles, (query, key, value, lengths, last))
-    seen = ops.cumsum(real, axis=-1) > 0 if causal else lengths[:, None] > 0
+    seen = _from_first(real) if causal else lengths[:, None] > 0
     return output, seen[:, None]

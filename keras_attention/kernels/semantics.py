@@ -165,4 +165,4 @@ def where_keys(array, has_keys, axes):
         return array
     if axes == "bthv":
         has_keys = ops.transpose(has_keys, (0, 2, 1))
-    return ops.where(ops.expand_dims(has_keys, -1), array, ops.zeros_like(array))
+    return ops.where(ops.expand_dims(has_keys, -1), array, ops.cast(0, array.dtype))

@@ -14,6 +14,12 @@ class Dropout(keras.layers.Dropout):
             return backend.dropout(inputs, self.rate, self.seed_generator)
         return inputs
 
+    def drop(self, x, training):
+        """What a call gives; without a call, which costs more than it does, if that is `x`."""
+        if self.rate and training or keras.backend.standardize_dtype(x.dtype) != self.compute_dtype:
+            return self(x, training=training)
+        return x
+
     def rematerialized_call(self, layer_call, *args, **kwargs):
         return rematerialization.of_call(
             self, super().rematerialized_call, layer_call, *args, **kwargs

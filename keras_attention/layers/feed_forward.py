@@ -7,7 +7,9 @@ from typing import Any
 import keras
 
 from keras_attention import activations, masks, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
+from keras_attention.layers import projections
 from keras_attention.layers.dropout import Dropout
 
 ops = keras.ops
@@ -117,10 +119,12 @@ class FeedForward(saving.ConfigurableLayer):
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))
-        hidden = self._intermediate_dense(x)
+        hidden = projections.apply(self, self._intermediate_dense, x)
         if self.gated:
-            hidden = ops.multiply(hidden, self._gate_dense(x))
-        return self._output_dense(self._dropout_layer(hidden, training=training))
+            gate = projections.apply(self, self._gate_dense, x)
+            hidden = backend.multiply_fresh(hidden, gate)
+        hidden = self._dropout_layer.drop(hidden, training)
+        return projections.apply(self, self._output_dense, hidden)
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])

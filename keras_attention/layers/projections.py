@@ -23,13 +23,31 @@ def plain(layer, *denses):
     False if one was quantized, replaced, or given an activation or a loss.
     """
     return all(
-        type(dense) in (keras.layers.Dense, keras.layers.EinsumDense)
-        and dense.quantization_mode is None
-        and dense.activation in (None, keras.activations.linear)
-        and dense.activity_regularizer is None
-        and dense.compute_dtype == layer.compute_dtype
+        _is_plain(layer, dense) and dense.activation in (None, keras.activations.linear)
         for dense in denses
     )
+
+
+def _is_plain(layer, dense):
+    """As `plain`, whatever the activation."""
+    return (
+        type(dense) in (keras.layers.Dense, keras.layers.EinsumDense)
+        and dense.quantization_mode is None
+        and dense.activity_regularizer is None
+        and dense.compute_dtype == layer.compute_dtype
+    )
+
+
+def apply(layer, dense, x):
+    """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
+    if (
+        not _is_plain(layer, dense)
+        or keras.backend.standardize_dtype(x.dtype) != dense.compute_dtype
+    ):
+        return dense(x)
+    *sizes, features = backend.shape(x)
+    output = _affine(x, features, dense, (*sizes, dense.units))
+    return output if dense.activation is None else dense.activation(output)
 
 
 def to_heads(x, dense, size):

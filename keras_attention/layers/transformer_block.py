@@ -383,7 +383,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
         branches["feed_forward"] = self.feed_forward
 
         def keep(branch):
-            return self._dropout_layer(branch, training=training)
+            return self._dropout_layer.drop(branch, training)
 
         residual = self.residual or ("pre" if self.normalize_first else "post")
         x = RESIDUALS[residual](x, branches, block_norms.functions(self), keep)

@@ -131,7 +131,7 @@ class Embeddings(saving.ConfigurableLayer):
             x = self.positions(x, positions=positions)
         if self.norm is not None:
             x = self.norm(x)
-        x = self._dropout_layer(x, training=training)
+        x = self._dropout_layer.drop(x, training)
         if self.projection is not None:
             x = self.projection(x)
         return masks.carry(x, mask)

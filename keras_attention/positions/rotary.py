@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
@@ -181,12 +182,12 @@ class Rotary(Position):
     ) -> tuple[Tensor, Tensor]:
         size = self._rotated_size(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
-        at = [ops.cast(positions, wide) for positions in (query_positions, key_positions)]
-        last = None if self.encodes_alone else _last(*at)
-        return tuple(
-            ops.cast(self._rotate(ops.cast(x, wide), self._angles(positions, size, last)), x.dtype)
-            for x, positions in zip((query, key), at, strict=True)
-        )
+        # One array, as of self-attention without a cache, has one rotation.
+        at = {id(x): ops.cast(x, wide) for x in (query_positions, key_positions)}
+        of_query, of_key = at[id(query_positions)], at[id(key_positions)]
+        last = None if self.encodes_alone else _last(of_query, of_key)
+        found = {id(x): self._rotation(x, size, last) for x in at.values()}
+        return self._rotated(query, *found[id(of_query)]), self._rotated(key, *found[id(of_key)])
 
     def frequencies(self, size: int) -> np.ndarray:
         """The θ of each pair of `size` features, in float64 (NumPy).
@@ -257,18 +258,21 @@ class Rotary(Position):
             return positions[..., None] * (ops.cast(frequencies, stretch.dtype) * stretch)
         return angles(positions, frequencies)
 
-    def _rotate(self, x, angles):
-        """`x` (B, T, H, K) with its pairs rotated by `angles`, (T, d/2) or (B, T, d/2)."""
-        size = 2 * angles.shape[-1]
-        angles = ops.expand_dims(angles, -2)
+    def _rotation(self, positions, size, last):
+        """The cosines and sines, (…, T, 1, d), of features and of swapped ones."""
+        angles = ops.expand_dims(self._angles(positions, size, last), -2)
         cos, sin = ops.cos(angles), ops.sin(angles)
         multiplier = self._multiplier()
         if multiplier != 1:
             cos, sin = cos * multiplier, sin * multiplier
-        rotated = x if size == x.shape[-1] else x[..., :size]
-        rotated = rotated * self._paired(cos, cos) + self._swapped(rotated) * self._paired(
-            -sin, sin
-        )
+        return self._paired(cos, cos), self._paired(-sin, sin)
+
+    def _rotated(self, x, cos, sin):
+        """`x` (B, T, H, K) with its first features rotated."""
+        size = cos.shape[-1]
+        # The axis of a pair's two features, once the features are split into pairs.
+        axis = -2 if self.layout == "half_split" else -1
+        rotated = backend.rotate(x if size == x.shape[-1] else x[..., :size], cos, sin, axis)
         if size == x.shape[-1]:
             return rotated
         return ops.concatenate([rotated, x[..., size:]], axis=-1)
@@ -279,14 +283,6 @@ class Rotary(Position):
             return ops.concatenate([first, second], axis=-1)
         pairs = ops.stack([first, second], axis=-1)
         return ops.reshape(pairs, (*ops.shape(first)[:-1], 2 * first.shape[-1]))
-
-    def _swapped(self, x):
-        """Features (…, d) with those of each pair swapped."""
-        # LiteRT lacks `roll`; two slices have gradients that are padded with zeros and added.
-        half = x.shape[-1] // 2
-        pairs, axis = ((2, half), -2) if self.layout == "half_split" else ((half, 2), -1)
-        pairs = ops.reshape(x, (*ops.shape(x)[:-1], *pairs))
-        return ops.reshape(ops.flip(pairs, axis=axis), ops.shape(x))
 
 
 def _last(*positions):
@@ -318,9 +314,10 @@ def angles(positions, frequencies):
     # exact, and a small remainder.
     high = ops.floor(positions / _APART)
     low = positions - high * _APART
+    units = ops.cast(np.stack([_rotations(frequencies, unit) for unit in (_APART, 1)]), dtype)
     rotations = 0.0
-    for part, unit in ((high, _APART), (low, 1)):
-        coarse, rest = (ops.cast(x, dtype) for x in _rotations(frequencies, unit))
+    for unit, part in enumerate((high, low)):
+        coarse, rest = units[unit, 0], units[unit, 1]
         rotations = rotations + (_fraction(part * coarse) + part * rest)
     return _fraction(rotations) * (2 * math.pi)
 
