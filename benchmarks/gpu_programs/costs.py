@@ -21,7 +21,7 @@ OPERATIONS = {"bf16": 989e12, "f16": 989e12, "f32": 494e12, "f64": 67e12}
 # Nothing is computed, or another line counts it.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
-    *("partition-id", "replica-id", "optimization-barrier", "opt-barrier", "iota"),
+    *("partition-id", "replica-id", "optimization-barrier", "opt-barrier"),
 }
 # The elements of the result are those of the operand.
 _SAME_ELEMENTS = {"bitcast", "convert", "copy", "reshape", "transpose"}
@@ -73,13 +73,16 @@ class _Walk:
                 self._add(part, one, times)
 
     def _branch(self, one):
-        """The branch that has a kernel of cuDNN, else the one that moves the most bytes."""
+        """The branch that moves the fewest bytes of those with a kernel of cuDNN, or the most of all
+        if none has one.
+        """
         roles = "true_computation", "false_computation", "branch_computations"
 
         def rank(name):
             alone = Costs()
             _Walk(self.parts, self.assumed_trips, None, alone).walk(name, 1, 0)
-            return any("cudnn" in call for call in alone.calls), alone.bytes
+            fused = any("cudnn" in call for call in alone.calls)
+            return fused, -alone.bytes if fused else alone.bytes
 
         return max(one.called(*roles), key=rank)
 

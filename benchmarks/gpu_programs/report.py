@@ -76,7 +76,9 @@ def line(name, found):
         return f"{one[key]:.4g}{ratio}"
 
     loops = " ".join(
-        "(" * depth + (f"≈{one['assumed_trips']:.3g}" if count is None else str(count)) + ")" * depth
+        "(" * depth
+        + (f"≈{one['assumed_trips']:.3g}" if count is None else str(count))
+        + ")" * depth
         for count, depth in one["loops"]
     )
     calls = ", ".join(f"{count} {name.lstrip('_')}" for name, count in one["calls"].items())

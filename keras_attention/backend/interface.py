@@ -210,6 +210,11 @@ class Backend(typing.Protocol):
         which they are tiny.
         """
 
+    def masked(self, scores: Tensor, mask: Tensor, masked: float) -> Tensor:
+        """The same of scores with added terms, which are not tiny, and exactly `masked`, which is
+        negative, and of which no score has the magnitude.
+        """
+
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
 
@@ -220,6 +225,9 @@ class Backend(typing.Protocol):
 
     def has_fast_bfloat16(self) -> bool:
         """Whether products of bfloat16, rounded to bfloat16, are faster than those of float32."""
+
+    def has_wide_products(self, array: Tensor) -> bool:
+        """Whether `matmul` of half precision gives float32, and is faster than that of float32."""
 
     def clip(self, array: Tensor, limit: float) -> Tensor:
         """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
@@ -261,6 +269,20 @@ class Backend(typing.Protocol):
         returns two tuples of arrays: the outputs, and what `backward` needs besides; `saves` says
         whether the second has any. `backward(arrays, outputs, saved, upstream)` returns a gradient
         for each of `arrays`.
+        """
+
+    def cond_vjp(
+        self,
+        condition: Tensor,
+        true_fn: Callable[..., Tensor],
+        false_fn: Callable[..., Tensor],
+        arrays: Sequence[Tensor],
+        constants: Any = (),
+    ) -> Tensor:
+        """`true_fn(constants, *arrays)` if the condition holds, else that of `false_fn`.
+
+        For their gradient, `arrays` and the result are kept, and what else that of `true_fn` needs;
+        `false_fn` is computed again. The gradient of `cond` would keep all that either needs.
         """
 
     def vjp(

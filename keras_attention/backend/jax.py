@@ -240,8 +240,12 @@ def rotate(array, cos, sin, axis):
     return (wide * cos + swapped * sin).astype(array.dtype)
 
 
-def masked_products(products, mask, masked):
-    return jnp.where(mask, products, masked)
+def masked(scores, mask, masked):
+    # Not `where`, whose constant JAX makes a whole array of outside of a loop.
+    return jnp.minimum(scores, mask.astype(scores.dtype) * (-2 * masked) + masked)
+
+
+masked_products = masked
 
 
 def cumsum(array):
@@ -256,8 +260,18 @@ def has_fast_bfloat16():
     return False
 
 
+def has_wide_products(array):
+    return on_accelerator(array)
+
+
 def clip(array, limit):
-    return jnp.clip(array, -limit, limit)
+    # A gradient of zero beyond the limits would need a mask of all numbers, kept for it.
+    @jax.custom_jvp
+    def function(array):
+        return jnp.clip(array, -limit, limit)
+
+    function.defjvp(lambda given, tangents: (function(*given), *tangents))
+    return function(array)
 
 
 def clear(array, mask):
@@ -410,6 +424,53 @@ ad.primitive_jvps[_LINEAR] = _linear_jvp
 ad.primitive_transposes[_LINEAR] = _linear_transpose
 batching.primitive_batchers[_LINEAR] = _linear_batched
 mlir.register_lowering(_LINEAR, mlir.lower_fun(_linear_result, multiple_results=True))
+
+
+def cond_vjp(condition, true_fn, false_fn, arrays, constants=()):
+    if not isinstance(condition, jax.core.Tracer):
+        return (true_fn if condition else false_fn)(constants, *arrays)
+
+    def make(given):
+        condition, constants = given
+
+        def differentiated(*arrays):
+            """The result, and of its pullback the arrays, structure, and which arrays are known."""
+            output, pull = jax.vjp(lambda *x: true_fn(constants, *x), *arrays)
+            leaves, structure = jax.tree.flatten(pull)
+            every = (*arrays, output)
+            known = [next((n for n, x in enumerate(every) if x is leaf), None) for leaf in leaves]
+            return output, leaves, structure, known
+
+        def forward(*arrays):
+            def true():
+                output, leaves, _, known = differentiated(*arrays)
+                return output, [leaf for leaf, n in zip(leaves, known, strict=True) if n is None]
+
+            def false():
+                saved = jax.eval_shape(true)[1]
+                return false_fn(constants, *arrays), [jnp.zeros(x.shape, x.dtype) for x in saved]
+
+            output, saved = cond(condition, true, false)
+            return (output,), tuple(saved)
+
+        def backward(arrays, outputs, saved, upstream):
+            def true():
+                # Traced, not computed, for the structure alone.
+                found = []
+                jax.eval_shape(lambda *x: found.extend(differentiated(*x)[2:]), *arrays)
+                structure, known = found
+                rest, every = iter(saved), (*arrays, *outputs)
+                leaves = [next(rest) if n is None else every[n] for n in known]
+                return jax.tree.unflatten(structure, leaves)(*upstream)
+
+            def false():
+                return jax.vjp(lambda *x: false_fn(constants, *x), *arrays)[1](*upstream)
+
+            return cond(condition, true, false)
+
+        return forward, backward
+
+    return custom_vjp(make, arrays, (condition, constants))[0]
 
 
 def vjp(function, arrays):

@@ -251,6 +251,9 @@ def masked_products(products, mask, masked):
     return tf.where(mask, products, tf.cast(masked, products.dtype))
 
 
+masked = masked_products
+
+
 def cumsum(array):
     return tf.cumsum(array, axis=-1)
 
@@ -269,6 +272,10 @@ def has_fast_bfloat16():
     except OSError:
         return False
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+
+
+def has_wide_products(array):
+    return False
 
 
 def clip(array, limit):
@@ -362,6 +369,11 @@ def custom_vjp(make, arrays, constants=(), saves=True):
     found = function(*map(tf.convert_to_tensor, arrays))
     returned += found
     return found
+
+
+def cond_vjp(condition, true_fn, false_fn, arrays, constants=()):
+    functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
+    return cond(condition, *functions)
 
 
 def vjp(function, arrays):

@@ -278,6 +278,10 @@ def masked_products(products, mask, masked):
     return products + terms.masked_fill_(~mask, masked)
 
 
+def masked(scores, mask, masked):
+    return torch.where(mask, scores, torch.tensor(masked, dtype=scores.dtype))
+
+
 def cumsum(array):
     return torch.cumsum(array, dim=-1)
 
@@ -288,6 +292,10 @@ def has_fast_softmax(scores):
 
 
 def has_fast_bfloat16():
+    return False
+
+
+def has_wide_products(array):
     return False
 
 
@@ -420,6 +428,11 @@ def custom_vjp(make, arrays, constants=(), saves=True):
         # As PyTorch differentiates, maps and records it.
         return both[0](*arrays)[0]
     return _Custom.apply(*both, *arrays)
+
+
+def cond_vjp(condition, true_fn, false_fn, arrays, constants=()):
+    functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
+    return cond(condition, *functions)
 
 
 def vjp(function, arrays):

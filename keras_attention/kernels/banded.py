@@ -36,11 +36,12 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult`, merged from the parts of the pattern."""
-    # Here, not in each part, so that the sum of their gradients is rounded once.
-    wide = shapes.accumulation_dtype(query, key, value)
     dtype = keras.backend.standardize_dtype(value.dtype)
-    query, key, value = (ops.cast(x, wide) for x in (query, key, value))
     parts = merge.split(spec, query, key, value)
+    if len(parts) > 1 or not blockwise.keeps_half(query, key, value):
+        # Here, not in each part, so that the sum of their gradients is rounded once.
+        wide = shapes.accumulation_dtype(query, key, value)
+        parts = merge.split(spec, *(ops.cast(x, wide) for x in (query, key, value)))
     needs_lse = len(parts) > 1 or blockwise.needs_lse(spec)
     found = [
         (blockwise.attend if _unsupported_reason(*part) else _attend)(*part, needs_lse)
@@ -254,7 +255,8 @@ def _views(array, axis, count, views, reach):
 
     def backward(arrays, outputs, saved, upstream):
         found = ops.reshape(upstream[0], (*before, count, reach, *after))
-        total = None
+        # A sum, rounded once.
+        found, total = ops.cast(found, shapes.accumulation_dtype(found)), None
         for view in range(views):
             part = found[(slice(None),) * (axis + 1) + (slice(view * size, (view + 1) * size),)]
             widths = [(0, 0)] * (len(shape) + 1)
@@ -262,7 +264,7 @@ def _views(array, axis, count, views, reach):
             widths[axis + 1] = (0, size - min(size, reach - view * size))
             part = ops.pad(part, widths)
             total = part if total is None else total + part
-        return (ops.reshape(total, shape),)
+        return (ops.cast(ops.reshape(total, shape), array.dtype),)
 
     if "float" not in keras.backend.standardize_dtype(array.dtype):
         return forward(array)[0][0]

@@ -18,7 +18,7 @@ ops = keras.ops
 FEW = 2**16
 # The number of scores in a tile, over all its heads. On CPUs, few enough to stay in the cache;
 # an accelerator is busy only with many.
-ELEMENTS = {False: 2**21, True: 2**26}
+ELEMENTS = {False: 2**21, True: 2**23}
 # The same with all keys in a tile: (fewest, most). Products are faster the larger they are, and the
 # longer the sequence, the more memory its other arrays need.
 ROW_ELEMENTS = 2**21, 2**24
@@ -76,6 +76,12 @@ def finish(spec, output, lse, dtype):
     return AttentionResult(ops.cast(output, dtype), lse, has_keys=has_keys)
 
 
+def keeps_half(query, key, value):
+    """Whether the three stay in half precision: tiles multiply them as they are."""
+    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
+    return dtypes in ({"bfloat16"}, {"float16"}) and backend.has_wide_products(query)
+
+
 def attend(spec, query, key, value, needs_lse):
     """The output (B, T, H, V) in float32 (float64 for float64 inputs), and lse, (B, H, T).
 
@@ -91,15 +97,24 @@ def attend(spec, query, key, value, needs_lse):
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     rounds = apart and spec.relative_values is None and dtypes == {"bfloat16"}
     narrow = "bfloat16" if rounds and backend.has_fast_bfloat16() else wide
+    kept, scale = wide, None
+    if keeps_half(query, key, value):
+        (kept,), scale = dtypes, spec.scale
+        # In float16, gradients may overflow.
+        narrow = kept if kept == "bfloat16" else wide
     plan = _plan(spec, sizes, by_rows, apart, backend.on_accelerator(query))
     tiles = tiling.Tiling(spec, plan, sizes, apart)
+    query, key, value = (ops.cast(x, kept) for x in (query, key, value))
+    # In this order, so that transposes cancel out.
+    rows, columns = tiles.rows_of(query), tiles.columns_of(key)
+    if scale:
+        rows, columns = semantics.finite_half(rows), semantics.finite_half(columns)
+    else:
+        rows, columns = semantics.finite(rows * spec.scale), semantics.finite(columns)
     inputs = {
-        # In this order, so that transposes cancel out.
-        "query": semantics.two_features(
-            semantics.finite(tiles.rows_of(ops.cast(query, wide)) * spec.scale)
-        ),
-        "key": semantics.two_features(semantics.finite(tiles.columns_of(ops.cast(key, wide)))),
-        "value": tiles.columns_of(ops.cast(value, wide)),
+        "query": semantics.two_features(rows),
+        "key": semantics.two_features(columns),
+        "value": tiles.columns_of(value),
         **spec.arrays,
         # Their gradients are sums over tiles, which half precision would round, or overflow.
         **{
@@ -112,7 +127,7 @@ def attend(spec, query, key, value, needs_lse):
 
     def make(constants):
         kind = passes.Rows if by_rows else passes.Blocks
-        both = kind(tiles.with_constants(constants), inputs, wide, narrow, needs_lse)
+        both = kind(tiles.with_constants(constants), inputs, wide, narrow, needs_lse, scale)
         return both.forward, both.backward
 
     output, lse = backend.custom_vjp(

@@ -23,14 +23,12 @@ from keras_attention import masks, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, semantics
 from keras_attention.kernels.semantics import MASKED
-from keras_attention.spec import AttentionResult
+from keras_attention.spec import AttentionResult, Positions
 
 ops = keras.ops
 
 # The maximum number of elements of a mask that is computed, of 5 bytes each.
 ELEMENTS = 2**24
-# Of float16.
-LARGEST_HALF = 65504.0
 
 
 def unsupported_reason(spec, query, key, value):
@@ -105,12 +103,7 @@ def _left(spec):
 def _finite(query, key, value):
     """The three, clipped so that scores are finite."""
     query, key, value = map(ops.convert_to_tensor, (query, key, value))
-    if keras.backend.standardize_dtype(query.dtype) == "float16":
-        # Only infinity is too large.
-        query, key = (ops.clip(x, -LARGEST_HALF, LARGEST_HALF) for x in (query, key))
-    else:
-        query, key = semantics.finite(query), semantics.finite(key)
-    return query, key, value
+    return semantics.finite_half(query), semantics.finite_half(key), value
 
 
 # By a mask, if it is not causal alone.
@@ -206,31 +199,93 @@ def _reason_by_lengths(spec, query, key, value):
 
 def _by_lengths(spec, query, key, value):
     """As `_by_mask`."""
-    causal = spec.pattern is not None
+    causal, keys = spec.pattern is not None, key.shape[1]
 
-    def by_tiles(query, key, value, *_):
-        # The masks are in the spec.
-        return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
+    def by_tiles(masks, query, key, value):
+        # Of this, no array of another trace: `cond_vjp` traces it again.
+        positions = Positions.of(query.shape[1], keys)
+        tiled = spec.replace(masks=masks, positions=positions)
+        return ops.cast(blockwise.attend(tiled, query, key, value, needs_lse=False)[0], value.dtype)
 
-    def by_fused(query, key, value, lengths=None):
+    def by_fused(lengths, query, key, value):
         left = _left(spec)
+        lengths = lengths if lengths is None else ops.maximum(lengths, 1)
         return backend.fused_attention(query, key, value, lengths, causal, left, spec.scale)
 
+    def on_device(function, *more):
+        def otherwise(*arrays):
+            return by_tiles(spec.masks, *arrays[:3])
+
+        return backend.where_fused(function, otherwise, (query, key, value, *more))
+
     if not spec.masks:
-        return backend.where_fused(by_fused, by_tiles, (query, key, value)), None
-
-    batch, keys = key.shape[:2]
+        return on_device(lambda *arrays: by_fused(None, *arrays)), None
     real = masks.every(mask[:, 0, 0] for mask in spec.masks)
-    real = ops.cast(ops.broadcast_to(real, (batch, keys)), "int32")
+    real = ops.cast(ops.broadcast_to(real, (key.shape[0], keys)), "int32")
     lengths = ops.sum(real, axis=-1)
-    last = ops.all(ops.equal(real, ops.cast(ops.arange(keys) < lengths[:, None], "int32")))
+    if not causal:
 
-    def by_either(query, key, value, lengths, last):
-        given = query, key, value
-        return backend.cond(
-            last, lambda: by_fused(*given, ops.maximum(lengths, 1)), lambda: by_tiles(*given)
+        def by_real_first(query, key, value, real, lengths):
+            order, back = _real_first(real, lengths)
+            key, value = (_reordered(array, order, back) for array in (key, value))
+            return by_fused(lengths, query, key, value)
+
+        return on_device(by_real_first, real, lengths), (lengths > 0)[:, None, None]
+
+    def moved(constants, *arrays):
+        """Where padding comes first: all by as many positions, so that it comes last."""
+        lengths, first = constants
+        at = ops.arange(keys, dtype="int32")
+        order, back = (at + first[:, None]) % keys, (at - first[:, None]) % keys
+        output = by_fused(lengths, *(_reordered(array, order, back) for array in arrays))
+        return _reordered(output, back, order)
+
+    def as_given(constants, *arrays):
+        return by_fused(constants[0], *arrays)
+
+    def by_one(query, key, value, real, lengths, *given):
+        def where_together(constants, *arrays):
+            lengths, first, together, given = constants
+            tiles = lambda constants, *arrays: by_tiles(constants[2], *arrays)
+            constants = lengths, first, given
+            return backend.cond_vjp(
+                together, lambda c, *x: moved(c[:2], *x), tiles, arrays, constants
+            )
+
+        at = ops.arange(keys, dtype="int32")
+        first = ops.cast(ops.argmax(real, axis=-1), "int32")
+        after = at - first[:, None]
+        inside = ops.logical_and(after >= 0, after < lengths[:, None])
+        together = ops.all(ops.equal(real > 0, inside))
+        last = ops.all(ops.equal(real > 0, at < lengths[:, None]))
+        arrays, constants = (query, key, value), (lengths, first, together, given)
+        return backend.cond_vjp(last, as_given, where_together, arrays, constants)
+
+    output = on_device(by_one, real, lengths, *spec.masks)
+    return output, (ops.cumsum(real, axis=-1) > 0)[:, None]
+
+
+def _real_first(real, lengths):
+    """The order (B, S) of keys with those that are `real` first, and its inverse."""
+    before = ops.cumsum(real, axis=-1)
+    at = ops.arange(real.shape[1], dtype="int32")[None]
+    back = ops.where(real > 0, before - 1, lengths[:, None] + at - before)
+    return ops.argsort(back, axis=-1), back
+
+
+def _reordered(array, order, back):
+    """The rows of an array (B, N, …) in an order (B, N), whose inverse is `back`."""
+
+    def rows(array, order):
+        shape = array.shape
+        flat = ops.reshape(array, (*shape[:2], -1))
+        return ops.reshape(backend.take_rows(flat, order), shape)
+
+    def make(constants):
+        order, back = constants
+        return (
+            lambda array: ((rows(array, order),), ()),
+            lambda arrays, outputs, saved, upstream: (rows(upstream[0], back),),
         )
 
-    output = backend.where_fused(by_either, by_tiles, (query, key, value, lengths, last))
-    seen = _from_first(real) if causal else lengths[:, None] > 0
-    return output, seen[:, None]
+    return backend.custom_vjp(make, [array], (order, back), saves=False)[0]

@@ -36,15 +36,18 @@ class Passes:
     """The two passes. `inputs` are the names of their arrays, in order.
 
     All is computed in the dtype `wide`, but products of the gradient of plain attention in
-    `narrow`, which rounds each once, after its sum over the keys or queries of a tile.
+    `narrow`, which rounds each once, after its sum over the keys or queries of a tile. With
+    `scale`, queries, keys and values are of half precision, and the products are multiplied by it;
+    without, queries are scaled.
 
     A subclass has `_row`, the output of a block of queries; `_columns`, a loop over the tiles of
     their keys; `_weights`, the weights of a tile again, and `_share`, what they lack; `_of_weights`
     and `_less_delta`, the gradient of weights.
     """
 
-    def __init__(self, tiles, inputs, wide, narrow, needs_lse):
+    def __init__(self, tiles, inputs, wide, narrow, needs_lse, scale=None):
         self.tiles, self.wide, self.narrow, self.needs_lse = tiles, wide, narrow, needs_lse
+        self.scale = scale
         self.spec, self.plan = tiles.spec, tiles.plan
         self.structure = keras.tree.map_structure(lambda _: 0, inputs)
         self.adjusts = bool(semantics.adjustments(self.spec))
@@ -78,8 +81,8 @@ class Passes:
         share = self._share(saved, lse)
         if share is not None:
             of_output, delta = of_output * share, delta * share
-        rows = {"q": self._narrow(x["query"]), "do": self._narrow(of_output), "lse": lse}
-        columns = {"k": self._narrow(x["key"]), "v": self._narrow(x["value"])}
+        rows = {"q": self._factor(x["query"]), "do": self._narrow(of_output), "lse": lse}
+        columns = {"k": self._factor(x["key"]), "v": self._factor(x["value"])}
         rows["scored_q"], columns["scored_k"] = self._scored(x)
         more_rows, more_columns = self._of_weights(of_output, columns["v"], delta)
         rows, columns = {**rows, **more_rows}, {**columns, **more_columns}
@@ -99,7 +102,7 @@ class Passes:
                 if saved:
                     p, mask = saved[0], saved[-1] if self.spec.dropout else None
                 else:
-                    p = self._narrow(self._weights(spec, t))
+                    p = self._factor(self._weights(spec, t))
                     mask = self._dropout_mask(p, tile)
                 more, new = self._gradients(tile, own, p, mask, t)
                 return more if dq is None else dq + more, total.add(found, tile, new)
@@ -121,6 +124,14 @@ class Passes:
     def _narrow(self, array):
         return ops.cast(array, self.narrow)
 
+    def _factor(self, array):
+        """What is narrowed whole, rather than for each product."""
+        return array if self.scale else self._narrow(array)
+
+    def _scaled(self, array):
+        """Products of queries, or queries, scaled."""
+        return ops.cast(array, self.wide) * self.scale if self.scale else array
+
     def _product(self, first, second, **transposed):
         """A product of `narrow` arrays, in `wide`."""
         return ops.cast(backend.matmul(first, second, **transposed), self.wide)
@@ -128,20 +139,21 @@ class Passes:
     def _scores(self, spec, q, k):
         """Scores (b, g, r·t, s), masked."""
         tiles = self.tiles
-        s = backend.matmul(q, k, transpose_second=True)
+        s = self._scaled(backend.matmul(q, k, transpose_second=True))
         mask = semantics.mask(spec)
         if not self.adjusts and mask is None:
             return s
         s = tiles.by_heads(s)
         if self.adjusts:
-            s = semantics.masked(semantics.adjust(spec, s, tiles.by_heads(q)), mask)
+            s = semantics.adjust(spec, s, tiles.by_heads(self._scaled(q)))
+            s = semantics.masked(s, mask)
         else:
             s = backend.masked_products(s, mask, MASKED)
         return tiles.by_groups(s)
 
     def _weighted(self, spec, p, v):
         """Values, and embeddings of distances, summed by weights."""
-        output = backend.matmul(p, v)
+        output = backend.matmul(ops.cast(p, v.dtype), v)
         if spec.relative_values is None:
             return output
         tiles = self.tiles
@@ -151,6 +163,15 @@ class Passes:
         if not self.spec.dropout:
             return None
         return self.tiles.dropout_mask(backend.shape(p), tile)
+
+    def _dropped(self, p, mask):
+        """Weights without those that dropout drops; the others it would multiply by 1 / (1 − rate)."""
+        if mask is None:
+            return p
+        if self.scale:
+            # On JAX the zeros of `where` would be an array, read for each tile.
+            return p * ops.cast(mask, p.dtype)
+        return ops.where(mask, p, 0.0)
 
     def _scored(self, x):
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
@@ -163,7 +184,7 @@ class Passes:
         faster if their large side is not.
         """
         tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
-        dropped = _dropped(p, mask)
+        dropped = self._dropped(p, mask)
         dp = backend.matmul(t["of_weights"], t["of_weights_v"], transpose_second=True)
         found = {"biases": (), "position_biases": ()}
         if "relative_values" in arrays:
@@ -176,8 +197,9 @@ class Passes:
             more, found["relative_values"] = pull(do)
             dp = dp + more
         ds = p * self._less_delta(dp, mask, t["delta"])
-        found["value"] = self._product(do, dropped, transpose_first=True)
+        found["value"] = self._product(do, self._narrow(dropped), transpose_first=True)
         if not self.adjusts:
+            ds = self._narrow(self._scaled(ds))
             found["key"] = self._product(q, ds, transpose_first=True)
             return self._product(ds, k), found
 
@@ -192,12 +214,13 @@ class Passes:
 
         # Of a sum, the gradient does not depend on them.
         capped = self.spec.logit_soft_cap is not None
-        products = backend.matmul(q, k, transpose_second=True) if capped else ds
-        _, pull = backend.vjp(adjusted, (products, q, *keras.tree.flatten(own)))
+        products = self._scaled(backend.matmul(q, k, transpose_second=True)) if capped else ds
+        _, pull = backend.vjp(adjusted, (products, self._scaled(q), *keras.tree.flatten(own)))
         ds, dq, *flat = pull(ds)
-        found["key"] = backend.matmul(q, ds, transpose_first=True)
+        ds, dq = self._narrow(self._scaled(ds)), self._scaled(dq)
+        found["key"] = self._product(q, ds, transpose_first=True)
         found |= keras.tree.pack_sequence_as(own, flat)
-        return backend.matmul(ds, k) + dq, found
+        return self._product(ds, k) + dq, found
 
 
 class Blocks(Passes):
@@ -224,8 +247,9 @@ class Blocks(Passes):
             mask = self._dropout_mask(p, tile)
             if self.plan.single:
                 # What `_share` reads is put second, below.
-                saved.extend([p] if mask is None else [p, mask])
-            o = self._weighted(spec, _dropped(p, mask), v)
+                kept = ops.cast(p, v.dtype)
+                saved.extend([kept] if mask is None else [kept, mask])
+            o = self._weighted(spec, self._dropped(p, mask), v)
             if state is None:
                 return m, ell, o
             shrink = ops.exp(state[0] - m)
@@ -255,7 +279,7 @@ class Blocks(Passes):
 
     def _less_delta(self, dp, mask, delta):
         """By what weights are multiplied for the gradient of scores."""
-        return _dropped(dp, mask) - delta
+        return self._dropped(dp, mask) - delta
 
     def _weights(self, spec, t):
         """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
@@ -288,7 +312,7 @@ class Rows(Passes):
         mask = self._dropout_mask(p, tile)
         if self.plan.single:
             saved.extend([self._narrow(p)] if mask is None else [self._narrow(p), mask])
-        o = self._weighted(spec, _dropped(p, mask), v)
+        o = self._weighted(spec, self._dropped(p, mask), v)
         if self.needs_lse:
             # The largest weight is 1 / l.
             lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
@@ -343,8 +367,3 @@ def _ones(array):
 
 def _beside(array, feature):
     return ops.concatenate([array, feature], axis=-1)
-
-
-def _dropped(p, mask):
-    """Weights without those that dropout drops; the others it would multiply by 1 / (1 − rate)."""
-    return p if mask is None else ops.where(mask, p, 0.0)

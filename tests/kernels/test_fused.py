@@ -196,6 +196,11 @@ BY_LENGTHS = {
     "a window alone": ((S, S), {"pattern": patterns.SlidingWindow(1, 0)}),
     "causal, padded at the end": ((S, S), {"mask": lengths(9, 0), "pattern": patterns.Causal()}),
     "causal, padded at the start": ((S, S), {"mask": ~lengths(9, 0), "pattern": patterns.Causal()}),
+    "causal, padded at both ends": (
+        (S, S),
+        {"mask": lengths(9, 12) & ~lengths(2, 0), "pattern": patterns.Causal()},
+    ),
+    "causal, with gaps": ((S, S), {"mask": some(B, 1, 1, S), "pattern": patterns.Causal()}),
     "padded queries": ((T, S), {"mask": [lengths(9, S), some(B, 1, T, 1), lengths(12)]}),
 }
 
@@ -209,13 +214,21 @@ def test_fused_by_lengths_is_the_reference(name, on_processor_cores):
 
 
 @by_lengths
-def test_lengths_are_read_where_padding_comes_last(on_processor_cores):
+def test_lengths_are_read_where_keys_can_be_moved(on_processor_cores):
     """Outside of compiled programs one kernel runs, and it is seen which."""
-    arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
-    for mask, fused in ((lengths(9, S), True), (~lengths(9, 3), False), (some(B, 1, 1, S), False)):
-        on_processor_cores.clear()
-        problems.attend(*map(tensor, arrays), mask=tensor(mask), kernel="fused")
-        assert bool(on_processor_cores) == fused
+    arrays = random(B, S, H, K), random(B, S, 2, K), random(B, S, 2, K)
+    for mask, causal in (
+        (lengths(9, S), True),
+        (~lengths(9, 3), True),
+        (lengths(9, 12) & ~lengths(2, 0), True),
+        (some(B, 1, 1, S), False),
+    ):
+        for pattern in (None, patterns.Causal()):
+            on_processor_cores.clear()
+            given = {"mask": tensor(mask), "pattern": pattern, "kernel": "fused"}
+            problems.attend(*map(tensor, arrays), **given)
+            assert bool(on_processor_cores) == (pattern is None or causal)
+    arrays = random(B, T, H, K), *arrays[1:]
     on_processor_cores.clear()
     problems.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
     assert np.array_equal(on_processor_cores[0][3], [1, 4])

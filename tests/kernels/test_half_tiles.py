@@ -1,0 +1,77 @@
+"""Tiles of an accelerator, which multiply half precision as it is, against the definition."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import patterns
+from keras_attention.backend import backend
+from tests import problems
+from tests.gradients import gradients
+from tests.kernels.small_blocks import SHAW, K, random, tensor
+
+pytestmark = pytest.mark.skipif(
+    keras.config.backend() != "jax", reason="another backend's products have no wider result"
+)
+B, N, H = 2, 40, 4
+LENGTHS = (np.arange(N) < np.array([[N], [23]]))[:, None, None]
+GIVEN = {
+    "causal, padding": (2, {"pattern": patterns.Causal(), "mask": LENGTHS}),
+    "dropout": (4, {"dropout": 0.3, "seed": 3}),
+    "a bias, a cap, a sink": (
+        2,
+        {"bias": random(1, H, N, N), "logit_soft_cap": 2.0, "sink": random(H)},
+    ),
+    "embeddings": (
+        4,
+        {name: table[..., :K] for name, table in SHAW.items() if name == "relative_keys"}
+        | {"relative_values": random(1, 7, K, seed=5)},
+    ),
+    "a window": (2, {"pattern": patterns.SlidingWindow(3, 2), "mask": LENGTHS}),
+}
+
+
+def answers(kernel, arrays, given):
+    def attend(*arrays):
+        return keras.ops.cast(
+            problems.attend(*arrays, kernel=kernel, scale=0.3, **given).output, "float32"
+        )
+
+    weights = tensor(random(B, N, H, K, seed=6))
+    output = keras.ops.convert_to_numpy(attend(*map(tensor, arrays)))
+    return [output, *gradients(lambda *x: keras.ops.sum(attend(*x) * weights), arrays)]
+
+
+@pytest.mark.parametrize(
+    "name, dtype, elements",
+    zip(
+        GIVEN,
+        itertools.cycle(["bfloat16", "float16"]),
+        itertools.cycle([2**20, 2**10, 2**10]),
+        strict=False,
+    ),
+)
+def test_tiles_of_half_precision_are_the_definition(name, dtype, elements, monkeypatch):
+    groups, given = GIVEN[name]
+    kernel = "banded" if name == "a window" else "blockwise"
+    if name == "a window":
+        monkeypatch.setattr("keras_attention.kernels.banded.SMALLEST", 4)
+    arrays = [
+        keras.ops.cast(random(B, N, heads, K, seed=n), dtype)
+        for n, heads in enumerate((H, groups, groups))
+    ]
+    # The definition of the same numbers, in float32.
+    exact = [keras.ops.cast(array, "float32") for array in arrays]
+    with problems.at_once(elements):
+        # Dropout draws by tiles.
+        wide = answers(kernel if "dropout" in given else "reference", exact, given)
+        monkeypatch.setattr(backend, "has_wide_products", lambda _: True)
+        found = answers(kernel, arrays, given)
+    # As of rounding queries, keys, values and weights once.
+    rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
+    for one, expected in zip(found, wide, strict=True):
+        assert np.isfinite(one).all()
+        scale = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(one, expected, rtol=0, atol=4 * rounding * scale)
