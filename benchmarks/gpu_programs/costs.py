@@ -73,8 +73,8 @@ class _Walk:
                 self._add(part, one, times)
 
     def _branch(self, one):
-        """The branch that moves the fewest bytes of those with a kernel of cuDNN, or the most of all
-        if none has one.
+        """The branch with cuDNN's kernel that moves the fewest bytes, or, if none has it, the one
+        that moves the most.
         """
         roles = "true_computation", "false_computation", "branch_computations"
 
@@ -146,7 +146,7 @@ def _used(inner, parameter, whole):
             first = user.operands[0] == name
             if user.opcode in ("slice", "dynamic-slice", "gather") and first:
                 total += user.arrays[0].elements * size
-            elif user.opcode == "dynamic-update-slice" and first:
+            elif user.opcode in ("dynamic-update-slice", "scatter") and first:
                 pass  # In place.
             elif user.opcode in _SAME_ELEMENTS:
                 if user.is_root:
@@ -176,9 +176,10 @@ def _update(inner, result):
     array = result.arrays[0]
     while result.opcode in _SAME_ELEMENTS:
         result = inner[result.operands[0]]
-    if result.opcode != "dynamic-update-slice":
+    if result.opcode not in ("dynamic-update-slice", "scatter"):
         return None
-    return inner[result.operands[1]].arrays[0].elements * SIZES.get(array.dtype, 1)
+    update = inner[result.operands[1 if result.opcode == "dynamic-update-slice" else 2]]
+    return update.arrays[0].elements * SIZES.get(array.dtype, 1)
 
 
 # Products
@@ -192,7 +193,7 @@ def _products(parts, part, one):
             yield from _products(parts, inner, nested)
     elif one.opcode == "dot":
         yield _product(part, one, one.numbers("lhs_contracting_dims"))
-    elif one.target and "gemm" in one.target or one.target and "cublas" in one.target:
+    elif one.target and "cublas" in one.target:
         yield _product(part, one, one.numbers("lhs_contracting_dimensions"))
     elif one.target and "fmha" in one.target:
         yield one.arrays[0].dtype, _fused_attention(part, one)

@@ -110,11 +110,9 @@ def _instruction(line):
     shapes, rest = _until(rest, " ")
     opcode, rest = rest.split("(", 1)
     operands, rest = _until("(" + rest, None)
-    if opcode == "parameter":
-        operands = [operands[1:-1]]
-    else:
-        # Not the comments that count them, and not their shapes, which some versions print.
-        operands = re.findall(r"%([\w.\-]+)", operands)
+    # Not the comments that count them, and not their shapes, which some versions print.
+    found = re.findall(r"%([\w.\-]+)", operands)
+    operands = [operands[1:-1]] if opcode == "parameter" else found
     arrays = [
         Array(dtype, tuple(int(size) for size in sizes.split(",") if size))
         for dtype, sizes in _SHAPE.findall(shapes)

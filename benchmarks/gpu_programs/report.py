@@ -12,12 +12,18 @@ BACKEND = keras.backend.backend()
 COLUMNS = ("program", "MiB", "GB moved", "TFLOP", "least ms", "float32 copies", "loops", "calls")
 TITLE = """# Programs compiled for an H100, not run
 
-Made by `python -m benchmarks.gpu_programs`, on a machine without a GPU: bfloat16, sequences of
-8,192 unless it says another length, batches of 2, 512 features, 8 heads, with the gradients of weights and inputs in
-training. MiB: of temporary arrays. GB moved: what fusions and calls read and write, summed from the program's text. Least
-ms: the sum over them of the time for that at 3.35 TB/s, or for their products at 989 TFLOP/s (float32: 494), the longer of
-the two. Copies: new float32 arrays with as many elements as the heads of all queries. In brackets: divided by Keras's.
-Loops: how often they run, those inside others in brackets; ≈ is a mean over blocks of queries, whose patterns differ.
+Made by `python -m benchmarks.gpu_programs`, on a machine without a GPU. bfloat16, 2 sequences of
+8,192 unless it says otherwise, 512 features, 8 heads; training: with the gradients of weights and
+inputs. In brackets: divided by Keras's or KerasHub's.
+
+- MiB: of temporary arrays.
+- GB moved: what fusions and calls read and write, summed from the program's text.
+- least ms: for each of them the time for that at 3.35 TB/s, or for its products at 989 TFLOP/s
+  (float32: 494), whichever is longer; their sum.
+- float32 copies: new arrays of float32 with as many elements as the heads of all queries.
+- loops: how often they run, those inside others in brackets. ≈ is a mean over blocks of queries,
+  which do not see as many keys.
+- Of two branches, those rows that have no gaps take counts, as all rows of this table do.
 """
 
 

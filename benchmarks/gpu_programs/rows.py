@@ -1,52 +1,12 @@
 """The programs by name: what is compiled, and which of Keras's it is compared with."""
 
-import dataclasses
-import typing
-
 import keras
 
 import keras_attention as ka
+from benchmarks.gpu_programs.cases import Case, Row
 from benchmarks.gpu_programs.steps import layer_step
 
-BACKEND = keras.backend.backend()
 WINDOW = 128
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A batch of sequences of 512 features, for 8 heads of 64."""
-
-    length: int = 8192
-    batch: int = 2
-    features: int = 512
-    heads: int = 8
-    padding: bool = False
-    training: bool = True
-    dtype: str = "bfloat16"
-
-    @property
-    def elements(self):
-        return self.batch * self.length * self.features
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        compile: makes the `Compiled` program.
-        other: the name of the row of Keras's or KerasHub's layer that it is compared with, or None.
-        copies_of: the elements of an array of all heads.
-        fused: whether it is to have cuDNN's kernel on JAX.
-        goals: whether the goals of the layer are its own.
-    """
-
-    name: str
-    compile: typing.Callable
-    other: str | None = None
-    copies_of: int | None = None
-    fused: bool = False
-    goals: bool = False
 
 
 def _keras_layer(case, **options):

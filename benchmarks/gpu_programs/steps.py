@@ -1,5 +1,7 @@
 """Steps of layers and models as compiled programs, on JAX and on TensorFlow."""
 
+import math
+
 import keras
 
 from benchmarks.gpu_programs import compiler
@@ -119,6 +121,45 @@ def _search_on_jax(model, function, arrays):
             return function(*arrays)
 
     return compiler.of_jax(run, (values, *_given(arrays, whole)), whole)
+
+
+def mesh_step(block, case, sizes):
+    """The `Compiled` gradients of a block on a mesh of (sequences, heads), laid out by
+    `distribution.layout_map`.
+    """
+    import jax
+
+    import keras_attention
+
+    compiler.as_on_a_gpu(math.prod(sizes))
+    names = "batch", "model"
+    axes = compiler.mesh(sizes, names)
+    layouts = keras_attention.distribution.layout_map(
+        keras.distribution.DeviceMesh(sizes, names, ["gpu"] * math.prod(sizes)), block
+    )
+
+    def on(*spec):
+        return jax.sharding.NamedSharding(axes, jax.sharding.PartitionSpec(*spec))
+
+    def loss(trained, x, rest):
+        output, _ = block.stateless_call(trained, rest, x)
+        return loss_of(output)
+
+    def given(variables):
+        found = []
+        for variable in variables:
+            layout = layouts[variable.path]
+            spec = () if layout is None else layout.axes
+            found.append(jax.ShapeDtypeStruct(variable.shape, variable.dtype, sharding=on(*spec)))
+        return found
+
+    trained, rest = given(block.trainable_variables), given(block.non_trainable_variables)
+    shape = case.batch, case.length, case.features
+    x = jax.ShapeDtypeStruct(shape, case.dtype, sharding=on("batch"))
+    try:
+        return compiler.of_jax(jax.value_and_grad(loss, (0, 1)), (trained, x, rest))
+    finally:
+        compiler.as_on_a_gpu()
 
 
 # On TensorFlow

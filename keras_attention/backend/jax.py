@@ -240,12 +240,17 @@ def rotate(array, cos, sin, axis):
     return (wide * cos + swapped * sin).astype(array.dtype)
 
 
+def masked_products(products, mask, masked):
+    return _masked(products, mask, masked)
+
+
 def masked(scores, mask, masked):
+    return _masked(scores, mask, masked)
+
+
+def _masked(scores, mask, masked):
     # Not `where`, whose constant JAX makes a whole array of outside of a loop.
     return jnp.minimum(scores, mask.astype(scores.dtype) * (-2 * masked) + masked)
-
-
-masked_products = masked
 
 
 def cumsum(array):
@@ -521,11 +526,25 @@ def known_true(array):
 def fused_unsupported_reason(query, key, value, causal, left):
     if jax.default_backend() == "cpu":
         return "cuDNN's kernel needs a GPU"
+    if _split_apart(query, key):
+        return "devices share query heads, but not key heads"
     alike = [
         jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
         for x in (query, key, value)
     ]
     return _refusal(causal, left, *alike)
+
+
+def _split_apart(query, key):
+    """Whether a distribution splits the query heads over devices that do not divide key heads."""
+    by = keras.distribution.distribution()
+    heads, groups = query.shape[2], key.shape[2]
+    if heads == groups or not isinstance(by, keras.distribution.ModelParallel):
+        return False
+    mesh = by.device_mesh
+    named = zip(mesh.axis_names, mesh.shape, strict=True)
+    sizes = [size for name, size in named if name != by.batch_dim_name]
+    return any(heads % size == 0 and groups % size for size in sizes)
 
 
 @functools.cache

@@ -251,7 +251,8 @@ def masked_products(products, mask, masked):
     return tf.where(mask, products, tf.cast(masked, products.dtype))
 
 
-masked = masked_products
+def masked(scores, mask, masked):
+    return masked_products(scores, mask, masked)
 
 
 def cumsum(array):

@@ -8,8 +8,10 @@ precision.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
 with a window or without, and takes the number of keys per row instead of a mask, so padding must
-come last. Whether it does is known only when the program runs: both kernels are compiled, and
-`blockwise` takes the batches that are padded otherwise.
+come last. Without a pattern the order of keys does not matter, and those that are real are put
+first. With one, a row whose real keys lie together is shifted, queries and all. Whether they do is
+known only when the program runs: both kernels are compiled, and `blockwise` takes the batches that
+have gaps.
 
 Neither defines the output of queries without keys: they get some keys, and their outputs are
 zeroed.
@@ -232,37 +234,41 @@ def _by_lengths(spec, query, key, value):
 
         return on_device(by_real_first, real, lengths), (lengths > 0)[:, None, None]
 
+    def as_given(constants, *arrays):
+        return by_fused(constants["lengths"], *arrays)
+
     def moved(constants, *arrays):
-        """Where padding comes first: all by as many positions, so that it comes last."""
-        lengths, first = constants
-        at = ops.arange(keys, dtype="int32")
-        order, back = (at + first[:, None]) % keys, (at - first[:, None]) % keys
-        output = by_fused(lengths, *(_reordered(array, order, back) for array in arrays))
+        """All by as many positions, which keeps their order: padding then comes last."""
+        at, first = ops.arange(keys, dtype="int32"), constants["first"][:, None]
+        order, back = (at + first) % keys, (at - first) % keys
+        output = by_fused(
+            constants["lengths"], *(_reordered(array, order, back) for array in arrays)
+        )
         return _reordered(output, back, order)
 
-    def as_given(constants, *arrays):
-        return by_fused(constants[0], *arrays)
+    def not_last(constants, *arrays):
+        def with_gaps(constants, *arrays):
+            return by_tiles(constants["masks"], *arrays)
+
+        together = constants["together"]
+        return backend.cond_vjp(together, moved, with_gaps, arrays, constants)
 
     def by_one(query, key, value, real, lengths, *given):
-        def where_together(constants, *arrays):
-            lengths, first, together, given = constants
-            tiles = lambda constants, *arrays: by_tiles(constants[2], *arrays)
-            constants = lengths, first, given
-            return backend.cond_vjp(
-                together, lambda c, *x: moved(c[:2], *x), tiles, arrays, constants
-            )
-
         at = ops.arange(keys, dtype="int32")
         first = ops.cast(ops.argmax(real, axis=-1), "int32")
         after = at - first[:, None]
         inside = ops.logical_and(after >= 0, after < lengths[:, None])
-        together = ops.all(ops.equal(real > 0, inside))
         last = ops.all(ops.equal(real > 0, at < lengths[:, None]))
-        arrays, constants = (query, key, value), (lengths, first, together, given)
-        return backend.cond_vjp(last, as_given, where_together, arrays, constants)
+        constants = {
+            "lengths": lengths,
+            "first": first,
+            "together": ops.all(ops.equal(real > 0, inside)),
+            "masks": given,
+        }
+        return backend.cond_vjp(last, as_given, not_last, (query, key, value), constants)
 
     output = on_device(by_one, real, lengths, *spec.masks)
-    return output, (ops.cumsum(real, axis=-1) > 0)[:, None]
+    return output, _from_first(real)[:, None]
 
 
 def _real_first(real, lengths):

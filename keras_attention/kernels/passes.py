@@ -165,7 +165,7 @@ class Passes:
         return self.tiles.dropout_mask(backend.shape(p), tile)
 
     def _dropped(self, p, mask):
-        """Weights without those that dropout drops; the others it would multiply by 1 / (1 − rate)."""
+        """Weights but those that dropout drops; it would multiply the others by 1 / (1 − rate)."""
         if mask is None:
             return p
         if self.scale:
@@ -194,7 +194,7 @@ class Passes:
                 return tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(dropped)))
 
             _, pull = backend.vjp(of_values, (dropped, arrays["relative_values"]))
-            more, found["relative_values"] = pull(do)
+            more, found["relative_values"] = pull(ops.cast(do, self.wide))
             dp = dp + more
         ds = p * self._less_delta(dp, mask, t["delta"])
         found["value"] = self._product(do, self._narrow(dropped), transpose_first=True)

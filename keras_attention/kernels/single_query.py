@@ -75,7 +75,8 @@ def _scores(spec, rows, key):
         found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
         return ops.reshape(found, (batch, heads, 1, -1))
 
-    if groups * features <= heads:
+    if groups * features <= heads or backend.on_accelerator(key):
+        # A GPU clips what it reads for the product; to branch, it would wait for the CPU.
         scores = products(semantics.finite(key))
     else:
         # Clipping would be a longer pass than this one over the scores, needed only for huge keys.

@@ -323,6 +323,17 @@ def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(
         assert name == "blockwise"
         assert re.search(f"not 'fused': JAX refuses: .*{why}", reason), reason
 
+    def split(sizes):
+        mesh = keras.distribution.DeviceMesh(sizes, ["rows", "heads"], ["gpu"] * 4)
+        layouts = keras.distribution.LayoutMap(mesh)
+        by = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="rows")
+        monkeypatch.setattr(keras.distribution, "distribution", lambda: by)
+        return explain(*arrays("bfloat16"))[0]
+
+    # Four devices would have a query head each, and share two key heads, of which cuDNN has parts.
+    assert split((1, 4)) == "blockwise"
+    assert split((2, 2)) == split((4, 1)) == "fused"
+
     calls = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
     unchecked = [jax.export.DisabledSafetyCheck.custom_call(name) for name in calls]
     for given in (
