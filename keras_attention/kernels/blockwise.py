@@ -22,6 +22,7 @@ ELEMENTS = {False: 2**21, True: 2**23}
 # The same with all keys in a tile: (fewest, most). Products are faster the larger they are, and the
 # longer the sequence, the more memory its other arrays need.
 ROW_ELEMENTS = 2**21, 2**24
+LARGEST_HALF = 65504.0  # of float16
 # Of a problem that is one tile.
 KEPT = 2**24
 
@@ -76,6 +77,14 @@ def finish(spec, output, lse, dtype):
     return AttentionResult(ops.cast(output, dtype), lse, has_keys=has_keys)
 
 
+def finite_half(array):
+    """`semantics.finite` of an array in its own dtype, whose products are summed in float32."""
+    if keras.backend.standardize_dtype(array.dtype) == "float16":
+        # Only infinity is too large.
+        return ops.clip(array, -LARGEST_HALF, LARGEST_HALF)
+    return semantics.finite(array)
+
+
 def keeps_half(query, key, value):
     """Whether the three stay in half precision: tiles multiply them as they are."""
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
@@ -108,7 +117,7 @@ def attend(spec, query, key, value, needs_lse):
     # In this order, so that transposes cancel out.
     rows, columns = tiles.rows_of(query), tiles.columns_of(key)
     if scale:
-        rows, columns = semantics.finite_half(rows), semantics.finite_half(columns)
+        rows, columns = finite_half(rows), finite_half(columns)
     else:
         rows, columns = semantics.finite(rows * spec.scale), semantics.finite(columns)
     inputs = {

@@ -105,7 +105,7 @@ def _left(spec):
 def _finite(query, key, value):
     """The three, clipped so that scores are finite."""
     query, key, value = map(ops.convert_to_tensor, (query, key, value))
-    return semantics.finite_half(query), semantics.finite_half(key), value
+    return blockwise.finite_half(query), blockwise.finite_half(key), value
 
 
 # By a mask, if it is not causal alone.

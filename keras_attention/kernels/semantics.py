@@ -24,7 +24,6 @@ ops = keras.ops
 # fewer than scores. A masked score is MASKED, so far below them that its weight is exp(−huge) = 0
 # exactly. A query whose largest score is below HAS_KEYS has no visible key.
 LARGEST = 1e17
-LARGEST_HALF = 65504.0  # of float16
 HIGHEST = 1e38
 MASKED = -1.5e38
 HAS_KEYS = -1.25e38
@@ -33,14 +32,6 @@ HAS_KEYS = -1.25e38
 def finite(array):
     """`array` clipped so that products and their sums are finite."""
     return backend.clip(array, LARGEST)
-
-
-def finite_half(array):
-    """The same of an array whose products are summed in float32, in its own dtype."""
-    if keras.backend.standardize_dtype(array.dtype) == "float16":
-        # Only infinity is too large.
-        return ops.clip(array, -LARGEST_HALF, LARGEST_HALF)
-    return finite(array)
 
 
 def two_features(array):
