@@ -26,10 +26,13 @@ from benchmarks import turns
 from benchmarks.attention.backends import BACKEND, compiled
 from benchmarks.attention.cases import Case
 from benchmarks.attention.measuring import distance
+from keras_attention import generation
+from keras_attention.backend import backend
 
 ops = keras.ops
 
 EPSILON = 1e-6
+# Of the norm.
 FARTHEST = {"float32": 1e-4, "bfloat16": 5e-2}
 # The other's time to ours.
 AIMS = {"keras_hub": 1.05, "transformers": 1.0}
@@ -81,9 +84,9 @@ def of_real(call, what):
     return lambda x, mask: ops.where(mask[..., None], call(x, mask), 0)
 
 
-def loop(step, carry, size):
-    """The last outcome of `tokens` steps, one compiled loop of them where there are programs."""
-    return ops.fori_loop(0, size.tokens, lambda n, carry: step(n, *carry), carry)
+def token(x, n):
+    """The token number `n` of `x`, (B, 1, D)."""
+    return ops.expand_dims(ops.take(x, n, axis=1), 1)
 
 
 # Ours
@@ -118,15 +121,22 @@ def ours(size, what, dtype, policy, xla):
         return block, compiled(call, block, inputs, case)
 
     def decode(x, start):
-        def step(_, x, *stored):
-            y, cache = block(x, cache=keras.tree.pack_sequence_as(start, stored))
-            return y, *keras.tree.flatten(cache)
+        def step(given, n, y, *stored):
+            cache = keras.tree.pack_sequence_as(start, stored)
+            y, cache = block(token(given[0], n), cache=cache)
+            return n + 1, y, *keras.tree.flatten(cache)
 
-        return loop(step, (x, *keras.tree.flatten(start)), size)[0]
+        carry = ops.convert_to_tensor(0), x[:, :1], *keras.tree.flatten(start)
+        # As `generation` has it: on PyTorch the operators of a step, without its Python.
+        return backend.while_loop(lambda n, *_: n < size.tokens, step, carry, (x,))[1]
 
     empty = block.make_cache(size.batch, size.length + size.tokens)
     start = on_arrays(lambda x, mask: block(x, mask=mask, cache=empty)[1], inputs)
-    return block, compiled(decode, block, (states(size, dtype, 1), start), case)
+    inputs = states(size, dtype, size.tokens), start
+    if BACKEND == "torch":
+        search = generation.compiled(decode, block)
+        return block, lambda: (search(*inputs),)
+    return block, compiled(decode, block, inputs, case)
 
 
 # Others'
@@ -194,13 +204,15 @@ def hub(size, what, dtype, policy, xla, weights):
         ]
 
     def decode(x, cache):
-        def step(n, x, cache):
-            given = {"self_attention_cache": cache, "decoder_attention_mask": slots}
-            return block(x, self_attention_cache_update_index=size.length + n, **given)
+        def step(n, carry):
+            given = {"self_attention_cache": carry[1], "decoder_attention_mask": slots}
+            at = {"self_attention_cache_update_index": size.length + n}
+            return block(token(x, n), **at, **given)
 
-        return loop(step, (x, cache), size)[0]
+        return ops.fori_loop(0, size.tokens, step, (x[:, :1], cache))[0]
 
-    return compiled(decode, block, (states(size, dtype, 1), on_arrays(filled, inputs)), case)
+    inputs = states(size, dtype, size.tokens), on_arrays(filled, inputs)
+    return compiled(decode, block, inputs, case)
 
 
 def transformers_block(size, what, dtype, weights):
@@ -261,14 +273,16 @@ def transformers_block(size, what, dtype, weights):
             use_cache=True,
         )
 
+    tokens = states(size, dtype, size.tokens)
+
     @torch.no_grad()
     def decode():
-        cache, y, seen, at = copy.deepcopy(filled), states(size, dtype, 1), mask, places[:, -1:]
-        for _ in range(size.tokens):
+        cache, seen, at = copy.deepcopy(filled), mask, places[:, -1:]
+        for n in range(size.tokens):
             at = at + 1
             seen = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
             y = model(
-                inputs_embeds=y,
+                inputs_embeds=tokens[:, n : n + 1],
                 attention_mask=seen,
                 position_ids=at,
                 past_key_values=cache,

@@ -213,8 +213,29 @@ def matmul(first, second, transpose_first=False, transpose_second=False):
 
 
 def affine(array, features, kernel, bias, shape):
-    product = jnp.matmul(array.reshape(-1, features), kernel.reshape(features, -1))
+    matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
+    both = {jnp.dtype(x.dtype) for x in (matrix, kernel)}
+    is_slow = both == {jnp.dtype("bfloat16")} and not on_accelerator(array)
+    product = _bfloat16_product(matrix, kernel) if is_slow else jnp.matmul(matrix, kernel)
     return (product if bias is None else product + bias.reshape(-1)).reshape(shape)
+
+
+def _bfloat16_product(first, second):
+    """The product of two matrices: on a CPU, XLA has a fast one for results in float32 alone."""
+
+    def product(first, second, axes):
+        found = lax.dot_general(first, second, (axes, ((), ())), preferred_element_type="float32")
+        return found.astype(first.dtype)
+
+    def forward(first, second):
+        return (product(first, second, ((1,), (0,))),), ()
+
+    def backward(arrays, outputs, saved, upstream):
+        (first, second), (upstream,) = arrays, upstream
+        # Of a transposed matrix it has none.
+        return product(upstream, second, ((1,), (1,))), jnp.matmul(first.T, upstream)
+
+    return custom_vjp(lambda _: (forward, backward), (first, second))[0]
 
 
 def argmax(array):

@@ -16,9 +16,8 @@ class Dropout(keras.layers.Dropout):
 
     def drop(self, x, training):
         """What a call gives; without a call, which costs more than it does, if that is `x`."""
-        if self.rate and training or keras.backend.standardize_dtype(x.dtype) != self.compute_dtype:
-            return self(x, training=training)
-        return x
+        keeps_dtype = keras.backend.standardize_dtype(x.dtype) == self.compute_dtype
+        return x if keeps_dtype and not (self.rate and training) else self(x, training=training)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         return rematerialization.of_call(

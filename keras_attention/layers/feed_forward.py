@@ -7,7 +7,6 @@ from typing import Any
 import keras
 
 from keras_attention import activations, masks, saving, shapes
-from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers import projections
 from keras_attention.layers.dropout import Dropout
@@ -119,10 +118,10 @@ class FeedForward(saving.ConfigurableLayer):
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))
-        hidden = projections.apply(self, self._intermediate_dense, x)
         if self.gated:
-            gate = projections.apply(self, self._gate_dense, x)
-            hidden = backend.multiply_fresh(hidden, gate)
+            hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
+        else:
+            hidden = projections.apply(self, self._intermediate_dense, x)
         hidden = self._dropout_layer.drop(hidden, training)
         return projections.apply(self, self._output_dense, hidden)
 

@@ -50,6 +50,14 @@ def apply(layer, dense, x):
     return output if dense.activation is None else dense.activation(output)
 
 
+def gated(layer, dense, gate, x):
+    """`dense(x) · gate(x)`."""
+    hidden, factor = (apply(layer, part, x) for part in (dense, gate))
+    if _is_plain(layer, dense) and dense.activation is None:
+        return backend.multiply_fresh(hidden, factor)
+    return ops.multiply(hidden, factor)
+
+
 def to_heads(x, dense, size):
     """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
     return _affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
