@@ -333,6 +333,10 @@ def take_rows(array, indices):
     return tf.gather(array, indices, batch_dims=1)
 
 
+def write_rows(array, indices, rows):
+    return tf.tensor_scatter_nd_update(array, indices[:, None], rows)
+
+
 def bucket_sums(weights, buckets, count):
     batch, heads, queries, _ = ops.shape(weights)
     rows = batch * heads * queries

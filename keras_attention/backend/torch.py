@@ -363,6 +363,10 @@ def take_rows(array, indices):
     return found.reshape(*indices.shape, size)
 
 
+def write_rows(array, indices, rows):
+    return array.index_put((indices.long(),), rows)
+
+
 def bucket_sums(weights, buckets, count):
     # Keras's segment_sum would sum in float32 for every dtype.
     sums = weights.new_zeros((*weights.shape[:3], count))
@@ -486,6 +490,13 @@ def dropout(array, rate, seed):
 
 
 def fused_attention(query, key, value, mask, causal, left, scale):
+    batch, queries, heads, size = query.shape
+    groups = key.shape[2]
+    # The mask has no heads: queries of one position that share keys are several of one key head.
+    if queries == 1 and groups != heads and (mask is None or mask.shape[1] == 1) and not causal:
+        query = query.reshape(batch, groups, -1, size).transpose(1, 2)
+        found = fused_attention(query, key, value, mask, causal, left, scale)
+        return found.transpose(1, 2).reshape(batch, 1, heads, -1)
     found = torch.nn.functional.scaled_dot_product_attention(
         *(array.transpose(1, 2) for array in (query, key, value)),
         attn_mask=mask,

@@ -202,8 +202,8 @@ class Full(Layout):
         lost = overflow(end(cache["index"], backend.shape(key)[1], mask), length(cache))
         cache = append(cache, key, value, mask)
         value, key = read(cache, dtype)
-        at = stored_positions(cache["index"], length(cache))
-        return Update(cache, key, value, at, at >= 0, lost)
+        # Empty entries come after every token, where no causal query sees them.
+        return Update(cache, key, value, lost=lost)
 
 
 class Ring(Full):
@@ -275,10 +275,11 @@ def _write_all(given, index, mask):
 
 
 def _rows(array, index):
-    """Where the next token's heads are among the rows of a cache's array, (B · G, 1)."""
+    """Where the next token's heads are among the rows of a cache's array, (B · G,)."""
     batch, heads, length, _ = backend.shape(array)
-    first = ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads)) * length
-    return ops.reshape(first + ops.mod(index, length)[:, None], (-1, 1))
+    first = ops.arange(batch * heads, dtype="int32") * length
+    at = index % length
+    return first + (at if heads == 1 else ops.repeat(at, heads, axis=0))
 
 
 def _write_one(old, new, at, mask):
@@ -288,8 +289,8 @@ def _write_one(old, new, at, mask):
     new = ops.reshape(ops.cast(new, old.dtype), (-1, size))
     if mask is not None:
         real = ops.repeat(ops.reshape(mask, (-1,)), heads, axis=0)
-        new = ops.where(real[:, None], new, ops.take(flat, at[:, 0], axis=0))
-    return ops.reshape(ops.scatter_update(flat, at, new), shape)
+        new = ops.where(real[:, None], new, ops.take(flat, at, axis=0))
+    return ops.reshape(backend.write_rows(flat, at, new), shape)
 
 
 def _write_many(old, new, index, end, mask):

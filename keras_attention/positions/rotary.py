@@ -315,11 +315,11 @@ def angles(positions, frequencies):
     high = ops.floor(positions / _APART)
     low = positions - high * _APART
     units = ops.cast(np.stack([_rotations(frequencies, unit) for unit in (_APART, 1)]), dtype)
-    rotations = 0.0
-    for unit, part in enumerate((high, low)):
-        coarse, rest = units[unit, 0], units[unit, 1]
-        rotations = rotations + (_fraction(part * coarse) + part * rest)
-    return _fraction(rotations) * (2 * math.pi)
+    of_high, of_low = (
+        _fraction(part * units[unit, 0]) + part * units[unit, 1]
+        for unit, part in enumerate((high, low))
+    )
+    return _fraction(of_high + of_low) * (2 * math.pi)
 
 
 def _fraction(rotations):

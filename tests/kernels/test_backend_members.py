@@ -1,0 +1,183 @@
+"""Members of the backends that have code of their own there, against NumPy in float64."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention.backend import backend
+from tests.gradients import gradients
+
+ops = keras.ops
+BACKEND = keras.backend.backend()
+# Half a unit in the last place of each dtype, of numbers about 1.
+ROUNDING = {"float32": 1e-6, "bfloat16": 2**-8, "float16": 2**-11}
+
+
+def numbers(*shape, seed=0, dtype="float32"):
+    """Numbers that `dtype` has, in float32."""
+    given = np.random.default_rng(seed).standard_normal(shape)
+    return np.array(ops.cast(ops.cast(given, dtype), "float32"), "float64")
+
+
+def of(array, dtype):
+    return ops.cast(ops.convert_to_tensor(array.astype("float32")), dtype)
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def swapped(x, axis):
+    pairs = (2, -1) if axis == -2 else (-1, 2)
+    return np.flip(x.reshape(*x.shape[:-1], *pairs), axis).reshape(x.shape)
+
+
+@pytest.mark.parametrize("axis", [-2, -1])
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_rotate(dtype, axis):
+    x, upstream = (numbers(2, 5, 3, 8, seed=n, dtype=dtype) for n in (0, 1))
+    cos, sin = (np.cos, np.sin)
+    angles = numbers(5, 1, 4, seed=2)
+    if axis == -2:
+        cos, sin = (np.concatenate([f(angles)] * 2, -1) for f in (cos, sin))
+        sin[..., :4] *= -1
+    else:
+        cos, sin = (np.repeat(f(angles), 2, -1) for f in (cos, sin))
+        sin[..., ::2] *= -1
+    expected = x * cos + swapped(x, axis) * sin
+    gradient = upstream * cos - swapped(upstream, axis) * sin
+    given, factors = of(x, dtype), [of(array, "float32") for array in (cos, sin)]
+
+    def rotated(x):
+        return backend.rotate(x, *factors, axis)
+
+    found = rotated(given)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    np.testing.assert_allclose(numpy(found), expected, atol=1e-6, rtol=ROUNDING[dtype])
+    np.testing.assert_array_equal(numpy(given), x)  # It is no memory for the result.
+    (found,) = gradients(lambda x: ops.sum(rotated(x) * of(upstream, dtype)), [given])
+    np.testing.assert_allclose(found, gradient, atol=1e-6, rtol=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_rms_normalization(dtype):
+    x, scale, upstream = (
+        numbers(*shape, seed=n, dtype=dtype)
+        for n, shape in enumerate([(2, 7, 16), (16,), (2, 7, 16)])
+    )
+    factor = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    normed, grown = x * factor, upstream * scale
+    of_x = factor * (grown - normed * (grown * normed).mean(-1, keepdims=True))
+    given = [of(array, dtype) for array in (x, scale)]
+    found = backend.rms_normalization(*given, 1e-6)
+    # PyTorch and TensorFlow round twice: before the scale, and after it.
+    np.testing.assert_allclose(numpy(found), normed * scale, atol=1e-6, rtol=2 * ROUNDING[dtype])
+    np.testing.assert_array_equal(numpy(given[0]), x)
+
+    def total(x, scale):
+        return ops.sum(backend.rms_normalization(x, scale, 1e-6) * of(upstream, dtype))
+
+    for found, expected in zip(
+        gradients(total, given), (of_x, (upstream * normed).sum((0, 1))), strict=True
+    ):
+        apart = np.abs(found - expected).max() / np.abs(expected).max()
+        assert apart < 4 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_affine(dtype):
+    x, kernel, upstream = (
+        numbers(*shape, seed=n, dtype=dtype)
+        for n, shape in enumerate([(2, 5, 32), (32, 3, 4), (2, 5, 12)])
+    )
+    matrix = kernel.reshape(32, 12)
+
+    def product(x, kernel):
+        return backend.affine(x, 32, kernel, None, (2, 5, 12))
+
+    given = [of(array, dtype) for array in (x, kernel)]
+    found = product(*given)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    np.testing.assert_allclose(
+        numpy(found), x @ matrix, atol=ROUNDING[dtype], rtol=2 * ROUNDING[dtype]
+    )
+    found = gradients(lambda *x: ops.sum(product(*x) * of(upstream, dtype)), given)
+    expected = upstream @ matrix.T, np.einsum("btd,btk->dk", x, upstream).reshape(kernel.shape)
+    for gradient, exact in zip(found, expected, strict=True):
+        assert np.abs(gradient - exact).max() < 4 * ROUNDING[dtype] * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_write_rows(dtype):
+    array, rows = (numbers(n, 4, seed=n, dtype=dtype) for n in (6, 2))
+    expected, at = array.copy(), [4, 1]
+    expected[at] = rows
+    given = [of(x, dtype) for x in (array, rows)]
+
+    def written(array, rows):
+        return backend.write_rows(array, ops.convert_to_tensor(at, "int32"), rows)
+
+    np.testing.assert_array_equal(numpy(written(*given)), expected)
+    np.testing.assert_array_equal(numpy(given[0]), array)
+    of_array, of_rows = gradients(lambda *x: ops.sum(written(*x) * of(expected, dtype)), given)
+    np.testing.assert_array_equal(of_rows, rows)
+    assert not of_array[at].any()
+    np.testing.assert_array_equal(of_array[0], array[0])
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="derivatives forward, and maps, are JAX's")
+def test_written_rows_and_products_have_tangents():
+    import jax
+
+    array, rows, at = of(numbers(6, 4), "bfloat16"), of(numbers(2, 4), "bfloat16"), np.array([4, 1])
+    tangents = ops.ones_like(array), 2 * ops.ones_like(rows)
+    _, found = jax.jvp(lambda *x: backend.write_rows(x[0], at, x[1]), (array, rows), tangents)
+    np.testing.assert_array_equal(numpy(found)[:, 0], [1, 2, 1, 1, 2, 1])
+    x, kernel = of(numbers(2, 5, 8), "bfloat16"), of(numbers(8, 3), "bfloat16")
+
+    def product(x):
+        return backend.affine(x, 8, kernel, None, (5, 3))
+
+    mapped = jax.vmap(product)(x)
+    np.testing.assert_array_equal(numpy(mapped[1]), numpy(product(x[1])))
+    _, tangent = jax.jvp(product, (x[0],), (x[1],))
+    np.testing.assert_allclose(numpy(tangent), numpy(product(x[1])), rtol=2**-7, atol=2**-7)
+
+
+def test_padding_that_is_clear_stays_and_other_padding_is_cleared():
+    x, mask = numbers(2, 300, 128), np.arange(300) < np.array([[300], [200]])
+    zeros = x * mask[..., None]
+    for given in (zeros, x, np.where(mask[..., None], x, np.nan)):
+        found = backend.clear(of(given, "float32"), ops.convert_to_tensor(mask))
+        np.testing.assert_array_equal(numpy(found), zeros.astype("float32"))
+    (gradient,) = gradients(
+        lambda x: ops.sum(backend.clear(x, ops.convert_to_tensor(mask))), [zeros.astype("float32")]
+    )
+    np.testing.assert_array_equal(gradient[..., 0], mask.astype("float32"))
+
+
+@pytest.mark.parametrize("activation", ["silu", "linear"])
+def test_a_gate_leaves_its_input_as_it_is(activation):
+    layer = ka.FeedForward(8, activation, gated=True, use_bias=False)
+    x = of(numbers(2, 3, 8), "float32")
+    first, second = layer(x), layer(x)
+    np.testing.assert_array_equal(numpy(x), numbers(2, 3, 8).astype("float32"))
+    np.testing.assert_array_equal(numpy(first), numpy(second))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_query_of_grouped_heads(dtype):
+    query, key, value = (
+        of(numbers(2, n, heads, 16, seed=n, dtype=dtype), dtype)
+        for n, heads in ((1, 6), (300, 2), (300, 2))
+    )
+    mask = ops.convert_to_tensor(np.arange(300) < np.array([[300], [120]]))[:, None, None]
+    bias = of(numbers(1, 6, 1, 300), "float32")
+    for given in ({}, {"mask": mask}, {"bias": bias}):
+        found = ka.ops.attend(query, key, value, **given)
+        wide = (ops.cast(x, "float32") for x in (query, key, value))
+        exact = ka.ops.attend(*wide, kernel="reference", **given)
+        np.testing.assert_allclose(
+            numpy(found), numpy(exact), atol=2e-2 if dtype != "float32" else 1e-5
+        )
