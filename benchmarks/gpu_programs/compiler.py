@@ -17,6 +17,7 @@ MISSING = (
     "Programs for a GPU are compiled by XLA's compiler for CUDA, which is not installed: {error}. "
     'Install it, 5.6 GB, by `pip install "keras_attention[gpu-programs]"`, which needs no GPU.'
 )
+_COPY = re.compile(r"mhlo\.copy (%[\w#]+)[^:\n]*: (tensor<[^>]*>)")
 DESCRIPTION = pathlib.Path(__file__).parent / "h100.pbtxt"
 CUDNN = 91000
 
@@ -115,17 +116,13 @@ def of_hlo(serialized):
 
     computation = xla_client.XlaComputation(serialized)
     text = _jax.mlir.xla_computation_to_mlir_module(computation)
+    text = text.decode() if isinstance(text, bytes) else text
     with mlir.make_ir_context():
         # StableHLO has no copies: a reshape to the same sizes is one.
-        text = re.sub(r"mhlo\.copy\b", "stablehlo.reshape", _generic(text))
-        module = ir.Module.parse(text)
+        module = ir.Module.parse(_COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", text))
         on = devices(1)
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         compiled = on[0].client.compile(module, _jax.DeviceList(on), options)
     (program,) = compiled.hlo_modules()
     return Compiled(program.to_string(), compiled.get_compiled_memory_stats().temp_size_in_bytes)
-
-
-def _generic(text):
-    return text.decode() if isinstance(text, bytes) else text

@@ -168,8 +168,13 @@ def mesh_step(block, case, sizes):
 def _traced(function, arrays):
     import tensorflow as tf
 
-    compiled = tf.function(function, jit_compile=True, autograph=False)
-    specs = each(lambda one: tf.TensorSpec(*one), arrays)
+    # TensorFlow gives the HLO of functions of tensors only, not of lists of them.
+    def flat(*given):
+        return function(*keras.tree.pack_sequence_as(like, list(given)))
+
+    like = each(lambda one: 0, arrays)
+    specs = keras.tree.flatten(each(lambda one: tf.TensorSpec(*one), arrays))
+    compiled = tf.function(flat, jit_compile=True, autograph=False)
     hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     return compiler.of_hlo(hlo)
 

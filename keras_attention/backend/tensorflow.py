@@ -192,9 +192,16 @@ def first(array, size):
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
     options = {"transpose_a": transpose_first, "transpose_b": transpose_second}
+    if {first.dtype, second.dtype} & _HALF and has_wide_products(first):
+        if first.dtype != second.dtype:
+            first, second = tf.cast(first, tf.float32), tf.cast(second, tf.float32)
+        return tf.matmul(first, second, output_type=tf.float32, **options)
     if transpose_second and _is_wrong_in_bfloat16(first, second):
         return tf.matmul(first[0], second[0], **options)[None]
     return tf.matmul(first, second, **options)
+
+
+_HALF = {tf.bfloat16, tf.float16}
 
 
 def _is_wrong_in_bfloat16(first, second):
@@ -276,7 +283,8 @@ def has_fast_bfloat16():
 
 
 def has_wide_products(array):
-    return False
+    # Only XLA has them.
+    return on_accelerator(array) and _uses_xla(tf.compat.v1.get_default_graph())
 
 
 def clip(array, limit):

@@ -101,6 +101,7 @@ class Passes:
                 spec = tiles.cut_spec(own, tile)
                 if saved:
                     p, mask = saved[0], saved[-1] if self.spec.dropout else None
+                    p = ops.cast(p, self.wide) if self.scale else p
                 else:
                     p = self._factor(self._weights(spec, t))
                     mask = self._dropout_mask(p, tile)

@@ -195,7 +195,6 @@ BY_LENGTHS = {
     "a window": ((S, S), {"pattern": patterns.Causal() & patterns.SlidingWindow(3, 2)}),
     "a window alone": ((S, S), {"pattern": patterns.SlidingWindow(1, 0)}),
     "causal, padded at the end": ((S, S), {"mask": lengths(9, 0), "pattern": patterns.Causal()}),
-    "causal, padded at the start": ((S, S), {"mask": ~lengths(9, 0), "pattern": patterns.Causal()}),
     "causal, padded at both ends": (
         (S, S),
         {"mask": lengths(9, 12) & ~lengths(2, 0), "pattern": patterns.Causal()},
