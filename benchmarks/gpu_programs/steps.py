@@ -156,9 +156,12 @@ def mesh_step(block, case, sizes):
     trained, rest = given(block.trainable_variables), given(block.non_trainable_variables)
     shape = case.batch, case.length, case.features
     x = jax.ShapeDtypeStruct(shape, case.dtype, sharding=on("batch"))
+    by = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+    asked, keras.distribution.distribution = keras.distribution.distribution, lambda: by
     try:
         return compiler.of_jax(jax.value_and_grad(loss, (0, 1)), (trained, x, rest))
     finally:
+        keras.distribution.distribution = asked
         compiler.as_on_a_gpu()
 
 
