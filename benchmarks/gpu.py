@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import generation, imdb_step
+from benchmarks import generation, gpu_options, imdb_step
 from benchmarks.attention.backends import BACKEND, compiled, gpu
 from benchmarks.attention.cases import Case, Contestant, Row
 from benchmarks.attention.contestants import OUR_MODEL, THEIR_MODEL, NoWeights
@@ -57,6 +57,21 @@ def problems(length):
     }
     every = {name: (length, length, heads, options) for name, options in given.items()}
     every["grouped heads"] = length, length, 2, {"pattern": "causal"}
+    left = {"mask": padding[:, None, None, ::-1], "pattern": "causal"}
+    every["grouped heads, rotary, causal, padded on the left"] = (
+        *(length, length, 2),
+        {**left, "position": "rotary"},
+    )
+    gaps = np.arange(length) % 3 > 0
+    every["gaps"] = length, length, heads, {"mask": gaps[None, None, None]}
+    every["causal, gaps"] = length, length, heads, {**left, "mask": gaps[None, None, None]}
+    left_window = patterns.SlidingWindow(length // 16, 0)
+    every["causal window"] = length, length, heads, {"pattern": left_window}
+    every["causal window, padded on the left"] = (
+        *(length, length, heads),
+        {**left, "pattern": left_window},
+    )
+    every["ALiBi"] = length, length, heads, {"pattern": "causal", "position": "alibi"}
     every["one token, cache"] = 1, length, 2, {"pattern": "causal", "offset": length - 1}
     chunk = length // 8
     every["chunk, cache"] = chunk, length, 4, {"pattern": "causal", "offset": length - chunk}
@@ -228,10 +243,20 @@ def model_rows(size):
 def rows(small):
     """All rows, the most telling first."""
     size = shrunk if small else lambda case: case
-    found = [*attention_rows(size), *layer_rows(size), *decoding_rows(size), *model_rows(size)]
+    found = [
+        *attention_rows(size),
+        *gpu_options.option_rows(size, LENGTHS),
+        *gpu_options.block_rows(size, LENGTHS),
+        *layer_rows(size),
+        *decoding_rows(size),
+        *model_rows(size),
+    ]
     if not small:
         return found
-    kept = ("alone-bfloat16-512-training", "layer-512-window", "model", "imdb")
+    kept = (
+        *("alone-bfloat16-512-training", "layer-512-window", "model", "imdb"),
+        *("causal-rotary-grouped-512", "causal-window-512", "padded-left-512", "block-512"),
+    )
     return [row for row in found if row.name in kept]
 
 

@@ -40,15 +40,16 @@ class Costs:
     copies: list = dataclasses.field(default_factory=list)
 
 
-def costs(text, assumed_trips=1, copies_of=None):
+def costs(text, assumed_trips=1, copies_of=None, features=(64, 512)):
     """The `Costs` of a program.
 
     `assumed_trips` is how often a loop runs of which XLA does not know it. `copies` get the names
-    of new float32 arrays that have as many elements as `copies_of`.
+    of new float32 arrays of queries, keys or values: with `copies_of` elements, and an axis of one
+    of the sizes in `features`, which tiles of scores lack.
     """
     parts, entry = computations(text)
     total = Costs()
-    _Walk(parts, assumed_trips, copies_of, total).walk(entry, 1, 0)
+    _Walk(parts, assumed_trips, (copies_of, features), total).walk(entry, 1, 0)
     return total
 
 
@@ -80,7 +81,7 @@ class _Walk:
 
         def rank(name):
             alone = Costs()
-            _Walk(self.parts, self.assumed_trips, None, alone).walk(name, 1, 0)
+            _Walk(self.parts, self.assumed_trips, self.copies_of, alone).walk(name, 1, 0)
             fused = any("cudnn" in call for call in alone.calls)
             return fused, -alone.bytes if fused else alone.bytes
 
@@ -103,8 +104,13 @@ class _Walk:
         self.total.copies += [
             one.name
             for array, updated in zip(one.arrays, _updates(self.parts, part, one), strict=True)
-            if (array.dtype, array.elements) == ("f32", self.copies_of) and updated is None
+            if updated is None and self._is_copy(array)
         ]
+
+    def _is_copy(self, array):
+        elements, features = self.copies_of
+        alike = (array.dtype, array.elements) == ("f32", elements)
+        return alike and not set(features).isdisjoint(array.sizes)
 
 
 # Bytes
