@@ -1,5 +1,6 @@
 """The figures of programs, as lines, a table and a file."""
 
+import importlib.metadata
 import json
 import re
 import statistics
@@ -79,7 +80,8 @@ def line(name, found):
 
     def number(key):
         ratio = f" ({one[key] / other[key]:.2g})" if other.get(key) else ""
-        return f"{one[key]:.4g}{ratio}"
+        size = f"{one[key]:,.0f}" if one[key] >= 1000 else f"{one[key]:.4g}"
+        return size + ratio
 
     loops = " ".join(
         "(" * depth
@@ -102,11 +104,15 @@ def line(name, found):
 def write(found, path):
     """Puts figures into a file, and all of the file's into a page beside it."""
     report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    before = report.get(BACKEND, {})
-    report[BACKEND] = {**before, **found}
+    before = report.get(BACKEND, {}).get("programs", {})
+    packages = ("jax", "jaxlib", "keras", *(["tensorflow"] if BACKEND == "tensorflow" else []))
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    report[BACKEND] = {"versions": versions, "programs": {**before, **found}}
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     page = [TITLE]
-    for backend, figures_of in report.items():
+    for backend, made in report.items():
         named = {"jax": "JAX", "tensorflow": "TensorFlow, by its HLO"}[backend]
-        page += [f"## {named}\n", header(), *(line(name, figures_of) for name in figures_of), ""]
+        versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+        lines = (line(name, made["programs"]) for name in made["programs"])
+        page += [f"## {named}\n", f"{versions}.\n", header(), *lines, ""]
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
