@@ -335,8 +335,8 @@ def write_rows(array, indices, rows):
     if array.dtype not in ("bfloat16", "float16"):
         return array.at[indices].set(rows, unique_indices=True)
     # XLA would convert the whole array to float32 and back on a CPU, to write some rows.
-    array, rows, dtype = *(x.view("uint16") for x in (array, rows)), array.dtype
-    return array.at[indices].set(rows, unique_indices=True).view(dtype)
+    bits = array.view("uint16").at[indices].set(rows.view("uint16"), unique_indices=True)
+    return bits.view(array.dtype)
 
 
 @write_rows.defjvp

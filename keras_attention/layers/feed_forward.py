@@ -8,7 +8,7 @@ import keras
 
 from keras_attention import activations, masks, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
-from keras_attention.layers import projections
+from keras_attention.layers import position_wise
 from keras_attention.layers.dropout import Dropout
 
 ops = keras.ops
@@ -119,11 +119,11 @@ class FeedForward(saving.ConfigurableLayer):
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))
         if self.gated:
-            hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
+            hidden = position_wise.gated(self, self._intermediate_dense, self._gate_dense, x)
         else:
-            hidden = projections.apply(self, self._intermediate_dense, x)
+            hidden = position_wise.apply(self, self._intermediate_dense, x)
         hidden = self._dropout_layer.drop(hidden, training)
-        return projections.apply(self, self._output_dense, hidden)
+        return position_wise.apply(self, self._output_dense, hidden)
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])

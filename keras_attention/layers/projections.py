@@ -23,12 +23,12 @@ def plain(layer, *denses):
     False if one was quantized, replaced, or given an activation or a loss.
     """
     return all(
-        _is_plain(layer, dense) and dense.activation in (None, keras.activations.linear)
+        is_plain(layer, dense) and dense.activation in (None, keras.activations.linear)
         for dense in denses
     )
 
 
-def _is_plain(layer, dense):
+def is_plain(layer, dense):
     """As `plain`, whatever the activation."""
     return (
         type(dense) in (keras.layers.Dense, keras.layers.EinsumDense)
@@ -38,38 +38,18 @@ def _is_plain(layer, dense):
     )
 
 
-def apply(layer, dense, x):
-    """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
-    if (
-        not _is_plain(layer, dense)
-        or keras.backend.standardize_dtype(x.dtype) != dense.compute_dtype
-    ):
-        return dense(x)
-    *sizes, features = backend.shape(x)
-    output = _affine(x, features, dense, (*sizes, dense.units))
-    return output if dense.activation is None else dense.activation(output)
-
-
-def gated(layer, dense, gate, x):
-    """`dense(x) · gate(x)`."""
-    hidden, factor = (apply(layer, part, x) for part in (dense, gate))
-    if _is_plain(layer, dense) and dense.activation is None:
-        return backend.multiply_fresh(hidden, factor)
-    return ops.multiply(hidden, factor)
-
-
 def to_heads(x, dense, size):
     """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
-    return _affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
+    return affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
 
 
 def from_heads(heads, dense, output_shape):
     """(B, T, *output_shape) of heads (B, T, H, V) by `dense`."""
     batch, length, *features = backend.shape(heads)
-    return _affine(heads, features[0] * features[1], dense, (batch, length, *output_shape))
+    return affine(heads, features[0] * features[1], dense, (batch, length, *output_shape))
 
 
-def _affine(x, features, dense, shape):
+def affine(x, features, dense, shape):
     """`x`, as rows of `features`, by the kernel of `dense`, plus its bias, in another shape."""
     bias = None if dense.bias is None else ops.convert_to_tensor(dense.bias)
     return backend.affine(x, features, ops.convert_to_tensor(dense.kernel), bias, shape)

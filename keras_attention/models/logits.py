@@ -8,7 +8,7 @@ import keras
 
 from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import projections
+from keras_attention.layers import position_wise
 
 ops = keras.ops
 
@@ -107,7 +107,7 @@ class Logits(saving.ConfigurableLayer):
             x = self.transform(x)
         # The scale on x, which has fewer elements. A bias is not scaled.
         x = x if self.scale == 1 else x * ops.cast(self.scale, x.dtype)
-        logits = self._tied(x, table) if self.tied else projections.apply(self, self._dense, x)
+        logits = self._tied(x, table) if self.tied else position_wise.apply(self, self._dense, x)
         if self.soft_cap is not None:
             logits = self.soft_cap * ops.tanh(logits / self.soft_cap)
         return masks.carry(logits, mask)

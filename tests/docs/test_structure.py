@@ -37,6 +37,7 @@ BESIDE = {
     ("convert", "generation"),
     ("positions", "scores"),
     ("dense", "backend"),
+    ("masks", "backend"),
     ("masks", "shapes"),
     ("rematerialization", "masks"),
     ("sequence_parallel", "shapes"),

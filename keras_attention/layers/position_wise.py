@@ -1,0 +1,32 @@
+"""What `Dense` layers inside a layer make of each position, by one product.
+
+Without their calls, which cost more than a small product does. TensorFlow would multiply a batch of
+matrices, one sequence at a time.
+"""
+
+import keras
+
+from keras_attention.backend import backend
+from keras_attention.layers import projections
+
+ops = keras.ops
+
+
+def apply(layer, dense, x):
+    """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
+    if (
+        not projections.is_plain(layer, dense)
+        or keras.backend.standardize_dtype(x.dtype) != dense.compute_dtype
+    ):
+        return dense(x)
+    *sizes, features = backend.shape(x)
+    output = projections.affine(x, features, dense, (*sizes, dense.units))
+    return output if dense.activation is None else dense.activation(output)
+
+
+def gated(layer, dense, gate, x):
+    """`dense(x) · gate(x)`."""
+    hidden, factor = (apply(layer, part, x) for part in (dense, gate))
+    if projections.is_plain(layer, dense) and dense.activation is None:
+        return backend.multiply_fresh(hidden, factor)
+    return ops.multiply(hidden, factor)
