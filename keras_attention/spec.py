@@ -45,7 +45,8 @@ class Positions:
                 query_positions = (offset[:, None] if rank else offset) + query_positions
         if key_positions is None:
             # One array for both, so that what is computed of it is computed once.
-            same = consecutive and isinstance(keys, int) and (queries, offset) == (keys, 0)
+            known = {type(n) for n in (queries, keys, offset)} == {int}
+            same = consecutive and known and (queries, offset) == (keys, 0)
             key_positions = query_positions if same else ops.arange(keys, dtype="int32")
         return cls(query_positions, key_positions, consecutive, offset)
 

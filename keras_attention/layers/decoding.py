@@ -193,11 +193,14 @@ class Decoding(keras.layers.Layer):
             heads = self.split(query, "query")
         update = layout.update(cache, key, value, mask, self.compute_dtype)
         if layout.appends:
-            stored = update.positions
-            if stored is None and self.position is not None and self.position.needs_length:
-                # Of the tokens so far, not of all entries.
-                stored = kv_cache.stored_positions(update.cache["index"], kv_cache.length(cache))
-            positions = at, stored
+            if (
+                update.positions is None
+                and self.position is not None
+                and self.position.needs_length
+            ):
+                # The length is that of the tokens so far, not of all entries.
+                update = update.of_stored()
+            positions = at, update.positions
         else:
             positions = self.heads.pair("positions", given.positions, query, update.value)
         attention_mask = masks.boolean("attention_mask", given.attention_mask)

@@ -144,6 +144,11 @@ class Update(typing.NamedTuple):
     mask: object = None
     lost: object = None
 
+    def of_stored(self):
+        """The same with the position of each entry, negative if it is empty, and those masked."""
+        at = stored_positions(self.cache["index"], length(self.cache))
+        return self._replace(positions=at, mask=at >= 0)
+
 
 class Layout:
     """How the arrays of a cache store keys and values, and how a call updates them.
@@ -226,8 +231,7 @@ class Ring(Full):
         after = append(cache, key, value, mask)
         if key.shape[1] == 1:
             value, key = read(after, dtype)
-            at = stored_positions(after["index"], slots)
-            return Update(after, key, value, at, at >= 0, lost)
+            return Update(after, key, value, lost=lost).of_stored()
         # The first of several tokens may see entries that the last ones overwrite.
         old_value, old_key = read(cache, dtype)
         at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)

@@ -1,7 +1,7 @@
 """Projections to heads and back as products of two matrices.
 
-TensorFlow would multiply a batch of matrices, one sequence at a time. One product for query, key
-and value of a sequence is slower than three: what it finds is copied apart.
+TensorFlow would multiply a batch of matrices, one at a time. One product for query, key and value
+of a sequence is slower than three: what it finds is copied apart.
 """
 
 import keras
