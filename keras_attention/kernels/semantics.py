@@ -71,9 +71,9 @@ def adjust(spec, logits, query):
     for bias in spec.biases:
         if tuple(bias.shape) == tuple(logits.shape):
             # The sum instead, which needs no more memory.
-            logits = _clipped(spec, logits + ops.cast(bias, dtype))
+            logits = _clipped(spec, logits + _added(spec, bias, dtype))
         else:
-            logits = logits + _clipped(spec, ops.cast(bias, dtype))
+            logits = logits + _clipped(spec, _added(spec, bias, dtype))
     for bias in spec.position_biases:
         logits = logits + _position_bias(spec, bias, dtype)
     return logits
@@ -81,9 +81,13 @@ def adjust(spec, logits, query):
 
 def bias(spec, dtype):
     """The biases that `adjust` adds as one array, which broadcasts to (B, H, T, S)."""
-    terms = [_clipped(spec, ops.cast(bias, dtype)) for bias in spec.biases]
+    terms = [_clipped(spec, _added(spec, bias, dtype)) for bias in spec.biases]
     terms += [_position_bias(spec, bias, dtype) for bias in spec.position_biases]
     return functools.reduce(operator.add, terms)
+
+
+def _added(spec, term, dtype):
+    return ops.cast(term, dtype)
 
 
 def _clipped(spec, array):
@@ -92,7 +96,7 @@ def _clipped(spec, array):
 
 def _position_bias(spec, bias, dtype):
     def then(term):
-        term = ops.cast(term, dtype)
+        term = _added(spec, term, dtype)
         return term if bias.bounded else _clipped(spec, term)
 
     return of_positions(bias, spec, then)

@@ -14,10 +14,8 @@ ops = keras.ops
 
 def apply(layer, dense, x):
     """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
-    if (
-        not projections.is_plain(layer, dense)
-        or keras.backend.standardize_dtype(x.dtype) != dense.compute_dtype
-    ):
+    keeps_dtype = keras.backend.standardize_dtype(x.dtype) == dense.compute_dtype
+    if not (keeps_dtype and projections.plain(layer, dense, activated=True)):
         return dense(x)
     *sizes, features = backend.shape(x)
     output = projections.affine(x, features, dense, (*sizes, dense.units))
@@ -27,6 +25,6 @@ def apply(layer, dense, x):
 def gated(layer, dense, gate, x):
     """`dense(x) · gate(x)`."""
     hidden, factor = (apply(layer, part, x) for part in (dense, gate))
-    if projections.is_plain(layer, dense) and dense.activation is None:
+    if projections.plain(layer, dense):
         return backend.multiply_fresh(hidden, factor)
     return ops.multiply(hidden, factor)

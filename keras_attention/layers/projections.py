@@ -17,24 +17,18 @@ def product(x, kernel):
     return (backend.matmul if wide else ops.matmul)(x, kernel)
 
 
-def plain(layer, *denses):
+def plain(layer, *denses, activated=False):
     """Whether all of `denses` only multiply by a kernel and add a bias, in one dtype.
 
-    False if one was quantized, replaced, or given an activation or a loss.
+    False if one was quantized, replaced, or given a loss, or an activation unless `activated`.
     """
     return all(
-        is_plain(layer, dense) and dense.activation in (None, keras.activations.linear)
-        for dense in denses
-    )
-
-
-def is_plain(layer, dense):
-    """As `plain`, whatever the activation."""
-    return (
         type(dense) in (keras.layers.Dense, keras.layers.EinsumDense)
         and dense.quantization_mode is None
+        and (activated or dense.activation in (None, keras.activations.linear))
         and dense.activity_regularizer is None
         and dense.compute_dtype == layer.compute_dtype
+        for dense in denses
     )
 
 
