@@ -270,8 +270,9 @@ def masked(scores, mask, masked):
 
 
 def _masked(scores, mask, masked):
-    # Not `where`, whose constant JAX makes a whole array of outside of a loop.
-    return jnp.minimum(scores, mask.astype(scores.dtype) * (-2 * masked) + masked)
+    # A number computed from the scores: of a constant, JAX makes a whole array outside of a loop.
+    filler = jnp.isnan(scores).astype(scores.dtype) * 0 + masked
+    return jnp.where(mask, scores, filler)
 
 
 def cumsum(array):

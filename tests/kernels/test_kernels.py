@@ -367,3 +367,13 @@ def test_the_mask_of_a_problem_is_all_that_it_is_made_of():
         np.broadcast_to(numpy(found, "bool"), shape), np.broadcast_to(expected, shape)
     )
     assert ops.mask(query, key, value) is None
+
+
+def test_keys_that_are_no_numbers_do_not_matter_where_they_are_masked():
+    query, key, value = (np.ones((1, n, 1, 4), "float32") for n in (2, 3, 3))
+    key[0, 2] = np.nan
+    mask = np.arange(3)[None, None, None] < 2
+    found = attend(
+        *map(keras.ops.convert_to_tensor, (query, key, value)), mask=mask, kernel="reference"
+    )
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(found.output), 1.0, rtol=1e-6)
