@@ -281,9 +281,9 @@ def _write_all(given, index, mask):
 def _rows(array, index):
     """Where the next token's heads are among the rows of a cache's array, (B · G,)."""
     batch, heads, length, _ = backend.shape(array)
-    first = ops.arange(batch * heads, dtype="int32") * length
-    at = index % length
-    return first + (at if heads == 1 else ops.repeat(at, heads, axis=0))
+    # Not by `repeat`, which is fourteen operations of TensorFlow.
+    first = ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (-1, heads))
+    return ops.reshape(first + (index % length)[:, None], (-1,))
 
 
 def _write_one(old, new, at, mask):

@@ -24,7 +24,8 @@ def apply(layer, dense, x):
 
 def gated(layer, dense, gate, x):
     """`dense(x) · gate(x)`."""
-    hidden, factor = (apply(layer, part, x) for part in (dense, gate))
+    # The gate first: its activation, while little else is in the cache.
+    factor, hidden = (apply(layer, part, x) for part in (gate, dense))
     if projections.plain(layer, dense):
         return backend.multiply_fresh(hidden, factor)
     return ops.multiply(hidden, factor)
