@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
 
 from keras_attention import keras_private
+from keras_attention.backend import processor
 
 ops = keras.ops
 
@@ -288,7 +289,8 @@ def has_fast_bfloat16():
 
 
 def has_wide_products(array):
-    return on_accelerator(array)
+    on_processor = array.dtype == "bfloat16" and processor.multiplies_bfloat16()
+    return on_accelerator(array) or on_processor
 
 
 def clip(array, limit):

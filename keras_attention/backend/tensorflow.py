@@ -1,14 +1,13 @@
 """TensorFlow. Sizes may be unknown in graphs; control flow and custom gradients are special."""
 
 import contextlib
-import functools
 import math
-import pathlib
 
 import keras
 import tensorflow as tf
 
 from keras_attention import keras_private
+from keras_attention.backend import processor
 
 ops = keras.ops
 
@@ -272,14 +271,9 @@ def has_fast_softmax(scores):
     return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)
 
 
-@functools.cache
 def has_fast_bfloat16():
-    # oneDNN emulates them elsewhere. TensorFlow cannot be asked which instructions there are.
-    try:
-        flags = pathlib.Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+    # oneDNN emulates them elsewhere.
+    return processor.multiplies_bfloat16()
 
 
 def has_wide_products(array):

@@ -75,13 +75,16 @@ class Passes:
     def backward(self, flat, outputs, saved, upstream):
         tiles, (x, arrays) = self.tiles, self._named(flat)
         (output, lse), (of_output, of_lse) = outputs, upstream
-        delta = ops.sum(of_output * output, axis=-1, keepdims=True) - of_lse
         if self.spec.dropout:
             of_output = of_output * self.grown
         share = self._share(saved, lse)
         if share is not None:
-            of_output, delta = of_output * share, delta * share
-        rows = {"q": self._factor(x["query"]), "do": self._narrow(of_output), "lse": lse}
+            of_output, of_lse = of_output * share, of_lse * share
+        do = self._narrow(of_output)
+        # Of the gradient as it is multiplied, since products with values that are alike cancel it.
+        delta = ops.sum(ops.cast(do, self.wide) * output, axis=-1, keepdims=True)
+        delta = (delta / self.grown if self.spec.dropout else delta) - of_lse
+        rows = {"q": self._factor(x["query"]), "do": do, "lse": lse}
         columns = {"k": self._factor(x["key"]), "v": self._factor(x["value"])}
         rows["scored_q"], columns["scored_k"] = self._scored(x)
         more_rows, more_columns = self._of_weights(of_output, columns["v"], delta)
@@ -243,13 +246,14 @@ class Blocks(Passes):
             if state is not None:
                 # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
                 m = ops.where(m < state[0], state[0], m)
-            p = ops.exp(s - m)
-            ell = ops.sum(p, axis=-1, keepdims=True)
+            # The sum is that of the weights as they are multiplied: what rounding changes in one, it
+            # changes in the other, and values that are alike keep their mean.
+            p = ops.cast(ops.exp(s - m), v.dtype)
+            ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
             mask = self._dropout_mask(p, tile)
             if self.plan.single:
                 # What `_share` reads is put second, below.
-                kept = ops.cast(p, v.dtype)
-                saved.extend([kept] if mask is None else [kept, mask])
+                saved.extend([p] if mask is None else [p, mask])
             o = self._weighted(spec, self._dropped(p, mask), v)
             if state is None:
                 return m, ell, o

@@ -5,6 +5,7 @@ import pathlib
 import keras
 import pytest
 
+from keras_attention.backend import processor
 from keras_attention.kernels import plans
 from tests.problems import (
     on_tensorflow,
@@ -53,7 +54,7 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
     assert not backend.has_fast_softmax(None)
 
 
-@on_tensorflow
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     "flags, fast",
     [
@@ -64,12 +65,10 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
     ],
 )
 def test_products_in_bfloat16_are_for_processors_that_have_them(monkeypatch, flags, fast):
-    from keras_attention.backend import backend
-
-    def read_text(path):
+    def read_text(path, encoding):
         if isinstance(flags, OSError):
             raise flags
         return flags
 
     monkeypatch.setattr(pathlib.Path, "read_text", read_text)
-    assert backend.has_fast_bfloat16.__wrapped__() is fast
+    assert processor.multiplies_bfloat16.__wrapped__() is fast
