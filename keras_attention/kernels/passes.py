@@ -246,8 +246,8 @@ class Blocks(Passes):
             if state is not None:
                 # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
                 m = ops.where(m < state[0], state[0], m)
-            # The sum is that of the weights as they are multiplied: what rounding changes in one, it
-            # changes in the other, and values that are alike keep their mean.
+            # The sum is of the weights as they are multiplied, so that rounding changes both and
+            # values that are alike keep their mean.
             p = ops.cast(ops.exp(s - m), v.dtype)
             ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
             mask = self._dropout_mask(p, tile)
