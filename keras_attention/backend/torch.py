@@ -233,7 +233,7 @@ def rms_normalization(array, scale, epsilon):
         of_array = upstream.sub_(normed.mul_(mean)).mul_(factor)
         return of_array.to(array.dtype), of_scale.to(scale.dtype)
 
-    return custom_vjp(lambda _: (forward, backward), (array, scale))[0]
+    return _with_gradient(forward, backward, array, scale)
 
 
 def rotate(array, cos, sin, axis):
@@ -247,7 +247,7 @@ def rotate(array, cos, sin, axis):
         wide = array.to(cos.dtype)
         other = swapped(wide)
         product = _product(wide, cos, array)
-        add = torch.addcmul if _transforming() else torch.Tensor.addcmul_
+        add = torch.addcmul if _is_kept() else torch.Tensor.addcmul_
         return add(product, other, sin).to(array.dtype)
 
     def forward(array):
@@ -256,12 +256,25 @@ def rotate(array, cos, sin, axis):
     def backward(arrays, outputs, saved, upstream):
         return (rotated(upstream[0], -sin),)
 
-    return custom_vjp(lambda _: (forward, backward), (ops.convert_to_tensor(array),))[0]
+    return _with_gradient(forward, backward, ops.convert_to_tensor(array))
 
 
-def _product(array, factor, kept=None):
-    """A product in the memory of `array`, unless that is the memory of `kept`."""
-    return array * factor if array is kept or _transforming() else array.mul_(factor)
+def _with_gradient(forward, backward, *arrays):
+    """The only output of `forward`, with the gradient `backward`, as of `custom_vjp`."""
+    if torch.compiler.is_compiling():
+        # It would end the graph here, and fuses what follows by itself.
+        return forward(*arrays)[0][0]
+    return custom_vjp(lambda _: (forward, backward), arrays)[0]
+
+
+def _is_kept():
+    """Whether a new array must not be written again."""
+    return torch.compiler.is_compiling() or _transforming()
+
+
+def _product(array, factor, given=None):
+    """A product, in the memory of `array` unless that is `given`."""
+    return array * factor if array is given or _is_kept() else array.mul_(factor)
 
 
 def _wide(array, *weights):
@@ -316,8 +329,10 @@ def clip(array, limit):
 
 
 def clear(array, mask):
+    array, mask = map(ops.convert_to_tensor, (array, mask))
+
     def is_clear(array):
-        return not torch.any(array[~mask])
+        return mask.shape == array.shape[: mask.ndim] and not torch.any(array[~mask])
 
     # To read the padding is faster than to write all. `where` also clears the gradient.
     if array.numel() >= 2**16 and not needs_gradient(array) and _known(array, is_clear):
