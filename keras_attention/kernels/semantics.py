@@ -156,7 +156,7 @@ def masked(logits, allowed):
     """Scores with MASKED where `allowed`, a mask or None, is False."""
     if allowed is None:
         return logits
-    return backend.masked(logits, allowed, MASKED)
+    return backend.masked(logits, ops.convert_to_tensor(allowed), MASKED)
 
 
 def where_keys(array, has_keys, axes):
