@@ -64,7 +64,7 @@ def from_huggingface(
     prefix = _prefix(checkpoint.names, architecture)
     others = Others(architecture, config.architecture, prefix, not _has_head(config))
     with keras_private.first_values() as give:
-        model.build(_input_shape(architecture, config))
+        model.build(architecture.input_shape(config))
         entries = architecture.entries(model, prefix)
         tensors.read(entries, checkpoint, give, others)
     model.metadata = {"huggingface": config.values}
@@ -115,11 +115,12 @@ def to_huggingface(
         )
     values = copy.deepcopy(values)
     architecture, config = _read(values, "config")
-    free = getattr(architecture, "UNSAID", ())
-    comparing.check(model, values, known, lambda values: _made(values, "config"), free)
+    comparing.check(
+        model, values, known, lambda values: _made(values, "config"), architecture.unsaid
+    )
     if not model.built:
         raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
-    prefix = architecture.PREFIX if _has_head(config) else ""
+    prefix = architecture.prefix if _has_head(config) else ""
     writing.write(folder, architecture.entries(model, prefix), values)
 
 
@@ -146,18 +147,12 @@ def _read(values, where, folder=None, part=None):
             f"'model_type' of `{where}` must be one of {sorted(ARCHITECTURES)}. Received: {kind!r}"
         )
     architecture = ARCHITECTURES[kind]
-    return architecture, Config(values, architecture.FIELDS[kind], where, folder)
-
-
-def _input_shape(architecture, config):
-    """The shape of the inputs, to create the weights: of tokens, if the architecture has none."""
-    shape = getattr(architecture, "input_shape", None)
-    return (None, None) if shape is None else shape(config)
+    return architecture, Config(values, architecture.fields, where, folder)
 
 
 def _prefix(names, architecture):
     """What names of tensors begin with: models with a head have one more level."""
-    prefix = architecture.PREFIX
+    prefix = architecture.prefix
     return prefix if any(name.startswith(prefix) for name in names) else ""
 
 

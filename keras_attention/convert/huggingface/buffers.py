@@ -1,13 +1,13 @@
 """Tensors that published files have beside those of a model: buffers, heads, and second copies.
 
-An architecture has two tables of regular expressions, of whole names without its `PREFIX`:
+An `Architecture` has two tables of regular expressions, of whole names without its `prefix`:
 
-- `UNREAD`: tensors that no output depends on, each with the reason; `UNREAD_OF` has further ones,
+- `unread`: tensors that no output depends on, each with the reason; `unread_of` has further ones,
   by the name of a class. What is in neither table, and not of the model, is an error.
-- `SAME`: second names of a tensor, by its first. Files may have either or both; if both, they must
+- `same`: second names of a tensor, by its first. Files may have either or both; if both, they must
   be equal: `transformers` would not tie them otherwise.
 
-`OPTIONAL` are names of tensors that are zeros in files without them.
+`optional` are names of tensors that are zeros in files without them.
 """
 
 import re
@@ -48,15 +48,14 @@ class Others:
     """
 
     def __init__(self, architecture, kind, prefix, base):
-        further = getattr(architecture, "UNREAD_OF", {}).get(kind, {})
-        self._unread = _any({**getattr(architecture, "UNREAD", {}), **further})
+        self._unread = _any({**architecture.unread, **architecture.unread_of.get(kind, {})})
         self._same = [
             (re.compile(other), name)
-            for name, others in getattr(architecture, "SAME", {}).items()
+            for name, others in architecture.same.items()
             for other in others
         ]
-        self._optional = getattr(architecture, "OPTIONAL", ())
-        self._first, self._prefix, self._base = architecture.PREFIX, prefix, base
+        self._optional = architecture.optional
+        self._first, self._prefix, self._base = architecture.prefix, prefix, base
 
     def unread(self, name):
         """Whether no output depends on a tensor."""

@@ -29,6 +29,7 @@ class Config:
     def __init__(self, values, fields, where="config.json", folder=None, model_type=None):
         self.values, self.where, self.folder = values, where, folder
         self.model_type = model_type or values.get("model_type")
+        self._first = {name: field.same_as for name, field in fields.items() if field.same_as}
         given = self._by_first_names(fields)
         self._found = {
             name: self._value(name, field, given)
@@ -64,6 +65,8 @@ class Config:
         else:
             value = given[name]
             self._check(name, field, value)
+        if isinstance(field.choices, dict):
+            return field.choices.get(value, value)
         if field.inside is None:
             return value
         where = f"{name} of {self.where}"
@@ -71,7 +74,7 @@ class Config:
 
     def _check(self, name, field, value):
         if field.choices:
-            self._require(name, value, field.choices)
+            self._require(name, value, tuple(field.choices))
             return
         if not _is(value, field.kind):
             raise ValueError(
@@ -83,7 +86,11 @@ class Config:
             )
 
     def __getitem__(self, name):
-        return self._found[name]
+        return self._found[self.first(name)]
+
+    def first(self, name):
+        """The name under which a field is: `name`, or another of which it is a second one."""
+        return self._first.get(name, name)
 
     def given(self, name):
         """Whether the file has a field."""

@@ -16,7 +16,8 @@ class Field:
     Args:
         kind: the type of its values, or a union of types; None for a field that is ignored.
         default: its value in files without it.
-        choices: the values that are supported; none for all.
+        choices: the values that are supported, none for all; or a dictionary from these to what
+            they are here.
         least: the smallest number.
         inside: the table of a field that is an object, which is a `Config` then.
         same_as: the field that this is a second name of.
@@ -25,7 +26,7 @@ class Field:
 
     kind: Any = None
     default: Any = None
-    choices: tuple = ()
+    choices: tuple | dict = ()
     least: float | None = None
     inside: dict | None = None
     same_as: str | None = None
@@ -35,6 +36,17 @@ class Field:
 def needed(kind=int):
     """A field without a default: sizes, of which any other would be of another model."""
     return Field(kind, NEEDED, least=1 if kind is int else None)
+
+
+def needs(names):
+    """Sizes without defaults, as a part of a table."""
+    return dict.fromkeys(names.split(), needed())
+
+
+def renamed(**names):
+    """Sizes whose usual names are second ones: `hidden_size="n_embd"`, as a part of a table."""
+    first = {name: needed() for name in names.values()}
+    return first | {usual: same_as(name) for usual, name in names.items()}
 
 
 def read(default, kind=None, least=None):
@@ -93,7 +105,7 @@ ACTIVATIONS = {
 
 def activation(default):
     """The name of an activation."""
-    return Field(str, default, tuple(ACTIVATIONS))
+    return Field(str, default, ACTIVATIONS)
 
 
 # Of every architecture.
@@ -154,10 +166,10 @@ COMMON = {
 }
 # Of stacks whose fields have these names.
 SIZES = {
-    "hidden_size": needed(),
-    "intermediate_size": needed(),
-    "num_hidden_layers": needed(),
-    "num_attention_heads": needed(),
+    **COMMON,
+    **needs("hidden_size intermediate_size num_hidden_layers num_attention_heads"),
 }
+# Of those with tables of tokens.
+LANGUAGE = {**SIZES, "vocab_size": needed()}
 # Of classifiers.
 LABELS = {"num_labels": count(None), "id2label": read(None, dict | None)}

@@ -12,8 +12,8 @@ from keras_attention.convert.huggingface.config import Config, read_file
 from keras_attention.convert.huggingface.fields import ignored, only, read
 
 # Models of two sequences: targets start with one token of the settings, of Whisper with several.
-ONE_START = frozenset((*bart.FIELDS, *t5.FIELDS))
-PAIRS = ONE_START | whisper.FIELDS.keys()
+ONE_START = frozenset((*bart.ARCHITECTURES, *t5.ARCHITECTURES))
+PAIRS = ONE_START | whisper.ARCHITECTURES.keys()
 
 
 def _optional(kind, default=None, least=None):

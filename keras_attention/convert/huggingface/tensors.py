@@ -1,18 +1,11 @@
-"""Tensors of a Hugging Face model, one at a time, and which variables of a model they are.
-
-An `Entry` is a tensor of the files and the variables that it fills, with a function in either
-direction, so that the same list reads a model and writes it.
-"""
+"""Tensors of the files of a Hugging Face model, and variables that are read from them."""
 
 import dataclasses
 import json
 import math
 import mmap
 import pathlib
-from collections.abc import Callable
-from typing import Any
 
-import keras
 import ml_dtypes
 import numpy as np
 
@@ -31,132 +24,6 @@ DTYPES = {
     "F16": "float16",
     "BF16": ml_dtypes.bfloat16,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One tensor.
-
-    Args:
-        name: of the tensor.
-        variables: the Keras variables that it fills.
-        split: from the tensor to the arrays of the variables, up to their shapes.
-        join: from these, in the shapes of the variables, to the tensor.
-    """
-
-    name: str
-    variables: tuple[Any, ...]
-    split: Callable[[np.ndarray], list[np.ndarray]]
-    join: Callable[[list[np.ndarray]], np.ndarray]
-
-
-def plain(name, variable):
-    """A tensor in the layout of its variable."""
-    return Entry(name, (variable,), lambda x: [x], lambda arrays: arrays[0])
-
-
-def matrix(name, variable, inputs=1):
-    """A matrix (outputs, inputs), of a kernel whose first `inputs` axes are those of inputs."""
-    return fused(name, [variable], inputs)
-
-
-def fused(name, variables, inputs=1, groups=1):
-    """A matrix (outputs, inputs) of the outputs of several kernels, one after another.
-
-    With `groups`, so many parts of each one take turns: query, key and value of the first head,
-    then of the second.
-    """
-
-    def split(x):
-        parts = x.T.reshape(x.shape[1], groups, -1)
-        return np.split(parts, _ends([_outputs(v, inputs) // groups for v in variables]), axis=2)
-
-    def join(arrays):
-        sizes = [_outputs(v, inputs) // groups for v in variables]
-        parts = [x.reshape(-1, groups, n) for x, n in zip(arrays, sizes, strict=True)]
-        whole = np.concatenate(parts, axis=2)
-        return whole.reshape(len(whole), -1).T
-
-    return Entry(name, tuple(variables), split, join)
-
-
-def fused_bias(name, variables, groups=1):
-    """A vector of several biases, one after another, or with `groups` as in `fused`."""
-
-    def split(x):
-        sizes = [int(np.prod(v.shape)) // groups for v in variables]
-        return np.split(x.reshape(groups, -1), _ends(sizes), axis=1)
-
-    def join(arrays):
-        return np.concatenate([x.reshape(groups, -1) for x in arrays], axis=1).ravel()
-
-    return Entry(name, tuple(variables), split, join)
-
-
-def transposed(entry):
-    """The same tensor in the layout (inputs, outputs)."""
-    return dataclasses.replace(
-        entry, split=lambda x: entry.split(x.T), join=lambda arrays: entry.join(arrays).T
-    )
-
-
-def rows(name, variable, skipped):
-    """A table, without its first rows, which no position has; they are written as zeros."""
-
-    def join(arrays):
-        return np.pad(arrays[0], ((skipped, 0), (0, 0)))
-
-    return Entry(name, (variable,), lambda x: [x[skipped:]], join)
-
-
-def shaped(name, variable, shape):
-    """A tensor whose shape has further axes of size 1."""
-    return Entry(name, (variable,), lambda x: [x], lambda arrays: arrays[0].reshape(shape))
-
-
-def convolution(name, layer):
-    """The weight (outputs, inputs, …) and the bias of a convolution."""
-    found = Entry(
-        f"{name}.weight",
-        (layer.kernel,),
-        lambda x: [np.moveaxis(x, (0, 1), (-1, -2))],
-        lambda arrays: np.moveaxis(arrays[0], (-1, -2), (0, 1)),
-    )
-    return [found, plain(f"{name}.bias", layer.bias)] if layer.use_bias else [found]
-
-
-def _outputs(variable, inputs):
-    return int(np.prod(variable.shape[inputs:]))
-
-
-def _ends(sizes):
-    return np.cumsum(sizes)[:-1]
-
-
-def dense(name, layer, inputs=1):
-    """The weight and the bias, if any, of a projection `name`."""
-    found = [matrix(f"{name}.weight", layer.kernel, inputs)]
-    if layer.bias is not None:
-        found.append(fused_bias(f"{name}.bias", [layer.bias]))
-    return found
-
-
-def fused_dense(name, layers, groups=1):
-    """The weight and the bias, if any, of several projections in one; see `fused`."""
-    found = [fused(f"{name}.weight", [layer.kernel for layer in layers], groups=groups)]
-    if layers[0].bias is not None:
-        found.append(fused_bias(f"{name}.bias", [layer.bias for layer in layers], groups))
-    return found
-
-
-def norm(name, layer):
-    """The weights of a LayerNormalization or an RMSNorm."""
-    if layer is None:
-        return []
-    if isinstance(layer, keras.layers.LayerNormalization):
-        found = [plain(f"{name}.weight", layer.gamma)]
-        return [*found, plain(f"{name}.bias", layer.beta)] if layer.center else found
-    return [plain(f"{name}.weight", layer.scale)]
 
 
 class Checkpoint:

@@ -21,7 +21,7 @@ from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import ACTIVATIONS
 from tests.convert.huggingface.folders import numpy, random_model, torch, transformers
 
-TABLES = {kind: module.FIELDS[kind] for kind, module in ARCHITECTURES.items()}
+TABLES = {kind: one.fields for kind, one in ARCHITECTURES.items()}
 IDS = np.random.default_rng(0).integers(4, 49, (2, 11)).astype("int32")
 IDS[:, -1] = 49  # The end of the text, where CLIP pools.
 TARGET = np.random.default_rng(1).integers(4, 49, (2, 5)).astype("int32")

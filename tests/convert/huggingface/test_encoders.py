@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from keras_attention.convert.huggingface.architectures import bert, deberta_v2
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
@@ -177,10 +177,7 @@ def test_a_mask_of_pairs(name, pairs):
     assert_close(both.ours(IDS, attention_mask=allowed), expected.last_hidden_state)
 
 
-TRAINED = {
-    "BertForMaskedLM": (bert.entries, "bert."),
-    "DebertaV2ForMaskedLM": (deberta_v2.entries, "deberta."),
-}
+TRAINED = {"BertForMaskedLM": "bert", "DebertaV2ForMaskedLM": "deberta-v2"}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -197,8 +194,9 @@ def test_gradients_of_a_training_step(name, tmp_path):
         return keras.Model([tokens, types, mask], model(tokens, types, mask=mask))
 
     before, after = train(both.ours, [IDS, TYPES, RIGHT], labels, whole)
-    entries, prefix = TRAINED[name]
-    assert_equal_gradients(before, after, entries(both.ours, prefix), both.original)
+    architecture = ARCHITECTURES[TRAINED[name]]
+    entries = architecture.entries(both.ours, architecture.prefix)
+    assert_equal_gradients(before, after, entries, both.original)
 
 
 def test_names_of_the_first_files_of_bert(tmp_path):

@@ -104,18 +104,18 @@ def test_buffers_of_published_files_are_not_read(kind, folder, tmp_path):
 )
 def test_names_that_are_not_read(kind, name):
     architecture = ARCHITECTURES[kind]
-    others = buffers.Others(architecture, None, architecture.PREFIX, False)
+    others = buffers.Others(architecture, None, architecture.prefix, False)
     assert others.unread(name)
-    assert not others.unread(f"{architecture.PREFIX}other.{name}.other")
+    assert not others.unread(f"{architecture.prefix}other.{name}.other")
 
 
 @pytest.mark.any_backend
 def test_weights_are_read():
     """No pattern is so wide that it leaves a weight out."""
     for architecture in ARCHITECTURES.values():
-        others = buffers.Others(architecture, None, architecture.PREFIX, False)
+        others = buffers.Others(architecture, None, architecture.prefix, False)
         for name in ("h.0.attn.c_attn.bias", "layers.0.attention.dense.bias", "norm.weight"):
-            assert not others.unread(architecture.PREFIX + name)
+            assert not others.unread(architecture.prefix + name)
 
 
 @pytest.mark.any_backend
@@ -138,7 +138,7 @@ def test_all_that_transformers_leaves_out():
             patterns |= set(getattr(owner, "_keys_to_ignore_on_load_unexpected", None) or ())
         assert any(re.search(x, name) for x in patterns), (kind, patterns)
         architecture = ARCHITECTURES[kind]
-        assert buffers.Others(architecture, None, architecture.PREFIX, False).unread(name), name
+        assert buffers.Others(architecture, None, architecture.prefix, False).unread(name), name
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert, generation
-from keras_attention.convert.huggingface.architectures import t5
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.sequences import (
     LEFT,
@@ -261,7 +261,8 @@ def test_gradients_of_a_training_step_of_t5(tmp_path):
 
     inputs = [SOURCE, TARGET, RIGHT, TARGET_MASK]
     before, after = train(both.ours, inputs, labels, whole)
-    assert_equal_gradients(before, after, t5.entries(both.ours, ""), both.original)
+    entries = ARCHITECTURES["t5"].entries(both.ours, "")
+    assert_equal_gradients(before, after, entries, both.original)
 
 
 def test_t5_with_a_matrix_of_its_own(tmp_path):

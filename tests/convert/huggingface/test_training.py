@@ -39,8 +39,8 @@ def test_gradients(folder, name):
         logits, labels[:, 1:].reshape(-1), ignore_index=-100, reduction="sum"
     ).backward()
     parameters = dict(theirs.named_parameters())
-    module = ARCHITECTURES[name]
-    compared = module.entries(model, module.PREFIX)
+    architecture = ARCHITECTURES[name]
+    compared = architecture.entries(model, architecture.prefix)
     assert {entry.name for entry in compared} == set(parameters)
     for entry in compared:
         expected = numpy(parameters[entry.name].grad)

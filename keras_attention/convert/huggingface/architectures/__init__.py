@@ -1,4 +1,4 @@
-"""Architectures of Hugging Face, by `model_type`: a function of options, and names of tensors."""
+"""Architectures of Hugging Face, by `model_type`."""
 
 from keras_attention.convert.huggingface.architectures import (
     albert,
@@ -6,10 +6,7 @@ from keras_attention.convert.huggingface.architectures import (
     bert,
     bloom,
     clip,
-    clip_text,
-    clip_vision,
     deberta_v2,
-    deit,
     distilbert,
     falcon,
     gemma,
@@ -21,7 +18,6 @@ from keras_attention.convert.huggingface.architectures import (
     mpt,
     opt,
     phi,
-    phi3,
     roberta,
     t5,
     vit,
@@ -33,10 +29,8 @@ MODULES = (
     bart,
     bert,
     bloom,
-    clip_text,
-    clip_vision,
+    clip,
     deberta_v2,
-    deit,
     distilbert,
     falcon,
     gemma,
@@ -48,12 +42,11 @@ MODULES = (
     mpt,
     opt,
     phi,
-    phi3,
     roberta,
     t5,
     vit,
     whisper,
 )
-ARCHITECTURES = {name: module for module in MODULES for name in module.FIELDS}
+ARCHITECTURES = {kind: one for module in MODULES for kind, one in module.ARCHITECTURES.items()}
 # Models of several parts, which are read one at a time.
 COMPOSITES = {"clip": clip}

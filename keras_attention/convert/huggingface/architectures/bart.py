@@ -1,47 +1,37 @@
 """BART, mBART and Marian: encoder–decoders with different places of norms, and positions."""
 
-from keras_attention.convert.huggingface import buffers, parts, sequences
+import functools
+
+from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.fields import (
-    COMMON,
-    activation,
     count,
     ignored,
     needed,
+    needs,
     off,
     only,
     read,
-    same_as,
 )
-from keras_attention.convert.huggingface.tensors import matrix, rows, shaped
-from keras_attention.layers.position_embedding import (
-    LearnedPositionEmbedding,
-    SinCosPositionEmbedding,
-)
-from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
+from keras_attention.layers.position_embedding import SinCosPositionEmbedding
+from keras_attention.models import Decoder, Encoder, EncoderDecoder, Logits
 
-PREFIX = "model."
-_MODELS = ("BartModel", "MBartModel", "MarianModel")
-_HEADS = ("BartForConditionalGeneration", "MBartForConditionalGeneration", "MarianMTModel")
 # Rows of a table of positions that none has.
 _FIRST = 2
 # Of both sides, of Whisper too.
 SIDES = {
-    **COMMON,
+    **fields.COMMON,
     "vocab_size": needed(),
-    "d_model": needed(),
-    **{
-        f"{side}_{name}": needed()
-        for side in ("encoder", "decoder")
-        for name in ("layers", "attention_heads", "ffn_dim")
-    },
-    "hidden_size": same_as("d_model"),
-    "num_hidden_layers": same_as("encoder_layers"),
-    "num_attention_heads": same_as("encoder_attention_heads"),
-    "activation_function": activation("gelu"),
+    **needs("encoder_ffn_dim decoder_layers decoder_attention_heads decoder_ffn_dim"),
+    **fields.renamed(
+        hidden_size="d_model",
+        num_hidden_layers="encoder_layers",
+        num_attention_heads="encoder_attention_heads",
+    ),
+    "activation_function": fields.activation("gelu"),
     "tie_word_embeddings": only(True),
 }
-_BART = {
+_STACK = {
     **SIDES,
     "max_position_embeddings": needed(),
     "scale_embedding": read(False),
@@ -56,137 +46,133 @@ _BART = {
     ),
 }
 _PRE = dict.fromkeys(("normalize_before", "add_final_layer_norm"), only(True, None))
-FIELDS = {
-    "bart": _BART,
-    "mbart": {**_BART, **_PRE},
-    "marian": {
-        **_BART,
-        "normalize_embedding": only(False, None),
-        "static_position_embeddings": only(True, None),
-        "share_encoder_decoder_embeddings": only(True),
-        "decoder_vocab_size": count(None, int | None),
-        **ignored("positions are computed", "max_position_embeddings extra_pos_embeddings"),
-    },
+_SINES = {
+    "normalize_embedding": only(False, None),
+    "static_position_embeddings": only(True, None),
+    **ignored("positions are computed", "max_position_embeddings extra_pos_embeddings"),
 }
 
-UNREAD = {
-    **buffers.VERSION,
-    # Others have them among the tensors of the model.
-    r"(encoder|decoder)\.embed_positions\.weight": "of Marian, where they are computed",
-}
-SAME = {"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight", r"lm_head\.weight"]}
-OPTIONAL = ("final_logits_bias",)
+
+def pair(config, logits, residual="post", **sides):
+    """The `EncoderDecoder`; `sides` are the embeddings of each, and `logits` those of the decoder.
+
+    With a residual that needs one, each side ends with a norm.
+    """
+
+    def stack(side):
+        decoder = side == "decoder"
+        options = {
+            "intermediate_dim": config[f"{side}_ffn_dim"],
+            "num_heads": config[f"{side}_attention_heads"],
+            "activation": config["activation_function"],
+            "residual": residual,
+            "causal": decoder,
+            "cross_attention": decoder,
+        }
+        norm = None if residual == "post" else stacks.layer_norm(1e-5, "final_norm")
+        blocks = stacks.blocks(config[f"{side}_layers"], lambda n: options)
+        return {"blocks": blocks, "embeddings": sides[side], "final_norm": norm}
+
+    encoder = Encoder(**stack("encoder"), name="encoder")
+    return EncoderDecoder(encoder, Decoder(**stack("decoder"), logits=logits, name="decoder"))
 
 
-def model(config, dtype):
-    """The `EncoderDecoder` of a configuration."""
-    has_head = sequences.has_head(config, _MODELS, *_HEADS)
-    kind = config.model_type
-    if kind == "marian":
-        config.require("decoder_vocab_size", config["vocab_size"], None)
-    dim, vocabulary = config["d_model"], config["vocab_size"]
-    scale = dim**0.5 if config["scale_embedding"] else 1
-    tokens = sequences.tokens(vocabulary, dim, dtype, scale)
+_MODELS = ("BartModel", "MBartModel", "MarianModel", "PegasusModel")
+_HEADS = (
+    "BartForConditionalGeneration",
+    "MBartForConditionalGeneration",
+    "MarianMTModel",
+    "PegasusForConditionalGeneration",
+)
+
+
+def _make(config, residual, sines):
+    has_head = stacks.has_head(config, _MODELS, *_HEADS)
+    scale = config["d_model"] ** 0.5 if config["scale_embedding"] else 1
+    tokens = stacks.table(config, scale=scale)
 
     def embeddings():
-        if kind == "marian":
-            positions = SinCosPositionEmbedding(layout="half_split", name="positions", dtype=dtype)
+        if sines:
+            positions, norm = SinCosPositionEmbedding(layout="half_split", name="positions"), None
         else:
-            positions = LearnedPositionEmbedding(
-                config["max_position_embeddings"], name="positions", dtype=dtype
-            )
-        norm = None if kind == "marian" else sequences.layer_norm(1e-5, dtype)
-        return Embeddings(tokens, positions, norm=norm, name="embeddings", dtype=dtype)
+            positions = stacks.positions(config["max_position_embeddings"])
+            norm = stacks.layer_norm(1e-5)
+        return stacks.embeddings(config, tokens=tokens, positions=positions, norm=norm)
 
-    def final_norm():
-        return sequences.layer_norm(1e-5, dtype, "final_norm") if kind == "mbart" else None
-
-    residual = "pre" if kind == "mbart" else "post"
-    logits = Logits(vocabulary, use_bias=True, name="logits", dtype=dtype)
-    encoder = Encoder(
-        blocks(config, "encoder", residual, dtype),
-        embeddings(),
-        final_norm(),
-        name="encoder",
-        dtype=dtype,
-    )
-    decoder = Decoder(
-        blocks(config, "decoder", residual, dtype),
-        embeddings(),
-        final_norm(),
-        logits if has_head else None,
-        name="decoder",
-        dtype=dtype,
-    )
-    return EncoderDecoder(encoder, decoder, dtype=dtype)
+    logits = Logits(config["vocab_size"], use_bias=True, name="logits") if has_head else None
+    return pair(config, logits, residual, encoder=embeddings(), decoder=embeddings())
 
 
-def input_shape(config):
+def _marian(config):
+    config.require("decoder_vocab_size", config["vocab_size"], None)
+    return _make(config, "post", sines=True)
+
+
+def names(first, key=lambda path: path):
+    """The tensors of both sides, whose first position has the row `first`.
+
+    `key` makes of a path what there is of the projection of keys.
+    """
+
+    def attention(name, layer):
+        return {
+            f"{name}.q_proj": f"{layer}.query_dense",
+            f"{name}.k_proj": key(f"{layer}.key_dense"),
+            f"{name}.v_proj": f"{layer}.value_dense",
+            f"{name}.out_proj": f"{layer}.output_dense",
+        }
+
+    block = {
+        **attention("self_attn", "attention"),
+        "self_attn_layer_norm": "attention_norm",
+        "fc1": "feed_forward.intermediate_dense",
+        "fc2": "feed_forward.output_dense",
+        "final_layer_norm": "feed_forward_norm",
+    }
+    across = {
+        **attention("encoder_attn", "cross_attention_layer"),
+        "encoder_attn_layer_norm": "cross_attention_norm",
+    }
+    side = {
+        "embed_positions.weight": entries.rows("embeddings.positions.embeddings", first),
+        "layernorm_embedding": "embeddings.norm",
+        "layer_norm": "final_norm",
+    }
+    return {
+        "encoder": entries.within("encoder", {**side, "layers": entries.blocks(block)}),
+        "decoder": entries.within("decoder", {**side, "layers": entries.blocks(block | across)}),
+    }
+
+
+def two_texts(config):
     """The shapes of the source and the target."""
     return [(None, None), (None, None)]
 
 
-def blocks(config, side, residual, dtype):
-    """The blocks of a side."""
-    decoder = side == "decoder"
-    return [
-        TransformerBlock(
-            config[f"{side}_ffn_dim"],
-            config[f"{side}_attention_heads"],
-            activation=parts.activation(config, "activation_function"),
-            residual=residual,
-            causal=decoder,
-            cross_attention=decoder,
-            name=f"block_{n}",
-            dtype=dtype,
-        )
-        for n in range(config[f"{side}_layers"])
-    ]
-
-
-def entries(model, prefix):
-    """The tensors of a model."""
-    found = [parts.plain(f"{prefix}shared.weight", model.encoder.embeddings.tokens.table)]
-    for side in ("encoder", "decoder"):
-        stack = getattr(model, side)
-        layer, name = stack.embeddings, f"{prefix}{side}"
-        if isinstance(layer.positions, LearnedPositionEmbedding):
-            table = layer.positions.embeddings
-            found.append(rows(f"{name}.embed_positions.weight", table, _FIRST))
-        found += parts.norm(f"{name}.layernorm_embedding", layer.norm)
-        found += block_entries(stack, name)
-        found += parts.norm(f"{name}.layer_norm", stack.final_norm)
-    logits = model.decoder.logits
-    if logits is not None:
-        found.append(shaped("final_logits_bias", logits.bias, (1, logits.vocabulary_size)))
-    return found
-
-
-def block_entries(stack, name, key_bias=True):
-    """The tensors of the blocks of a side."""
-    found = []
-    for n, block in enumerate(stack.blocks):
-        layer = f"{name}.layers.{n}"
-        found += _attention(f"{layer}.self_attn", block.attention, key_bias)
-        found += parts.norm(f"{layer}.self_attn_layer_norm", block.attention_norm)
-        if block.cross_attention:
-            found += _attention(f"{layer}.encoder_attn", block.cross_attention_layer, key_bias)
-            found += parts.norm(f"{layer}.encoder_attn_layer_norm", block.cross_attention_norm)
-        found += sequences.feed_forward(f"{layer}.fc1", f"{layer}.fc2", block.feed_forward)
-        found += parts.norm(f"{layer}.final_layer_norm", block.feed_forward_norm)
-    return found
-
-
-def _attention(name, layer, key_bias):
-    key = f"{name}.k_proj"
-    return [
-        *parts.dense(f"{name}.q_proj", layer.query_dense),
-        # A bias of keys changes no weight of a softmax: without one, ours stays 0.
-        *(
-            parts.dense(key, layer.key_dense)
-            if key_bias
-            else [matrix(f"{key}.weight", layer.key_dense.kernel)]
-        ),
-        *parts.dense(f"{name}.v_proj", layer.value_dense),
-        *parts.dense(f"{name}.out_proj", layer.output_dense, inputs=2),
-    ]
+_BART = functools.partial(
+    Architecture,
+    tensors={"shared.weight": "encoder.embeddings.tokens.table", **names(_FIRST)},
+    prefix="model.",
+    head={"final_logits_bias": entries.axes("decoder.logits.bias", 2)},
+    unread={
+        **buffers.VERSION,
+        # Others have them among the tensors of the model.
+        r"(encoder|decoder)\.embed_positions\.weight": "of models where they are computed",
+    },
+    same={"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight", r"lm_head\.weight"]},
+    optional=("final_logits_bias",),
+    input_shape=two_texts,
+)
+ARCHITECTURES = {
+    "bart": _BART(_STACK, functools.partial(_make, residual="post", sines=False)),
+    "mbart": _BART({**_STACK, **_PRE}, functools.partial(_make, residual="pre", sines=False)),
+    "marian": _BART(
+        {
+            **_STACK,
+            **_SINES,
+            "share_encoder_decoder_embeddings": only(True),
+            "decoder_vocab_size": count(None, int | None),
+        },
+        _marian,
+    ),
+}

@@ -6,39 +6,24 @@ the prediction of the next sentence, are left out: no output depends on them.
 
 import keras
 
-from keras_attention.convert.huggingface import buffers, parts, sequences
-from keras_attention.convert.huggingface.fields import (
-    COMMON,
-    LABELS,
-    SIZES,
-    activation,
-    count,
-    ignored,
-    needed,
-    only,
-    read,
-)
-from keras_attention.convert.huggingface.tensors import rows
-from keras_attention.layers.position_embedding import LearnedPositionEmbedding
-from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import Embeddings, Encoder
+from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.fields import count, ignored, needed, only, read
+from keras_attention.models import Encoder
 
-PREFIX = "bert."
 # Of any encoder with tables of tokens and of positions.
 ENCODER = {
-    **COMMON,
-    **SIZES,
-    "vocab_size": needed(),
+    **fields.LANGUAGE,
     "max_position_embeddings": needed(),
     "layer_norm_eps": read(1e-12),
+    "hidden_act": fields.activation("gelu"),
     "position_embedding_type": only("absolute", None),
     "tie_word_embeddings": only(True),
 }
 STACK = {
     **ENCODER,
-    **LABELS,
+    **fields.LABELS,
     "type_vocab_size": count(2),
-    "hidden_act": activation("gelu"),
     **ignored(
         "of the pooler of the first files, and not read",
         """
@@ -47,104 +32,107 @@ STACK = {
         """,
     ),
 }
-FIELDS = {"bert": STACK}
-HEADS = ("BertForMaskedLM", "BertForPreTraining")
-CLASSIFIER = "BertForSequenceClassification"
-# The dense layer, the norm and the bias before the logits.
-HEAD = tuple(f"cls.predictions.{x}" for x in ("transform.dense", "transform.LayerNorm", "bias"))
 
-UNREAD = {
-    **buffers.COUNTED,
-    r"pooler\..*": "of another task",
-    r"cls\.seq_relationship\..*": "of another task",
-}
+
+def encoder(
+    config, masked, classifier=None, blocks=None, first=0, head="transform", epsilon=None, **given
+):
+    """The `Encoder` of a configuration.
+
+    Args:
+        config: the configuration.
+        masked: the activation before the logits of tokens; None or False for a model without them.
+        classifier: the activation before those of a classifier.
+        blocks: if not those of `block`.
+        first: the row of the first position in the table of positions.
+        head: the name of what stands before the logits of tokens.
+        epsilon: of norms, if not `layer_norm_eps`.
+        **given: options of the embeddings.
+    """
+    epsilon = config["layer_norm_eps"] if epsilon is None else epsilon
+    size = given.get("size")
+    options = {
+        "positions": stacks.positions(config["max_position_embeddings"] - first),
+        "norm": stacks.layer_norm(epsilon),
+        **given,
+    }
+    if "types" not in given and config["type_vocab_size"]:
+        dim = size or config["hidden_size"]
+        options["types"] = keras.layers.Embedding(config["type_vocab_size"], dim, name="types")
+    logits = None
+    if (config.architecture or "").endswith("ForSequenceClassification"):
+        logits = stacks.classes(config, classifier)
+    elif masked:
+        norm = stacks.layer_norm(epsilon)
+        logits = stacks.masked_logits(config, masked, norm, size, head)
+    if blocks is None:
+        blocks = stacks.blocks(config["num_hidden_layers"], lambda n: block(config))
+    return Encoder(blocks, stacks.embeddings(config, **options), logits=logits)
+
+
+def block(config):
+    """The options of a block."""
+    return {
+        "intermediate_dim": config["intermediate_size"],
+        "num_heads": config["num_attention_heads"],
+        "activation": config["hidden_act"],
+        "layer_norm_epsilon": config["layer_norm_eps"],
+    }
+
+
+def embedding_names(first=0):
+    """The tensors of the embeddings, whose first position has the row `first`."""
+    return {
+        "embeddings.word_embeddings.weight": "embeddings.tokens.table",
+        "embeddings.position_embeddings.weight": entries.rows(
+            "embeddings.positions.embeddings", first
+        ),
+        "embeddings.token_type_embeddings.weight": "embeddings.types.embeddings",
+        "embeddings.LayerNorm": "embeddings.norm",
+    }
+
+
+def block_names(suffix=""):
+    """The tensors of a block; `suffix` ends the names of query, key and value."""
+    return {
+        **{
+            f"attention.self.{x}{suffix}": f"attention.{x}_dense" for x in ("query", "key", "value")
+        },
+        "attention.output.dense": "attention.output_dense",
+        "attention.output.LayerNorm": "attention_norm",
+        "intermediate.dense": "feed_forward.intermediate_dense",
+        "output.dense": "feed_forward.output_dense",
+        "output.LayerNorm": "feed_forward_norm",
+    }
+
+
+def _make(config):
+    heads = ("BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification")
+    has_head = stacks.has_head(config, ["BertModel"], *heads)
+    return encoder(config, has_head and config["hidden_act"], "tanh")
+
+
+HEAD = stacks.masked_head(
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.bias",
+)
 SAME = {
     "embeddings.word_embeddings.weight": [r"cls\.predictions\.decoder\.weight"],
     "cls.predictions.bias": [r"cls\.predictions\.decoder\.bias"],
 }
-
-
-def model(config, dtype):
-    """The `Encoder` of a configuration."""
-    has_head = sequences.has_head(config, ["BertModel"], *HEADS, CLASSIFIER)
-    activation = parts.activation(config, "hidden_act")
-    return encoder(config, dtype, activation if has_head else None)
-
-
-def encoder(config, dtype, head, first=0):
-    """The `Encoder`; `head` is the activation before masked logits, or None without a head.
-
-    `first` is the row of the first position in the table of positions.
-    """
-    dim, epsilon = config["hidden_size"], config["layer_norm_eps"]
-    vocabulary = config["vocab_size"]
-    embeddings = Embeddings(
-        sequences.tokens(vocabulary, dim, dtype),
-        LearnedPositionEmbedding(
-            config["max_position_embeddings"] - first, name="positions", dtype=dtype
-        ),
-        types=types(config, dim, dtype),
-        norm=sequences.layer_norm(epsilon, dtype),
-        name="embeddings",
-        dtype=dtype,
+ARCHITECTURES = {
+    "bert": Architecture(
+        STACK,
+        _make,
+        {**embedding_names(), "encoder.layer": entries.blocks(block_names())},
+        prefix="bert.",
+        head=stacks.either(HEAD, "bert.pooler.dense", "classifier"),
+        unread={
+            **buffers.COUNTED,
+            r"pooler\..*": "of another task",
+            r"cls\.seq_relationship\..*": "of another task",
+        },
+        same=SAME,
     )
-    blocks = [
-        TransformerBlock(
-            config["intermediate_size"],
-            config["num_attention_heads"],
-            activation=parts.activation(config, "hidden_act"),
-            layer_norm_epsilon=epsilon,
-            name=f"block_{n}",
-            dtype=dtype,
-        )
-        for n in range(config["num_hidden_layers"])
-    ]
-    logits = None
-    if (config.architecture or "").endswith("ForSequenceClassification"):
-        logits = sequences.classes(config, dim, "tanh", dtype)
-    elif head is not None:
-        norm = sequences.layer_norm(epsilon, dtype)
-        logits = sequences.masked_logits(vocabulary, dim, head, norm, dtype)
-    return Encoder(blocks, embeddings, logits=logits, dtype=dtype)
-
-
-def types(config, dim, dtype):
-    """The table of token types; None for a model without."""
-    size = config["type_vocab_size"]
-    return keras.layers.Embedding(size, dim, name="types", dtype=dtype) if size else None
-
-
-def entries(
-    model, prefix, head=HEAD, classifier=("bert.pooler.dense", "classifier"), first=0, suffix=""
-):
-    """The tensors of a model, whose head has the names `head` or `classifier`.
-
-    `suffix` ends the names of the projections of query, key and value.
-    """
-    found = embedding_entries(model.embeddings, f"{prefix}embeddings", first)
-    for n, block in enumerate(model.blocks):
-        name = f"{prefix}encoder.layer.{n}"
-        names = [f"{name}.attention.self.{x}{suffix}" for x in ("query", "key", "value")]
-        found += [
-            *sequences.projections([*names, f"{name}.attention.output.dense"], block.attention),
-            *parts.norm(f"{name}.attention.output.LayerNorm", block.attention_norm),
-            *sequences.feed_forward(
-                f"{name}.intermediate.dense", f"{name}.output.dense", block.feed_forward
-            ),
-            *parts.norm(f"{name}.output.LayerNorm", block.feed_forward_norm),
-        ]
-    return found + sequences.head(head, classifier, model)
-
-
-def embedding_entries(layer, name, first=0):
-    """The tables and the norm of the embeddings."""
-    found = [
-        parts.plain(f"{name}.word_embeddings.weight", layer.tokens.table),
-        *parts.norm(f"{name}.LayerNorm", layer.norm),
-    ]
-    if layer.positions is not None:
-        table = layer.positions.embeddings
-        found.append(rows(f"{name}.position_embeddings.weight", table, first))
-    if layer.types is not None:
-        found.append(parts.plain(f"{name}.token_type_embeddings.weight", layer.types.embeddings))
-    return found
+}

@@ -1,16 +1,35 @@
-"""CLIP of both towers, each of which is read as a model of its own, with its projection."""
+"""CLIP of both towers, each of which is read as a model of its own, with its projection or not.
 
+Every token of a text has an output; that of the whole text is at its end-of-text token. It is
+causal: padding after the text needs no mask. The first output of an image is that of the whole. Its
+final norm applies to every vector: of `transformers` the first is its pooled output, and the others
+are as they are before the norm.
+"""
+
+from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architectures import vit
 from keras_attention.convert.huggingface.config import Config
-from keras_attention.convert.huggingface.fields import COMMON, count, ignored, read
+from keras_attention.convert.huggingface.fields import count, ignored, read
+from keras_attention.models import Encoder, Logits
 
 PARTS = ("text", "vision")
 FIELDS = {
-    **COMMON,
+    **fields.COMMON,
     "projection_dim": count(512),
     **{f"{name}_config": read(None, dict | None) for name in PARTS},
     # The whole of a tower, over the other, where it is not null.
     **{f"{name}_config_dict": read(None, dict | None) for name in PARTS},
     **ignored("of the likeness of texts and images", "logit_scale_init_value"),
+}
+# Of both towers; those of sizes are what files of both leave out.
+_TOWER = {
+    **fields.COMMON,
+    "num_hidden_layers": count(12),
+    "projection_dim": count(512, int | None),
+    "hidden_act": fields.activation("quick_gelu"),
+    "layer_norm_eps": read(1e-5),
+    **ignored("a tower has no logits of tokens", "tie_word_embeddings"),
 }
 
 
@@ -32,3 +51,95 @@ def tower(values, where, name):
         "architectures": [f"CLIP{name.title()}ModelWithProjection"],
         "projection_dim": config["projection_dim"],
     }, f"{field} of {where}"
+
+
+def _make(config, name, embeddings):
+    """The `Encoder` of a tower, with the projection to the space of both if its class has it."""
+    model, logits = f"CLIP{name}Model", None
+    if stacks.has_head(config, [model], f"{model}WithProjection"):
+        logits = Logits(config["projection_dim"], tied=False, name="projection")
+    options = {**vit.block(config), "causal": name == "Text"}
+    blocks = stacks.blocks(config["num_hidden_layers"], lambda n: options)
+    norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
+    return Encoder(blocks, embeddings, norm, logits)
+
+
+def _text(config):
+    table = stacks.positions(config["max_position_embeddings"])
+    return _make(config, "Text", stacks.embeddings(config, positions=table))
+
+
+def _vision(config):
+    norm = stacks.layer_norm(config["layer_norm_eps"])
+    return _make(
+        config, "Vision", vit.embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+    )
+
+
+_BLOCKS = entries.blocks(
+    {
+        "layer_norm1": "attention_norm",
+        "self_attn.q_proj": "attention.query_dense",
+        "self_attn.k_proj": "attention.key_dense",
+        "self_attn.v_proj": "attention.value_dense",
+        "self_attn.out_proj": "attention.output_dense",
+        "layer_norm2": "feed_forward_norm",
+        "mlp.fc1": "feed_forward.intermediate_dense",
+        "mlp.fc2": "feed_forward.output_dense",
+    }
+)
+
+
+def _others(tower, projection):
+    """The tensors of the other tower, and of both."""
+    pattern = rf"{tower}_model\..*|{projection}_projection\.weight|logit_scale"
+    return {**buffers.COUNTED, pattern: "of the other tower, and of both"}
+
+
+ARCHITECTURES = {
+    "clip_text_model": Architecture(
+        {
+            **_TOWER,
+            "vocab_size": count(49408),
+            "hidden_size": count(512),
+            "intermediate_size": count(2048),
+            "num_attention_heads": count(8),
+            "max_position_embeddings": count(77),
+        },
+        _text,
+        {
+            "embeddings.token_embedding.weight": "embeddings.tokens.table",
+            "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+            "encoder.layers": _BLOCKS,
+            "final_layer_norm": "final_norm",
+        },
+        prefix="text_model.",
+        head={"text_projection": "logits.dense"},
+        unread=_others("vision", "visual"),
+    ),
+    "clip_vision_model": Architecture(
+        {
+            **_TOWER,
+            "projection_dim": count(512),
+            "hidden_size": count(768),
+            "intermediate_size": count(3072),
+            "num_attention_heads": count(12),
+            "num_channels": count(3),
+            "image_size": count(224),
+            "patch_size": count(32),
+        },
+        _vision,
+        {
+            "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
+            "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
+            "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+            "pre_layrnorm": "embeddings.norm",
+            "encoder.layers": _BLOCKS,
+            "post_layernorm": "final_norm",
+        },
+        prefix="vision_model.",
+        head={"visual_projection": "logits.dense"},
+        unread=_others("text", "text"),
+        input_shape=vit.input_shape,
+    ),
+}

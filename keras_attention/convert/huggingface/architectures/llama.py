@@ -1,31 +1,19 @@
-"""Llama, and models that differ from it in options: Mistral, Qwen 2 and 3."""
+"""Llama, and models that differ from it in options: Mistral, Qwen 2 and 3, Phi-3."""
 
-from keras_attention.convert.huggingface import buffers, parts, rope
-from keras_attention.convert.huggingface.fields import (
-    COMMON,
-    SIZES,
-    activation,
-    count,
-    ignored,
-    needed,
-    off,
-    only,
-    read,
-)
+import functools
+
+from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.fields import count, ignored, off, only, read
 from keras_attention.layers.rms_norm import RMSNorm
-from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import Decoder
 
-PREFIX = "model."
-UNREAD = buffers.ROTARY
-SAME = {"embed_tokens.weight": [r"lm_head\.weight"]}
 STACK = {
-    **COMMON,
-    **SIZES,
-    "vocab_size": needed(),
-    "hidden_act": activation("silu"),
+    **fields.LANGUAGE,
+    "hidden_act": fields.activation("silu"),
     "rms_norm_eps": read(1e-6),
     "tie_word_embeddings": read(False),
+    "num_key_value_heads": count(None, int | None),
+    "head_dim": count(None, int | None),
 }
 _WINDOWS = {
     "use_sliding_window": read(False),
@@ -33,114 +21,156 @@ _WINDOWS = {
     "max_window_layers": read(28),
     "layer_types": read(None, list | None),
 }
-FIELDS = {
-    "llama": {
-        **STACK,
-        **rope.fields(2048),
-        "num_key_value_heads": count(None, int | None),
-        "head_dim": count(None, int | None),
-        "attention_bias": read(False),
-        "mlp_bias": read(False),
-        **off("sliding_window rope_interleaved use_sliding_window"),
-        **ignored("not read", "is_llama_config max_sequence_length"),
-    },
-    "mistral": {
-        **STACK,
-        **rope.fields(131072),
-        "num_key_value_heads": count(8),
-        "head_dim": count(None, int | None),
-        "sliding_window": count(4096, int | None),
-        **off("attention_bias mlp_bias use_sliding_window"),
-    },
-    "qwen2": {
-        **STACK,
-        **rope.fields(32768),
-        **_WINDOWS,
-        "num_key_value_heads": count(32, int | None),
-        "head_dim": count(None),
-        **off("mlp_bias use_mrope"),
-        **ignored("of another program, for long texts", "dual_chunk_attention_config"),
-    },
-    "qwen3": {
-        **STACK,
-        **rope.fields(32768),
-        **_WINDOWS,
-        "num_key_value_heads": count(32, int | None),
-        "head_dim": count(128),
-        "attention_bias": only(False),
-        **off("mlp_bias use_mrope"),
-    },
+ATTENTION = {
+    "self_attn.q_proj": "attention.query_dense",
+    "self_attn.k_proj": "attention.key_dense",
+    "self_attn.v_proj": "attention.value_dense",
+    "self_attn.o_proj": "attention.output_dense",
+    "self_attn.q_norm": "attention.query_norm",
+    "self_attn.k_norm": "attention.key_norm",
+}
+NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "feed_forward_norm"}
+GATED = {
+    "mlp.gate_proj": "feed_forward.gate_dense",
+    "mlp.up_proj": "feed_forward.intermediate_dense",
+    "mlp.down_proj": "feed_forward.output_dense",
+}
+_FUSED = {
+    "self_attn.qkv_proj": entries.HEADS,
+    "self_attn.o_proj": "attention.output_dense",
+    "mlp.gate_up_proj": ("feed_forward.gate_dense", "feed_forward.intermediate_dense"),
+    "mlp.down_proj": "feed_forward.output_dense",
 }
 
 
-def model(config, dtype, **rotary):
-    """The `Decoder` of a configuration; `rotary` are options of its positions."""
-    kind = config.model_type
-    epsilon, heads = config["rms_norm_eps"], config["num_attention_heads"]
-    head_dim = config["head_dim"] or parts.head_size(config)
-    blocks = [
-        TransformerBlock(
-            config["intermediate_size"],
-            heads,
-            activation=parts.activation(config, "hidden_act"),
-            gated=True,
-            causal=True,
-            residual="pre",
-            norm="rms",
-            layer_norm_epsilon=epsilon,
-            key_dim=head_dim,
-            num_key_value_heads=config["num_key_value_heads"] or heads,
-            use_bias=_biases(config, kind),
-            qk_norm=RMSNorm(epsilon) if kind == "qwen3" else False,
-            pattern=window,
-            position=rope.rotary(config, head_dim, **rotary),
-            name=f"block_{n}",
-            dtype=dtype,
-        )
-        for n, window in enumerate(_windows(config, kind))
-    ]
-    return Decoder(
-        blocks,
-        parts.embeddings(config, dtype),
-        RMSNorm(epsilon, name="final_norm", dtype=dtype),
-        parts.logits(config, dtype),
-        dtype=dtype,
+def architecture(fields, block, tensors, further=lambda config: {}, **options):
+    """An `Architecture` whose blocks have the tensors `tensors`, and whose stack has Llama's."""
+    return Architecture(
+        fields,
+        stacks.decoder(block, further),
+        {
+            "embed_tokens.weight": "embeddings.tokens.table",
+            "layers": entries.blocks(tensors),
+            "norm": "final_norm",
+        },
+        prefix="model.",
+        head={"lm_head": "logits.dense"},
+        unread=buffers.ROTARY,
+        same={"embed_tokens.weight": [r"lm_head\.weight"]},
+        **options,
     )
 
 
-def _biases(config, kind):
-    if kind == "llama":
-        return config.require("mlp_bias", config["attention_bias"])
-    return "qkv" if kind == "qwen2" else False
+def block(config, n, **rotary):
+    """The options of a block; `rotary` are those of its positions."""
+    size = config["head_dim"] or stacks.head_size(config)
+    return {
+        "intermediate_dim": config["intermediate_size"],
+        "num_heads": config["num_attention_heads"],
+        "activation": config["hidden_act"],
+        "gated": True,
+        "norm": "rms",
+        "layer_norm_epsilon": config["rms_norm_eps"],
+        "key_dim": size,
+        "num_key_value_heads": config["num_key_value_heads"] or config["num_attention_heads"],
+        "use_bias": False,
+        "position": rope.rotary(config, size, **rotary),
+    }
 
 
-def _windows(config, kind):
+def _llama(config, n):
+    biases = config.require("mlp_bias", config["attention_bias"])
+    return {**block(config, n), "use_bias": biases}
+
+
+def windowed(config, n, **rotary):
+    """The options of a block that sees the same window in each layer."""
+    return {**block(config, n, **rotary), "pattern": stacks.window(config["sliding_window"])}
+
+
+def _qwen(config, n):
     layers = config["num_hidden_layers"]
-    if kind == "llama":
-        return [None] * layers
-    if kind in ("mistral", "phi3"):
-        return [parts.window(config["sliding_window"])] * layers
-    # Qwen: the first ones see all.
     size = config["sliding_window"] if config["use_sliding_window"] else None
+    # The first ones see all.
     first = layers if size is None else config["max_window_layers"]
     types = ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
-    return parts.windows(config, parts.layer_types(config, types), size)
+    types = stacks.layer_types(config, types)
+    return {**block(config, n), "pattern": stacks.window_by_type(config, types, n, size)}
 
 
-def entries(model, prefix):
-    """The tensors of a model; `prefix` is what their names begin with, "model." or nothing."""
-    found = [parts.plain(f"{prefix}embed_tokens.weight", model.embeddings.tokens.table)]
-    for n, block in enumerate(model.blocks):
-        name = f"{prefix}layers.{n}"
-        attention, feed_forward = block.attention, block.feed_forward
-        found += [
-            *parts.norm(f"{name}.input_layernorm", block.attention_norm),
-            *parts.attention(f"{name}.self_attn", attention),
-            *parts.norm(f"{name}.post_attention_layernorm", block.feed_forward_norm),
-            *parts.gated(f"{name}.mlp", feed_forward),
-        ]
-        if attention.qk_norm:
-            found += parts.norm(f"{name}.self_attn.q_norm", attention.query_norm)
-            found += parts.norm(f"{name}.self_attn.k_norm", attention.key_norm)
-    found += parts.norm(f"{prefix}norm", model.final_norm)
-    return found + parts.head("lm_head", model)
+def _qwen2(config, n):
+    return {**_qwen(config, n), "use_bias": "qkv"}
+
+
+def _qwen3(config, n):
+    return {**_qwen(config, n), "qk_norm": RMSNorm(config["rms_norm_eps"])}
+
+
+# Two are older names of the third.
+_KINDS = {"default": "default", "su": "longrope", "yarn": "longrope", "longrope": "longrope"}
+_phi3 = functools.partial(windowed, fraction="partial_rotary_factor", kinds=_KINDS)
+ARCHITECTURES = {
+    "llama": architecture(
+        {
+            **STACK,
+            **rope.fields(2048),
+            "attention_bias": read(False),
+            "mlp_bias": read(False),
+            **off("sliding_window rope_interleaved use_sliding_window"),
+            **ignored("not read", "is_llama_config max_sequence_length"),
+        },
+        _llama,
+        {**NORMS, **ATTENTION, **GATED},
+    ),
+    "mistral": architecture(
+        {
+            **STACK,
+            **rope.fields(131072),
+            "num_key_value_heads": count(8),
+            "sliding_window": count(4096, int | None),
+            **off("attention_bias mlp_bias use_sliding_window"),
+        },
+        windowed,
+        {**NORMS, **ATTENTION, **GATED},
+    ),
+    "qwen2": architecture(
+        {
+            **STACK,
+            **rope.fields(32768),
+            **_WINDOWS,
+            "num_key_value_heads": count(32, int | None),
+            "head_dim": count(None),
+            **off("mlp_bias use_mrope"),
+            **ignored("of another program, for long texts", "dual_chunk_attention_config"),
+        },
+        _qwen2,
+        {**NORMS, **ATTENTION, **GATED},
+    ),
+    "qwen3": architecture(
+        {
+            **STACK,
+            **rope.fields(32768),
+            **_WINDOWS,
+            "num_key_value_heads": count(32, int | None),
+            "head_dim": count(128),
+            "attention_bias": only(False),
+            **off("mlp_bias use_mrope"),
+        },
+        _qwen3,
+        {**NORMS, **ATTENTION, **GATED},
+    ),
+    "phi3": architecture(
+        {
+            **STACK,
+            **rope.fields(4096),
+            "rms_norm_eps": read(1e-5),
+            "sliding_window": count(None, int | None),
+            "original_max_position_embeddings": count(4096),
+            "partial_rotary_factor": read(1.0),
+            **off("attention_bias mlp_bias lm_head_bias"),
+            **ignored("of another program", "full_attn_mod interpolate_factor"),
+        },
+        _phi3,
+        {**NORMS, **_FUSED},
+    ),
+}

@@ -1,25 +1,12 @@
 """MPT, without biases."""
 
-import keras
-
 from keras_attention import positions, scores
-from keras_attention.convert.huggingface import parts
-from keras_attention.convert.huggingface.fields import (
-    COMMON,
-    ignored,
-    needed,
-    only,
-    part,
-    read,
-    same_as,
-)
-from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import Decoder
+from keras_attention.convert.huggingface import entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.fields import ignored, needed, only, part, read
 
-PREFIX = "transformer."
-SAME = {"wte.weight": [r"lm_head\.weight"]}
 _ATTENTION = {
-    **COMMON,
+    **fields.COMMON,
     "alibi": only(True),
     # The one of `transformers`, which does not read it.
     "alibi_bias_max": only(8),
@@ -33,79 +20,60 @@ _ATTENTION = {
     **ignored("of the program that runs the model", "attn_impl"),
 }
 FIELDS = {
-    "mpt": {
-        **COMMON,
-        "vocab_size": needed(),
-        "d_model": needed(),
-        "n_heads": needed(),
-        "n_layers": needed(),
-        "hidden_size": same_as("d_model"),
-        "num_attention_heads": same_as("n_heads"),
-        "num_hidden_layers": same_as("n_layers"),
-        "attn_config": part(_ATTENTION),
-        "layer_norm_epsilon": read(1e-5),
-        "tie_word_embeddings": read(True),
-        # As it is there, whatever they say.
-        "expansion_ratio": only(4),
-        "no_bias": only(True),
-        "logit_scale": only(None),
-        "norm_type": only("low_precision_layernorm"),
-        **ignored("of texts that are longer, which are computed here", "max_seq_len"),
-        **ignored("of the program that trained it", "verbose init_device init_config"),
-        **ignored("of the gradient of embeddings", "embedding_fraction"),
-        **ignored("of models without ALiBi", "learned_pos_emb"),
-    }
+    **fields.COMMON,
+    **fields.renamed(
+        hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers"
+    ),
+    "vocab_size": needed(),
+    "attn_config": part(_ATTENTION),
+    "layer_norm_epsilon": read(1e-5),
+    "tie_word_embeddings": read(True),
+    # As it is there, whatever they say.
+    "expansion_ratio": only(4),
+    "no_bias": only(True),
+    "logit_scale": only(None),
+    "norm_type": only("low_precision_layernorm"),
+    **ignored("of texts that are longer, which are computed here", "max_seq_len"),
+    **ignored("of the program that trained it", "verbose init_device init_config"),
+    **ignored("of the gradient of embeddings", "embedding_fraction"),
+    **ignored("of models without ALiBi", "learned_pos_emb"),
 }
 
 
-def model(config, dtype):
-    """The `Decoder` of a configuration."""
-    size = config["d_model"]
+def _block(config, n):
     given = config["attn_config"]
+    return {
+        "intermediate_dim": config["expansion_ratio"] * config["d_model"],
+        "num_heads": config["n_heads"],
+        "activation": "gelu",
+        "norm": stacks.layer_norm(config["layer_norm_epsilon"], center=False),
+        "use_bias": False,
+        "score": scores.ScaledDot(given["softmax_scale"]),
+        "position": positions.ALiBi(float(given["alibi_bias_max"])),
+        "clip_qkv": given["clip_qkv"] or None,
+    }
 
-    def norm(name):
-        return keras.layers.LayerNormalization(
-            epsilon=config["layer_norm_epsilon"], center=False, name=name, dtype=dtype
-        )
 
-    blocks = [
-        TransformerBlock(
-            config["expansion_ratio"] * size,
-            config["n_heads"],
-            activation="gelu",
-            causal=True,
-            residual="pre",
-            norm=norm(None),
-            use_bias=False,
-            score=scores.ScaledDot(given["softmax_scale"]),
-            position=positions.ALiBi(float(given["alibi_bias_max"])),
-            clip_qkv=given["clip_qkv"] or None,
-            name=f"block_{n}",
-            dtype=dtype,
-        )
-        for n in range(config["n_layers"])
-    ]
-    return Decoder(
-        blocks,
-        parts.embeddings(config, dtype, size=size),
-        norm("final_norm"),
-        parts.logits(config, dtype),
-        dtype=dtype,
+ARCHITECTURES = {
+    "mpt": Architecture(
+        FIELDS,
+        stacks.decoder(_block),
+        {
+            "wte.weight": "embeddings.tokens.table",
+            "blocks": entries.blocks(
+                {
+                    "norm_1": "attention_norm",
+                    "attn.Wqkv": entries.HEADS,
+                    "attn.out_proj": "attention.output_dense",
+                    "norm_2": "feed_forward_norm",
+                    "ffn.up_proj": "feed_forward.intermediate_dense",
+                    "ffn.down_proj": "feed_forward.output_dense",
+                }
+            ),
+            "norm_f": "final_norm",
+        },
+        prefix="transformer.",
+        head={"lm_head": "logits.dense"},
+        same={"wte.weight": [r"lm_head\.weight"]},
     )
-
-
-def entries(model, prefix):
-    """The tensors of a model; `prefix` is what their names begin with."""
-    found = [parts.plain(f"{prefix}wte.weight", model.embeddings.tokens.table)]
-    for n, block in enumerate(model.blocks):
-        name, attention = f"{prefix}blocks.{n}", block.attention
-        found += [
-            *parts.norm(f"{name}.norm_1", block.attention_norm),
-            *parts.fused_dense(f"{name}.attn.Wqkv", parts.heads(attention)),
-            *parts.dense(f"{name}.attn.out_proj", attention.output_dense, inputs=2),
-            *parts.norm(f"{name}.norm_2", block.feed_forward_norm),
-            *parts.dense(f"{name}.ffn.up_proj", block.feed_forward.intermediate_dense),
-            *parts.dense(f"{name}.ffn.down_proj", block.feed_forward.output_dense),
-        ]
-    found += parts.norm(f"{prefix}norm_f", model.final_norm)
-    return found + parts.head("lm_head", model)
+}

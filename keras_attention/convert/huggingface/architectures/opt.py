@@ -2,95 +2,80 @@
 
 import keras
 
-from keras_attention.convert.huggingface import buffers, parts
-from keras_attention.convert.huggingface.fields import COMMON, activation, count, needed, only, read
-from keras_attention.layers.position_embedding import LearnedPositionEmbedding
-from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import Decoder
+from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.fields import count, needs, only, read
 
-PREFIX = "model."
-UNREAD = buffers.VERSION
-SAME = {"decoder.embed_tokens.weight": [r"lm_head\.weight"]}
 FIELDS = {
-    "opt": {
-        **COMMON,
-        "vocab_size": needed(),
-        "hidden_size": needed(),
-        "ffn_dim": needed(),
-        "num_hidden_layers": needed(),
-        "num_attention_heads": needed(),
-        "max_position_embeddings": needed(),
-        "word_embed_proj_dim": count(None, int | None),
-        "activation_function": activation("relu"),
-        "do_layer_norm_before": read(True),
-        "_remove_final_layer_norm": read(False),
-        "enable_bias": read(True),
-        "tie_word_embeddings": read(True),
-        "layer_norm_elementwise_affine": only(True),
-    }
+    **fields.COMMON,
+    **needs("vocab_size hidden_size ffn_dim num_hidden_layers num_attention_heads"),
+    **needs("max_position_embeddings"),
+    "word_embed_proj_dim": count(None, int | None),
+    "activation_function": fields.activation("relu"),
+    "do_layer_norm_before": read(True),
+    "_remove_final_layer_norm": read(False),
+    "enable_bias": read(True),
+    "tie_word_embeddings": read(True),
+    "layer_norm_elementwise_affine": only(True),
 }
 # Rows of the table of positions before that of position 0.
 _BEFORE = 2
 
 
-def model(config, dtype):
-    """The `Decoder` of a configuration."""
-    size, pre = config["hidden_size"], config["do_layer_norm_before"]
-    blocks = [
-        TransformerBlock(
-            config["ffn_dim"],
-            config["num_attention_heads"],
-            activation=parts.activation(config, "activation_function"),
-            causal=True,
-            residual="pre" if pre else "post",
-            use_bias=config["enable_bias"],
-            name=f"block_{n}",
-            dtype=dtype,
-        )
-        for n in range(config["num_hidden_layers"])
-    ]
-    length = config["max_position_embeddings"]
-    positions = LearnedPositionEmbedding(length, name="positions", dtype=dtype)
-    removed = config["_remove_final_layer_norm"]
+def _block(config, n):
+    return {
+        "intermediate_dim": config["ffn_dim"],
+        "num_heads": config["num_attention_heads"],
+        "activation": config["activation_function"],
+        "residual": "pre" if config["do_layer_norm_before"] else "post",
+        "use_bias": config["enable_bias"],
+    }
+
+
+def _further(config):
+    size, length = config["hidden_size"], config["max_position_embeddings"]
     tokens = config["word_embed_proj_dim"] or size
-    into, out_of = (
-        None
-        if tokens == size
-        else keras.layers.Dense(features, use_bias=False, name=name, dtype=dtype)
-        for features, name in ((size, "project_in"), (tokens, "project_out"))
-    )
-    logits = parts.logits(config, dtype, transform=out_of)
-    if logits is None:
+    if not (config.architecture or "").endswith("LM"):
         # Its states would be those before the projection.
         config.require("word_embed_proj_dim", size, None)
-    return Decoder(
-        blocks,
-        parts.embeddings(config, dtype, size=tokens, positions=positions, token_projection=into),
-        parts.layer_norm(1e-5, "final_norm", dtype) if pre and not removed else None,
-        logits,
-        dtype=dtype,
+    into, out_of = (
+        None if tokens == size else keras.layers.Dense(features, use_bias=False, name=name)
+        for features, name in ((size, "project_in"), (tokens, "project_out"))
     )
+    given = {"size": tokens, "positions": stacks.positions(length), "token_projection": into}
+    normed = config["do_layer_norm_before"] and not config["_remove_final_layer_norm"]
+    norm = stacks.layer_norm(1e-5, "final_norm") if normed else None
+    return {"embeddings": given, "final_norm": norm, "logits": {"transform": out_of}}
 
 
-def entries(model, prefix):
-    """The tensors of a model; `prefix` is what their names begin with."""
-    inside = f"{prefix}decoder."
-    table = model.embeddings.positions.embeddings
-    found = [
-        parts.plain(f"{inside}embed_tokens.weight", model.embeddings.tokens.table),
-        parts.table_from(f"{inside}embed_positions.weight", table, _BEFORE),
-    ]
-    for n, block in enumerate(model.blocks):
-        name = f"{inside}layers.{n}"
-        found += [
-            *parts.norm(f"{name}.self_attn_layer_norm", block.attention_norm),
-            *parts.attention(f"{name}.self_attn", block.attention, "out_proj"),
-            *parts.norm(f"{name}.final_layer_norm", block.feed_forward_norm),
-            *parts.dense(f"{name}.fc1", block.feed_forward.intermediate_dense),
-            *parts.dense(f"{name}.fc2", block.feed_forward.output_dense),
-        ]
-    found += parts.norm(f"{inside}final_layer_norm", model.final_norm)
-    if model.embeddings.token_projection is not None:
-        found += parts.dense(f"{inside}project_in", model.embeddings.token_projection)
-        found += parts.dense(f"{inside}project_out", model.logits.transform)
-    return found + parts.head("lm_head", model)
+ARCHITECTURES = {
+    "opt": Architecture(
+        FIELDS,
+        stacks.decoder(_block, _further),
+        {
+            "decoder.embed_tokens.weight": "embeddings.tokens.table",
+            "decoder.embed_positions.weight": entries.rows(
+                "embeddings.positions.embeddings", _BEFORE
+            ),
+            "decoder.project_in": "embeddings.token_projection",
+            "decoder.layers": entries.blocks(
+                {
+                    "self_attn_layer_norm": "attention_norm",
+                    "self_attn.q_proj": "attention.query_dense",
+                    "self_attn.k_proj": "attention.key_dense",
+                    "self_attn.v_proj": "attention.value_dense",
+                    "self_attn.out_proj": "attention.output_dense",
+                    "final_layer_norm": "feed_forward_norm",
+                    "fc1": "feed_forward.intermediate_dense",
+                    "fc2": "feed_forward.output_dense",
+                }
+            ),
+            "decoder.final_layer_norm": "final_norm",
+            "decoder.project_out": "logits.transform",
+        },
+        prefix="model.",
+        head={"lm_head": "logits.dense"},
+        unread=buffers.VERSION,
+        same={"decoder.embed_tokens.weight": [r"lm_head\.weight"]},
+    )
+}

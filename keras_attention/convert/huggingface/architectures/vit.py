@@ -1,106 +1,79 @@
-"""ViT: patches of images, with their heights, widths and colors last.
+"""ViT and DeiT: patches of images, with their heights, widths and colors last.
 
-The first token is the class token. A classifier applies to every token: the first has the logits of
-the image. The pooler is left out.
+The first token is the class token; DeiT has one of distillation after it. A classifier applies to
+every token: the first has the logits of the image. The pooler is left out, and a model whose logits
+are the mean of two classifiers is refused.
 """
+
+import functools
 
 import keras
 
-from keras_attention.convert.huggingface import parts, sequences
-from keras_attention.convert.huggingface.fields import (
-    COMMON,
-    LABELS,
-    SIZES,
-    activation,
-    count,
-    ignored,
-    only,
-    read,
-)
-from keras_attention.convert.huggingface.tensors import convolution, shaped
+from keras_attention.convert.huggingface import entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.fields import count, ignored, only, read
 from keras_attention.layers.class_token import ClassToken
-from keras_attention.layers.position_embedding import LearnedPositionEmbedding
-from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder, Logits
 
-PREFIX = "vit."
 STACK = {
-    **COMMON,
-    **SIZES,
-    **LABELS,
+    **fields.SIZES,
+    **fields.LABELS,
     "image_size": read(224, int | list),
     "patch_size": read(16, int | list),
     "num_channels": count(3),
-    "hidden_act": activation("gelu"),
+    "hidden_act": fields.activation("gelu"),
     "layer_norm_eps": read(1e-12),
     "qkv_bias": only(True),
-    **ignored("of a pooler and a decoder, which are not read", "encoder_stride"),
-    **ignored("of a pooler and a decoder, which are not read", "pooler_output_size pooler_act"),
+    **ignored(
+        "of a pooler and a decoder, which are not read",
+        "encoder_stride pooler_output_size pooler_act",
+    ),
 }
-FIELDS = {"vit": STACK}
-
-UNREAD = {r"pooler\..*": "of another task"}
 
 
-def model(config, dtype):
-    """The `Encoder` of a configuration."""
-    has_head = sequences.has_head(config, ["ViTModel"], "ViTForImageClassification")
-    return encoder(config, dtype, has_head, ("cls_token",))
+def block(config):
+    """The options of a block."""
+    return {
+        "intermediate_dim": config["intermediate_size"],
+        "num_heads": config["num_attention_heads"],
+        "activation": config["hidden_act"],
+        "layer_norm_epsilon": config["layer_norm_eps"],
+        "residual": "pre",
+    }
 
 
-def encoder(config, dtype, has_head, names):
-    """The `Encoder`; `names` are of the tokens before those of patches, first to last."""
-    epsilon = config["layer_norm_eps"]
-    embeddings = Embeddings(
-        patches(config, names, dtype),
-        positions(config, len(names), dtype),
-        name="embeddings",
-        dtype=dtype,
-    )
-    blocks = [
-        TransformerBlock(
-            config["intermediate_size"],
-            config["num_attention_heads"],
-            activation=parts.activation(config, "hidden_act"),
-            layer_norm_epsilon=epsilon,
-            residual="pre",
-            name=f"block_{n}",
-            dtype=dtype,
-        )
-        for n in range(config["num_hidden_layers"])
-    ]
-    norm = sequences.layer_norm(epsilon, dtype, "final_norm")
+def _make(config, model, head, tokens):
+    """The `Encoder`; `tokens` are names of those before the ones of patches, first to last."""
     logits = None
-    if has_head:
-        labels = sequences.labels(config)
-        logits = Logits(labels, tied=False, use_bias=True, name="classifier", dtype=dtype)
-    return Encoder(blocks, embeddings, norm, logits, dtype=dtype)
+    if stacks.has_head(config, [model], head):
+        logits = Logits(stacks.labels(config), tied=False, use_bias=True, name="classifier")
+    return Encoder(
+        stacks.blocks(config["num_hidden_layers"], lambda n: block(config)),
+        embeddings(config, tokens),
+        stacks.layer_norm(config["layer_norm_eps"], "final_norm"),
+        logits,
+    )
 
 
-def patches(config, names, dtype, use_bias=True):
-    """The layer from images to patches, with tokens before them."""
-    dim, size = config["hidden_size"], _pair(config, "patch_size")
-    layers = [
-        keras.layers.Conv2D(
-            dim,
-            size,
-            strides=size,
-            use_bias=use_bias,
-            data_format="channels_last",
-            name="patches",
-            dtype=dtype,
-        ),
-        keras.layers.Reshape((-1, dim), name="sequence", dtype=dtype),
-        *(ClassToken(name=name, dtype=dtype) for name in reversed(names)),
-    ]
-    return keras.Sequential(layers, name="tokens")
-
-
-def positions(config, tokens, dtype):
-    """The table of positions of all patches, and of `tokens` before them."""
-    image, patch = _pair(config, "image_size"), _pair(config, "patch_size")
-    count = (image[0] // patch[0]) * (image[1] // patch[1])
-    return LearnedPositionEmbedding(count + tokens, name="positions", dtype=dtype)
+def embeddings(config, tokens, use_bias=True, **options):
+    """Patches of images as vectors, with `tokens` before them, and their positions."""
+    dim, image, patch = (
+        config["hidden_size"],
+        _pair(config, "image_size"),
+        _pair(config, "patch_size"),
+    )
+    patches = keras.layers.Conv2D(
+        dim, patch, patch, use_bias=use_bias, data_format="channels_last", name="patches"
+    )
+    layers = [patches, keras.layers.Reshape((-1, dim), name="sequence")]
+    layers += [ClassToken(name=name) for name in reversed(tokens)]
+    count = (image[0] // patch[0]) * (image[1] // patch[1]) + len(tokens)
+    return Embeddings(
+        keras.Sequential(layers, name="tokens"),
+        stacks.positions(count),
+        name="embeddings",
+        **options,
+    )
 
 
 def _pair(config, name):
@@ -118,23 +91,46 @@ def input_shape(config):
     return (None, *_pair(config, "image_size"), config["num_channels"])
 
 
-def entries(model, prefix):
-    """The tensors of a model."""
-    tokens, table = model.embeddings.tokens.layers, model.embeddings.positions.embeddings
-    found = convolution(f"{prefix}embeddings.patch_embeddings.projection", tokens[0])
-    found += [parts.plain(f"{prefix}embeddings.{layer.name}", layer.token) for layer in tokens[2:]]
-    found.append(shaped(f"{prefix}embeddings.position_embeddings", table, (1, *table.shape)))
-    for n, block in enumerate(model.blocks):
-        name = f"{prefix}encoder.layer.{n}"
-        inner = f"{name}.attention.attention"
-        names = [f"{inner}.query", f"{inner}.key", f"{inner}.value"]
-        found += [
-            *sequences.projections([*names, f"{name}.attention.output.dense"], block.attention),
-            *parts.norm(f"{name}.layernorm_before", block.attention_norm),
-            *sequences.feed_forward(
-                f"{name}.intermediate.dense", f"{name}.output.dense", block.feed_forward
+def _architecture(name, prefix, tokens):
+    """Both differ in their tokens, and in what their classes are called."""
+    # The last is nearest to the patches.
+    paths = {
+        token: f"embeddings.tokens.layers.{len(tokens) + 1 - n}.token"
+        for n, token in enumerate(tokens)
+    }
+    return Architecture(
+        STACK,
+        functools.partial(
+            _make, model=f"{name}Model", head=f"{name}ForImageClassification", tokens=tokens
+        ),
+        {
+            "embeddings.patch_embeddings.projection": entries.convolution(
+                "embeddings.tokens.layers.0"
             ),
-            *parts.norm(f"{name}.layernorm_after", block.feed_forward_norm),
-        ]
-    found += parts.norm(f"{prefix}layernorm", model.final_norm)
-    return found + parts.head("classifier", model)
+            **{f"embeddings.{token}": path for token, path in paths.items()},
+            "embeddings.position_embeddings": entries.axes("embeddings.positions.embeddings", 3),
+            "encoder.layer": entries.blocks(
+                {
+                    "attention.attention.query": "attention.query_dense",
+                    "attention.attention.key": "attention.key_dense",
+                    "attention.attention.value": "attention.value_dense",
+                    "attention.output.dense": "attention.output_dense",
+                    "layernorm_before": "attention_norm",
+                    "intermediate.dense": "feed_forward.intermediate_dense",
+                    "output.dense": "feed_forward.output_dense",
+                    "layernorm_after": "feed_forward_norm",
+                }
+            ),
+            "layernorm": "final_norm",
+        },
+        prefix=prefix,
+        head={"classifier": "logits.dense"},
+        unread={r"pooler\..*": "of another task"},
+        input_shape=input_shape,
+    )
+
+
+ARCHITECTURES = {
+    "vit": _architecture("ViT", "vit.", ("cls_token",)),
+    "deit": _architecture("DeiT", "deit.", ("cls_token", "distillation_token")),
+}
