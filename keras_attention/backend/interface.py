@@ -328,6 +328,23 @@ class Backend(typing.Protocol):
         With `causal`, and lengths for masks, a query may see `left` keys before it at most.
         """
 
+    def fused_with_lse(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
+        sink: Tensor | None,
+        plain: Callable[..., tuple[Tensor, Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        """As `fused_attention`, beside a sink (H,) or None, and the log-sum-exp (B, H, T) of both.
+
+        Only the output has a gradient, and with a sink only. `plain` is the same function of query,
+        key, value and sink, for gradients that are differentiated.
+        """
+
     def needs_gradient(self, array: Tensor) -> bool:
         """Whether somebody may ask for the gradient of an array."""
 
@@ -335,9 +352,15 @@ class Backend(typing.Protocol):
         """Whether all elements are True; False where that cannot be read, or not at once."""
 
     def fused_unsupported_reason(
-        self, query: Tensor, key: Tensor, value: Tensor, causal: bool, left: int | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        causal: bool,
+        left: int | None,
+        lse: bool,
     ) -> str | None:
-        """Why the fused kernel cannot compute this, or None."""
+        """Why the fused kernel cannot compute this, or None; `lse` is of `fused_with_lse`."""
 
     def where_fused(
         self,

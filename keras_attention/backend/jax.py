@@ -554,6 +554,10 @@ def fused_attention(query, key, value, mask, causal, left, scale):
     )
 
 
+def fused_with_lse(query, key, value, mask, causal, scale, sink, plain):
+    return None  # `fused_unsupported_reason` refuses it.
+
+
 def needs_gradient(array):
     return True
 
@@ -562,7 +566,9 @@ def known_true(array):
     return False
 
 
-def fused_unsupported_reason(query, key, value, causal, left):
+def fused_unsupported_reason(query, key, value, causal, left, lse):
+    if lse:
+        return "it has no sink and does not return the log-sum-exp"
     if jax.default_backend() == "cpu":
         return "cuDNN's kernel needs a GPU"
     if _split_apart(query, key):

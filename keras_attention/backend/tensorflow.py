@@ -428,6 +428,10 @@ def fused_attention(query, key, value, mask, causal, left, scale):
     return None
 
 
+def fused_with_lse(query, key, value, mask, causal, scale, sink, plain):
+    return None
+
+
 def needs_gradient(array):
     return True
 
@@ -436,7 +440,7 @@ def known_true(array):
     return False
 
 
-def fused_unsupported_reason(query, key, value, causal, left):
+def fused_unsupported_reason(query, key, value, causal, left, lse):
     return "no fused kernel of this backend is used"
 
 

@@ -522,6 +522,46 @@ def fused_attention(query, key, value, mask, causal, left, scale):
     return found.transpose(1, 2)
 
 
+def fused_with_lse(query, key, value, mask, causal, scale, sink, plain):
+    aten, arrays = torch.ops.aten, (query, key, value)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, torch.tensor(-math.inf, dtype=query.dtype))
+    given = {"attn_mask": mask, "scale": scale}
+
+    def by_heads(*arrays):
+        rows = (array.transpose(1, 2) for array in arrays)
+        return [array if array.stride(-1) == 1 else array.contiguous() for array in rows]
+
+    def attend(*arrays):
+        return aten._scaled_dot_product_flash_attention_for_cpu(
+            *by_heads(*arrays), 0.0, causal, **given
+        )
+
+    def forward(*arrays):
+        if torch.is_grad_enabled():
+            # The gradient is to be differentiated, of which the kernel's has none.
+            return plain(*arrays), ()
+        output, lse = attend(*arrays[:3])
+        both = torch.logaddexp(lse, arrays[3][:, None])
+        share = torch.exp(lse - both)[..., None]
+        return ((output * share).to(output.dtype).transpose(1, 2), both), ()
+
+    def backward(arrays, outputs, saved, upstream):
+        (output, *upstream), both = by_heads(outputs[0], upstream[0]), outputs[1]
+        # As if these were all weights: they do not sum to 1, and the sink has the rest.
+        found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *upstream, *by_heads(*arrays[:3]), output, both, 0.0, causal, **given
+        )
+        products = torch.linalg.vecdot(upstream[0].to(both.dtype), output.to(both.dtype))
+        of_sink = -(torch.exp(arrays[3][:, None] - both) * products).sum((0, 2))
+        return *(array.transpose(1, 2) for array in found), of_sink
+
+    if sink is not None:
+        return custom_vjp(lambda _: (forward, backward), (*arrays, sink))
+    output, lse = attend(*arrays)
+    return output.transpose(1, 2), lse
+
+
 def needs_gradient(array):
     return bool(getattr(array, "requires_grad", False)) and torch.is_grad_enabled()
 
@@ -541,12 +581,24 @@ def _known(array, condition):
         return False
 
 
-def fused_unsupported_reason(query, key, value, causal, left):
+def fused_unsupported_reason(query, key, value, causal, left, lse):
+    if lse and on_accelerator(query):
+        return "it gives the log-sum-exp on CPUs only"
+    if lse and not _has_lse():
+        return "this version of PyTorch does not give the log-sum-exp"
+    if lse and _tracing():
+        # What PyTorch writes in place of its kernel there gives something else.
+        return "a program that is recorded has no log-sum-exp of it"
     if _C._are_functorch_transforms_active() or any(map(_is_dual, (query, key, value))):
         return "PyTorch's kernel has no rules for transforms"
     if torch.jit.is_tracing() and query.shape[2] != key.shape[2]:
         return "ONNX has no grouped heads"
     return None
+
+
+def _has_lse():
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    return hasattr(torch.ops.aten, name) and hasattr(torch.ops.aten, f"{name}_backward")
 
 
 def where_fused(function, otherwise, arrays):

@@ -5,6 +5,8 @@ CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is pas
 mask of all pairs is allowed if it is small. So are biases of queries and keys, if no gradient of
 theirs is asked for (the kernel would store all scores) and none is rounded, as on a GPU in half
 precision.
+Sinks and the log-sum-exp are there on CPUs: of a softmax over the keys with its log-sum-exp, the
+weight of a sink is known.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
 with a window or without, and takes the number of keys per row instead of a mask, so padding must
@@ -23,7 +25,7 @@ import keras
 
 from keras_attention import masks, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, semantics
+from keras_attention.kernels import blockwise, reference, semantics
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.spec import AttentionResult, Positions
 
@@ -43,11 +45,13 @@ def unsupported_reason(spec, query, key, value):
     adjustments = semantics.adjustments(given)
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
-        (spec.return_lse, "it does not return the log-sum-exp"),
+        (
+            spec.return_lse and any(map(backend.needs_gradient, (query, key, value, spec.sink))),
+            "it has no gradient of the log-sum-exp",
+        ),
         (spec.dropout, "it drops weights by numbers of its own"),
         (adjustments, f"it has no {' and no '.join(adjustments)}"),
         (spec.relative_values is not None, "it has no embeddings of distances"),
-        (spec.sink is not None, "it has no sink"),
         (key.shape[3] != value.shape[3], "keys and values have unequal sizes"),
         (len(dtypes) > 1, "the dtypes differ"),
     ):
@@ -60,7 +64,7 @@ def unsupported_reason(spec, query, key, value):
         blockwise.unsupported_reason(spec, *arrays)
         or refuses(rest, *arrays)
         or backend.fused_unsupported_reason(
-            query, key, value, spec.pattern is not None, _left(spec)
+            query, key, value, spec.pattern is not None, _left(spec), _needs_lse(spec)
         )
     )
 
@@ -75,9 +79,26 @@ def run(spec, query, key, value):
     """The `AttentionResult`, by the backend."""
     of_queries, rest = _by_query(spec, key)
     by = _by_mask if backend.FUSED_READS == "masks" else _by_lengths
-    output, has_keys = by(rest, *_finite(query, key, value))
+    output, lse, has_keys = by(rest, *_finite(query, key, value))
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
-    return AttentionResult(semantics.where_keys(output, has_keys, "bthv"), has_keys=has_keys)
+    output = semantics.where_keys(output, has_keys, "bthv")
+    return AttentionResult(output, _of_keys(spec, lse, has_keys), has_keys=has_keys)
+
+
+def _needs_lse(spec):
+    return spec.return_lse or spec.sink is not None
+
+
+def _of_keys(spec, lse, has_keys):
+    """The log-sum-exp (B, H, T); without keys that of the sink alone."""
+    if not spec.return_lse or has_keys is None:
+        return lse if spec.return_lse else None
+    without = MASKED if spec.sink is None else _sink(spec, lse.dtype)[:, None]
+    return ops.where(has_keys, lse, ops.cast(without, lse.dtype))
+
+
+def _sink(spec, dtype):
+    return None if spec.sink is None else semantics.finite(ops.cast(spec.sink, dtype))
 
 
 def _by_query(spec, key):
@@ -147,7 +168,10 @@ def _has_biases(spec):
 
 
 def _by_mask(spec, query, key, value):
-    """The output, and which queries have keys, (B, H, T), or None if all do."""
+    """The output, the log-sum-exp or None, and which queries have keys or None: all.
+
+    The latter two are (B, H, T).
+    """
     causal = _causal_alone(spec)
     mask = None if causal else semantics.mask(spec)
     has_keys = None
@@ -163,7 +187,17 @@ def _by_mask(spec, query, key, value):
         # PyTorch's fast kernels take four axes.
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
-    return backend.fused_attention(query, key, value, mask, causal, None, spec.scale), has_keys
+    if not _needs_lse(spec):
+        output = backend.fused_attention(query, key, value, mask, causal, None, spec.scale)
+        return output, None, has_keys
+
+    def plain(query, key, value, sink=None):
+        result = reference.run(spec.replace(sink=sink, return_lse=True), query, key, value)
+        return result.output, result.lse
+
+    sink = _sink(spec, shapes.accumulation_dtype(query))
+    found = backend.fused_with_lse(query, key, value, mask, causal, spec.scale, sink, plain)
+    return *found, has_keys
 
 
 def _has_keys(spec, mask):
@@ -221,7 +255,7 @@ def _by_lengths(spec, query, key, value):
         return backend.where_fused(function, otherwise, (query, key, value, *more))
 
     if not spec.masks:
-        return on_device(lambda *arrays: by_fused(None, *arrays)), None
+        return on_device(lambda *arrays: by_fused(None, *arrays)), None, None
     real = masks.every(mask[:, 0, 0] for mask in spec.masks)
     real = ops.cast(ops.broadcast_to(real, (key.shape[0], keys)), "int32")
     lengths = ops.sum(real, axis=-1)
@@ -232,7 +266,7 @@ def _by_lengths(spec, query, key, value):
             key, value = (_reordered(array, order, back) for array in (key, value))
             return by_fused(lengths, query, key, value)
 
-        return on_device(by_real_first, real, lengths), (lengths > 0)[:, None, None]
+        return on_device(by_real_first, real, lengths), None, (lengths > 0)[:, None, None]
 
     def as_given(constants, *arrays):
         return by_fused(constants["lengths"], *arrays)
@@ -268,7 +302,7 @@ def _by_lengths(spec, query, key, value):
         return backend.cond_vjp(last, as_given, not_last, (query, key, value), constants)
 
     output = on_device(by_one, real, lengths, *spec.masks)
-    return output, _from_first(real)[:, None]
+    return output, None, _from_first(real)[:, None]
 
 
 def _real_first(real, lengths):

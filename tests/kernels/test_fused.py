@@ -78,33 +78,39 @@ def by_heads(i, j):
     return -0.1 * slopes * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
 
+SINK = {"sink": random(H, seed=8)}
+# Those of them that have a sink too.
+WITH_SINK = ("all keys", "causal", "padded queries", "rows without keys", "a bias of queries")
+PROBLEMS = [*((name, {}) for name in FUSED), *((name, SINK) for name in WITH_SINK)]
 by_masks = pytest.mark.skipif(backend.FUSED_READS != "masks", reason="not of this backend")
 by_lengths = pytest.mark.skipif(backend.FUSED_READS != "lengths", reason="not of this backend")
 
 
 @by_masks
-@pytest.mark.parametrize("name", FUSED)
-def test_fused_is_the_reference(name):
+@pytest.mark.parametrize("name, learned", PROBLEMS)
+def test_fused_is_the_reference(name, learned):
     groups, given = FUSED[name]
     given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
-    check("fused", groups, {}, given, size=K)
+    check("fused", groups, learned, given, size=K)
 
 
 @by_masks
 @pytest.mark.parametrize("dtype, rounding", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
-@pytest.mark.parametrize("name", FUSED)
-def test_half_precision_rounds_weights_and_outputs_and_no_bias(name, dtype, rounding):
+@pytest.mark.parametrize("name, learned", PROBLEMS)
+def test_half_precision_rounds_weights_and_outputs_and_no_bias(name, learned, dtype, rounding):
     groups, given = FUSED[name]
     given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
     shapes = (B, T, H, K), (B, S, groups, K), (B, S, groups, K)
     arrays = [tensor(random(*shape, seed=n)) for n, shape in enumerate(shapes)]
     arrays = [keras.ops.cast(keras.ops.cast(x, dtype), "float32") for x in arrays]
+    arrays += map(tensor, learned.values())
     weights = tensor(random(B, T, H, K, seed=6))
 
     def answers(kernel, dtype):
-        def attend(*arrays):
-            arrays = [keras.ops.cast(array, dtype) for array in arrays]
-            output = problems.attend(*arrays, kernel=kernel, **given).output
+        def attend(query, key, value, *others):
+            heads = [keras.ops.cast(array, dtype) for array in (query, key, value)]
+            named = dict(zip(learned, others, strict=True))
+            output = problems.attend(*heads, kernel=kernel, **named, **given).output
             return keras.ops.cast(output, "float32")
 
         output = keras.ops.convert_to_numpy(attend(*arrays))
@@ -120,8 +126,54 @@ def test_half_precision_rounds_weights_and_outputs_and_no_bias(name, dtype, roun
 @by_masks
 @pytest.mark.parametrize("lengths", [(S, T), (1, 1), (1, S), (T, 1)])
 def test_fused_of_other_lengths(lengths):
-    for offset in (0, 3):
-        check("fused", 2, {}, {"pattern": patterns.Causal(), "offset": offset}, lengths, size=K)
+    for offset, learned in ((0, {}), (3, {}), (0, SINK), (3, SINK)):
+        given = {"pattern": patterns.Causal(), "offset": offset}
+        check("fused", 2, learned, given, lengths, size=K)
+
+
+@by_masks
+@pytest.mark.parametrize("learned", [{}, SINK], ids=["no sink", "a sink"])
+@pytest.mark.parametrize("dtype, atol", [("float64", 1e-12), ("float32", 1e-5), ("bfloat16", 2e-4)])
+def test_the_log_sum_exp_of_the_fused_kernel(dtype, atol, learned):
+    arrays = [tensor(random(B, n, H, K, seed=n)) for n in (T, S, S)]
+    arrays = [keras.ops.cast(keras.ops.cast(x, "bfloat16"), dtype) for x in arrays]
+    wide = [keras.ops.cast(x, "float64") for x in arrays]
+    for given in ({"pattern": patterns.Causal()}, {"mask": [EMPTY, some(1, 1, T, 1)]}):
+        given = {**given, **learned, "return_lse": True}
+        found = problems.attend(*arrays, kernel="fused", **given)
+        expected = problems.attend(*wide, kernel="reference", **given)
+        np.testing.assert_allclose(found.lse, expected.lse, rtol=1e-6, atol=atol)
+        if learned:
+            continue
+        with_gradient = [x.requires_grad_() for x in map(keras.ops.copy, arrays)]
+        assert explain(*with_gradient, **given)[0] == "blockwise"
+
+
+@by_masks
+def test_second_derivatives_of_a_sink():
+    import torch
+
+    arrays = [random(1, 5, 2, K, seed=n) for n in range(3)] + [random(2)]
+
+    def slope(kernel):
+        leaves = [tensor(array).requires_grad_() for array in arrays]
+        total = problems.attend(*leaves[:3], sink=leaves[3], kernel=kernel).output.square().sum()
+        first = torch.autograd.grad(total, leaves, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+    for found, expected in zip(slope("fused"), slope("reference"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@by_masks
+def test_no_log_sum_exp_in_what_pytorch_records(monkeypatch):
+    arrays = [np.ones((1, 8, 2, 4), "float32")] * 3
+    assert explain(*arrays, sink=random(2))[0] == "fused"
+    for name, value in (("_tracing", True), ("_has_lse", False), ("on_accelerator", True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, name, lambda *_, value=value: value)
+            assert explain(*arrays, sink=random(2))[0] == "blockwise"
+            assert explain(*arrays)[0] == "fused"
 
 
 @by_masks
@@ -372,11 +424,11 @@ def test_fused_is_chosen_where_the_backend_has_it(monkeypatch):
         {"dropout": 0.1},
         {"bias": distance, "logit_soft_cap": 2.0},
         {"logit_soft_cap": 2.0},
-        {"sink": random(H)},
         {"relative_values": SHAW["relative_values"][..., :1]},
         {"relative_keys": SHAW["relative_keys"]},
     ):
         assert explain(*arrays, **given)[0] == "blockwise"
+    assert explain(*arrays, sink=random(H))[0] == expected
     assert explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
     assert explain(*arrays, bias=random(1, H, T, S))[0] == expected
     assert explain(*arrays, bias=tensor(keras.Variable(random(H, T, S)))[None])[0] == "blockwise"
