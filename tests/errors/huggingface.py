@@ -309,6 +309,11 @@ ROWS = {
         r"'layer_types' of `.*` must be 1 of 'sliding_attention' and 'full_attention'\. "
         r"Received: \['full_attention', 'linear_attention'\]",
     ),
+    "layers without a value of their own": (
+        lambda: read(model_type="smollm3", no_rope_layers=[]),
+        ValueError,
+        r"'no_rope_layers' of `.*` must have a value for each of 1 layers\. Received: \[\]",
+    ),
     "a folder of pickles": (
         lambda: read({"pytorch_model.bin": b""}),
         ValueError,

@@ -52,6 +52,22 @@ class Architecture:
         return entries.of(self.tensors, model, prefix) + entries.of(head, model)
 
 
+def language_model(fields, make, tokens, tensors, prefix, head="lm_head", unread=None):
+    """The `Architecture` of a `Decoder`, whose logits may be tied.
+
+    `tokens` and `head` are the names of the table of tokens and of the projection to logits.
+    """
+    return Architecture(
+        fields,
+        make,
+        {f"{tokens}.weight": "embeddings.tokens.table", **tensors},
+        prefix=prefix,
+        head={head: "logits.dense"},
+        unread=unread or {},
+        same={f"{tokens}.weight": [rf"{head}\.weight"]},
+    )
+
+
 @contextlib.contextmanager
 def _policy(dtype):
     """Layers that are made here have a dtype policy; None is the one that is set."""

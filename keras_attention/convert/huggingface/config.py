@@ -88,6 +88,10 @@ class Config:
     def __getitem__(self, name):
         return self._found[self.first(name)]
 
+    def get(self, name):
+        """The value of a field; None where the table does not have it."""
+        return self._found.get(self.first(name))
+
     def first(self, name):
         """The name under which a field is: `name`, or another of which it is a second one."""
         return self._first.get(name, name)

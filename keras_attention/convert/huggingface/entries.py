@@ -32,12 +32,24 @@ class Entry:
         variables: the Keras variables that it fills.
         split: from the tensor to the arrays of the variables, up to their shapes.
         join: from these, in the shapes of the variables, to the tensor.
+        at: the only index of their first axis that it fills; None for all.
     """
 
     name: str
     variables: tuple[Any, ...]
     split: Callable[[np.ndarray], list[np.ndarray]]
     join: Callable[[list[np.ndarray]], np.ndarray]
+    at: int | None = None
+
+    def arrays(self):
+        """The arrays of which the tensor is."""
+        given = [v if self.at is None else v[self.at] for v in self.variables]
+        return [keras.ops.convert_to_numpy(x) for x in given]
+
+    def shape(self):
+        """The shape of the tensor."""
+        first = 0 if self.at is None else 1
+        return self.join([np.zeros(v.shape[first:], "bool") for v in self.variables]).shape
 
 
 def of(table, owner, prefix=""):
@@ -71,6 +83,13 @@ def _entries(name, owner, what):
         inputs = len(found.kernel.shape) - 1 if what.endswith("output_dense") else 1
         return _projections(name, [found], inputs=inputs)
     return [_plain(name, found)]
+
+
+def attention(prefix, names, layer="attention"):
+    """A table of projections, by the names of query, key, value and output after a `prefix`."""
+    roles = ("query", "key", "value", "output")
+    given = zip(names.split(), roles, strict=True)
+    return {f"{prefix}{name}": f"{layer}.{role}_dense" for name, role in given}
 
 
 # Layouts of one tensor
@@ -183,6 +202,25 @@ def transposed(what):
         return [turned, *bias]
 
     return find
+
+
+def experts(**names):
+    """The projections of each expert of a mixture, `NAME.N.…`, by the names of those of all."""
+
+    def find(name, owner):
+        layer = owner.feed_forward
+        return [
+            Entry(f"{name}.{n}.{given}.weight", (kernel,), _turned, lambda arrays: arrays[0].T, n)
+            for role, given in names.items()
+            for kernel in [getattr(layer, f"{role}_kernel", None)]
+            for n in range(0 if kernel is None else kernel.shape[0])
+        ]
+
+    return find
+
+
+def _turned(x):
+    return [x.T]
 
 
 # Parts of a model

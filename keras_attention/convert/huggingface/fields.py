@@ -171,5 +171,13 @@ SIZES = {
 }
 # Of those with tables of tokens.
 LANGUAGE = {**SIZES, "vocab_size": needed()}
+# Of a head of several architectures.
+SUMMARY = ignored(
+    "of a head that is not read",
+    """
+    summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
+    summary_last_dropout
+    """,
+)
 # Of classifiers.
 LABELS = {"num_labels": count(None), "id2label": read(None, dict | None)}

@@ -61,7 +61,9 @@ def fields_by_type(length, bases):
     }
 
 
-def rotary(config, size, fraction=None, base="rope_theta", default=None, kinds=KINDS):
+def rotary(
+    config, size, fraction=None, base="rope_theta", default=None, kinds=KINDS, layout="half_split"
+):
     """The rotary positions of all layers.
 
     Args:
@@ -71,6 +73,7 @@ def rotary(config, size, fraction=None, base="rope_theta", default=None, kinds=K
         base: the field of the longest wavelength.
         default: `rope_parameters` of files that lack them.
         kinds: ours by the names of kinds.
+        layout: which features are a pair.
     """
     # In this order, where a file has both.
     given = config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
@@ -80,10 +83,10 @@ def rotary(config, size, fraction=None, base="rope_theta", default=None, kinds=K
     original = config["original_max_position_embeddings"]
     if fraction is None:
         _require_whole(kind, given, config)
-        return _rotary(config, given, kind, size, size, config[base], original)
+        return _rotary(config, given, kind, size, size, config[base], original, layout)
     part = given["partial_rotary_factor"]
     dim = int(size * (config[fraction] if part is None else part))
-    return _rotary(config, given, kind, size, dim, config[base], original)
+    return _rotary(config, given, kind, size, dim, config[base], original, layout)
 
 
 def rotary_by_type(config, size, bases, scaled):
@@ -132,7 +135,7 @@ def _require_whole(kind, *places):
             given.require("partial_rotary_factor", None, 1)
 
 
-def _rotary(config, given, kind, size, dim, base, original=None):
+def _rotary(config, given, kind, size, dim, base, original=None, layout="half_split"):
     """The rotary positions of `dim` features of `size`; what is inside wins over `base`."""
     for factors in ("short_factor", "long_factor"):
         if given[factors] is not None and len(given[factors]) != dim // 2:
@@ -147,6 +150,7 @@ def _rotary(config, given, kind, size, dim, base, original=None):
         base if given["rope_theta"] is None else given["rope_theta"],
         dim=None if dim == size else dim,
         scaling=None if kind == "default" else kind,
+        layout=layout,
         **options,
     )
 

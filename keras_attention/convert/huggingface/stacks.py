@@ -85,7 +85,9 @@ def layer_norm(epsilon, name="norm", **options):
 
 
 def head_size(config):
-    """The features of each head, where they are those of all divided by the number of heads."""
+    """The features of each head: `head_dim`, or those of all divided by the number of heads."""
+    if config.get("head_dim"):
+        return config["head_dim"]
     size, heads = (config.first(name) for name in ("hidden_size", "num_attention_heads"))
     if config[size] % config[heads]:
         raise ValueError(
@@ -93,6 +95,18 @@ def head_size(config):
             f"{config[size]} and {config[heads]}"
         )
     return config[size] // config[heads]
+
+
+def per_layer(config, name, default):
+    """The values of a field for each layer, which may have more; `default` where it is null."""
+    count = config["num_hidden_layers"]
+    values = default if config[name] is None else config[name]
+    if len(values) < count:
+        raise ValueError(
+            f"{name!r} of `{config.where}` must have a value for each of {count} layers. "
+            f"Received: {values}"
+        )
+    return values
 
 
 def layer_types(config, default):
@@ -171,10 +185,14 @@ def labels(config):
     return config["num_labels"] or len(config["id2label"] or ("no", "yes"))
 
 
-def classes(config, activation):
-    """The logits of a classifier after a dense layer, for every token: the first is of the text."""
+def classes(config, activation, count=None):
+    """The logits of a classifier after a dense layer, for every token: the first is of the text.
+
+    There are `count` of them, or as many as labels.
+    """
     dense = keras.layers.Dense(config["hidden_size"], activations.get(activation), name="dense")
-    return Logits(labels(config), tied=False, use_bias=True, transform=dense, name="classifier")
+    count = labels(config) if count is None else count
+    return Logits(count, tied=False, use_bias=True, transform=dense, name="classifier")
 
 
 def masked_head(dense, norm, bias):

@@ -5,6 +5,7 @@ import json
 import math
 import mmap
 import pathlib
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -176,36 +177,41 @@ def read(entries, checkpoint, give, others):
         _check_shape(entry, checkpoint)
     latest: dict[int, list[np.ndarray]] = {}
 
-    def reader(n, m):
+    def array(n, m):
+        if n not in latest:
+            latest.clear()
+            latest[n] = entries[n].split(checkpoint[entries[n].name])
+        return latest[n][m]
+
+    def reader(places):
         def value(shape, dtype):
-            if n not in latest:
-                latest.clear()
-                latest[n] = entries[n].split(checkpoint[entries[n].name])
-            return backend.of_numpy(_copied(latest[n][m], shape, dtype))
+            found = _empty(shape, dtype)
+            for n, m in places:
+                # A copy: the pages of the file are not the variable's.
+                part, given = found if entries[n].at is None else found[entries[n].at], array(n, m)
+                np.copyto(part.reshape(given.shape), given, casting="unsafe")
+            return backend.of_numpy(found)
 
         return value
 
+    variables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
     for n, entry in enumerate(entries):
         for m, variable in enumerate(entry.variables):
-            give(variable, reader(n, m))
+            variables.setdefault(id(variable), (variable, []))[1].append((n, m))
+    for variable, places in variables.values():
+        give(variable, reader(places))
 
 
-def _copied(array, shape, dtype):
-    """A copy: the pages of the file are not the variable's.
-
-    It is aligned, so that TensorFlow and JAX take it over, and none copies it again.
-    """
+def _empty(shape, dtype):
+    """An array that is aligned, so that TensorFlow and JAX take it over, and none copies it."""
     dtype, count = np.dtype(dtype), math.prod(shape)
     memory = np.empty(count * dtype.itemsize + ALIGNMENT, "uint8")
     start = -memory.ctypes.data % ALIGNMENT
-    found = memory[start : start + count * dtype.itemsize].view(dtype)
-    np.copyto(found.reshape(array.shape), array, casting="unsafe")
-    return found.reshape(shape)
+    return memory[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _check_shape(entry, checkpoint):
-    shapes = [tuple(variable.shape) for variable in entry.variables]
-    expected = entry.join([np.zeros(shape, "bool") for shape in shapes]).shape
+    expected = entry.shape()
     if checkpoint.shape(entry.name) != expected:
         raise ValueError(
             f"The tensor {entry.name!r} must have the shape {expected}, as the configuration has "

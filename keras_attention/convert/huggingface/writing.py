@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 
-import keras
 import numpy as np
 
 from keras_attention.convert.huggingface import tensors
@@ -72,8 +71,7 @@ def _former(folder):
 def _arrays(entries):
     found = {}
     for entry in entries:
-        arrays = [keras.ops.convert_to_numpy(variable) for variable in entry.variables]
-        found[entry.name] = np.ascontiguousarray(entry.join(arrays))
+        found[entry.name] = np.ascontiguousarray(entry.join(entry.arrays()))
     return found
 
 

@@ -82,6 +82,7 @@ T5 = {
 VIT = {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}
 VIT |= {"image_size": 8, "patch_size": 4, "num_channels": 2}
 GPT2 = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 64}
+MIXTURE = {**GROUPS, "sliding_window": 4, "num_experts_per_tok": 2, **TOKENS}
 OSS = {**GEMMA, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.7}
 del OSS["query_pre_attn_scalar"]
 # The class of each `model_type`, and a configuration in which as many fields as can have a say.
@@ -90,11 +91,40 @@ FAMILIES = {
     "mistral": ("MistralForCausalLM", {**GROUPS, "sliding_window": 4}),
     "qwen2": ("Qwen2ForCausalLM", {**GROUPS, **WINDOWS}),
     "qwen3": ("Qwen3ForCausalLM", {**GROUPS, **WINDOWS, "head_dim": 8}),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        {
+            **GROUPS,
+            "sliding_window": 4,
+            "use_sliding_window": True,
+            "no_rope_layer_interval": 2,
+            **TOKENS,
+        },
+    ),
     "phi3": ("Phi3ForCausalLM", {**GROUPS, "sliding_window": 4, **TOKENS}),
+    "starcoder2": ("Starcoder2ForCausalLM", {**GROUPS, "sliding_window": 4, **TOKENS}),
+    "cohere": ("CohereForCausalLM", {**GROUPS, **TOKENS}),
+    "glm4": ("Glm4ForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
+    "nemotron": ("NemotronForCausalLM", {**GROUPS, "hidden_size": 32, **TOKENS}),
+    "mixtral": ("MixtralForCausalLM", {**MIXTURE, "num_local_experts": 4}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {
+            **MIXTURE,
+            "head_dim": 8,
+            "num_experts": 4,
+            "moe_intermediate_size": 12,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+        },
+    ),
+    "gemma": ("GemmaForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
     "gemma2": ("Gemma2ForCausalLM", GEMMA),
     "gemma3_text": ("Gemma3ForCausalLM", {**GEMMA, "final_logit_softcapping": 1.0}),
     "gpt_oss": ("GptOssForCausalLM", OSS),
     "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gptj": ("GPTJForCausalLM", {**GPT2, "rotary_dim": 8, **TOKENS}),
     "gpt_neox": ("GPTNeoXForCausalLM", {**SIZES, "hidden_size": 32}),
     "phi": ("PhiForCausalLM", {**GROUPS, "hidden_size": 32, "qk_layernorm": True}),
     "falcon": (
@@ -126,6 +156,8 @@ FAMILIES = {
             "max_position_embeddings": 64,
         },
     ),
+    "electra": ("ElectraForMaskedLM", {**SIZES, "embedding_size": 12}),
+    "mpnet": ("MPNetForMaskedLM", SIZES),
     "albert": ("AlbertForMaskedLM", {**SIZES, "embedding_size": 6, "num_hidden_groups": 2}),
     "deberta-v2": ("DebertaV2ForMaskedLM", DEBERTA),
     "modernbert": ("ModernBertForMaskedLM", {**MODERN, "classifier_bias": True}),
@@ -134,6 +166,7 @@ FAMILIES = {
     "bart": ("BartForConditionalGeneration", SIDES),
     "mbart": ("MBartForConditionalGeneration", SIDES),
     "marian": ("MarianMTModel", SIDES),
+    "pegasus": ("PegasusForConditionalGeneration", SIDES),
     "whisper": ("WhisperForConditionalGeneration", {**SOUNDS, "begin_suppress_tokens": None}),
     "vit": ("ViTForImageClassification", {**VIT, "num_labels": 3}),
     "deit": ("DeiTModel", VIT),
@@ -197,6 +230,8 @@ VALUES = {
         ["full_attention"] * 2,
         ["linear_attention"] * 2,
     ],
+    "no_rope_layers": [[1, 1, 1], [0, 0], [1]],
+    "mlp_only_layers": [[0], [1], [0, 1]],
     "num_key_value_heads": [1, 4],
     "head_dim": [16, 7],
     "partial_rotary_factor": [0.5, 1.0],
@@ -402,6 +437,8 @@ def outputs(model):
         found = model(**{name: x for name, x in inputs.items() if name in taken})
     if "CLIPVision" in type(model).__name__:
         return numpy(found.pooler_output)
+    if type(model).__name__ == "ElectraForPreTraining":
+        return numpy(found.logits)[..., None]
     return numpy(found.logits if "logits" in found else found.last_hidden_state)
 
 
@@ -425,6 +462,7 @@ IGNORED = {
     "pruned_heads": {},
     "max_position_embeddings": 20,
     "max_seq_len": 20,
+    "n_positions": 20,
     "attn_logit_softcapping": 0.5,
     "pooler_output_size": 24,
     "summary_type": "mean",

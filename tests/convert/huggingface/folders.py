@@ -180,18 +180,20 @@ def tensors(path):
     return found
 
 
-def check_written_back(folder, path, model=None, unread_rows=()):
+def check_written_back(folder, path, model=None, unread_rows=(), tolerance=0.0):
     """`to_huggingface` writes the same tensors, and `transformers` loads them without complaint.
 
-    `unread_rows` are the first rows of tables that belong to padding, by name. Returns the largest
-    difference.
+    `unread_rows` are the first rows of tables that belong to padding, by name; `tolerance` is of
+    tensors that are computed. Returns the largest difference.
     """
     convert.to_huggingface(folder.ours if model is None else model, path)
     before, after = tensors(folder.path), tensors(path)
     assert after.keys() == before.keys()
     for name, tensor in before.items():
         first = dict(unread_rows).get(name, 0)
-        np.testing.assert_array_equal(after[name][first:], tensor[first:], err_msg=name)
+        np.testing.assert_allclose(
+            after[name][first:], tensor[first:], rtol=0, atol=tolerance, err_msg=name
+        )
     loaded, told = type(folder.theirs).from_pretrained(
         path, output_loading_info=True, dtype=torch.float32
     )
@@ -200,7 +202,7 @@ def check_written_back(folder, path, model=None, unread_rows=()):
     ids = torch.tensor(tokens((3, 9))).long()
     with torch.no_grad():
         found = difference(loaded(ids).logits, folder.theirs(ids).logits)
-    assert found == 0
+    assert found <= 10 * tolerance
     return found
 
 

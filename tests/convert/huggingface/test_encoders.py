@@ -34,6 +34,7 @@ DISTILBERT = {
     "n_heads": 4,
     "max_position_embeddings": 40,
 }
+MPNET = {**SIZES, "pad_token_id": 1}
 ROBERTA = {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}
 # Two groups of layers for three: the first is used twice.
 ALBERT = {**SIZES, "embedding_size": 6, "num_hidden_layers": 3, "num_hidden_groups": 2}
@@ -83,6 +84,13 @@ MODELS = {
     "DebertaV2ForMaskedLM": PLAIN_DEBERTA,
     "DebertaV2ForMaskedLM, version 3": {**DEBERTA, "legacy": False},
     "DebertaV2ForSequenceClassification": {**DEBERTA, "num_labels": 3, "pooler_hidden_act": "tanh"},
+    "ElectraModel": {**SIZES, "embedding_size": 8},
+    "ElectraForMaskedLM": {**SIZES, "embedding_size": 8},
+    "ElectraForPreTraining": {**SIZES, "embedding_size": 16},
+    "ElectraForSequenceClassification": {**SIZES, "embedding_size": 8, "num_labels": 3},
+    "MPNetModel": MPNET,
+    "MPNetForMaskedLM": MPNET,
+    "MPNetForSequenceClassification": {**MPNET, "num_labels": 3},
     "DistilBertModel": DISTILBERT,
     "DistilBertForMaskedLM": {**DISTILBERT, "activation": "relu"},
 }
@@ -91,9 +99,15 @@ EVERY_TOKEN = [name for name in MODELS if name not in CLASSIFIERS]
 IDS = ids(0, *RIGHT.shape)
 TYPES = np.random.default_rng(1).integers(0, 2, IDS.shape).astype("int32")
 WITH_TYPES = {"BertModel", "BertForMaskedLM", "BertForPreTraining", "AlbertModel"}
-WITH_TYPES |= {"AlbertForMaskedLM", "BertForSequenceClassification", "DebertaV2ForMaskedLM"}
+WITH_TYPES |= {
+    "ElectraModel",
+    "ElectraForMaskedLM",
+    "AlbertForMaskedLM",
+    "BertForSequenceClassification",
+    "DebertaV2ForMaskedLM",
+}
 # These have no argument for positions, but distances only, or tokens that they count.
-WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert")
+WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert", "MPNet")
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +140,8 @@ def output(original, name, theirs):
     found = outputs(original, **theirs)
     if name.endswith("Model"):
         return found.last_hidden_state
+    if name == "ElectraForPreTraining":
+        return found.logits[..., None]
     return found.prediction_logits if name.endswith("PreTraining") else found.logits
 
 

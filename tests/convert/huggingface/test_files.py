@@ -13,7 +13,7 @@ from keras_attention import convert
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.folders import numpy, tokens, torch, transformers
 from tests.convert.huggingface.sequences import through_a_file
-from tests.convert.huggingface.test_decoders import GPT2, OSS
+from tests.convert.huggingface.test_decoders import GPT2, MODELS, OSS
 from tests.convert.huggingface.test_llama import LLAMA3, SIZES
 
 IDS = tokens((3, 9))
@@ -34,8 +34,13 @@ def test_several_files(llama, tmp_path):
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
     "options",
-    [(transformers.LlamaForCausalLM, SIZES), (transformers.GptOssForCausalLM, OSS)],
-    ids=["llama", "gpt-oss"],
+    [
+        (transformers.LlamaForCausalLM, SIZES),
+        (transformers.GptOssForCausalLM, OSS),
+        MODELS["mixtral"],
+        MODELS["nemotron"],
+    ],
+    ids=["llama", "gpt-oss", "mixtral", "nemotron"],
 )
 def test_files_of_half_precision(options, name, tmp_path):
     model_class, fields = options

@@ -267,7 +267,7 @@ def test_a_configuration_of_another_model(llama, name, tmp_path):
 
 
 # Of a model with all options of a Llama, their tensors are those of another too.
-ALIKE = {"llama", "mistral", "phi3"}
+ALIKE = {"llama", "mistral", "phi3", "smollm3"}
 
 
 @pytest.mark.any_backend

@@ -68,6 +68,7 @@ MODELS = {
     "BART": ("BartForConditionalGeneration", {**BART, "scale_embedding": True}),
     "mBART": ("MBartForConditionalGeneration", BART),
     "Marian": ("MarianMTModel", {**BART, "scale_embedding": True, "d_model": 12}),
+    "Pegasus": ("PegasusForConditionalGeneration", {**BART, "scale_embedding": True}),
     "WhisperModel": ("WhisperModel", SPECTROGRAM),
     "Whisper": ("WhisperForConditionalGeneration", SPECTROGRAM),
 }
@@ -156,7 +157,7 @@ def test_saved_and_written_back(name, pairs, fresh, measured, tmp_path):
     measured(both.ours, saved=saved, back=back)
 
 
-GENERATORS = ["T5", "T5 1.1", "BART", "mBART", "Marian", "Whisper"]
+GENERATORS = ["T5", "T5 1.1", "BART", "mBART", "Marian", "Pegasus", "Whisper"]
 
 
 def generate(both, name, **options):

@@ -51,10 +51,7 @@ def _blocks(config):
 
 
 _BLOCK = {
-    "attention.query": "attention.query_dense",
-    "attention.key": "attention.key_dense",
-    "attention.value": "attention.value_dense",
-    "attention.dense": "attention.output_dense",
+    **entries.attention("attention.", "query key value dense"),
     "attention.LayerNorm": "attention_norm",
     "ffn": "feed_forward.intermediate_dense",
     "ffn_output": "feed_forward.output_dense",

@@ -1,4 +1,4 @@
-"""BART, mBART and Marian: encoder–decoders with different places of norms, and positions."""
+"""BART, mBART, Marian and Pegasus: encoder–decoders with norms and positions in other places."""
 
 import functools
 
@@ -174,5 +174,8 @@ ARCHITECTURES = {
             "decoder_vocab_size": count(None, int | None),
         },
         _marian,
+    ),
+    "pegasus": _BART(
+        {**_STACK, **_PRE, **_SINES}, functools.partial(_make, residual="pre", sines=True)
     ),
 }

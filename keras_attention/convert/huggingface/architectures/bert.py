@@ -35,7 +35,15 @@ STACK = {
 
 
 def encoder(
-    config, masked, classifier=None, blocks=None, first=0, head="transform", epsilon=None, **given
+    config,
+    masked,
+    classifier=None,
+    blocks=None,
+    first=0,
+    head="transform",
+    epsilon=None,
+    logits=None,
+    **given,
 ):
     """The `Encoder` of a configuration.
 
@@ -47,6 +55,7 @@ def encoder(
         first: the row of the first position in the table of positions.
         head: the name of what stands before the logits of tokens.
         epsilon: of norms, if not `layer_norm_eps`.
+        logits: if neither of these.
         **given: options of the embeddings.
     """
     epsilon = config["layer_norm_eps"] if epsilon is None else epsilon
@@ -59,10 +68,9 @@ def encoder(
     if "types" not in given and config["type_vocab_size"]:
         dim = size or config["hidden_size"]
         options["types"] = keras.layers.Embedding(config["type_vocab_size"], dim, name="types")
-    logits = None
-    if (config.architecture or "").endswith("ForSequenceClassification"):
+    if logits is None and (config.architecture or "").endswith("ForSequenceClassification"):
         logits = stacks.classes(config, classifier)
-    elif masked:
+    elif logits is None and masked:
         norm = stacks.layer_norm(epsilon)
         logits = stacks.masked_logits(config, masked, norm, size, head)
     if blocks is None:
@@ -94,11 +102,9 @@ def embedding_names(first=0):
 
 def block_names(suffix=""):
     """The tensors of a block; `suffix` ends the names of query, key and value."""
+    roles = " ".join(f"self.{role}{suffix}" for role in ("query", "key", "value"))
     return {
-        **{
-            f"attention.self.{x}{suffix}": f"attention.{x}_dense" for x in ("query", "key", "value")
-        },
-        "attention.output.dense": "attention.output_dense",
+        **entries.attention("attention.", f"{roles} output.dense"),
         "attention.output.LayerNorm": "attention_norm",
         "intermediate.dense": "feed_forward.intermediate_dense",
         "output.dense": "feed_forward.output_dense",

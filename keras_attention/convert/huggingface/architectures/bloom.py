@@ -1,7 +1,7 @@
 """BLOOM."""
 
 from keras_attention.convert.huggingface import entries, fields, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import ignored, needs, only, read, same_as
 
 FIELDS = {
@@ -41,11 +41,11 @@ def _further(config):
 
 
 ARCHITECTURES = {
-    "bloom": Architecture(
+    "bloom": language_model(
         FIELDS,
         stacks.decoder(_block, _further),
+        "word_embeddings",
         {
-            "word_embeddings.weight": "embeddings.tokens.table",
             "word_embeddings_layernorm": "embeddings.norm",
             "h": entries.blocks(
                 {
@@ -60,7 +60,5 @@ ARCHITECTURES = {
             "ln_f": "final_norm",
         },
         prefix="transformer.",
-        head={"lm_head": "logits.dense"},
-        same={"word_embeddings.weight": [r"lm_head\.weight"]},
     )
 }

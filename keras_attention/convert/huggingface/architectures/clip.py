@@ -79,10 +79,7 @@ def _vision(config):
 _BLOCKS = entries.blocks(
     {
         "layer_norm1": "attention_norm",
-        "self_attn.q_proj": "attention.query_dense",
-        "self_attn.k_proj": "attention.key_dense",
-        "self_attn.v_proj": "attention.value_dense",
-        "self_attn.out_proj": "attention.output_dense",
+        **entries.attention("self_attn.", "q_proj k_proj v_proj out_proj"),
         "layer_norm2": "feed_forward_norm",
         "mlp.fc1": "feed_forward.intermediate_dense",
         "mlp.fc2": "feed_forward.output_dense",

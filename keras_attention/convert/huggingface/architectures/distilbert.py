@@ -46,10 +46,7 @@ ARCHITECTURES = {
             **bert.embedding_names(),
             "transformer.layer": entries.blocks(
                 {
-                    "attention.q_lin": "attention.query_dense",
-                    "attention.k_lin": "attention.key_dense",
-                    "attention.v_lin": "attention.value_dense",
-                    "attention.out_lin": "attention.output_dense",
+                    **entries.attention("attention.", "q_lin k_lin v_lin out_lin"),
                     "sa_layer_norm": "attention_norm",
                     "ffn.lin1": "feed_forward.intermediate_dense",
                     "ffn.lin2": "feed_forward.output_dense",

@@ -1,7 +1,7 @@
 """Falcon: 7B with one head of keys, 40B with groups of heads, and models without either."""
 
 from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import count, needs, off, only, read, same_as
 
 FIELDS = {
@@ -74,11 +74,11 @@ def _norms(name, block):
 
 
 ARCHITECTURES = {
-    "falcon": Architecture(
+    "falcon": language_model(
         FIELDS,
         stacks.decoder(_block),
+        "word_embeddings",
         {
-            "word_embeddings.weight": "embeddings.tokens.table",
             "h": entries.blocks(
                 {
                     "": _norms,
@@ -93,8 +93,6 @@ ARCHITECTURES = {
             "ln_f": "final_norm",
         },
         prefix="transformer.",
-        head={"lm_head": "logits.dense"},
         unread=buffers.ROTARY,
-        same={"word_embeddings.weight": [r"lm_head\.weight"]},
     )
 }

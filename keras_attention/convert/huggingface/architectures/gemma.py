@@ -1,9 +1,16 @@
-"""Gemma 2, and the text model of Gemma 3."""
+"""Gemma 1 and 2, and the text model of Gemma 3."""
 
 from keras_attention import scores
 from keras_attention.convert.huggingface import fields, rope, stacks
 from keras_attention.convert.huggingface.architectures import llama
-from keras_attention.convert.huggingface.fields import count, ignored, only, read
+from keras_attention.convert.huggingface.fields import (
+    ACTIVATIONS,
+    Field,
+    count,
+    ignored,
+    only,
+    read,
+)
 from keras_attention.layers.rms_norm import RMSNorm
 
 _BASES = {
@@ -76,12 +83,32 @@ def _gemma3(config, n):
     return _block(config, n, period, position, qk_norm=_norm(config))
 
 
+def _gemma(config, n):
+    return {**llama.attention(config), "norm": _norm(config)}
+
+
 def _further(config):
-    cap = config["final_logit_softcapping"]
+    cap = config.get("final_logit_softcapping")
     return {"embeddings": {"scale": None}, "logits": {"soft_cap": cap}}
 
 
 ARCHITECTURES = {
+    "gemma": llama.architecture(
+        {
+            **llama.STACK,
+            **rope.fields(8192),
+            "num_key_value_heads": count(16),
+            "head_dim": count(256),
+            # "gelu" is its approximation, which the first files do not say.
+            "hidden_act": Field(str, "gelu_pytorch_tanh", {**ACTIVATIONS, "gelu": "gelu_tanh"}),
+            "tie_word_embeddings": read(True),
+            "attention_bias": only(False),
+            "use_bidirectional_attention": only(None, False),
+            **ignored("not read beside `hidden_act`", "hidden_activation"),
+        },
+        _gemma,
+        further=_further,
+    ),
     "gemma2": llama.architecture(
         {
             **_STACK,

@@ -2,35 +2,31 @@
 
 from keras_attention import scores
 from keras_attention.convert.huggingface import buffers, entries, fields, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.entries import transposed
 from keras_attention.convert.huggingface.fields import count, ignored, needed, read
 
-FIELDS = {
+# Of GPT-J too.
+STACK = {
     **fields.COMMON,
     **fields.renamed(
-        hidden_size="n_embd",
-        num_hidden_layers="n_layer",
-        num_attention_heads="n_head",
-        max_position_embeddings="n_positions",
+        hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head"
     ),
     "vocab_size": needed(),
     "n_inner": count(None, int | None),
     "activation_function": fields.activation("gelu_new"),
     "layer_norm_epsilon": read(1e-5),
+    **fields.SUMMARY,
+}
+FIELDS = {
+    **STACK,
+    **fields.renamed(max_position_embeddings="n_positions"),
     "scale_attn_weights": read(True),
     "scale_attn_by_inverse_layer_idx": read(False),
     "tie_word_embeddings": read(True),
     **ignored("the order of a product and a cast, of half precision", "reorder_and_upcast_attn"),
     **ignored("an older name of `n_positions`, which is not read", "n_ctx"),
     **ignored("of GPT, and not read", "n_special predict_special_tokens"),
-    **ignored(
-        "of a head that is not read",
-        """
-        summary_type summary_use_proj summary_activation summary_proj_to_labels
-        summary_first_dropout
-        """,
-    ),
 }
 
 
@@ -51,11 +47,11 @@ def _further(config):
 
 
 ARCHITECTURES = {
-    "gpt2": Architecture(
+    "gpt2": language_model(
         FIELDS,
         stacks.decoder(_block, _further),
+        "wte",
         {
-            "wte.weight": "embeddings.tokens.table",
             "wpe.weight": "embeddings.positions.embeddings",
             "h": entries.blocks(
                 {
@@ -70,8 +66,6 @@ ARCHITECTURES = {
             "ln_f": "final_norm",
         },
         prefix="transformer.",
-        head={"lm_head": "logits.dense"},
         unread=buffers.causal(r"(attn|crossattention)"),
-        same={"wte.weight": [r"lm_head\.weight"]},
     )
 }

@@ -1,7 +1,7 @@
 """GPT-NeoX and Pythia."""
 
 from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import only, read
 
 _ROPE = rope.fields(2048)
@@ -31,11 +31,11 @@ def _block(config, n):
 
 
 ARCHITECTURES = {
-    "gpt_neox": Architecture(
+    "gpt_neox": language_model(
         FIELDS,
         stacks.decoder(_block),
+        "embed_in",
         {
-            "embed_in.weight": "embeddings.tokens.table",
             "layers": entries.blocks(
                 {
                     "input_layernorm": "attention_norm",
@@ -49,8 +49,7 @@ ARCHITECTURES = {
             "final_layer_norm": "final_norm",
         },
         prefix="gpt_neox.",
-        head={"embed_out": "logits.dense"},
+        head="embed_out",
         unread={**buffers.ROTARY, **buffers.causal("attention")},
-        same={"embed_in.weight": [r"embed_out\.weight"]},
     )
 }

@@ -1,9 +1,9 @@
-"""Llama, and models that differ from it in options: Mistral, Qwen 2 and 3, Phi-3."""
+"""Llama, and models that differ from it in options: Mistral, Qwen 2 and 3, Phi-3, SmolLM3."""
 
 import functools
 
 from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import count, ignored, off, only, read
 from keras_attention.layers.rms_norm import RMSNorm
 
@@ -22,10 +22,7 @@ _WINDOWS = {
     "layer_types": read(None, list | None),
 }
 ATTENTION = {
-    "self_attn.q_proj": "attention.query_dense",
-    "self_attn.k_proj": "attention.key_dense",
-    "self_attn.v_proj": "attention.value_dense",
-    "self_attn.o_proj": "attention.output_dense",
+    **entries.attention("self_attn.", "q_proj k_proj v_proj o_proj"),
     "self_attn.q_norm": "attention.query_norm",
     "self_attn.k_norm": "attention.key_norm",
 }
@@ -35,6 +32,7 @@ GATED = {
     "mlp.up_proj": "feed_forward.intermediate_dense",
     "mlp.down_proj": "feed_forward.output_dense",
 }
+_BLOCK = {**NORMS, **ATTENTION, **GATED}
 _FUSED = {
     "self_attn.qkv_proj": entries.HEADS,
     "self_attn.o_proj": "attention.output_dense",
@@ -43,34 +41,41 @@ _FUSED = {
 }
 
 
-def architecture(fields, block, tensors, further=lambda config: {}, **options):
-    """An `Architecture` whose blocks have the tensors `tensors`, and whose stack has Llama's."""
-    return Architecture(
+def architecture(fields, block, tensors=_BLOCK, further=lambda config: {}, norm="final_norm"):
+    """The architecture whose blocks have the tensors `tensors`, and whose stack has Llama's.
+
+    `block` and `further` are as of `stacks.decoder`; `norm` is the part that is the last norm.
+    """
+    return language_model(
         fields,
         stacks.decoder(block, further),
+        "embed_tokens",
         {
-            "embed_tokens.weight": "embeddings.tokens.table",
             "layers": entries.blocks(tensors),
-            "norm": "final_norm",
+            "norm": norm,
         },
         prefix="model.",
-        head={"lm_head": "logits.dense"},
         unread=buffers.ROTARY,
-        same={"embed_tokens.weight": [r"lm_head\.weight"]},
-        **options,
     )
 
 
 def block(config, n, **rotary):
     """The options of a block; `rotary` are those of its positions."""
-    size = config["head_dim"] or stacks.head_size(config)
+    return {
+        **attention(config, **rotary),
+        "norm": "rms",
+        "layer_norm_epsilon": config["rms_norm_eps"],
+    }
+
+
+def attention(config, **rotary):
+    """The options of a block but those of its norms."""
+    size = stacks.head_size(config)
     return {
         "intermediate_dim": config["intermediate_size"],
         "num_heads": config["num_attention_heads"],
         "activation": config["hidden_act"],
         "gated": True,
-        "norm": "rms",
-        "layer_norm_epsilon": config["rms_norm_eps"],
         "key_dim": size,
         "num_key_value_heads": config["num_key_value_heads"] or config["num_attention_heads"],
         "use_bias": False,
@@ -106,6 +111,21 @@ def _qwen3(config, n):
     return {**_qwen(config, n), "qk_norm": RMSNorm(config["rms_norm_eps"])}
 
 
+def _smollm3(config, n):
+    layers = config["num_hidden_layers"]
+    default = [(n + 1) % config["no_rope_layer_interval"] != 0 for n in range(layers)]
+    rotated = stacks.per_layer(config, "no_rope_layers", default)
+    # Windows, if any, are in the layers without positions.
+    size = config["sliding_window"]
+    near = config["use_sliding_window"] and size is not None
+    types = [
+        "sliding_attention" if near and not has_rope else "full_attention" for has_rope in rotated
+    ]
+    types = stacks.layer_types(config, types)
+    options = {**_llama(config, n), "pattern": stacks.window_by_type(config, types, n, size)}
+    return options if rotated[n] else {**options, "position": None}
+
+
 # Two are older names of the third.
 _KINDS = {"default": "default", "su": "longrope", "yarn": "longrope", "longrope": "longrope"}
 _phi3 = functools.partial(windowed, fraction="partial_rotary_factor", kinds=_KINDS)
@@ -120,7 +140,6 @@ ARCHITECTURES = {
             **ignored("not read", "is_llama_config max_sequence_length"),
         },
         _llama,
-        {**NORMS, **ATTENTION, **GATED},
     ),
     "mistral": architecture(
         {
@@ -131,7 +150,6 @@ ARCHITECTURES = {
             **off("attention_bias mlp_bias use_sliding_window"),
         },
         windowed,
-        {**NORMS, **ATTENTION, **GATED},
     ),
     "qwen2": architecture(
         {
@@ -144,7 +162,6 @@ ARCHITECTURES = {
             **ignored("of another program, for long texts", "dual_chunk_attention_config"),
         },
         _qwen2,
-        {**NORMS, **ATTENTION, **GATED},
     ),
     "qwen3": architecture(
         {
@@ -157,7 +174,24 @@ ARCHITECTURES = {
             **off("mlp_bias use_mrope"),
         },
         _qwen3,
-        {**NORMS, **ATTENTION, **GATED},
+    ),
+    "smollm3": architecture(
+        {
+            **STACK,
+            **rope.fields(32768, theta=2000000.0),
+            "num_key_value_heads": count(4, int | None),
+            "head_dim": count(None),
+            "attention_bias": read(False),
+            "mlp_bias": read(False),
+            "use_sliding_window": read(False),
+            "sliding_window": count(None, int | None),
+            "layer_types": read(None, list | None),
+            "no_rope_layers": read(None, list | None),
+            "no_rope_layer_interval": count(4),
+            "tie_word_embeddings": read(True),
+            **ignored("not read", "max_window_layers"),
+        },
+        _smollm3,
     ),
     "phi3": architecture(
         {

@@ -2,7 +2,7 @@
 
 from keras_attention import positions, scores
 from keras_attention.convert.huggingface import entries, fields, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import ignored, needed, only, part, read
 
 _ATTENTION = {
@@ -55,11 +55,11 @@ def _block(config, n):
 
 
 ARCHITECTURES = {
-    "mpt": Architecture(
+    "mpt": language_model(
         FIELDS,
         stacks.decoder(_block),
+        "wte",
         {
-            "wte.weight": "embeddings.tokens.table",
             "blocks": entries.blocks(
                 {
                     "norm_1": "attention_norm",
@@ -73,7 +73,5 @@ ARCHITECTURES = {
             "norm_f": "final_norm",
         },
         prefix="transformer.",
-        head={"lm_head": "logits.dense"},
-        same={"wte.weight": [r"lm_head\.weight"]},
     )
 }

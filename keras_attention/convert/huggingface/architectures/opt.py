@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention.convert.huggingface import buffers, entries, fields, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import count, needs, only, read
 
 FIELDS = {
@@ -49,11 +49,11 @@ def _further(config):
 
 
 ARCHITECTURES = {
-    "opt": Architecture(
+    "opt": language_model(
         FIELDS,
         stacks.decoder(_block, _further),
+        "decoder.embed_tokens",
         {
-            "decoder.embed_tokens.weight": "embeddings.tokens.table",
             "decoder.embed_positions.weight": entries.rows(
                 "embeddings.positions.embeddings", _BEFORE
             ),
@@ -61,10 +61,7 @@ ARCHITECTURES = {
             "decoder.layers": entries.blocks(
                 {
                     "self_attn_layer_norm": "attention_norm",
-                    "self_attn.q_proj": "attention.query_dense",
-                    "self_attn.k_proj": "attention.key_dense",
-                    "self_attn.v_proj": "attention.value_dense",
-                    "self_attn.out_proj": "attention.output_dense",
+                    **entries.attention("self_attn.", "q_proj k_proj v_proj out_proj"),
                     "final_layer_norm": "feed_forward_norm",
                     "fc1": "feed_forward.intermediate_dense",
                     "fc2": "feed_forward.output_dense",
@@ -74,8 +71,6 @@ ARCHITECTURES = {
             "decoder.project_out": "logits.transform",
         },
         prefix="model.",
-        head={"lm_head": "logits.dense"},
         unread=buffers.VERSION,
-        same={"decoder.embed_tokens.weight": [r"lm_head\.weight"]},
     )
 }

@@ -1,7 +1,7 @@
 """Phi: Phi-1, 1.5 and 2."""
 
 from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
-from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.fields import count, read
 
 FIELDS = {
@@ -33,18 +33,15 @@ def _block(config, n):
 
 
 ARCHITECTURES = {
-    "phi": Architecture(
+    "phi": language_model(
         FIELDS,
         stacks.decoder(_block, lambda config: {"logits": {"use_bias": True}}),
+        "embed_tokens",
         {
-            "embed_tokens.weight": "embeddings.tokens.table",
             "layers": entries.blocks(
                 {
                     "input_layernorm": "attention_norm",
-                    "self_attn.q_proj": "attention.query_dense",
-                    "self_attn.k_proj": "attention.key_dense",
-                    "self_attn.v_proj": "attention.value_dense",
-                    "self_attn.dense": "attention.output_dense",
+                    **entries.attention("self_attn.", "q_proj k_proj v_proj dense"),
                     "self_attn.q_layernorm": "attention.query_norm",
                     "self_attn.k_layernorm": "attention.key_norm",
                     "mlp.fc1": "feed_forward.intermediate_dense",
@@ -54,8 +51,6 @@ ARCHITECTURES = {
             "final_layernorm": "final_norm",
         },
         prefix="model.",
-        head={"lm_head": "logits.dense"},
         unread=buffers.ROTARY,
-        same={"embed_tokens.weight": [r"lm_head\.weight"]},
     )
 }

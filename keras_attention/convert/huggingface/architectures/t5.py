@@ -103,10 +103,6 @@ def _input_shape(config):
     return one if config.architecture in _ENCODERS else [one, one]
 
 
-def _attention(name, layer):
-    return {f"{name}.{x[0]}": f"{layer}.{x}_dense" for x in ("query", "key", "value", "output")}
-
-
 def _hidden(name, block):
     names = {"wi": "feed_forward.intermediate_dense"}
     if block.gated:
@@ -117,14 +113,15 @@ def _hidden(name, block):
 def _stack(last):
     """The tensors of a stack, the branch `last` of whose blocks is the feed-forward network."""
     block = {
-        **_attention("layer.0.SelfAttention", "attention"),
+        **entries.attention("layer.0.SelfAttention.", "q k v o"),
         "layer.0.layer_norm": "attention_norm",
         f"layer.{last}.layer_norm": "feed_forward_norm",
         f"layer.{last}.DenseReluDense.": _hidden,
         f"layer.{last}.DenseReluDense.wo": "feed_forward.output_dense",
     }
     if last == 2:
-        block |= _attention("layer.1.EncDecAttention", "cross_attention_layer")
+        names = "q k v o"
+        block |= entries.attention("layer.1.EncDecAttention.", names, "cross_attention_layer")
         block |= {"layer.1.layer_norm": "cross_attention_norm"}
     distances = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return {

@@ -111,10 +111,9 @@ def _architecture(name, prefix, tokens):
             "embeddings.position_embeddings": entries.axes("embeddings.positions.embeddings", 3),
             "encoder.layer": entries.blocks(
                 {
-                    "attention.attention.query": "attention.query_dense",
-                    "attention.attention.key": "attention.key_dense",
-                    "attention.attention.value": "attention.value_dense",
-                    "attention.output.dense": "attention.output_dense",
+                    **entries.attention(
+                        "attention.", "attention.query attention.key attention.value output.dense"
+                    ),
                     "layernorm_before": "attention_norm",
                     "intermediate.dense": "feed_forward.intermediate_dense",
                     "output.dense": "feed_forward.output_dense",
