@@ -1,21 +1,19 @@
-"""`AttentionCell`: a recurrent cell that attends to a memory at each step.
-
-How it gets the memory is in `cell_states`.
-"""
+"""`AttentionCell`: a recurrent cell that attends to a memory at each step."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Literal, get_args
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
-from keras_attention.layers import cell_parts
+from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.cell_states import NO_MEMORY, MemoryStates
-from keras_attention.scores import ScoreLike
+from keras_attention.layers.start_states import StartStates
+from keras_attention.scores import Score, ScoreLike
 from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
@@ -23,9 +21,15 @@ ops = keras.ops
 Mode = Literal["bahdanau", "luong"]
 MODES = get_args(Mode)
 
+NO_MEMORY = (
+    "An AttentionCell attends to a memory, which it gets with its initial state: pass "
+    "`initial_state=cell.initial_state(memory)` to `keras.layers.RNN(cell)`, or call the cell by "
+    "hand with the states of `cell.start_states(memory)`. Received: {}"
+)
+
 
 @saving.register
-class AttentionCell(MemoryStates, saving.ConfigurableLayer):
+class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     r"""A recurrent cell, for `keras.layers.RNN`, that attends to a memory at each step.
 
     "bahdanau" attends before the step, with the previous state (Bahdanau et al. 2015,
@@ -113,8 +117,8 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
         # stay in float32.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
-        self.cell = cell_parts.wrapped_cell(cell, AttentionCell)
-        self.attention = cell_parts.attention_layer(attention, self.dtype_policy)
+        self.cell = wrapped_cell.get(cell, AttentionCell)
+        self.attention = attention_layer(attention, self.dtype_policy)
         self.mode = mode
         self.attention_dim = attention_dim
         self.attention_activation = keras.activations.get(attention_activation)
@@ -123,9 +127,9 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
         self.return_attention_scores = shapes.check_flag(
             "return_attention_scores", return_attention_scores
         )
-        # Required by `RNN` of a `DropoutRNNCell`; the parts have their own rates.
-        self.dropout = self.recurrent_dropout = 0.0
-        self._scratch = cell_parts.Scratch()
+        # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
+        self.memory_shape: Any = None
+        self._loop = Loop()
 
     # Sizes
 
@@ -141,68 +145,52 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
     @property
     def output_size(self) -> int:
         """Features of the output, with the alignments; those of the last memory, if it matters."""
-        return self._whole_size(self._scratch.memory_shape or _UNKNOWN)
-
-    def expect_memory(self, shape):
-        """Receives the shape (B, S, D) of the memory, before weights are created."""
-        self._scratch.memory_shape = shape
+        return self.loop_sizes(self.memory_shape or _UNKNOWN)[0]
 
     def loop_sizes(self, memory_shape):
-        """Features of each state of the loop: the output, the cell's own, the number of steps."""
-        sizes = keras.tree.flatten(self.cell.state_size)
-        return [self._whole_size(memory_shape), *sizes, 1]
-
-    def _whole_size(self, shape, length=None):
-        """Features of the output for a memory of this shape, with the alignments.
-
-        `length` is the size of the memory in a graph, if `shape` has none.
-        """
-        size = self.output_features(shape)
+        """As `state_size`, for a memory of this shape."""
+        size = self.output_features(memory_shape)
         if self.return_attention_scores and size is not None:
-            length = length if shape[1] is None else shape[1]
+            length = memory_shape[1]
             size = None if length is None else size + self.attention.num_heads * length
         if size is None:
             raise ValueError(
                 "The size of the output depends on a memory (batch, positions, features) whose "
                 "positions are known, for `return_attention_scores=True`, and whose features are. "
-                f"Received: memory.shape={shape}"
+                f"Received: memory.shape={memory_shape}"
             )
-        return size
+        return [size, *keras.tree.flatten(self.cell.state_size), 1]
 
     def output_features(self, memory_shape):
         """Features of the output without alignments; None where they depend on the memory."""
         if self.attention_dim is not None:
             return self.attention_dim
+        hidden = wrapped_cell.output_size(self.cell)
         if self.mode == "bahdanau" and not self.output_context:
-            return self._hidden_size()
+            return hidden
         context = self._context_size(memory_shape)
-        return None if context is None else context + self._hidden_size()
-
-    def _hidden_size(self):
-        """Features of h_t, the output of the wrapped cell."""
-        size = getattr(self.cell, "output_size", None)
-        return keras.tree.flatten(self.cell.state_size)[0] if size is None else size
+        return None if context is None else context + hidden
 
     def _query_size(self):
         if self.mode == "luong":
-            return self._hidden_size()
-        return keras.tree.flatten(cell_parts.leaves(self.cell)[-1].state_size)[0]
+            return wrapped_cell.output_size(self.cell)
+        return keras.tree.flatten(wrapped_cell.leaves(self.cell)[-1].state_size)[0]
 
     def _context_size(self, memory_shape):
         query_shape = (memory_shape[0], 1, self._query_size())
         return self.attention.compute_output_shape(query_shape, memory_shape)[-1]
 
-    @property
     def _state_count(self):
-        """The number of states of the wrapped cell, flattened."""
-        return len(keras.tree.flatten(self.cell.state_size))
+        """The number of states of the loop: the output, the wrapped cell's, the number of steps."""
+        return len(keras.tree.flatten(self.cell.state_size)) + 2
 
     # Building
 
     def build(self, input_shape):
-        self._build_attention()
-        shape = self._scratch.memory_shape
-        context, hidden = self._context_size(shape), self._hidden_size()
+        if self.memory_shape is None:
+            raise ValueError(NO_MEMORY.format("none"))
+        self.build_attention(self.memory_shape)
+        context = self._context_size(self.memory_shape)
         if self.attention_dim is not None:
             self._attention_dense = keras.layers.Dense(
                 self.attention_dim,
@@ -211,41 +199,34 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
                 name="attentional",
                 dtype=self.dtype_policy,
             )
-            self._attention_dense.build((None, context + hidden))
-        fed = 0
-        if self.mode == "bahdanau":
-            fed = context
-        elif self.input_feeding:
-            fed = self.output_features(shape)
-        self._scratch.fed_size = fed
-        self._scratch.input_size = input_shape[-1] + fed
+            self._attention_dense.build((None, context + wrapped_cell.output_size(self.cell)))
+        # Features that the wrapped cell reads after those of its input, and of both.
+        self._fed_size = context
+        if self.mode == "luong":
+            fed = self.output_features(self.memory_shape)
+            self._fed_size = fed if self.input_feeding else 0
+        self._input_size = input_shape[-1] + self._fed_size
         if isinstance(self.cell, keras.layers.Layer) and not self.cell.built:
-            self.cell.build((input_shape[0], self._scratch.input_size))
+            self.cell.build((input_shape[0], self._input_size))
             self.cell.built = True
 
     def build_attention(self, memory_shape):
         """Creates the weights that a memory of shape (B, S, D) determines."""
-        self.expect_memory(memory_shape)
-        self._build_attention()
-
-    def _build_attention(self):
-        if self._scratch.memory_shape is None:
-            raise ValueError(NO_MEMORY.format("none"))
+        if self.memory_shape is None:
+            # Without symbolic dimensions of JAX, which no file could store.
+            self.memory_shape = tuple(n if isinstance(n, int) else None for n in memory_shape)
         if not self.attention.built:
-            shape = self._scratch.memory_shape
-            self.attention.build((shape[0], 1, self._query_size()), shape)
+            self.attention.build((memory_shape[0], 1, self._query_size()), memory_shape)
 
     def get_build_config(self):
         config = super().get_build_config()
-        if self._scratch.memory_shape is not None:
-            config = {**(config or {}), "memory_shape": list(self._scratch.memory_shape)}
+        if self.memory_shape is not None:
+            config = {**(config or {}), "memory_shape": list(self.memory_shape)}
         return config
 
     def build_from_config(self, config):
         config = dict(config)
-        memory_shape = config.pop("memory_shape", None)
-        if memory_shape is not None:
-            self._scratch.memory_shape = memory_shape
+        self.memory_shape = config.pop("memory_shape", self.memory_shape)
         super().build_from_config(config)
 
     # One step
@@ -253,33 +234,34 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
     def call(
         self, inputs: Tensor, states: Tensors, training: bool = False
     ) -> tuple[Tensor, Tensors]:
-        loop = states[0] if len(states) == 1 and keras.tree.is_nested(states[0]) else ()
-        count = self._state_count + 2
-        memory = (
-            cell_parts.Memory(*loop[count:]) if len(loop) > count else self._scratch.here.memory
-        )
-        if len(loop) < count or memory is None:
+        states, count = keras.tree.flatten(states), self._state_count()
+        memory = states[count:] or self._loop.memory
+        if len(states) < count or not memory:
             raise ValueError(NO_MEMORY.format("states without one"))
-        previous, *cell_states, time = loop[:count]
+        previous, *cell_states, time = states[:count]
+        shapes.check_same("Batch sizes", sequences=inputs.shape[0], memory=memory[0].shape[0])
         inputs = ops.cast(inputs, self.compute_dtype)
         if self.mode == "bahdanau":
-            last = cell_parts.leaves(self.cell)[-1]
+            last = wrapped_cell.leaves(self.cell)[-1]
             query = cell_states[-len(keras.tree.flatten(last.state_size))]
             context, weights = self._attend(query, memory, time, training)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
             # The alignments, if any, follow a_{t-1}.
-            features = self._scratch.fed_size
-            fed = previous[:, :features] if self.input_feeding else None
+            fed = previous[:, : self._fed_size] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
             context, weights = self._attend(hidden, memory, time, training)
-        output = self._output(context, hidden)
+        output = hidden
+        if self.attention_dim is not None or self.mode == "luong" or self.output_context:
+            output = ops.concatenate([context, hidden], axis=-1)
+        if self.attention_dim is not None:
+            output = self._attention_dense(output)
         if self.return_attention_scores:
             known = previous.shape[-1] is not None
             size = previous.shape[-1] - output.shape[-1] if known else -1
             weights = ops.reshape(weights, (ops.shape(output)[0], size))
             output = ops.concatenate([output, ops.cast(weights, self.compute_dtype)], axis=-1)
-        return output, [[output, *cell_states, time + 1, *loop[count:]]]
+        return output, [[output, *cell_states, time + 1, *states[count:]]]
 
     def _step(self, inputs, fed, states, training):
         """h_t and the flat states that follow, of the wrapped cell."""
@@ -288,43 +270,27 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
         kwargs = {}
         if "training" in getattr(self.cell, "call_signature_parameters", ()):
             kwargs["training"] = training
-        hidden, states = self.cell(inputs, self._packed(states), **kwargs)
+        hidden, states = self.cell(inputs, wrapped_cell.pack(self.cell, states), **kwargs)
         states = [ops.cast(state, self.compute_dtype) for state in keras.tree.flatten(states)]
         return ops.cast(hidden, self.compute_dtype), states
 
     def _attend(self, query, memory, time, training):
         """c_t (B, C), and the weights (B, H, 1, S) or None."""
         attention = self.attention
+        key, value, mask, *dropped = memory
         query = ops.cast(query, attention.compute_dtype)
         heads = attention.normed(attention.heads.split_row(query, "query"), "query")
         spec = AttentionSpec(
-            masks=() if memory.mask is None else (ops.expand_dims(memory.mask, (1, 2)),),
+            masks=(ops.expand_dims(mask, (1, 2)),),
             pattern=attention.whole_pattern(),
-            positions=Positions.of_heads(heads, memory.key, time),
+            positions=Positions.of_heads(heads, key, time),
             return_weights=self.return_attention_scores,
         )
-        result = attention.attend(
-            spec,
-            heads,
-            memory.key,
-            *memory.arrays(training)[1:],
-            prepared=self._keys_can_be_prepared(),
-        )
+        value = dropped[0] if training and dropped else value
+        prepared = self._keys_can_be_prepared()
+        result = attention.attend(spec, heads, key, value, mask, prepared=prepared)
         context = attention.heads.join(result, query[:, None])[:, 0]
         return ops.cast(context, self.compute_dtype), result.weights
-
-    def _output(self, context, hidden):
-        if self.mode == "bahdanau" and self.attention_dim is None and not self.output_context:
-            return hidden
-        both = ops.concatenate([context, hidden], axis=-1)
-        return both if self.attention_dim is None else self._attention_dense(both)
-
-    def _packed(self, states):
-        """Flat states in the structure of the wrapped cell."""
-        size = self.cell.state_size
-        if not keras.tree.is_nested(size):
-            return list(states)
-        return keras.tree.pack_sequence_as(list(size), list(states))
 
     def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
@@ -337,11 +303,10 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
                 "`split_outputs` is for cells with `return_attention_scores=True`. "
                 f"Received: return_attention_scores={self.return_attention_scores}"
             )
-        features = self.output_features(self._scratch.memory_shape)
+        features = self.output_features(self.memory_shape)
         heads, size = self.attention.num_heads, backend.shape(outputs)[-1]
-        if self._scratch.memory_shape[1] is not None:
-            shapes.check_same("Features of outputs", cell=self.output_size, outputs=size)
         length = (size - features) // heads
+        shapes.check_same("Features of outputs", cell=features + heads * length, outputs=size)
         starts = [features + head * length for head in range(heads)]
         alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
         return outputs[..., :features], alignments
@@ -349,6 +314,201 @@ class AttentionCell(MemoryStates, saving.ConfigurableLayer):
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The name of `split_outputs` in 0.1.0."""
         return self.split_outputs(outputs)
+
+    # From a memory to the states of a loop
+
+    def initial_state(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
+        """The `initial_state` of `keras.layers.RNN(cell)`.
+
+        Args:
+            memory: (B, S, D), the attended sequence, such as the outputs of an encoder.
+            states: of the wrapped cell, as its own `RNN` would take them; or all states that an
+                earlier call returned with `return_state=True`, to continue from, also with a
+                memory of another length. None for the cell's own.
+            mask: boolean (B, S), True = a real token; combined with the mask that the memory
+                carries.
+
+        Returns:
+            One nested list, of tensors or of symbols.
+        """
+        memory, states, mask = self.checked(memory, states, mask)
+        self.memory_shape = tuple(n if isinstance(n, int) else None for n in memory.shape)
+        if mask is None:
+            mask = ops.ones_like(memory[:, :, 0])
+        return [[memory, ops.cast(mask, memory.dtype), *states]]
+
+    def start_states(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
+        """States for calling the cell directly: `output, states = cell(x_t, states)`.
+
+        They contain the prepared memory, and the batch is the first axis of every tensor.
+        Arguments are those of `initial_state`.
+        """
+        given = keras.tree.flatten((memory, states, mask))
+        if any(isinstance(x, keras.KerasTensor) for x in given):
+            return StartStates(self)(memory, states=states, mask=mask)
+        memory, states, mask = self.checked(memory, states, mask)
+        self.build_attention(memory.shape)
+        return [[*self._first_states(memory, states), *self._prepared(memory, mask)]]
+
+    def start(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
+        """The name of `start_states` in 0.1.0."""
+        return self.start_states(memory, states, mask)
+
+    def get_initial_state(self, batch_size=None):
+        raise ValueError(
+            NO_MEMORY.format("no initial state")
+            + ". It needs one in each call, and `stateful=True` keeps none: to go on, pass "
+            "`cell.initial_state(memory, states)` with the states that the call before returned "
+            "with `return_state=True`"
+        )
+
+    def checked(self, memory, states, mask):
+        """Memory, flat states and mask or None, from the arguments of `initial_state`."""
+        if not isinstance(memory, keras.KerasTensor):
+            carried = masks.implicit(memory)
+            memory = masks.carry(ops.convert_to_tensor(memory), carried)
+        shapes.check_rank("memory", memory, 3, "(batch, positions, features)")
+        if memory.shape[-1] is None:
+            raise ValueError(
+                "`memory` must have a known number of features. "
+                f"Received: memory.shape={tuple(memory.shape)}"
+            )
+        if self.attention.built:
+            before = self.memory_shape and self.memory_shape[-1]
+            shapes.check_same("Features of memories", before=before, now=memory.shape[-1])
+        mask = masks.both(
+            masks.boolean("mask", masks.implicit(memory)), masks.boolean("mask", mask)
+        )
+        if mask is not None:
+            shapes.check_rank("mask", mask, 2, "(batch, positions)")
+            shapes.check_same(
+                "Lengths of memory and mask", memory=memory.shape[1], mask=mask.shape[1]
+            )
+        states = [] if states is None else keras.tree.flatten(states)
+        count = self._state_count()
+        if len(states) not in (0, count - 2, count):
+            raise ValueError(
+                f"`states` must be the {count - 2} of the wrapped cell, or the {count} that an "
+                f"earlier call returned. Received: {len(states)}"
+            )
+        for state in states:
+            shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
+        return memory, states, mask
+
+    def prepare(self, memory, states, mask):
+        """What a loop closes over, and the states that it starts with.
+
+        That is key (B, S, H, K), value (B, S, H, V) and mask (B, S), and where the attention has
+        dropout, the value with dropped positions. The wrapped cell draws its dropout masks too.
+        """
+        constants = self._prepared(memory, mask)
+        if self.attention.dropout:
+            # One mask for all steps: a step cannot sample, since JAX traces it only once.
+            noise = backend.dropout(
+                ops.ones_like(constants[1][..., :1]),
+                self.attention.dropout,
+                self.attention._dropout_layer.seed_generator,
+            )
+            constants.append(constants[1] * noise)
+        states = self._first_states(memory, states)
+        inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
+        wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, states[1:-1]))
+        return constants, states
+
+    def _prepared(self, memory, mask):
+        """Key, value and mask of the memory, prepared for all steps."""
+        memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
+        key = self.attention.split(memory, "key")
+        if self._keys_can_be_prepared():
+            with keras_private.uncast_variables():
+                wide = shapes.accumulation_dtype(key)
+                key = self.attention.score.prepare_key(ops.cast(key, wide))
+        if mask is None:
+            mask = ops.ones(ops.shape(memory)[:2], "bool")
+        return [key, self.attention.split(memory, "value"), mask]
+
+    def _keys_can_be_prepared(self):
+        """Whether prepared keys are the same for all steps."""
+        score, position = self.attention.score, self.attention.position
+        reads_keys = position is not None and (position.encodes or position.has_query_bias)
+        return score.prepares_apart and not reads_keys
+
+    def _first_states(self, memory, states):
+        """The states of a loop, `state_size` each, from those of `checked`."""
+        batch, length = backend.shape(memory)[:2]
+        features = size = self.output_features(memory.shape)
+        if self.return_attention_scores:
+            size = features + self.attention.num_heads * length
+        states = states or wrapped_cell.first_states(self.cell, batch, self.compute_dtype)
+        states = [ops.cast(state, self.compute_dtype) for state in states]
+        if len(states) < self._state_count():
+            output, time = ops.zeros((batch, size), self.compute_dtype), ops.zeros((batch, 1))
+            states = [output, *states, time]
+        output, *states, time = states
+        if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
+            # The alignments after the output are those of a memory of another length.
+            output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
+        shapes.check_same("Features of the first state", cell=size, states=output.shape[-1])
+        return [output, *states, ops.cast(ops.round(time), "int32")]
+
+    # Around the loop of `keras.layers.RNN`, which passes a step no more than inputs and states, but
+    # lets a `DropoutRNNCell` prepare and discard what the loop closes over, and gives it the states
+
+    def get_dropout_mask(self, step_input):
+        return None
+
+    def get_recurrent_dropout_mask(self, states):
+        # What a loop that failed has left behind.
+        self._loop.memory = ()
+        found = isinstance(states, list) and len(states) >= 2
+        if not found or len(getattr(states[0], "shape", ())) != 3:
+            raise ValueError(NO_MEMORY.format("an initial state that does not begin with one"))
+        memory, mask, *rest = states
+        self._loop.memory, states[:] = self.prepare(memory, rest, ops.cast(mask, "bool"))
+
+    def reset_dropout_mask(self):
+        self._loop.memory = ()
+        wrapped_cell.reset_dropout(self.cell)
+
+    def reset_recurrent_dropout_mask(self):
+        pass
+
+
+class Loop(threading.local):
+    """The loop of `keras.layers.RNN` that a cell is in: one for each thread."""
+
+    # What `AttentionCell.prepare` returned first.
+    memory: Any = ()
+
+    def __reduce__(self):
+        # A copy of a cell is in no loop.
+        return Loop, ()
+
+
+def attention_layer(attention, dtype):
+    """The attention layer, from the argument or its saved config."""
+    attention = saving.deserialize(attention)
+    if isinstance(attention, (str, Score)):
+        attention = Attention(score=attention, dtype=dtype)
+    if not isinstance(attention, Attention):
+        raise TypeError(
+            "`attention` must be an Attention layer, a score, or the name of one. "
+            f"Received: attention={attention!r} (of type {type(attention).__name__})"
+        )
+    if attention.normalization.random or attention.scores_regularizer is not None:
+        raise ValueError(
+            "An AttentionCell takes no normalization that draws random numbers, and no "
+            "`scores_regularizer`: a step of a loop can neither draw nor add losses. Received: "
+            f"normalization={attention.normalization!r}, "
+            f"scores_regularizer={attention.scores_regularizer!r}"
+        )
+    return attention
 
 
 _UNKNOWN = (None, None, None)

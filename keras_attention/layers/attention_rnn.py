@@ -8,7 +8,7 @@ import keras
 
 from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.hints import Tensor, Tensors
-from keras_attention.layers import cell_parts
+from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.mask_names import MaskNames
 
@@ -115,7 +115,7 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
                 "`keras.layers.Bidirectional` a `keras.layers.RNN(cell)`, whose memory is part of "
                 f"its initial state. Received: sequences.shape={tuple(sequences_shape)}, no memory"
             )
-        self.cell.expect_memory(memory_shape)
+        self.cell.build_attention(memory_shape)
         super().build(sequences_shape)
 
     def call(
@@ -127,39 +127,22 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
         memory_mask: Tensor | None = None,
         training: bool = False,
     ) -> Tensors:
-        shapes.check_same("Batch sizes", sequences=sequences.shape[0], memory=memory.shape[0])
         mask = masks.both(
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
         )
-        ((memory, memory_mask, *start),) = keras.tree.map_structure(
-            lambda x: ops.cast(x, self.cell.compute_dtype),
-            self.cell.initial_state(memory, initial_state, memory_mask),
-        )
-        prepared, start = self.cell.prepare(memory, start, ops.cast(memory_mask, "bool"))
-        sequences = masks.clear(sequences, mask)
-        output, states = self._loop(sequences, mask, prepared.arrays(training), start, training)
-        states = [states] if self.return_state else []
-        scores = []
-        if self.cell.return_attention_scores:
-            output, scores = self.cell.split_outputs(output)
-            scores = [scores]
-        if self.return_sequences:
-            output = masks.carry(output, mask)
-        found = (output, *scores, *states)
-        return found if len(found) > 1 else output
-
-    def _loop(self, sequences, mask, constants, states, training):
-        """The outputs of all steps or the last, and the states after it."""
+        cell = self.cell
+        constants, states = cell.prepare(*cell.checked(memory, initial_state, memory_mask))
+        count = len(states)
 
         def step(inputs, states):
             # Not among the states of the loop, which copies, masks and returns them.
-            output, [states] = self.cell(inputs, [[*states[0], *constants]], training=training)
-            return output, [states[: -len(constants)]]
+            output, [states] = cell(inputs, [[*states[0], *constants]], training=training)
+            return output, [states[:count]]
 
         try:
-            last, outputs, [states] = keras_private.recurrent_loop(
+            last, outputs, states = keras_private.recurrent_loop(
                 step,
-                sequences,
+                masks.clear(sequences, mask),
                 [states],
                 go_backwards=self.go_backwards,
                 mask=mask,
@@ -169,9 +152,18 @@ class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
                 return_all_outputs=self.return_sequences,
             )
         finally:
-            cell_parts.reset_dropout(self.cell.cell)
-        found = (outputs if self.return_sequences else last, states)
-        return keras.tree.map_structure(lambda x: ops.cast(x, self.compute_dtype), found)
+            wrapped_cell.reset_dropout(cell.cell)
+        output, [states] = keras.tree.map_structure(
+            lambda x: ops.cast(x, self.compute_dtype),
+            (outputs if self.return_sequences else last, list(states)),
+        )
+        scores = []
+        if cell.return_attention_scores:
+            output, *scores = cell.split_outputs(output)
+        if self.return_sequences:
+            output = masks.carry(output, mask)
+        found = (output, *scores, *[states] * self.return_state)
+        return found if len(found) > 1 else output
 
     def compute_mask(self, sequences, previous_mask=None):
         return previous_mask if self.return_sequences else None

@@ -167,7 +167,7 @@ def test_dropout_draws_once_a_call_in_training_alone():
     drawn = [numpy(rnn(X, initial_state=start, training=True)) for _ in range(2)]
     assert np.abs(drawn[0] - drawn[1]).max() > 1e-3
     assert np.abs(drawn[0] - at_rest[0]).max() > 1e-3
-    assert inner._dropout_mask is None and not cell.is_open()
+    assert inner._dropout_mask is None and not cell._loop.memory
 
 
 def test_dropout_of_the_attention_drops_positions_for_a_whole_sequence():

@@ -88,24 +88,28 @@ def test_recurrent_decoders(by_keras, mode):
     check_as_alone(call(2, 4, 6), call(3, 3, 8))
 
 
-def test_a_step_of_a_decoder_writes_nothing():
+def test_a_recurrent_decoder_writes_nothing():
     layer = recurrent(False, "luong")
     x, memory = keras.ops.ones((2, 3, 5)), keras.ops.ones((2, 6, 7))
     layer(x, memory)
     with recorded(layer) as written:
         layer(x, memory)
-    # The shape of the memory, for this thread.
-    assert written - ALLOWED <= {"memory_shape", "_memory_shape"}
-    assert not layer.cell.is_open()
+        layer.cell.start_states(memory)
+    assert written <= ALLOWED
+    rnn = keras.layers.RNN(layer.cell)
+    rnn(x, initial_state=layer.cell.initial_state(memory))
+    with recorded(layer) as written:
+        rnn(x, initial_state=layer.cell.initial_state(memory))
+    assert written - ALLOWED <= {"memory_shape", "memory"} and not layer.cell._loop.memory
 
 
-def test_a_copy_of_a_decoder_in_a_loop_is_in_none():
+def test_a_copy_of_a_cell_in_a_loop_is_in_none():
     layer = recurrent(False, "luong")
     x, memory = keras.ops.ones((2, 3, 5)), keras.ops.ones((2, 6, 7))
     expected = layer(x, memory)
-    layer.cell.open(layer.cell.initial_state(memory)[0])
+    layer.cell.get_recurrent_dropout_mask(layer.cell.initial_state(memory)[0])
     again = copy.deepcopy(layer)
-    assert layer.cell.is_open() and not again.cell.is_open()
+    assert layer.cell._loop.memory and not again.cell._loop.memory
     np.testing.assert_array_equal(numpy(again(x, memory)), numpy(expected))
 
 
