@@ -2,7 +2,8 @@
 
 RMSNorm, rotary positions, 8 heads over 2 key heads, SwiGLU, causal, 512 features, padding on the
 left. Ours takes turns with KerasHub's Llama block and, on PyTorch, with that of `transformers`
-(`sdpa`, as it comes). A row is a pass forward, a training step (gradients of the input and of all
+(`sdpa`, as it comes; tokens also with its step compiled by `torch.compile`, which needs a C++
+compiler). A row is a pass forward, a training step (gradients of the input and of all
 weights), or 64 tokens, one after another, with caches that already hold T.
 
 Weights are bfloat16 in bfloat16's rows, but for training against KerasHub: float32 there, by the
@@ -11,7 +12,6 @@ agree are refused.
 """
 
 import argparse
-import copy
 import dataclasses
 import itertools
 import os
@@ -35,7 +35,7 @@ EPSILON = 1e-6
 # Of the norm.
 FARTHEST = {"float32": 1e-4, "bfloat16": 5e-2}
 # The other's time to ours.
-AIMS = {"keras_hub": 1.05, "transformers": 1.0}
+AIMS = {"keras_hub": 1.05, "transformers": 1.0, "transformers_compiled": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +215,7 @@ def hub(size, what, dtype, policy, xla, weights):
     return compiled(decode, block, inputs, case)
 
 
-def transformers_block(size, what, dtype, weights):
+def transformers_block(size, what, dtype, weights, compiles):
     """A `LlamaModel` of one block, without its last norm."""
     import torch
     import transformers
@@ -263,27 +263,35 @@ def transformers_block(size, what, dtype, weights):
     if what != "tokens":
         return run
 
-    filled = transformers.StaticCache(config, max_cache_len=size.length + size.tokens)
+    # All slots, as `generate` has it: compiled, each length of a mask would be another program.
+    slots = torch.cat([mask, mask.new_ones(size.batch, size.tokens)], 1)
+    cache = transformers.StaticCache(config, max_cache_len=size.length + size.tokens)
     with torch.no_grad():
         model(
             inputs_embeds=x,
-            attention_mask=mask,
+            attention_mask=slots,
             position_ids=places,
-            past_key_values=filled,
+            past_key_values=cache,
             use_cache=True,
         )
-
+    (layer,) = cache.layers
+    filled = [
+        (array, array.clone()) for array in (layer.keys, layer.values, layer.cumulative_length)
+    ]
     tokens = states(size, dtype, size.tokens)
+    step = torch.compile(model, dynamic=False) if compiles else model
 
     @torch.no_grad()
     def decode():
-        cache, seen, at = copy.deepcopy(filled), mask, places[:, -1:]
+        # A program belongs to the arrays of its cache.
+        for array, start in filled:
+            array.copy_(start)
+        at = places[:, -1:]
         for n in range(size.tokens):
             at = at + 1
-            seen = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-            y = model(
+            y = step(
                 inputs_embeds=tokens[:, n : n + 1],
-                attention_mask=seen,
+                attention_mask=slots,
                 position_ids=at,
                 past_key_values=cache,
                 use_cache=True,
@@ -298,9 +306,10 @@ WORKS = "forward", "training", "tokens"
 
 def row_names():
     """Names of all rows of this backend."""
-    others = ["keras_hub", *["transformers"] * (BACKEND == "torch")]
+    others = list(AIMS) if BACKEND == "torch" else ["keras_hub"]
     parts = itertools.product(FARTHEST, map(str, SIZES), WORKS, others)
-    return ["-".join(row) for row in parts]
+    names = ["-".join(row) for row in parts]
+    return [name for name in names if "compiled" not in name or "tokens" in name]
 
 
 def sides(name, small, xla):
@@ -314,7 +323,7 @@ def sides(name, small, xla):
     if other == "keras_hub":
         their = hub(size, what, dtype, policy, xla, weights)
     else:
-        their = transformers_block(size, what, dtype, weights)
+        their = transformers_block(size, what, dtype, weights, other == "transformers_compiled")
     real = size.real[..., None] if what != "tokens" else 1
     apart = distance(
         *(ops.convert_to_numpy(ops.cast(run()[0], "float32")) * real for run in (our, their))
