@@ -199,7 +199,7 @@ class Recurrent(Translator):
         )
         self.bridge = keras.layers.Dense(units, activation="tanh", name="bridge")
         score = keras_attention.scores.Additive(units) if mode == "bahdanau" else "general"
-        self.decoder = keras.layers.RNN(
+        self.decoder = keras_attention.AttentionRNN(
             keras_attention.AttentionCell(
                 keras.layers.GRUCell(units), score, mode=mode, attention_dim=units
             ),
@@ -225,8 +225,10 @@ class Recurrent(Translator):
         encoded, state, mask = self.encode(source, training)
         outputs = self.decoder(
             self.embed(target, training),
-            initial_state=self.decoder.cell.initial_state(encoded, [state], mask),
+            encoded,
+            initial_state=[state],
             mask=ops.not_equal(target, text.PADDING),
+            memory_mask=mask,
         )
         return self.embedding(
             self.output_dense(self.dropout(outputs, training=training)), reverse=True
@@ -249,13 +251,13 @@ class Recurrent(Translator):
         # The same decoder with the weights behind its outputs, which training has no use for.
         cell = self.decoder.cell
         cell = type(cell).from_config({**cell.get_config(), "return_attention_scores": True})
-        decoder = keras.layers.RNN(cell, return_sequences=True)
+        decoder = keras_attention.AttentionRNN(cell, return_sequences=True)
         encoded, state, mask = self.encode(source)
         x = self.embed(target)
-        decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
+        decoder.build(x.shape, encoded.shape)
         decoder.set_weights(self.decoder.get_weights())
-        outputs = decoder(x, initial_state=cell.initial_state(encoded, [state], mask))
-        return cell.split_outputs(outputs)[1][:, 0]
+        _, alignments = decoder(x, encoded, initial_state=[state], memory_mask=mask)
+        return alignments[:, 0]
 
 
 # The moving mean of the weights is over about as many steps.
