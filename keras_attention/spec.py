@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from keras_attention.hints import Seed, Tensor
+from keras_attention.patterns import Pattern
 
 ops = keras.ops
 
@@ -23,7 +24,8 @@ class Positions:
     """Positions of queries and keys, as arrays with static information.
 
     `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` means that
-    queries are at `offset`, `offset` + 1, …, the same in each row, and keys at 0, 1, ….
+    distances are those of consecutive positions: key s is s − t − `offset` after query t, in each
+    row, wherever the first key is.
     """
 
     query: Tensor
@@ -82,6 +84,11 @@ class Positions:
         return i, j
 
     @property
+    def counted(self):
+        """Whether they are consecutive from an integer, so that all distances are known."""
+        return self.consecutive and isinstance(self.offset, int)
+
+    @property
     def shared(self):
         """Whether all rows have the same positions."""
         return len(self.query.shape) == 1 and len(self.key.shape) == 1
@@ -130,8 +137,8 @@ class AttentionSpec:
         biases: arrays to add, with four axes that broadcast to (B, H, T, S).
         position_biases: `PositionBias`es to add.
         masks: boolean arrays, True = attend, with four axes that broadcast to (B, H, T, S).
-        pattern: None, or a function of two position arrays giving a boolean array that broadcasts
-            to (B, T, S): a `patterns.Pattern`.
+        pattern: None, or a `Pattern`, of two position arrays a boolean array that broadcasts to
+            (B, T, S).
         segment_ids: None, or integers (B, T) and (B, S): a query sees only keys of its number.
         positions: the `Positions`.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
@@ -152,7 +159,7 @@ class AttentionSpec:
     biases: tuple[Tensor, ...] = ()
     position_biases: tuple[PositionBias, ...] = ()
     masks: tuple[Tensor, ...] = ()
-    pattern: Any = None
+    pattern: Pattern | None = None
     segment_ids: tuple[Tensor, Tensor] | None = None
     positions: Positions | None = None
     sink: Tensor | None = None
@@ -171,6 +178,17 @@ class AttentionSpec:
     def restricted(self):
         """Whether any pair is masked."""
         return bool(self.masks) or self.pattern is not None or self.segment_ids is not None
+
+    @property
+    def span(self):
+        """The `Span` of distances outside of which the pattern masks all, or None if it has none.
+
+        None too where positions are not consecutive: distances are then not those of indices.
+        """
+        if self.pattern is None or not self.positions.consecutive:
+            return None
+        span = self.pattern.span()
+        return None if span.left is None and span.right is None else span
 
     @property
     def arrays(self):

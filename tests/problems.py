@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from keras_attention import kernels, patterns, positions
+from keras_attention import kernels, patterns, positions, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, plans, sizes, tiling
+from keras_attention.kernels import blockwise, plans, tiling
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.gradients import gradients
 

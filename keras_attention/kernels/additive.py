@@ -10,7 +10,7 @@ gradient repeats the loop instead of storing its values.
 import keras
 
 from keras_attention.backend import backend
-from keras_attention.kernels.sizes import known
+from keras_attention.sizes import known
 
 ops = keras.ops
 

@@ -10,9 +10,10 @@ import dataclasses
 
 import keras
 
-from keras_attention import shapes
+from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, fused, merge, sizes
+from keras_attention.kernels import blockwise, fused, merge
+from keras_attention.patterns.derived import Stretched
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -56,7 +57,7 @@ def _unsupported_reason(spec, query, key, value):
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
         return "the pattern has no window and no rate"
     positions = spec.positions
-    if not positions.consecutive or not isinstance(positions.offset, int):
+    if not positions.counted:
         return "positions are not consecutive from a known offset"
     lengths = query.shape[1], key.shape[1]
     if not sizes.known(*lengths):
@@ -91,26 +92,6 @@ def _attend(spec, query, key, value, needs_lse):
 # Rates
 
 
-class _Stretched:
-    """A pattern of positions a rate apart, renumbered consecutively."""
-
-    def __init__(self, pattern, rate):
-        self.pattern, self.rate = pattern, rate
-
-    def __call__(self, query, key):
-        return self.pattern(query * self.rate, key * self.rate)
-
-    def span(self):
-        """The remaining span."""
-        span = self.pattern.span()
-        left, right = (x if x is None else x // self.rate for x in (span.left, span.right))
-        return dataclasses.replace(span, left=left, right=right, rate=1)
-
-    def parts(self):
-        """Itself: it is already split."""
-        return [self]
-
-
 def _apart(spec, query, key, value, rate, needs_lse):
     """Positions a rate apart as separate sequences."""
     length = query.shape[1]
@@ -141,7 +122,7 @@ def _apart(spec, query, key, value, rate, needs_lse):
         position_biases=tuple(map(stretched, spec.position_biases)),
         segment_ids=spec.segment_ids
         and tuple(fold(_each(part, batch)) for part in spec.segment_ids),
-        pattern=_Stretched(spec.pattern, rate),
+        pattern=Stretched(spec.pattern, rate),
         positions=Positions.of(size, size),
     )
     folded = folded, fold(query), fold(key), fold(value)

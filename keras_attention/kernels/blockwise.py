@@ -9,7 +9,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import passes, plans, reference, semantics, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
-from keras_attention.kernels.sizes import known
+from keras_attention.sizes import known
 from keras_attention.spec import AttentionResult
 
 ops = keras.ops
@@ -157,13 +157,13 @@ def _plan(spec, sizes, by_rows, pads, accelerated):
         if spec.biases:
             # All queries of few heads, so that a bias is cut into stretches of memory.
             given["many_queries"] = sizes.queries
-        if tiling.span_of(spec) is not None or spec.dropout:
+        if spec.span is not None or spec.dropout:
             # The fewer queries, the more keys that none of them sees; dropout needs more memory.
             most, given["many_queries"] = most // 4, 512
         elements = max(fewest, min(most, 4096 * most // keys)) if known(keys) else fewest
         return plans.of_rows(sizes, elements, **given)
     elements = ELEMENTS[accelerated]
-    skips = tiling.span_of(spec) is not None
+    skips = spec.span is not None
     if backend.may_share_arrays() and known(*sizes):
         return plans.of_shared(sizes, elements, skips=skips)
     return plans.of_blocks(sizes, elements, all_heads=all_heads, skips=skips)

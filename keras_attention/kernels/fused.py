@@ -112,10 +112,10 @@ def _causal(spec, window=False):
     """Whether the pattern is j ≤ i, counted from 0; with `window`, or that and i − left ≤ j."""
     if spec.pattern is None:
         return False
-    span, offset = spec.pattern.span(), spec.positions.offset
+    span = spec.pattern.span()
     if (span.right, span.rate, span.exact) != (0, 1, True) or not (window or span.left is None):
         return False
-    return spec.positions.consecutive and isinstance(offset, int) and offset == 0
+    return spec.positions.counted and spec.positions.offset == 0
 
 
 def _left(spec):

@@ -6,11 +6,11 @@ stride is computed as the two patterns, and embeddings of clipped distances are 
 the diagonal only: beyond it they are one vector for all keys.
 """
 
-import dataclasses
-
 import keras
 
-from keras_attention.kernels import sizes
+from keras_attention import sizes
+from keras_attention.patterns import every
+from keras_attention.patterns.derived import Distances
 
 ops = keras.ops
 
@@ -50,58 +50,12 @@ def split(spec, query, key, value):
 def _long(spec, query, key, value, length):
     """Whether both sequences have consecutive, known positions, and at least this many."""
     lengths = query.shape[1], key.shape[1]
-    known = isinstance(spec.positions.offset, int) and spec.positions.consecutive
-    return known and sizes.known(*lengths) and min(lengths) >= length
+    return spec.positions.counted and sizes.known(*lengths) and min(lengths) >= length
 
 
 def _seed(spec, part):
     """A seed for each part: a shared one would drop the same weights in all."""
     return spec.seed + part if isinstance(spec.seed, int) else spec.seed
-
-
-@dataclasses.dataclass(frozen=True)
-class _Within:
-    """A pattern, or None, within bounds of the distance j − i, of which one may be None."""
-
-    pattern: object
-    lowest: int | None
-    highest: int | None
-
-    def __call__(self, query, key):
-        distance = key[..., None, :] - query[..., :, None]
-        allowed = None
-        if self.lowest is not None:
-            allowed = distance >= self.lowest
-        if self.highest is not None:
-            below = distance <= self.highest
-            allowed = below if allowed is None else ops.logical_and(allowed, below)
-        return (
-            allowed if self.pattern is None else ops.logical_and(allowed, self.pattern(query, key))
-        )
-
-    def span(self):
-        """The bounds combined with those of the pattern."""
-        left = None if self.lowest is None else -self.lowest
-        if self.pattern is None:
-            return _Bounds(left, self.highest, 1, True)
-        span = self.pattern.span()
-        left, right = (
-            min((x for x in pair if x is not None), default=None)
-            for pair in ((left, span.left), (self.highest, span.right))
-        )
-        return _Bounds(left, right, span.rate, span.by_distance)
-
-    def parts(self):
-        """Itself: it is already split."""
-        return [self]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bounds:
-    left: int | None
-    right: int | None
-    rate: int
-    by_distance: bool
 
 
 def _by_distance(spec, query, key, value):
@@ -113,17 +67,17 @@ def _by_distance(spec, query, key, value):
     if not each or not _long(*whole, max(1024, 8 * far)):
         return [whole]
     span = spec.pattern.span() if spec.pattern is not None else None
-    near = _Within(spec.pattern, 1 - far, far - 1)
+    near = every(Distances(1 - far, far - 1), spec.pattern)
     near = spec.replace(pattern=near, relative_near=True, seed=_seed(spec, 0))
     found = [(near, query, key, value)]
     if span is None or span.left is None or span.left >= far:
-        found.append(_far(*whole, _Within(spec.pattern, None, -far), 0, 1))
+        found.append(_far(*whole, Distances(None, -far), 0, 1))
     if span is None or span.right is None or span.right >= far:
-        found.append(_far(*whole, _Within(spec.pattern, far, None), 2 * far, 2))
+        found.append(_far(*whole, Distances(far, None), 2 * far, 2))
     return found
 
 
-def _far(spec, query, key, value, pattern, row, part):
+def _far(spec, query, key, value, distances, row, part):
     """A problem whose keys all have the embedding of one distance, a row of the tables."""
 
     def shifted(array, table):
@@ -133,6 +87,9 @@ def _far(spec, query, key, value, pattern, row, part):
 
     key, value = shifted(key, spec.relative_keys), shifted(value, spec.relative_values)
     spec = spec.replace(
-        relative_keys=None, relative_values=None, pattern=pattern, seed=_seed(spec, part)
+        relative_keys=None,
+        relative_values=None,
+        pattern=every(distances, spec.pattern),
+        seed=_seed(spec, part),
     )
     return spec, query, key, value

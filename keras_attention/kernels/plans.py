@@ -5,7 +5,7 @@ import typing
 
 import keras
 
-from keras_attention.kernels.sizes import blocks, known, least, most, symbolic
+from keras_attention.sizes import blocks, known, least, most, symbolic
 
 ops = keras.ops
 

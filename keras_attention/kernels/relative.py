@@ -9,8 +9,8 @@ length is a symbolic dimension, are looked up pair by pair, in (2k + 1) products
 
 import keras
 
+from keras_attention import sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import sizes
 
 ops = keras.ops
 

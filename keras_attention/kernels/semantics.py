@@ -113,8 +113,8 @@ def of_positions(bias, spec, then=lambda term: term):
         return then(bias.function(i, j, *bias.arrays))
 
     # Without arrays the function is arithmetic, cheaper than few distances and many copies.
-    if bias.arrays and bias.by_distance and positions.consecutive and positions.shared:
-        queries, keys = (backend.shape(x)[0] for x in (positions.query, positions.key))
+    if bias.arrays and bias.by_distance and positions.consecutive:
+        queries, keys = (backend.shape(x)[-1] for x in (positions.query, positions.key))
         return relative.by_distance(function, queries, keys, positions.offset)
     return function(*positions.pairs)
 

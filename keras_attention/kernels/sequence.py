@@ -26,7 +26,7 @@ def unsupported_reason(spec, query, key, value):
     if any(length is None or length % count or length < 2 * count for length in lengths):
         return "the devices do not divide the sequence"
     at = spec.positions
-    if not (at.consecutive and isinstance(at.offset, int) and at.offset == 0):
+    if not at.counted or at.offset:
         return "positions do not count from 0"
     if spec.biases or any(mask.shape[2] > 1 and mask.shape[3] > 1 for mask in spec.masks):
         return "a mask or bias is one of pairs"

@@ -7,9 +7,9 @@ program eliminates the two transposes: it reads them once, and copies nothing.
 
 import keras
 
-from keras_attention import shapes
+from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, reference, semantics, sizes
+from keras_attention.kernels import blockwise, reference, semantics
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 
 ops = keras.ops

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention.backend import backend
-from keras_attention.kernels.sizes import known
+from keras_attention.sizes import known
 
 ops = keras.ops
 

@@ -19,7 +19,7 @@ import keras
 from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
-from keras_attention.kernels.sizes import known, least, most, multiple, same
+from keras_attention.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -52,12 +52,12 @@ class Tiling:
         self.pads_keys = not multiple(keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
-        offset = spec.positions.offset
+        at = spec.positions
         # All arrays but those that have a gradient; see `custom_vjp`.
         self.constants = {
-            "query_positions": self._pad(spec.positions.query, -1, queries, plan.queries),
-            "key_positions": self._pad(spec.positions.key, -1, keys, plan.keys),
-            "offset": None if isinstance(offset, int) else offset,
+            "query_positions": self._pad(at.query, -1, queries, plan.queries),
+            "key_positions": self._pad(at.key, -1, keys, plan.keys),
+            "offset": at.offset if at.consecutive and not at.counted else None,
             "masks": [self.fit(mask) for mask in spec.masks if not self._is_apart(mask)],
             "segment_ids": spec.segment_ids
             and (
@@ -67,8 +67,7 @@ class Tiling:
             "dropout_key": backend.dropout_key(spec.seed) if spec.dropout else None,
             "key_terms": self._key_terms(),
         }
-        # The known bounds of what a query sees, or None.
-        self.span = span_of(spec)
+        self.span = spec.span
 
     def _is_apart(self, mask):
         """Whether a mask is one of keys that `key_terms` stand for."""
@@ -278,7 +277,7 @@ class Tiling:
         return backend.dynamic_slice(table, 0, group * self.plan.repeats, self.plan.heads)
 
     def _positions(self, tile):
-        """The `Positions` of a tile, whose keys count from 0 if they are consecutive."""
+        """The `Positions` of a tile, whose offset is from its own first key."""
         plan, constants = self.plan, self.constants
         consecutive, offset = self.spec.positions.consecutive, 0
         if consecutive:
@@ -365,11 +364,3 @@ class Tiling:
 def _transpose(array, given, wanted):
     """An array whose axes have the letters `given`, in the order `wanted`."""
     return ops.transpose(array, [given.index(axis) for axis in wanted])
-
-
-def span_of(spec):
-    """The bounds of the pattern, or None if it has none, or positions are not consecutive."""
-    if spec.pattern is None or not spec.positions.consecutive:
-        return None
-    span = spec.pattern.span()
-    return None if span.left is None and span.right is None else span

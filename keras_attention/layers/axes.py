@@ -8,7 +8,7 @@ import math
 import keras
 
 from keras_attention import shapes
-from keras_attention.kernels.sizes import known
+from keras_attention.sizes import known
 
 ops = keras.ops
 

@@ -21,7 +21,6 @@ def test_the_core_path_has_what_a_call_runs():
         "backend/interface.py",
         *(f"backend/{name}.py" for name in ("tensorflow", "jax", "torch")),
         *(f"kernels/{name}.py" for name in ("banded", "blockwise", "fused", "single_query")),
-        "kernels/sizes.py",
         "layers/mask_names.py",
         "layers/symbolic.py",
         "layers/uncast_inputs.py",

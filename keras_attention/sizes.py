@@ -8,10 +8,16 @@ sizes of arrays, but an order of two of them is mostly an error.
 
 from keras_attention.backend import backend
 
+_KNOWN = (int, *backend.TRACED_SIZES)
+
 
 def known(*sizes):
     """Whether all sizes are integers, or such as PyTorch's tracer records."""
-    return all(isinstance(size, (int, *backend.TRACED_SIZES)) for size in sizes)
+    # By a loop: on the way of an eager call, a generator costs more than what it compares.
+    for size in sizes:  # noqa: SIM110
+        if not isinstance(size, _KNOWN):
+            return False
+    return True
 
 
 def symbolic(*sizes):
