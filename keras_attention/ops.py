@@ -110,8 +110,8 @@ def attend(
 def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
     """Which kernel `attend` would run with these arguments, and why.
 
-    Then its cost, what the mask combines (`mask` computes it), and why the kernels that are tried
-    before it cannot run.
+    Then its cost, what the mask combines (`mask` computes it), how the problem is cut into tiles,
+    and why the kernels that are tried before it cannot run.
 
     >>> import keras
     >>> from keras_attention import ops

@@ -47,6 +47,9 @@ def check_same(what, **sizes):
 
 def check_heads(query, key, value):
     """Raises unless the three are `(B, T, H, K)`, `(B, S, G, K)` and `(B, S, G, V)`."""
+    q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
+    if len(q) == len(k) == len(v) == 4 and (q[0], *k[:3]) == (k[0], *v[:3]) and not q[2] % k[2]:
+        return
     check_rank("query", query, 4, "(B, T, H, K)")
     check_rank("key", key, 4, "(B, S, G, K)")
     check_rank("value", value, 4, "(B, S, G, V)")

@@ -181,10 +181,7 @@ class AttentionSpec:
 
     @property
     def span(self):
-        """The `Span` of distances outside of which the pattern masks all, or None if it has none.
-
-        None too where positions are not consecutive: distances are then not those of indices.
-        """
+        """The `Span` of a bounded pattern and consecutive positions, or None."""
         if self.pattern is None or not self.positions.consecutive:
             return None
         span = self.pattern.span()

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import keras_attention
-from keras_attention.kernels import blockwise
+from keras_attention.kernels import strategies
 
 pytest_plugins = ["tests.share", "tests.timing"]
 
@@ -108,9 +108,10 @@ def fixed_seed():
 
 
 @pytest.fixture(autouse=True)
-def tiles_of_few_scores(monkeypatch):
+def tiles_of_few_scores():
     """Tests are of few scores, outside of programs: `blockwise` would leave all to `reference`."""
-    monkeypatch.setattr(blockwise, "FEW", 0)
+    with strategies.using(few=0):
+        yield
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from keras_attention import kernels, patterns, positions, sizes
+from keras_attention import kernels, patterns, positions
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, plans, tiling
+from keras_attention.kernels import strategies
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.gradients import gradients
 
@@ -151,61 +151,23 @@ def compare(
     return expected
 
 
-def blocks_of(rows, columns, elements=2**17):
+def blocks_of(queries, keys, scores=2**17):
     """A context in which blocks have at most so many queries, keys, and scores of all heads."""
-    plan = plans.of_blocks
-
-    def smaller(whole, _, **options):
-        found = plan(whole, elements, **options)
-        query_blocks, few_queries = sizes.blocks(whole.queries, rows)
-        key_blocks, few_keys = sizes.blocks(whole.keys, columns)
-        return dataclasses.replace(
-            found,
-            queries=few_queries,
-            keys=few_keys,
-            query_blocks=query_blocks,
-            key_blocks=key_blocks,
-        )
-
-    @contextlib.contextmanager
-    def context():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plans, "of_blocks", smaller)
-            patch.setattr(backend, "has_fast_softmax", lambda scores: False)
-            yield
-
-    return context()
+    return strategies.using(whole_rows=False, scores=scores, queries=queries, keys=keys)
 
 
-def at_once(elements):
+def at_once(scores):
     """A context in which a block has about so many scores."""
-
-    @contextlib.contextmanager
-    def context():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blockwise, "ELEMENTS", {False: elements, True: elements})
-            patch.setattr(backend, "has_fast_softmax", lambda scores: False)
-            yield
-
-    return context()
+    return strategies.using(whole_rows=False, scores=scores)
 
 
-def rows_of(elements, kept=0):
+@contextlib.contextmanager
+def rows_of(scores):
     """A context in which a tile has all keys, in about so many scores."""
-
-    @contextlib.contextmanager
-    def context():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blockwise, "ROW_ELEMENTS", (elements, elements))
-            patch.setattr(blockwise, "KEPT", kept)
-            patch.setattr(plans, "UNEVEN", 3)
-            patch.setattr(plans, "EVEN", 1)
-            patch.setattr(tiling, "SOME_KEYS", 5)
-            patch.setattr(backend, "has_fast_softmax", lambda scores: True)
-            patch.setattr(backend, "has_fast_bfloat16", lambda: True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "has_fast_bfloat16", lambda: True)
+        with strategies.using(whole_rows=True, scores=scores, uneven=(1, 3), step=5):
             yield
-
-    return context()
 
 
 class Thirds(patterns.Pattern):

@@ -10,7 +10,7 @@ import pytest
 
 import keras_attention
 from keras_attention import ops, patterns
-from keras_attention.kernels import blockwise
+from tests import problems
 from tests.conformance import alone, numpy, outputs_of
 from tests.gradients import gradients
 from tests.layers.conformance_cases import CASES
@@ -238,10 +238,9 @@ def test_dropout_is_mapped():
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of its loops")
-def test_a_hessian_through_skipped_blocks(monkeypatch):
+def test_a_hessian_through_skipped_blocks():
     import jax
 
-    monkeypatch.setattr(blockwise, "ELEMENTS", {False: 16, True: 16})
     x = keras.random.normal((1, 9, 1, 2), seed=1)
 
     def total(x, kernel="blockwise"):
@@ -249,10 +248,13 @@ def test_a_hessian_through_skipped_blocks(monkeypatch):
         return keras.ops.sum(output**2)
 
     step = keras.random.normal(x.shape, seed=2)
-    found, expected = (
-        jax.jit(lambda x, k=k: forward(lambda x: gradient(lambda x: total(x, k), x), x, step))(x)
-        for k in ("blockwise", "reference")
-    )
+    with problems.at_once(16):
+        found, expected = (
+            jax.jit(lambda x, k=k: forward(lambda x: gradient(lambda x: total(x, k), x), x, step))(
+                x
+            )
+            for k in ("blockwise", "reference")
+        )
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 

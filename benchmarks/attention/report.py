@@ -89,7 +89,7 @@ def surroundings(options):
             "device": found[0] if found else "CPU",
         },
         # TensorFlow's default depends on the CPU.
-        "onednn": backend.has_fast_softmax(None) if BACKEND == "tensorflow" else None,
+        "onednn": backend.prefers_whole_rows(None) if BACKEND == "tensorflow" else None,
         # What changes the speed of TensorFlow's products; unset is its own choice.
         "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         "small": options.small,

@@ -280,7 +280,7 @@ def cumsum(array):
     return jnp.cumsum(array, axis=-1)
 
 
-def has_fast_softmax(scores):
+def prefers_whole_rows(scores):
     return False
 
 

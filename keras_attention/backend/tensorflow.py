@@ -265,7 +265,7 @@ def cumsum(array):
     return tf.cumsum(array, axis=-1)
 
 
-def has_fast_softmax(scores):
+def prefers_whole_rows(scores):
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
     graph = tf.compat.v1.get_default_graph()
     return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)

@@ -299,7 +299,7 @@ def cumsum(array):
     return torch.cumsum(array, dim=-1)
 
 
-def has_fast_softmax(scores):
+def prefers_whole_rows(scores):
     # Of more, rows take twice the memory of blocks, and are no faster in all cases.
     return scores is not None and scores <= 2**21
 

@@ -13,6 +13,7 @@ from keras_attention.backend import backend
 from keras_attention.kernels import (
     banded,
     blockwise,
+    explanation,
     fused,
     merge,
     reference,
@@ -22,19 +23,21 @@ from keras_attention.kernels import (
     single_query,
 )
 
-__all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "names", "ring", "run", "semantics"]
+__all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "ring", "run", "semantics"]
 
 
 class Kernel(typing.NamedTuple):
     """A kernel with its public name, the reason for choosing it, and its cost.
 
-    The reason may name that of a kernel before it in the list, which could not be chosen.
+    The reason may name that of a kernel before it in the list, which could not be chosen. `how` is
+    None, or a function of a problem that says in words what the kernel chooses for it.
     """
 
     name: str
     module: object
     why: str
     cost: str
+    how: typing.Callable | None = None
 
 
 KERNELS = [
@@ -43,6 +46,7 @@ KERNELS = [
         banded,
         "the pattern lets a query see few keys, and only those are computed",
         "time O(T · window), memory O(T)",
+        banded.in_words,
     ),
     Kernel(
         "fused",
@@ -61,6 +65,7 @@ KERNELS = [
         blockwise,
         "no more than a tile of scores is stored at once",
         "time O(T · S), memory O(T + S)",
+        explanation.strategy,
     ),
     Kernel("reference", reference, "{blockwise}", "time and memory O(T · S)"),
 ]
@@ -73,15 +78,6 @@ RING = Kernel(
 )
 # Names of earlier versions.
 ALIASES = {"one_query": "single_query"}
-
-
-def names():
-    """The names that `kernel` may be."""
-    return ("auto", *(kernel.name for kernel in _candidates()))
-
-
-def _candidates():
-    return KERNELS if sequence_parallel.current() is None else [RING, *KERNELS]
 
 
 def run(spec, query, key, value, kernel="auto"):
@@ -97,11 +93,12 @@ def run(spec, query, key, value, kernel="auto"):
 
 
 def explain(spec, query, key, value, kernel="auto"):
-    """The name of the kernel that would run; and why, its cost, the mask, and why no other."""
+    """The name of the kernel that would run; why, its cost, the mask, how, and why no other."""
     chosen, reasons = choose(spec, query, key, value, kernel)
     why = chosen.why.format(**reasons) if kernel == "auto" else "it was requested by name"
+    how = [chosen.how(spec, query, key, value)] if chosen.how else []
     others = [f"not {name!r}: {reason}" for name, reason in reasons.items() if reason != why]
-    return chosen.name, "; ".join([why, chosen.cost, semantics.mask_in_words(spec), *others])
+    return chosen.name, "; ".join([why, chosen.cost, explanation.mask(spec), *how, *others])
 
 
 def choose(spec, query, key, value, kernel="auto"):
@@ -110,16 +107,20 @@ def choose(spec, query, key, value, kernel="auto"):
     for name, arrays in (("mask", spec.masks), ("bias", spec.biases)):
         for array in arrays:
             shapes.check_pairs(name, array, query, key)
-    kernel = ALIASES.get(kernel, kernel)
-    if kernel not in names():
-        raise ValueError(f"`kernel` must be one of {names()}. Received: kernel={kernel!r}")
+    candidates = KERNELS if sequence_parallel.current() is None else [RING, *KERNELS]
+    if kernel != "auto":
+        named = [c for c in candidates if c.name == ALIASES.get(kernel, kernel)]
+        if not named:
+            names = ("auto", *(candidate.name for candidate in candidates))
+            raise ValueError(f"`kernel` must be one of {names}. Received: kernel={kernel!r}")
+        candidates = named
     reasons = {}
-    for candidate in (c for c in _candidates() if kernel in ("auto", c.name)):
+    for candidate in candidates:
         reason = candidate.module.unsupported_reason(spec, query, key, value)
         if reason is None:
             return candidate, reasons
         reasons[candidate.name] = reason
     raise ValueError(
-        f"The kernel {kernel!r} cannot do this: {reasons[kernel]}. Pass kernel='auto'. "
+        f"The kernel {kernel!r} cannot do this: {reason}. Pass kernel='auto'. "
         f"Received: kernel={kernel!r}"
     )

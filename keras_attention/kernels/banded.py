@@ -12,23 +12,24 @@ import keras
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, fused, merge
+from keras_attention.kernels import blockwise, explanation, fused, merge, strategies
 from keras_attention.patterns.derived import Stretched
 from keras_attention.spec import Positions
 
 ops = keras.ops
 
-# Fewer queries than this in a block make poor matrix products.
-SMALLEST = 128
+_NO_WINDOW = "the pattern has no window and no rate"
 
 
 def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute any part of a problem, or None."""
+    if spec.pattern is None and not _has_tables(spec):
+        return _NO_WINDOW
+    if query.shape[1] == 1:
+        return "there is one query"
     needs_all = blockwise.unsupported_reason(spec, query, key, value)
     if needs_all:
         return needs_all
-    if query.shape[1] == 1:
-        return "there is one query"
     if fused.skips_keys(spec, query, key, value):
         return "the backend's fused kernel leaves the same keys out"
     reasons = [_unsupported_reason(*part) for part in merge.split(spec, query, key, value)]
@@ -39,7 +40,7 @@ def run(spec, query, key, value):
     """The `AttentionResult`, merged from the parts of the pattern."""
     dtype = keras.backend.standardize_dtype(value.dtype)
     parts = merge.split(spec, query, key, value)
-    if len(parts) > 1 or not blockwise.keeps_half(query, key, value):
+    if len(parts) > 1 or not strategies.keeps_half(query, key, value):
         # Here, not in each part, so that the sum of their gradients is rounded once.
         wide = shapes.accumulation_dtype(query, key, value)
         parts = merge.split(spec, *(ops.cast(x, wide) for x in (query, key, value)))
@@ -51,11 +52,31 @@ def run(spec, query, key, value):
     return blockwise.finish(spec, *merge.merge(found), dtype)
 
 
+def in_words(spec, query, key, value):
+    """What each part of the pattern is computed as, for `ops.explain`."""
+    parts = merge.split(spec, query, key, value)
+    return " and ".join(_in_words(*part) for part in parts)
+
+
+def _in_words(spec, query, key, value):
+    if _unsupported_reason(spec, query, key, value):
+        return explanation.tiles(spec, query, key, value)
+    span = spec.pattern.span()
+    if span.rate > 1:
+        return f"{span.rate} sequences of positions {span.rate} apart"
+    count, size, reach = _blocks(span, query.shape[1])
+    return f"{count} blocks of {size} queries and the {reach} keys in their reach"
+
+
+def _has_tables(spec):
+    return spec.relative_keys is not None or spec.relative_values is not None
+
+
 def _unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a part, or None."""
     span = spec.pattern.span() if spec.pattern is not None else None
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
-        return "the pattern has no window and no rate"
+        return _NO_WINDOW
     positions = spec.positions
     if not positions.counted:
         return "positions are not consecutive from a known offset"
@@ -70,13 +91,13 @@ def _unsupported_reason(spec, query, key, value):
             return "the pattern has a rate, and queries and keys are not one sequence"
         if not span.by_distance:
             return "the pattern has a rate, and depends on more than the distance"
-        if spec.relative_keys is not None or spec.relative_values is not None:
+        if _has_tables(spec):
             return "the pattern has a rate, and embeddings of distances count them one by one"
         if lengths[0] < 4 * span.rate:
             return "the sequence is hardly longer than the rate"
         return None
     width = span.left + span.right + 1
-    if width < 1 or 2 * (width + SMALLEST) > lengths[1]:
+    if width < 1 or 2 * (width + strategies.requested().window) > lengths[1]:
         return "the window is as wide as the sequence, or nearly"
     return None
 
@@ -112,13 +133,13 @@ def _apart(spec, query, key, value, rate, needs_lse):
             bias, function=lambda i, j, *arrays: bias.function(i * rate, j * rate, *arrays)
         )
 
-    pairs = _Pairs(batch, rate, fold, fold)
-    masks = [pairs(mask) for mask in spec.masks]
+    fold_mask = _Fold(batch, rate, fold, fold)
+    masks = [fold_mask(mask) for mask in spec.masks]
     if length % rate:
-        masks.append(pairs(_real_keys(length)))
+        masks.append(fold_mask(_real_keys(length)))
     folded = spec.replace(
         masks=tuple(masks),
-        biases=tuple(map(pairs, spec.biases)),
+        biases=tuple(map(fold_mask, spec.biases)),
         position_biases=tuple(map(stretched, spec.position_biases)),
         segment_ids=spec.segment_ids
         and tuple(fold(_each(part, batch)) for part in spec.segment_ids),
@@ -141,14 +162,18 @@ def _apart(spec, query, key, value, rate, needs_lse):
 # Windows
 
 
+def _blocks(span, queries):
+    """The number of blocks of queries, and how many queries and keys each has."""
+    # As many as the window has: fewer would read keys more often, more would mask more of them.
+    size = max(strategies.requested().window, span.left + span.right)
+    return -(-queries // size), size, size + span.left + span.right
+
+
 def _windows(spec, query, key, value, span, needs_lse):
     """Blocks of queries as a batch."""
     queries, keys = query.shape[1], key.shape[1]
     offset = spec.positions.offset
-    # As many as the window has: fewer would read keys more often, more would mask more of them.
-    size = max(SMALLEST, span.left + span.right)
-    count = -(-queries // size)
-    reach = size + span.left + span.right
+    count, size, reach = _blocks(span, queries)
     # The position of the first key of the first block.
     first = offset - span.left
 
@@ -163,7 +188,7 @@ def _windows(spec, query, key, value, span, needs_lse):
         return _batch(_views(whole, axis, count, views, reach), axis, count, reach)
 
     batch = ops.shape(query)[0]
-    pairs = _Pairs(batch, count, of_queries, of_keys)
+    fold_mask = _Fold(batch, count, of_queries, of_keys)
     positions = Positions.of(size, reach, offset=span.left)
     if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
         # The same distances, at positions relative to each block.
@@ -175,8 +200,8 @@ def _windows(spec, query, key, value, span, needs_lse):
         of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
     folded = spec.replace(
-        masks=(*map(pairs, spec.masks), pairs(_real_keys(keys))),
-        biases=tuple(map(pairs, spec.biases)),
+        masks=(*map(fold_mask, spec.masks), fold_mask(_real_keys(keys))),
+        biases=tuple(map(fold_mask, spec.biases)),
         segment_ids=spec.segment_ids
         and (
             of_queries(_each(spec.segment_ids[0], batch)),
@@ -276,7 +301,7 @@ def _each(array, batch):
     return array
 
 
-class _Pairs:
+class _Fold:
     """Folds arrays that broadcast to (B, H, T, S), with T or S only, like queries or keys."""
 
     def __init__(self, batch, count, of_queries, of_keys):

@@ -9,6 +9,7 @@ the diagonal only: beyond it they are one vector for all keys.
 import keras
 
 from keras_attention import sizes
+from keras_attention.kernels import strategies
 from keras_attention.patterns import every
 from keras_attention.patterns.derived import Distances
 
@@ -16,7 +17,7 @@ ops = keras.ops
 
 
 def merge(found):
-    """The merged output (B, T, H, V) and lse (B, H, T) of a list of pairs over different keys."""
+    """The merged output (B, T, H, V) and lse (B, H, T) of such results over different keys."""
     if len(found) == 1:
         return found[0]
     largest = found[0][1]
@@ -50,6 +51,9 @@ def split(spec, query, key, value):
 def _long(spec, query, key, value, length):
     """Whether both sequences have consecutive, known positions, and at least this many."""
     lengths = query.shape[1], key.shape[1]
+    shortest = strategies.requested().shortest
+    if shortest is not None:
+        length = min(length, shortest)
     return spec.positions.counted and sizes.known(*lengths) and min(lengths) >= length
 
 

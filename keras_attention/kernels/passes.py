@@ -1,4 +1,4 @@
-"""The forward and the backward pass over tiles, `Blocks` of keys or `Rows` of all keys.
+"""The forward and the backward pass over tiles, over `Blocks` of keys or over `WholeRows`.
 
 Softmax needs the largest score of a query and the sum of its exponentials. Both can be updated
 block by block over the keys (Milakov & Gimelshein 2018). With m the largest so far, l (`ell`)
@@ -299,7 +299,7 @@ class Blocks(Passes):
         return saved[1][None] if saved else None
 
 
-class Rows(Passes):
+class WholeRows(Passes):
     """All keys that queries see in one tile, by the backend's softmax."""
 
     def _columns(self, chunk, i, body, first, zeros):

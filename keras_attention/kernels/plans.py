@@ -5,13 +5,11 @@ import typing
 
 import keras
 
+from keras_attention.backend import backend
+from keras_attention.kernels import semantics
 from keras_attention.sizes import blocks, known, least, most, symbolic
 
 ops = keras.ops
-
-# Products with transposed scores are slow if rows of scores lie a multiple of EVEN numbers apart:
-# they fall into the same few lines of the cache. Longer rows get UNEVEN more keys, all masked.
-EVEN, UNEVEN = 512, 16
 
 
 class Sizes(typing.NamedTuple):
@@ -22,6 +20,12 @@ class Sizes(typing.NamedTuple):
     groups: int
     queries: object
     keys: object
+
+    @classmethod
+    def of(cls, query, key):
+        """Those of query (B, T, H, K) and key (B, S, G, K)."""
+        batch, queries, heads, _ = backend.shape(query)
+        return cls(batch, heads, key.shape[2], queries, backend.shape(key)[1])
 
     @property
     def repeats(self):
@@ -82,130 +86,125 @@ class Plan:
         )
 
 
-def of_blocks(sizes, elements, all_heads=False, skips=False):
-    """A `Plan` for a problem of some `Sizes`, with about `elements` scores in a tile.
+def of(strategy, spec, sizes):
+    """The `Plan` of a problem of some `Sizes`, by a `strategies.Strategy`."""
+    skips, all_heads = spec.span is not None, bool(spec.position_biases)
+    if strategy.whole_rows:
+        many = 2048
+        if skips or spec.dropout:
+            many = 512
+        elif spec.biases:
+            # All queries of few heads, so that a bias is cut into stretches of memory.
+            many = sizes.queries
+        return _of_rows(strategy, sizes, all_heads, many, pads=masks_apart(strategy, spec))
+    if backend.may_share_arrays() and known(*sizes):
+        return _of_shared(strategy, sizes, skips)
+    return _of_blocks(strategy, sizes, all_heads, skips)
+
+
+def masks_apart(strategy, spec):
+    """Whether masks of keys, and of keys beyond the last, are one more feature of the products."""
+    # Before other terms are added, masks are terms too.
+    return strategy.whole_rows and not semantics.adjustments(spec)
+
+
+def _of_blocks(strategy, sizes, all_heads, skips):
+    """A `Plan` of blocks of queries and of keys.
 
     `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
     requires several. Lengths that are symbolic dimensions cannot be cut: the problem is one tile.
     """
-    queries, keys, groups = sizes.queries, sizes.keys, sizes.groups
-    repeats, pairs = sizes.repeats, sizes.pairs
-    if symbolic(queries, keys):
-        return _whole(sizes)
+    scores, repeats, pairs = strategy.scores, sizes.repeats, sizes.pairs
+    if symbolic(sizes.queries, sizes.keys):
+        return _plan(sizes, sizes.batch, sizes.groups, (1, sizes.queries), (1, sizes.keys))
     # A quarter, with a tile per head, is as fast and fits the cache under XLA.
-    some = groups
+    groups = sizes.groups
     if known(pairs) and not all_heads:
-        some = _divisor(groups, elements // 4 // max(1, repeats * pairs))
-    few = _sequences(sizes, elements) if some == groups else 1
-    together = some * repeats
-    if known(pairs) and pairs * together <= elements:
-        rows, columns = queries, keys
+        groups = _divisor(groups, scores // 4 // max(1, repeats * pairs))
+    batch = _sequences(sizes, scores) if groups == sizes.groups else 1
+    heads = groups * repeats
+    if known(pairs) and pairs * heads <= scores:
+        queries, keys = sizes.queries, sizes.keys
     else:
         # Many queries to few keys: matrix products are fastest so.
-        columns = 1024 if together <= 2 else 512
-        rows = least(queries, max(16, elements // (together * columns)))
-        if known(rows):
-            columns = max(columns, elements // (together * rows))
-        columns = least(keys, columns)
+        keys = 1024 if heads <= 2 else 512
+        queries = least(sizes.queries, max(16, scores // (heads * keys)))
+        if known(queries):
+            keys = max(keys, scores // (heads * queries))
+        keys = least(sizes.keys, keys)
     if skips and known(pairs) and pairs >= 2**20:
         # Smaller, so that more of them are skipped, but then with more heads.
-        rows, columns = (
-            min(size, max(512, length // 4)) for size, length in ((rows, queries), (columns, keys))
-        )
+        queries = min(queries, max(512, sizes.queries // 4))
+        keys = min(keys, max(512, sizes.keys // 4))
         if not all_heads:
-            some = _divisor(groups, elements // max(1, repeats * rows * columns))
-    query_blocks, rows = blocks(queries, rows)
-    key_blocks, columns = blocks(keys, columns)
-    return Plan(
-        batch=few,
-        groups=some,
-        repeats=repeats,
-        queries=rows,
-        keys=columns,
-        batches=_batches(sizes, few),
-        groupings=groups // some,
-        query_blocks=query_blocks,
-        key_blocks=key_blocks,
-    )
+            groups = _divisor(sizes.groups, scores // max(1, repeats * queries * keys))
+    queries = blocks(sizes.queries, strategy.queries or queries)
+    keys = blocks(sizes.keys, strategy.keys or keys)
+    return _plan(sizes, batch, groups, queries, keys)
 
 
-def _whole(sizes):
-    """The `Plan` of one tile."""
-    return Plan(
-        batch=sizes.batch,
-        groups=sizes.groups,
-        repeats=sizes.repeats,
-        queries=sizes.queries,
-        keys=sizes.keys,
-        batches=1,
-        groupings=1,
-        query_blocks=1,
-        key_blocks=1,
-    )
-
-
-def of_shared(sizes, elements, skips=False):
-    """A `Plan` as of `of_blocks`, with all sequences and heads in each tile.
+def _of_shared(strategy, sizes, skips):
+    """A `Plan` of blocks, with all sequences and heads in each tile.
 
     Devices that share the sequences or the heads then have their part of every tile. A loop over
     chunks of them would gather each chunk on every device.
     """
     batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
     one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
-    plan = of_blocks(one, elements, all_heads=True, skips=skips)
+    plan = _of_blocks(strategy, one, True, skips)
     return dataclasses.replace(plan, batch=batch, groups=groups)
 
 
-def of_rows(sizes, elements, all_heads=False, many_queries=2048, pads=False):
-    """A `Plan` as of `of_blocks`, whose tiles have all keys.
+def _of_rows(strategy, sizes, all_heads, many, pads):
+    """A `Plan` whose tiles have all keys.
 
-    A tile has fewer heads rather than fewer than `many_queries`. `pads` allows more keys than there
-    are, where that is faster.
+    A tile has fewer heads rather than fewer than `many` queries. `pads` allows more keys than there
+    are.
     """
-    queries, keys, groups, repeats = sizes.queries, sizes.keys, sizes.groups, sizes.repeats
-    some = groups
-    if known(queries, keys) and not all_heads:
-        many = repeats * min(queries, many_queries) * keys
-        some = _divisor(groups, elements // max(1, many))
-    few = _sequences(sizes, elements) if some == groups else 1
-    rows = least(queries, most(16, elements // (some * repeats) // most(1, keys)))
-    query_blocks, rows = blocks(queries, rows)
+    scores, groups, repeats, keys = strategy.scores, sizes.groups, sizes.repeats, sizes.keys
+    if known(sizes.queries, keys) and not all_heads:
+        of_group = repeats * min(sizes.queries, many) * keys
+        groups = _divisor(groups, scores // max(1, of_group))
+    batch = _sequences(sizes, scores) if groups == sizes.groups else 1
+    queries = most(16, scores // (groups * repeats) // most(1, keys))
+    queries = blocks(sizes.queries, least(sizes.queries, queries))
     # A length unknown in a graph may be 0.
-    columns = keys if known(keys) else most(1, keys)
-    if pads and known(keys) and keys > EVEN and keys % EVEN == 0:
-        columns += UNEVEN
+    keys = keys if known(keys) else most(1, keys)
+    even, more = strategy.uneven
+    if pads and known(keys) and keys > even and keys % even == 0:
+        keys += more
+    return _plan(sizes, batch, groups, queries, (1, keys))
+
+
+def _plan(sizes, batch, groups, queries, keys):
+    """The `Plan` of tiles of so many sequences and key heads; of the others, counts and sizes."""
     return Plan(
-        batch=few,
-        groups=some,
-        repeats=repeats,
-        queries=rows,
-        keys=columns,
-        batches=_batches(sizes, few),
-        groupings=groups // some,
-        query_blocks=query_blocks,
-        key_blocks=1,
+        batch=batch,
+        groups=groups,
+        repeats=sizes.repeats,
+        queries=queries[1],
+        keys=keys[1],
+        batches=1 if batch is sizes.batch else most(1, sizes.batch) // most(1, batch),
+        groupings=sizes.groups // groups,
+        query_blocks=queries[0],
+        key_blocks=keys[0],
     )
 
 
-def _sequences(sizes, elements):
-    """How many sequences a tile has, if it has all heads."""
+def _sequences(sizes, scores):
+    """How many sequences a tile of about so many scores has, if it has all heads."""
     batch, heads, _, queries, keys = sizes
     pairs = sizes.pairs
     if not known(pairs):
         # The whole batch at once if it is small. By quotients: the product of all sizes may
         # overflow the graph's 32-bit integers.
-        room = 4 * elements // heads // most(1, batch) // most(1, keys)
+        room = 4 * scores // heads // most(1, batch) // most(1, keys)
         return ops.where(queries <= room, batch, 1)
     if known(batch):
-        if batch * heads * pairs <= elements:
+        if batch * heads * pairs <= scores:
             return batch
-        return _divisor(batch, elements // max(1, heads * pairs))
-    return batch if heads * pairs <= elements // 16 else 1
-
-
-def _batches(sizes, few):
-    """How many tiles of `few` sequences there are."""
-    return 1 if few is sizes.batch else most(1, sizes.batch) // most(1, few)
+        return _divisor(batch, scores // max(1, heads * pairs))
+    return batch if heads * pairs <= scores // 16 else 1
 
 
 def _divisor(number, most):

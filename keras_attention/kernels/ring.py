@@ -288,18 +288,18 @@ def _cut(array, chunk, axis=1):
     return backend.dynamic_slice(array, axis, chunk.first, chunk.size)
 
 
-def _of_queries(pair, chunk):
+def _of_queries(result, chunk):
     """A chunk of an output (B, T, H, V) and lse (B, H, T)."""
-    return _cut(pair[0], chunk), _cut(pair[1], chunk, 2)
+    return _cut(result[0], chunk), _cut(result[1], chunk, 2)
 
 
-def _with_queries(pair, chunk, found):
+def _with_queries(result, chunk, found):
     """An output and lse with those of a chunk replaced."""
-    if pair[0].shape[1] == chunk.size:
+    if result[0].shape[1] == chunk.size:
         return found
     return (
-        ops.slice_update(pair[0], (0, chunk.first, 0, 0), found[0]),
-        ops.slice_update(pair[1], (0, 0, chunk.first), found[1]),
+        ops.slice_update(result[0], (0, chunk.first, 0, 0), found[0]),
+        ops.slice_update(result[1], (0, 0, chunk.first), found[1]),
     )
 
 

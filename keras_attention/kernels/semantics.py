@@ -71,9 +71,9 @@ def adjust(spec, logits, query):
     for bias in spec.biases:
         if tuple(bias.shape) == tuple(logits.shape):
             # The sum instead, which needs no more memory.
-            logits = _clipped(spec, logits + _added(spec, bias, dtype))
+            logits = _clipped(spec, logits + ops.cast(bias, dtype))
         else:
-            logits = logits + _clipped(spec, _added(spec, bias, dtype))
+            logits = logits + _clipped(spec, ops.cast(bias, dtype))
     for bias in spec.position_biases:
         logits = logits + _position_bias(spec, bias, dtype)
     return logits
@@ -81,13 +81,9 @@ def adjust(spec, logits, query):
 
 def bias(spec, dtype):
     """The biases that `adjust` adds as one array, which broadcasts to (B, H, T, S)."""
-    terms = [_clipped(spec, _added(spec, bias, dtype)) for bias in spec.biases]
+    terms = [_clipped(spec, ops.cast(bias, dtype)) for bias in spec.biases]
     terms += [_position_bias(spec, bias, dtype) for bias in spec.position_biases]
     return functools.reduce(operator.add, terms)
-
-
-def _added(spec, term, dtype):
-    return ops.cast(term, dtype)
 
 
 def _clipped(spec, array):
@@ -96,7 +92,7 @@ def _clipped(spec, array):
 
 def _position_bias(spec, bias, dtype):
     def then(term):
-        term = _added(spec, term, dtype)
+        term = ops.cast(term, dtype)
         return term if bias.bounded else _clipped(spec, term)
 
     return of_positions(bias, spec, then)
@@ -137,19 +133,6 @@ def mask(spec):
         queries, keys = spec.segment_ids
         found.append(ops.equal(ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2))))
     return masks.every(found)
-
-
-def mask_in_words(spec):
-    """What `mask` combines, without computing it."""
-    found = []
-    for array in spec.masks:
-        axis = "keys" if array.shape[2] == 1 else "queries" if array.shape[3] == 1 else "pairs"
-        found.append(f"{axis} {tuple(array.shape)}")
-    if spec.pattern is not None:
-        found.append(f"pattern {spec.pattern!r}")
-    if spec.segment_ids is not None:
-        found.append("segments")
-    return "mask: " + " and ".join(found) if found else "no mask"
 
 
 def masked(logits, allowed):

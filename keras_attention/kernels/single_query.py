@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, reference, semantics
+from keras_attention.kernels import blockwise, reference, semantics, strategies
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 
 ops = keras.ops
@@ -32,7 +32,7 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult` of query (B, 1, H, K)."""
-    if blockwise.is_few(spec, query, key):
+    if strategies.are_few(spec, query, key):
         return reference.run(spec, query, key, value)
     wide = shapes.accumulation_dtype(query, key, value)
     batch, _, heads, _ = backend.shape(query)

@@ -32,7 +32,7 @@ class Sums:
         found = keras.tree.map_structure(
             lambda array: ops.zeros_like(array, dtype=self._wider(array)), self.arrays
         )
-        found["biases"] = tuple(self._pairs_buffer(bias) for bias in self.arrays["biases"])
+        found["biases"] = tuple(self._bias_buffer(bias) for bias in self.arrays["biases"])
         for name, columns in self.columns.items():
             found[name] = self._columns_buffer(columns.shape[-1])
         return found
@@ -47,7 +47,7 @@ class Sums:
                 added[name] = self._add_columns(total, tile, gradients[name])
             elif name == "biases":
                 each = zip(total, gradients[name], self.arrays[name], strict=True)
-                added[name] = tuple(self._add_pairs(so_far, tile, *rest) for so_far, *rest in each)
+                added[name] = tuple(self._add_bias(so_far, tile, *rest) for so_far, *rest in each)
             else:
                 added[name] = keras.tree.map_structure(
                     lambda so_far, new: so_far + ops.cast(new, so_far.dtype),
@@ -63,7 +63,7 @@ class Sums:
             found[name] = ops.swapaxes(columns, -1, -2)
         if not self.plan.single:
             each = zip(sums["biases"], self.arrays["biases"], strict=True)
-            found["biases"] = tuple(self._pairs_together(total, like) for total, like in each)
+            found["biases"] = tuple(self._bias_together(total, like) for total, like in each)
         return found
 
     def _wider(self, array):
@@ -82,23 +82,23 @@ class Sums:
         array = self.tiles.uncut(array, tile, 3)
         return _add(buffer, tile.chunk * self.plan.key_blocks + tile.column, array)
 
-    # Biases: blocks of an array of pairs, of which `like` is one
+    # Biases: blocks of an array that broadcasts to (B, H, T', S'), of which `like` is one
 
     def _counts(self, like):
-        """The number of blocks of an array of pairs along each axis: 1 if the axis is 1."""
+        """The number of blocks of a bias along each axis: 1 if the axis is 1."""
         plan = self.plan
         counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
         return [1 if n == 1 else count for n, count in zip(like.shape, counts, strict=True)]
 
     def _are_unshared(self, like):
-        """Whether each tile is computed, and has a block of its own in an array of pairs."""
+        """Whether each tile is computed, and has a block of its own in a bias."""
         plan = self.plan
         counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
         one = [known(count) and count == 1 for count in counts]
         computed = self.tiles.span is None or one[-1]
         return computed and all(n != 1 or is_one for n, is_one in zip(like.shape, one, strict=True))
 
-    def _pairs_buffer(self, like):
+    def _bias_buffer(self, like):
         plan, count = self.plan, 1
         for n in self._counts(like):
             count = count * n
@@ -107,7 +107,7 @@ class Sums:
         zeros = not self._are_unshared(like)
         return backend.make_buffer(count, block, self._wider(like), zeros=zeros)
 
-    def _add_pairs(self, buffer, tile, array, like):
+    def _add_bias(self, buffer, tile, array, like):
         groupings = self.plan.groupings
         at = (tile.chunk // groupings, tile.chunk % groupings, tile.row, tile.column)
         index = 0
@@ -120,7 +120,7 @@ class Sums:
             return backend.write_buffer(buffer, index, array)
         return _add(buffer, index, array)
 
-    def _pairs_together(self, buffer, like):
+    def _bias_together(self, buffer, like):
         tiles = backend.stack_buffer(buffer)
         array = _interleave(tiles, self._counts(like), backend.shape(tiles)[1:])
         return ops.reshape(array, backend.shape(like))

@@ -18,14 +18,12 @@ import keras
 
 from keras_attention import masks
 from keras_attention.backend import backend
+from keras_attention.kernels import plans
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions
 
 ops = keras.ops
-
-# Rows are cut at multiples of so many keys.
-SOME_KEYS = 272
 
 
 class Tile(typing.NamedTuple):
@@ -44,11 +42,11 @@ class Tile(typing.NamedTuple):
 class Tiling:
     """A problem in tiles: cuts its arrays, and derives the spec of a tile."""
 
-    def __init__(self, spec, plan, sizes, masks_keys_apart=False):
-        self.spec, self.plan = spec, plan
+    def __init__(self, spec, strategy, plan, sizes):
+        self.spec, self.strategy, self.plan = spec, strategy, plan
         self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
         queries, keys = sizes.queries, sizes.keys
-        self.masks_keys_apart = masks_keys_apart
+        self.masks_keys_apart = plans.masks_apart(strategy, spec)
         self.pads_keys = not multiple(keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
@@ -174,12 +172,12 @@ class Tiling:
         """The `Tile` of a block of queries and the keys that they can see, in one block of all."""
         if self.span is None or self.plan.single:
             return self.tile(chunk, row, 0)
-        keys = self.plan.keys
+        keys, step = self.plan.keys, self.strategy.step
         # Not by the quotient of a negative number: ONNX's converter truncates it.
-        first, last = self._reach(row, SOME_KEYS, (keys + SOME_KEYS - 1) // SOME_KEYS)
+        first, last = self._reach(row, step, (keys + step - 1) // step)
         # At least one, so that the softmax of a query without keys is a number.
-        first = least(first * SOME_KEYS, keys - 1)
-        last = least(most(last * SOME_KEYS, first + 1), keys)
+        first = least(first * step, keys - 1)
+        last = least(most(last * step, first + 1), keys)
         return Tile(chunk, row, 0, first, last - first)
 
     def _is_whole(self, tile):
@@ -213,7 +211,7 @@ class Tiling:
         widths[axis] = (tile.first, self.plan.keys - tile.first - tile.keys)
         return ops.pad(array, widths)
 
-    def cut_pairs(self, array, tile):
+    def cut_scores(self, array, tile):
         """A tile's part of an array that broadcasts to (B, H, T', S'); axes of 1 stay 1."""
         plan = self.plan
         first, group = self._chunk(tile.chunk)
@@ -247,7 +245,7 @@ class Tiling:
 
     def cut_arrays(self, arrays, tile):
         """`AttentionSpec.arrays` with the biases cut; the others are whole in every tile."""
-        biases = tuple(self.cut_pairs(bias, tile) for bias in arrays["biases"])
+        biases = tuple(self.cut_scores(bias, tile) for bias in arrays["biases"])
         return {**arrays, "biases": biases}
 
     def cut_spec(self, arrays, tile):
@@ -258,7 +256,7 @@ class Tiling:
             for name in ("relative_keys", "relative_values")
             if name in arrays
         }
-        kept = [self.cut_pairs(mask, tile) for mask in constants["masks"]]
+        kept = [self.cut_scores(mask, tile) for mask in constants["masks"]]
         if self.pads_keys and not self.masks_keys_apart:
             column = self._first_key(tile) + ops.arange(tile.keys, dtype="int32")
             kept.append((column < self.keys)[None, None, None])

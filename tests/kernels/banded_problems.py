@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_attention import positions
-from keras_attention.kernels import banded, merge
+from keras_attention.kernels import strategies
 from keras_attention.patterns import Block, Causal, Dilated, Prefix, SlidingWindow, Strided
 from keras_attention.spec import PositionBias
 from tests.problems import inputs, random, relative_bias, some
@@ -12,11 +12,9 @@ from tests.problems import inputs, random, relative_bias, some
 B, T, H, K, V = 2, 50, 4, 8, 6
 
 
-def make_short(patch):
-    """Lets short sequences take the ways of long ones."""
-    patch.setattr(banded, "SMALLEST", 5)
-    long = merge._long
-    patch.setattr(merge, "_long", lambda *given: long(*given[:-1], min(given[-1], 20)))
+def short_sequences():
+    """A context in which short sequences take the ways of long ones."""
+    return strategies.using(window=5, shortest=20)
 
 
 def segments(batch=B, queries=T, keys=T):

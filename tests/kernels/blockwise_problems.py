@@ -32,7 +32,7 @@ BLOCKS = {
 # JAX's arrays have one size, and queries see various numbers of keys.
 if keras.backend.backend() != "jax":
     BLOCKS |= {
-        "one of rows": lambda: rows_of(700, kept=2**20),
+        "one of rows": lambda: rows_of(2**20),
         "rows": lambda: rows_of(700),
         "rows of heads": lambda: rows_of(4096),
     }

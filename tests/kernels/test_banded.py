@@ -17,8 +17,8 @@ from tests.kernels.banded_problems import (
     T,
     alibi,
     banded_problem,
-    make_short,
     segments,
+    short_sequences,
     tables,
 )
 from tests.problems import (
@@ -46,8 +46,9 @@ EXAMPLES = {"tensorflow": 4, "jax": 2, "torch": 10}[BACKEND]
 
 
 @pytest.fixture
-def short(monkeypatch):
-    make_short(monkeypatch)
+def short():
+    with short_sequences():
+        yield
 
 
 # Those of the rest differ from one of these, or of test_blocks.py, in little.
@@ -138,8 +139,7 @@ def check(queries, keys, pattern, offset, more):
         rest["between"] = alibi()
     if "segments" in more:
         rest["segment_ids"] = segments(B, queries, keys)
-    with pytest.MonkeyPatch.context() as patch:
-        make_short(patch)
+    with short_sequences():
         compare("auto", arrays, rest)
 
 

@@ -1,27 +1,17 @@
 """Tiles and bands against the reference: outputs and all gradients."""
 
-import dataclasses
-
 import pytest
 
 from keras_attention import patterns
-from keras_attention.kernels import banded, merge, plans, relative
+from keras_attention.kernels import relative, strategies
 from tests.kernels.small_blocks import CASES, SHAW, B, H, K, V, check, distance, random, some
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_many_blocks_are_the_reference(monkeypatch, name):
-    whole = plans.of_blocks
-
-    def several(*args, **kwargs):
-        """Blocks of one sequence, few queries and few keys, which divide no length."""
-        made = whole(*args, **kwargs)
-        return dataclasses.replace(
-            made, batch=1, batches=B, queries=7, query_blocks=4, keys=9, key_blocks=4
-        )
-
-    monkeypatch.setattr(plans, "of_blocks", several)
-    check("blockwise", *CASES[name])
+def test_many_blocks_are_the_reference(name):
+    # Of one sequence and head, few queries and few keys, which divide no length.
+    with strategies.using(whole_rows=False, scores=1, queries=7, keys=9):
+        check("blockwise", *CASES[name])
 
 
 PADDING = some(B, 1, 1, 50)
@@ -38,10 +28,10 @@ BANDS = {
 
 
 @pytest.mark.parametrize("name", BANDS)
-def test_bands_are_the_reference(monkeypatch, name):
-    monkeypatch.setattr(banded, "SMALLEST", 5)
+def test_bands_are_the_reference(name):
     pattern, learned, given = BANDS[name]
-    check("banded", 4, learned, {"pattern": pattern, **given}, (50, 50))
+    with strategies.using(window=5):
+        check("banded", 4, learned, {"pattern": pattern, **given}, (50, 50))
 
 
 @pytest.mark.parametrize("rows", [1, H])
@@ -51,9 +41,8 @@ def test_embeddings_of_near_distances_alone(monkeypatch, rows):
     used = []
     into = relative._into_band
     monkeypatch.setattr(relative, "_into_band", lambda *x: used.append(1) or into(*x))
-    monkeypatch.setattr(banded, "SMALLEST", 5)
-    monkeypatch.setattr(merge, "_long", lambda *_: True)
     mask = {"mask": PADDING, "pattern": patterns.Causal()}
-    for given in ({}, mask):
-        check("banded", 4, learned, given, (50, 50))
+    with strategies.using(window=5, shortest=0):
+        for given in ({}, mask):
+            check("banded", 4, learned, given, (50, 50))
     assert used

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_attention import ops, patterns
-from keras_attention.kernels import plans
+from keras_attention.kernels import plans, strategies
 from keras_attention.spec import PositionBias
 from tests.gradients import gradients
 from tests.kernels.blockwise_problems import BLOCKS, CASES, RIGHT, problem
@@ -30,6 +30,7 @@ from tests.problems import (
     by_xla,
     check_dropout,
     compare,
+    given,
     inputs,
     largest_in_training,
     on_tensorflow,
@@ -67,19 +68,18 @@ def test_every_problem_in_all_blocks_is_that_of_the_reference(name):
             compare("blockwise", arrays, rest, expected=expected)
 
 
+def plan_of(arrays):
+    """The `Plan` of a problem."""
+    spec, *heads = given(**{name: keras.ops.convert_to_tensor(x) for name, x in arrays.items()})
+    sizes = plans.Sizes.of(*heads[:2])
+    return plans.of(strategies.choose(spec, *heads, sizes), spec, sizes)
+
+
 def test_the_problems_are_cut_as_they_are_meant_to_be():
     made = {}
     for name, blocks in BLOCKS.items():
-        with blocks(), pytest.MonkeyPatch.context() as patch:
-            for kind in ("of_blocks", "of_rows"):
-                planner = getattr(plans, kind)
-
-                def keep(*x, planner=planner, name=name, **y):
-                    made[name] = planner(*x, **y)
-                    return made[name]
-
-                patch.setattr(plans, kind, keep)
-            attended("blockwise", inputs(), {})
+        with blocks():
+            made[name] = plan_of(inputs())
         assert made[name].single == (name in ("one", "one of rows"))
     assert made["4096"].chunks > 1
     assert made["700"].chunks == B * G and made["700"].query_blocks > 1

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.kernels import blockwise, reference
+from keras_attention.kernels import reference, strategies
 from keras_attention.patterns import Causal
 from tests.conformance import numpy, outputs_of
 from tests.gradients import weight_gradients
@@ -19,12 +19,12 @@ FLOATS = [case for case in CASES if case.float_inputs]
 def runs(monkeypatch):
     """Whether a function has few scores, and `reference` computes them."""
     found, run = [], reference.run
-    monkeypatch.setattr(blockwise, "FEW", 2**16)
     monkeypatch.setattr(reference, "run", lambda *x: found.append(x) or run(*x))
 
     def few(function, *arrays):
         found.clear()
-        function(*arrays)
+        with strategies.using(few=2**16):
+            function(*arrays)
         return bool(found)
 
     return few
@@ -49,13 +49,19 @@ def test_few_scores_are_the_reference_outside_of_programs(runs):
         assert not runs(tf.function(call), x)
 
 
+def with_few_and_in_tiles(answers):
+    """What a function returns where few scores are computed at once, and where they have tiles."""
+    with strategies.using(few=2**16):
+        found = answers()
+    return found, answers()
+
+
 @pytest.mark.parametrize("case", FLOATS, ids=str)
-def test_outputs_and_gradients_are_those_of_tiles(case, monkeypatch):
+def test_outputs_and_gradients_are_those_of_tiles(case):
     layer, arrays = case.make(), [keras.ops.convert_to_tensor(x) for x in case.arrays()]
     case.call(layer, arrays)
 
-    def answers(few):
-        monkeypatch.setattr(blockwise, "FEW", few)
+    def answers():
         output = outputs_of(case.call(layer, arrays))[0]
         if BACKEND == "jax":  # whose gradients are traced, and have tiles
             return [numpy(output)]
@@ -65,7 +71,7 @@ def test_outputs_and_gradients_are_those_of_tiles(case, monkeypatch):
 
         return [numpy(output), *weight_gradients(layer, total)[0]]
 
-    for found, expected in zip(answers(2**16), answers(0), strict=True):
+    for found, expected in zip(*with_few_and_in_tiles(answers), strict=True):
         error = 5e-5 * (1 + np.abs(expected).max())
         np.testing.assert_allclose(found, expected, rtol=0, atol=error)
 
@@ -73,15 +79,14 @@ def test_outputs_and_gradients_are_those_of_tiles(case, monkeypatch):
 @pytest.mark.parametrize(
     "dtype, error", [("float32", 1e-5), ("bfloat16", 2**-7), ("float16", 2**-10)]
 )
-def test_lse_and_half_precision_are_those_of_tiles(dtype, error, monkeypatch):
+def test_lse_and_half_precision_are_those_of_tiles(dtype, error):
     x = keras.ops.cast(keras.random.normal((2, 9, 4, 8), seed=0), dtype)
 
-    def answers(few):
-        monkeypatch.setattr(blockwise, "FEW", few)
+    def answers():
         result = attend(x, x, x, kernel="blockwise", pattern=Causal(), return_lse=True)
         assert keras.backend.standardize_dtype(result.output.dtype) == dtype
         assert keras.backend.standardize_dtype(result.lse.dtype) == "float32"
         return [numpy(keras.ops.cast(y, "float32")) for y in (result.output, result.lse)]
 
-    for found, expected in zip(answers(2**16), answers(0), strict=True):
+    for found, expected in zip(*with_few_and_in_tiles(answers), strict=True):
         np.testing.assert_allclose(found, expected, rtol=error, atol=error)

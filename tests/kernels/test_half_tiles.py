@@ -8,6 +8,7 @@ import pytest
 
 from keras_attention import patterns
 from keras_attention.backend import backend
+from keras_attention.kernels import strategies
 from tests import problems
 from tests.kernels.small_blocks import SHAW, K, random, tensor
 
@@ -55,15 +56,13 @@ def answers(kernel, arrays, given):
 def test_tiles_of_half_precision_are_the_definition(name, dtype, elements, monkeypatch):
     groups, given = GIVEN[name]
     kernel = "banded" if name == "a window" else "blockwise"
-    if name == "a window":
-        monkeypatch.setattr("keras_attention.kernels.banded.SMALLEST", 4)
     arrays = [
         keras.ops.cast(random(B, N, heads, K, seed=n), dtype)
         for n, heads in enumerate((H, groups, groups))
     ]
     # The definition of the same numbers, in float32.
     exact = [keras.ops.cast(array, "float32") for array in arrays]
-    with problems.at_once(elements):
+    with strategies.using(window=4), problems.at_once(elements):
         # Dropout draws by tiles.
         wide = answers(kernel if "dropout" in given else "reference", exact, given)
         monkeypatch.setattr(backend, "has_wide_products", lambda _: True)

@@ -162,7 +162,7 @@ def test_an_infinite_position_bias_is_a_mask_and_makes_no_nan(by_distance, kerne
 GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
 
 
-@pytest.mark.parametrize("kernel", kernels.names())
+@pytest.mark.parametrize("kernel", ["auto", *(kernel.name for kernel in kernels.KERNELS)])
 @pytest.mark.parametrize("role", ["query", "key"])
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 
 from keras_attention.backend import processor
 from keras_attention.kernels import plans
+from keras_attention.kernels.strategies import Strategy
+from keras_attention.spec import AttentionSpec
 from tests.problems import (
     on_tensorflow,
 )
@@ -20,7 +22,8 @@ def test_sizes_whose_product_is_beyond_32_bits():
 
     @tf.function(input_signature=sizes)
     def sequences(batch, queries, keys):
-        return plans.of_blocks(plans.Sizes(batch, 4, 4, queries, keys), 2**21).batch
+        blocks = Strategy(whole_rows=False, scores=2**21)
+        return plans.of(blocks, AttentionSpec(), plans.Sizes(batch, 4, 4, queries, keys)).batch
 
     # 32 · 4 · 4200² is more than 2³¹.
     assert int(sequences(32, 4200, 4200)) == 1
@@ -39,7 +42,7 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
         seen = []
 
         def function():
-            seen.append(backend.has_fast_softmax(None))
+            seen.append(backend.prefers_whole_rows(None))
             return tf.ones(1)
 
         tf.function(function, autograph=False, **options)()
@@ -47,11 +50,11 @@ def test_whole_rows_are_for_onednn_and_not_for_xla(monkeypatch):
 
     monkeypatch.setattr(backend, "on_accelerator", lambda _: False)
     monkeypatch.setattr(backend, "_uses_onednn", lambda: True)
-    assert backend.has_fast_softmax(None)
+    assert backend.prefers_whole_rows(None)
     assert in_a_program() == [True]
     assert in_a_program(jit_compile=True) == [False]
     monkeypatch.setattr(backend, "_uses_onednn", lambda: False)
-    assert not backend.has_fast_softmax(None)
+    assert not backend.prefers_whole_rows(None)
 
 
 @pytest.mark.any_backend
