@@ -182,7 +182,8 @@ class AttentionSpec:
     @property
     def span(self):
         """The `Span` of a bounded pattern and consecutive positions, or None."""
-        if self.pattern is None or not self.positions.consecutive:
+        at = self.positions
+        if self.pattern is None or at is None or not at.consecutive:
             return None
         span = self.pattern.span()
         return None if span.left is None and span.right is None else span

@@ -218,6 +218,9 @@ class Backend(typing.Protocol):
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
 
+    def maximum(self, first: Tensor, second: Tensor) -> Tensor:
+        """The larger of each two elements of arrays of one dtype, in that dtype."""
+
     def prefers_whole_rows(self, scores: int | None) -> bool:
         """Whether the `softmax` of so many scores, whole rows of them, is faster than sums over
         blocks, in a program whose arrays may have sizes that vary. None is a number unknown.

@@ -280,6 +280,10 @@ def cumsum(array):
     return jnp.cumsum(array, axis=-1)
 
 
+def maximum(first, second):
+    return jnp.maximum(first, second)
+
+
 def prefers_whole_rows(scores):
     return False
 

@@ -265,6 +265,10 @@ def cumsum(array):
     return tf.cumsum(array, axis=-1)
 
 
+def maximum(first, second):
+    return tf.maximum(first, second)
+
+
 def prefers_whole_rows(scores):
     # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
     graph = tf.compat.v1.get_default_graph()
@@ -286,7 +290,7 @@ def clip(array, limit):
     # be one pass fewer, which is no faster, and LiteRT lacks it.
     @tf.custom_gradient
     def function(array):
-        low, high = (tf.constant(x, array.dtype) for x in (-limit, limit))
+        low, high = tf.constant(-limit, array.dtype), tf.constant(limit, array.dtype)
         return tf.minimum(tf.maximum(array, low), high), lambda upstream: upstream
 
     return function(array)

@@ -299,6 +299,11 @@ def cumsum(array):
     return torch.cumsum(array, dim=-1)
 
 
+def maximum(first, second):
+    # Keras computes it in float32 for float64 too: it may be less than its arguments.
+    return torch.maximum(first, second)
+
+
 def prefers_whole_rows(scores):
     # Of more, rows take twice the memory of blocks, and are no faster in all cases.
     return scores is not None and scores <= 2**21

@@ -41,7 +41,7 @@ def run(spec, query, key, value):
     dtype = keras.backend.standardize_dtype(value.dtype)
     parts = merge.split(spec, query, key, value)
     if len(parts) > 1 or not strategies.keeps_half(query, key, value):
-        # Here, not in each part, so that the sum of their gradients is rounded once.
+        # Cast before the split, so that the sum of the parts' gradients is rounded once.
         wide = shapes.accumulation_dtype(query, key, value)
         parts = merge.split(spec, *(ops.cast(x, wide) for x in (query, key, value)))
     needs_lse = len(parts) > 1 or blockwise.needs_lse(spec)

@@ -78,7 +78,7 @@ def attend(spec, query, key, value, needs_lse):
     tiles = tiling.Tiling(spec, strategy, plan, sizes)
     scale = spec.scale if strategy.dtype != wide else None
     query, key, value = (ops.cast(x, strategy.dtype) for x in (query, key, value))
-    # In this order, so that transposes cancel out.
+    # Cast before they are cut into tiles: a transpose of the caller then meets that of the tiles.
     rows, columns = tiles.rows_of(query), tiles.columns_of(key)
     if scale:
         rows, columns = finite_half(rows), finite_half(columns)

@@ -9,6 +9,7 @@ the diagonal only: beyond it they are one vector for all keys.
 import keras
 
 from keras_attention import sizes
+from keras_attention.backend import backend
 from keras_attention.kernels import strategies
 from keras_attention.patterns import every
 from keras_attention.patterns.derived import Distances
@@ -22,8 +23,7 @@ def merge(found):
         return found[0]
     largest = found[0][1]
     for _, lse in found[1:]:
-        # Keras's `maximum` of float64 is float32 on PyTorch, and may be less than its arguments.
-        largest = ops.where(largest < lse, lse, largest)
+        largest = backend.maximum(largest, lse)
     largest = ops.stop_gradient(largest)
     shares = [ops.exp(lse - largest) for _, lse in found]
     total = sum(shares[1:], shares[0])

@@ -51,7 +51,7 @@ class Passes:
         self.spec, self.plan = tiles.spec, tiles.plan
         self.structure = keras.tree.map_structure(lambda _: 0, inputs)
         self.adjusts = bool(semantics.adjustments(self.spec))
-        # By what dropout multiplies the weights that it keeps: on arrays with fewer elements.
+        # The factor of weights that dropout keeps: of outputs instead, which have fewer elements.
         self.grown = 1 / (1 - self.spec.dropout)
 
     def _named(self, flat):
@@ -81,7 +81,7 @@ class Passes:
         if share is not None:
             of_output, of_lse = of_output * share, of_lse * share
         do = self._narrow(of_output)
-        # Of the gradient as it is multiplied, since products with values that are alike cancel it.
+        # By dO as it is rounded for products: where values are alike, dO Vᵀ nearly cancels delta.
         delta = ops.sum(ops.cast(do, self.wide) * output, axis=-1, keepdims=True)
         delta = (delta / self.grown if self.spec.dropout else delta) - of_lse
         rows = {"q": self._factor(x["query"]), "do": do, "lse": lse}
@@ -216,7 +216,8 @@ class Passes:
             scores = semantics.adjust(spec, tiles.by_heads(products), tiles.by_heads(q))
             return tiles.by_groups(scores)
 
-        # Of a sum, the gradient does not depend on them.
+        # Without a cap `adjust` only adds to products, so that its gradient does not depend on
+        # them: any array of their shape will do.
         capped = self.spec.logit_soft_cap is not None
         products = self._scaled(backend.matmul(q, k, transpose_second=True)) if capped else ds
         _, pull = backend.vjp(adjusted, (products, self._scaled(q), *keras.tree.flatten(own)))
@@ -244,15 +245,14 @@ class Blocks(Passes):
             s = self._scores(spec, q, k)
             m = ops.max(s, axis=-1, keepdims=True)
             if state is not None:
-                # Not by `maximum`: on PyTorch, Keras computes it in float32 for float64 too.
-                m = ops.where(m < state[0], state[0], m)
+                m = backend.maximum(m, state[0])
             # The sum is of the weights as they are multiplied, so that rounding changes both and
             # values that are alike keep their mean.
             p = ops.cast(ops.exp(s - m), v.dtype)
             ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
             mask = self._dropout_mask(p, tile)
             if self.plan.single:
-                # What `_share` reads is put second, below.
+                # Below, the share becomes the second of them, where `_share` reads it.
                 saved.extend([p] if mask is None else [p, mask])
             o = self._weighted(spec, self._dropped(p, mask), v)
             if state is None:
@@ -269,7 +269,7 @@ class Blocks(Passes):
             )
 
         m, ell, o = self._columns(chunk, i, column, None, zeros)
-        # On the output, which has fewer elements than the weights.
+        # The output is divided by the sum, and not the weights, which have more elements.
         share, lse = 1.0 / ell, m + ops.log(ell)
         if tiles.restricted:
             share = ops.where(m > HAS_KEYS, share, 0.0)

@@ -224,7 +224,7 @@ class _Ring:
             return_lse=True,
         )
         if spec.dropout:
-            # A pair of chunks that no other pair draws for.
+            # Each pair of chunks has a number of its own, and by it random numbers of its own.
             chunks = 2 * self.count
             number = q.position // q.size * chunks + k.position // k.size
             spec = spec.replace(seed=self.axis.fold(self.constants["seed"], number))

@@ -46,12 +46,14 @@ def two_features(array):
 
 def adjustments(spec):
     """What changes the products, apart from masks, in words."""
-    given = {
-        "embeddings of distances": spec.relative_keys is not None,
-        "soft cap": spec.logit_soft_cap is not None,
-        "bias": spec.biases or spec.position_biases,
-    }
-    return [name for name, is_given in given.items() if is_given]
+    found = []
+    if spec.relative_keys is not None:
+        found.append("embeddings of distances")
+    if spec.logit_soft_cap is not None:
+        found.append("soft cap")
+    if spec.biases or spec.position_biases:
+        found.append("bias")
+    return found
 
 
 def adjust(spec, logits, query):
@@ -70,7 +72,7 @@ def adjust(spec, logits, query):
         logits = ops.tanh(logits / spec.logit_soft_cap) * spec.logit_soft_cap
     for bias in spec.biases:
         if tuple(bias.shape) == tuple(logits.shape):
-            # The sum instead, which needs no more memory.
+            # Of all pairs: the sum is clipped, and no other array of that size is needed.
             logits = _clipped(spec, logits + ops.cast(bias, dtype))
         else:
             logits = logits + _clipped(spec, ops.cast(bias, dtype))

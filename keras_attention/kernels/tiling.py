@@ -128,7 +128,7 @@ class Tiling:
         rows = rows[:, : self.queries]
         if not known(self.queries):
             return rows
-        # By an unknown plan, TensorFlow does not see that the length is known.
+        # Where the number of tiles is unknown, TensorFlow does not see that the length is known.
         return ops.reshape(rows, (self.batch, self.queries, *rows.shape[2:]))
 
     def fit(self, array):

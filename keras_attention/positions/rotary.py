@@ -287,9 +287,8 @@ class Rotary(Position):
 
 def _last(*positions):
     """The largest of all positions of a row, (1,) or (B, 1)."""
-    each = (ops.max(at, axis=-1, keepdims=True, initial=0) for at in positions)
-    # On PyTorch, Keras computes the maximum of two float64 arrays in float32.
-    return ops.cast(ops.maximum(*each), positions[0].dtype)
+    each = (ops.cast(at, positions[0].dtype) for at in positions)
+    return backend.maximum(*(ops.max(at, axis=-1, keepdims=True, initial=0) for at in each))
 
 
 def _check_even(size):

@@ -85,6 +85,18 @@ def test_rms_normalization(dtype):
         assert apart < 4 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize("dtype", [*ROUNDING, "float64"])
+def test_maximum(dtype):
+    if BACKEND == "jax" and dtype == "float64":
+        pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")
+    # In float32 both numbers of float64 would be 1.
+    given = [ops.convert_to_tensor(np.array([1, 2 - n, 1 + n * 1e-12]), dtype) for n in range(2)]
+    found = backend.maximum(*given)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    expected = np.maximum(*(ops.convert_to_numpy(ops.cast(x, "float64")) for x in given))
+    np.testing.assert_array_equal(ops.convert_to_numpy(ops.cast(found, "float64")), expected)
+
+
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_affine(dtype):
     x, kernel, upstream = (
