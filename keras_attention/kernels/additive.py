@@ -10,12 +10,11 @@ gradient repeats the loop instead of storing its values.
 import keras
 
 from keras_attention.backend import backend
+from keras_attention.kernels import strategies
 from keras_attention.sizes import known
 
 ops = keras.ops
 
-# The maximum of pairs times units computed at once, for each head of each sequence.
-_LARGEST = 2**20
 # The length assumed where it is unknown.
 _UNKNOWN = 1024
 
@@ -36,7 +35,7 @@ def chunk(queries, keys, units):
     """How many of the units are computed at once; a length may be unknown, or None."""
     queries, keys = (size if known(size) else _UNKNOWN for size in (queries, keys))
     pairs = queries * keys
-    count = -(-units // max(1, _LARGEST // max(1, pairs)))
+    count = -(-units // max(1, strategies.requested().hidden // max(1, pairs)))
     return -(-units // count)
 
 

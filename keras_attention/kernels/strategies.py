@@ -44,6 +44,8 @@ class Strategy:
         gradient_dtype: of the factors of the gradient's products.
         window: the fewest queries in a block of `banded`: fewer make poor products of matrices.
         shortest: the length from which `merge` splits a problem; None is by what it splits.
+        hidden: how many hidden units of pairs `additive` computes at once, for each head of each
+            sequence.
     """
 
     few: int = 2**16
@@ -57,6 +59,7 @@ class Strategy:
     gradient_dtype: str | None = None
     window: int = 128
     shortest: int | None = None
+    hidden: int = 2**20
 
 
 _requested = contextvars.ContextVar("_requested", default=Strategy())  # noqa: B039 (it is frozen)

@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import Attention, scores
 from keras_attention.kernels import additive as kernel
+from keras_attention.kernels import strategies
 from tests import definition
 from tests.gradients import gradients
 
@@ -42,9 +43,9 @@ def weighted(*arrays):
 
 
 @pytest.fixture(params=LIMITS)
-def limit(request, monkeypatch):
-    monkeypatch.setattr(kernel, "_LARGEST", LIMITS[request.param])
-    return request.param
+def limit(request):
+    with strategies.using(hidden=LIMITS[request.param]):
+        yield request.param
 
 
 def test_scores_are_those_of_the_definition(limit):
@@ -154,15 +155,15 @@ def test_compiled_its_gradients_are_the_same(mode, limit):
         np.testing.assert_allclose(numpy(found), gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_is_exported_with_its_chunks(tmp_path, monkeypatch):
+def test_a_model_is_exported_with_its_chunks(tmp_path):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras exports to a SavedModel from TensorFlow, without further packages.")
     import tensorflow as tf
 
-    monkeypatch.setattr(kernel, "_LARGEST", 1)
     query, memory = keras.Input((None, 4)), keras.Input((None, 6))
-    model = keras.Model([query, memory], Attention(score=scores.Additive(5))(query, memory))
-    model.export(tmp_path / "exported", verbose=False)
+    with strategies.using(hidden=1):
+        model = keras.Model([query, memory], Attention(score=scores.Additive(5))(query, memory))
+        model.export(tmp_path / "exported", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "exported")
     arrays = [random(2, T, 4), random(2, S, 6)]
     np.testing.assert_allclose(numpy(loaded.serve(arrays)), numpy(model(arrays)), rtol=1e-5)
