@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import keras
 
-from keras_attention import inputs, masks, normalizations, patterns, positions, scores, shapes
+from keras_attention import (
+    inputs,
+    masks,
+    normalizations,
+    patterns,
+    positions,
+    scores,
+    shapes,
+    slots,
+)
 from keras_attention.hints import Tensor
 from keras_attention.spec import AttentionSpec, Positions
 
@@ -20,39 +29,34 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
     if mask is not None:
         mask = inputs.four_axes("mask", mask)
         query, key, value = _without_padding(query, key, value, mask)
-    at = _positions(given, query, key)
-    spec = AttentionSpec(
+    if given.logit_soft_cap is not None:
+        shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
+    normalization = normalizations.get(given.normalization)
+    if given.return_lse and not isinstance(normalization, normalizations.Softmax):
+        raise ValueError(
+            "`return_lse` is the logarithm of what a softmax divides by: it needs "
+            f"normalization='softmax'. Received: normalization={normalization!r}"
+        )
+    score = _built("score", scores.get(given.score), query, key)
+    position = positions.get(given.position)
+    if position is not None:
+        position.check_score(score)
+        position = _built("position", position, query, key, value)
+    return slots.problem(
+        slots.Slots(score, normalization, position),
+        *(query, key, value),
+        _positions(given, query, key),
         logit_soft_cap=given.logit_soft_cap,
         biases=_bias(given.bias),
         masks=() if mask is None else (mask,),
         pattern=patterns.get(given.pattern),
         segment_ids=inputs.pair("segment_ids", given.segment_ids, query, key),
-        positions=at,
+        sink=None if given.sink is None else _sink(given.sink, normalization, query),
         dropout=given.dropout,
         seed=given.seed,
         return_weights=given.return_attention_scores,
         return_lse=given.return_lse,
     )
-    if given.logit_soft_cap is not None:
-        shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
-    normalization = normalizations.get(given.normalization)
-    spec = normalization.into_spec(spec)
-    if given.sink is not None:
-        spec = spec.replace(sink=_sink(given.sink, normalization, query))
-    if given.return_lse and spec.normalization is not None:
-        raise ValueError(
-            "`return_lse` is the logarithm of what a softmax divides by: it needs "
-            f"normalization='softmax'. Received: normalization={normalization!r}"
-        )
-    score = _score(given.score, query, key)
-    position = positions.get(given.position)
-    if position is not None:
-        position.check_score(score)
-        position = _built("position", position, query, key, value)
-        query, key = position.encode(query, key, at.query, at.key)
-        spec = position.into_spec(spec, query, key)
-    spec, query, key = score.into_spec(spec, query, key)
-    return spec, query, key, value
 
 
 def _bias(bias):
@@ -85,11 +89,6 @@ def _sink(sink, normalization, query):
             f"sink.shape={tuple(sink.shape)}, query.shape={tuple(query.shape)}"
         )
     return sink
-
-
-def _score(score, query, key):
-    """The score, built."""
-    return _built("score", scores.get(score), query, key)
 
 
 def _built(name, slot, query, key, value=None):

@@ -60,11 +60,57 @@ def check_one_sequence(mask, query, value):
     )
 
 
+class Inputs(typing.NamedTuple):
+    """Query, value and key of a call, and what masks them.
+
+    Args:
+        query, value, key: floats, with zeros for padding.
+        query_mask, key_mask: padding (B, T) and (B, S), True = a real token; or None.
+        attention_mask: boolean, of pairs, or None.
+        attention_bias: the numbers to add, as given, or None.
+        seen: (B, S), the keys that are neither padding nor left out by all queries; or None.
+        sequences: query and value as they came: zeros may make two tensors of one sequence.
+    """
+
+    query: typing.Any
+    value: typing.Any
+    key: typing.Any
+    query_mask: typing.Any = None
+    key_mask: typing.Any = None
+    attention_mask: typing.Any = None
+    attention_bias: typing.Any = None
+    seen: typing.Any = None
+    sequences: typing.Any = None
+
+
+def read(tensors, explicit, mask, attention_mask, attention_bias, dtype):
+    """The `Inputs` of a call.
+
+    Args:
+        tensors: query, value and key in any form that a call takes.
+        explicit: the masks passed for the three.
+        mask: Keras's name for the mask of a layer's inputs, or None or False for none.
+        attention_mask, attention_bias: of pairs, or None.
+        dtype: that integers and booleans are cast to.
+    """
+    if mask is not None and mask is not False:
+        of_query = query_mask(explicit[0], mask, *tensors[:2])
+        explicit = (of_query, *explicit[1:])
+    sequences, (of_query, of_value, of_key) = three_inputs(tensors, explicit)
+    of_key = masks.both(of_value, of_key)
+    seen = of_key
+    if attention_mask is not None:
+        attention_mask = masks.boolean("attention_mask", attention_mask)
+        seen = masks.both(seen, masked_for_all(attention_mask, sequences[2]))
+    query, value, key = without_padding(floats(sequences, dtype), (of_query, seen, seen))
+    return Inputs(
+        *(query, value, key, of_query, of_key, attention_mask, attention_bias, seen, sequences[:2])
+    )
+
+
 def query_mask(query_mask, mask, query, value):
     """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs."""
     check_one_sequence(mask, query, value)
-    if mask is None or mask is False:
-        return query_mask
     if isinstance(mask, (list, tuple)):
         if query_mask is not None and not isinstance(query_mask, (list, tuple)):
             return [masks.both(mask[0], query_mask), *mask[1:]]
@@ -75,12 +121,12 @@ def query_mask(query_mask, mask, query, value):
     return masks.both(masks.boolean("query_mask", query_mask), masks.boolean("mask", mask))
 
 
-def three_inputs(inputs, explicit):
+def three_inputs(tensors, explicit):
     """Query, value and key from any form of the three, and their masks.
 
     A mask combines the one that the tensor carries and the one passed for it.
     """
-    query, value, key = inputs
+    query, value, key = tensors
     query_mask, value_mask, key_mask = explicit
     if isinstance(query, (list, tuple)):
         if value is not None or key is not None:
@@ -91,36 +137,41 @@ def three_inputs(inputs, explicit):
         query, value, key = _unpack("query", query)
         if isinstance(query_mask, (list, tuple)):
             # Keras passes the masks that a list of tensors carries as a list.
-            query_mask, value_mask, key_mask = (
-                masks.both(listed, passed)
-                for listed, passed in zip(
-                    _unpack("query_mask", query_mask), (None, value_mask, key_mask), strict=True
-                )
-            )
+            listed = _unpack("query_mask", query_mask)
+            query_mask = listed[0]
+            value_mask = masks.both(listed[1], value_mask)
+            key_mask = masks.both(listed[2], key_mask)
     if value is None:
         # One tensor in both roles: its query mask is also its value mask.
         value, value_mask = query, masks.both(query_mask, value_mask)
-    tensors = {"query": query, "value": value, "key": value if key is None else key}
-    passed = {"query": query_mask, "value": value_mask, "key": key_mask}
-    found = []
-    for name, tensor in tensors.items():
-        mask = masks.boolean(f"{name}_mask", passed[name])
-        carried = masks.implicit(tensor)
-        # Keras itself passes the carried mask; applying it twice would cost an operation.
-        if carried is not None and carried is not passed[name]:
-            mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
-        if mask is not None:
-            if len(tensor.shape) == 3:
-                shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
-            for axis, size in enumerate(mask.shape[: len(tensor.shape) - 1]):
-                if axis == 1 or size != 1:
-                    what = {0: "Batch sizes", 1: "Lengths"}.get(axis, f"Sizes of axis {axis}")
-                    sizes = {name: tensor.shape[axis], f"{name}_mask": size}
-                    shapes.check_same(f"{what} of `{name}` and its mask", **sizes)
-        found.append(mask)
-    if tensors["key"] is tensors["value"] and key_mask is None:
+    tensors = (query, value, value if key is None else key)
+    given = (query_mask, value_mask, key_mask)
+    found = [_mask(*of_role) for of_role in zip(_ROLES, tensors, given, strict=True)]
+    if tensors[2] is tensors[1] and key_mask is None:
         found[2] = None
-    return tuple(tensors.values()), tuple(found)
+    return tensors, tuple(found)
+
+
+_ROLES = ("query", "value", "key")
+
+
+def _mask(name, tensor, passed):
+    """The mask that a tensor carries and the one passed for it, combined, or None."""
+    carried = masks.implicit(tensor)
+    if carried is None and passed is None:
+        return None
+    mask = masks.boolean(f"{name}_mask", passed)
+    # Keras itself passes the carried mask; applying it twice would cost an operation.
+    if carried is not None and carried is not passed:
+        mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
+    if len(tensor.shape) == 3:
+        shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
+    for axis, size in enumerate(mask.shape[: len(tensor.shape) - 1]):
+        if axis == 1 or size != 1:
+            what = {0: "Batch sizes", 1: "Lengths"}.get(axis, f"Sizes of axis {axis}")
+            sizes = {name: tensor.shape[axis], f"{name}_mask": size}
+            shapes.check_same(f"{what} of `{name}` and its mask", **sizes)
+    return mask
 
 
 def floats(tensors, dtype):
@@ -128,12 +179,11 @@ def floats(tensors, dtype):
 
     The output of attention has the dtype of the values, and integers would truncate the sums.
     """
-    cast = {
-        id(x): ops.cast(x, dtype)
-        for x in tensors
-        if "float" not in keras.backend.standardize_dtype(x.dtype)
-    }
-    return tuple(cast.get(id(x), x) for x in tensors)
+    cast = {}
+    for x in tensors:
+        if "float" not in keras.backend.standardize_dtype(x.dtype):
+            cast[id(x)] = ops.cast(x, dtype)
+    return tuple([cast.get(id(x), x) for x in tensors]) if cast else tensors
 
 
 def without_padding(tensors, padding):
@@ -143,9 +193,12 @@ def without_padding(tensors, padding):
     """
     cleared = {}
     for x, mask in zip(tensors, padding, strict=True):
-        if (id(x), id(mask)) not in cleared:
+        if mask is not None and (id(x), id(mask)) not in cleared:
             cleared[id(x), id(mask)] = masks.clear(x, mask)
-    return tuple(cleared[id(x), id(mask)] for x, mask in zip(tensors, padding, strict=True))
+    if not cleared:
+        return tensors
+    found = zip(tensors, padding, strict=True)
+    return tuple([cleared.get((id(x), id(mask)), x) for x, mask in found])
 
 
 def masked_for_all(attention_mask, key):
@@ -153,7 +206,7 @@ def masked_for_all(attention_mask, key):
 
     Finding keys that all queries leave out in other masks would cost more than the zeros.
     """
-    if attention_mask is None or not 2 <= len(attention_mask.shape) <= 4 or len(key.shape) != 3:
+    if not 2 <= len(attention_mask.shape) <= 4 or len(key.shape) != 3:
         return None
     mask = four_axes("attention_mask", attention_mask)
     fits = mask.shape[0] in (1, key.shape[0]) and mask.shape[3] == key.shape[1]

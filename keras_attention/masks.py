@@ -41,6 +41,21 @@ def every(found):
     return functools.reduce(both, found, None)
 
 
+def of_pairs(query_mask, key_mask, attention_mask):
+    """Masks (B, T), (B, S) and (B, H, T, S), or None, as a tuple of those that broadcast to pairs.
+
+    Combined they would be an array (B, 1, T, S).
+    """
+    found = []
+    if query_mask is not None:
+        found.append(ops.expand_dims(query_mask, (1, 3)))
+    if key_mask is not None:
+        found.append(ops.expand_dims(key_mask, (1, 2)))
+    if attention_mask is not None:
+        found.append(attention_mask)
+    return tuple(found)
+
+
 def clear(tensor, mask):
     """`tensor` (B, T, …) with zeros where its padding mask (B, T) is False; None masks nothing.
 

@@ -11,7 +11,7 @@ import typing
 
 import keras
 
-from keras_attention import dense, keras_private, parts, rematerialization, shapes
+from keras_attention import calls, keras_private, parts, rematerialization, shapes
 
 PACKAGE = "keras_attention"
 
@@ -273,6 +273,10 @@ class ConfigurableLayer(keras.layers.Layer):
 
     # Whether it may be called with ragged and sparse tensors.
     _takes_any_layout = False
+    # Of a layer that takes masks as arguments, what they are, for the message about another name.
+    _masks: str | None = None
+    # The arguments that are not cast, of a layer whose calls are converted by `calls`.
+    _unrounded: tuple[str, ...] | None = None
     # Whether its dtype is not that of the layer around it.
     _has_own_dtype = False
 
@@ -304,7 +308,7 @@ class ConfigurableLayer(keras.layers.Layer):
             return object.__getattribute__(self, name)
 
     def __call__(self, *args, **kwargs):
-        dense.check(self, args, kwargs)
+        args, kwargs = calls.read(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def get_config(self):

@@ -1,10 +1,9 @@
 """How much there is to read: `python -m tests.core_path`.
 
-The core path is what one reads to follow a call from `Attention.call` to its output: the modules
-that read its arguments, make heads, choose a kernel, and the reference kernel, whole. Not on it are
-slots (a file each), decoding, symbolic calls, heads of several axes, and other kernels. Also
-counted: the functions that one call runs, slots and the reasons of other kernels included; and the
-package by folder, beside the revision before the core was redesigned (3b93c90).
+The core path is what one reads to follow a call from `MultiHeadAttention(8, 16)(x, x)` to its
+output, on its default kernel: the functions that it runs, with their docstrings. Also counted: the
+functions of other calls, and the package by folder, beside the revision before the core was
+redesigned (3b93c90).
 """
 
 import ast
@@ -16,19 +15,6 @@ import keras
 import keras_attention
 
 PACKAGE = pathlib.Path(keras_attention.__file__).parent
-# In the order in which a newcomer reads them.
-CORE = [
-    "spec.py",
-    "shapes.py",
-    "masks.py",
-    "inputs.py",
-    "layers/attention.py",
-    "layers/heads.py",
-    "layers/projections.py",
-    "kernels/__init__.py",
-    "kernels/semantics.py",
-    "kernels/reference.py",
-]
 
 # Lines of each folder, and of the files beside them, at 3b93c90.
 BEFORE = {
@@ -56,11 +42,6 @@ def lines(path):
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def core():
-    """The lines of each module of the core path, by its name."""
-    return {name: lines(PACKAGE / name) for name in CORE}
-
-
 def folders():
     """The lines of each folder; those of the files beside them under an empty name."""
     found = dict.fromkeys(BEFORE, 0)
@@ -70,11 +51,34 @@ def folders():
     return found
 
 
-def functions_run():
+def default_call():
+    """A call of a built layer, without arguments: the default."""
+    layer, x = keras_attention.MultiHeadAttention(8, 16), keras.random.normal((1, 16, 64))
+    layer(x, x)
+    return lambda: layer(x, x)
+
+
+def cached_call():
+    """The call of one token with a cache."""
+    layer, x = keras_attention.MultiHeadAttention(8, 16), keras.random.normal((1, 1, 64))
+    layer(x)
+    cache = layer.make_cache(1, 32)
+    layer(x, cache=cache)
+    return lambda: layer(x, cache=cache)
+
+
+def block_call():
+    """A call of a block in training."""
+    block, x = keras_attention.TransformerBlock(128, 8), keras.random.normal((1, 16, 64))
+    block(x)
+    return lambda: block(x, training=True)
+
+
+CALLS = {"default": default_call, "cached": cached_call, "block": block_call}
+
+
+def functions_run(call):
     """The functions of the package that a call runs: {module: {(first line, name)}}."""
-    layer, x = keras_attention.Attention(2, 4), keras.random.normal((2, 5, 8))
-    arguments = {"return_attention_scores": True, "use_causal_mask": True}
-    layer(x, **arguments)
     found = {}
 
     def watch(frame, event, _):
@@ -86,10 +90,16 @@ def functions_run():
 
     sys.setprofile(watch)
     try:
-        layer(x, **arguments)
+        call()
     finally:
         sys.setprofile(None)
     return found
+
+
+def count(run):
+    """How many functions there are, in how many files, and the lines of all."""
+    read = sum(lines_of_functions(*item) for item in run.items())
+    return sum(map(len, run.values())), len(run), read
 
 
 def lines_of_functions(name, functions):
@@ -105,17 +115,16 @@ def lines_of_functions(name, functions):
 
 def main():
     """Prints all counts."""
-    for name, count in core().items():
-        print(f"{count:6,} {name}")
-    print(f"{sum(core().values()):6,} the core path")
-    run = functions_run()
-    print(
-        f"{sum(lines_of_functions(*item) for item in run.items()):6,} in the "
-        f"{sum(map(len, run.values()))} functions that a call runs"
-    )
+    for name, make in CALLS.items():
+        run = functions_run(make())
+        functions, files, read = count(run)
+        print(f"{read:6,} lines of {functions} functions in {files} files: the {name} call")
+        if name == "default":
+            for module, of_module in run.items():
+                print(f"{lines_of_functions(module, of_module):8,} {module}")
     now = folders()
-    for name, count in sorted(now.items()):
-        print(f"{count:6,} {name or 'files'}, {BEFORE.get(name, 0):,} before")
+    for name, found in sorted(now.items()):
+        print(f"{found:6,} {name or 'files'}, {BEFORE.get(name, 0):,} before")
     print(f"{sum(now.values()):6,} the package, {sum(BEFORE.values()):,} before")
     print(f"{sum(lines(PACKAGE / name) for name in ADDED):6,} of it in {', '.join(ADDED)}")
 

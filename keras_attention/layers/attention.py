@@ -18,14 +18,21 @@ from keras_attention import (
     saving,
     scores,
     shapes,
+    slots,
 )
-from keras_attention.hints import Cache, Constraint, Initializer, Regularizer, Tensor, Tensors
-from keras_attention.layers import norms
-from keras_attention.layers.decoding import Decoding
+from keras_attention.backend import backend
+from keras_attention.hints import (
+    Cache,
+    Constraint,
+    Dtype,
+    Initializer,
+    Regularizer,
+    Tensor,
+    Tensors,
+)
+from keras_attention.layers import decoding, kv_cache, norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
-from keras_attention.layers.symbolic import SymbolicCall
-from keras_attention.layers.uncast_inputs import UncastInputs
-from keras_attention.spec import AttentionSpec, Positions
+from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -36,7 +43,7 @@ QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
 
 @saving.register
-class Attention(Decoding, SymbolicCall, UncastInputs):
+class Attention(saving.ConfigurableLayer):
     r"""Attention of queries over keys and values, in one head or several.
 
     Without `key_dim` the layer has no projections: the score compares the raw inputs (Luong et al.
@@ -126,6 +133,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         "`query_mask` (B, T) and `value_mask` (B, S) for padding, and `attention_mask`, (T, S), "
         "(B, T, S) or (B, H, T, S), for pairs"
     )
+    _unrounded = ("attention_bias", "cache")
 
     def __init__(
         self,
@@ -173,6 +181,7 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
                 f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
             )
         super().__init__(**kwargs)
+        keras_private.keep_inputs_as_they_are(self)
         self.supports_masking = True
         self.num_heads = num_heads
         self.num_key_value_heads = num_key_value_heads
@@ -238,15 +247,17 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
 
     def whole_pattern(self, causal=False):
         """The pattern slot combined with all other patterns, or None."""
-        return patterns.every(
-            self.pattern, self.preset_pattern, patterns.Causal() if causal else None
-        )
+        found = [self.pattern, self.preset_pattern]
+        if causal and not any(isinstance(pattern, patterns.Causal) for pattern in found):
+            found.append(patterns.Causal())
+        return patterns.every(*found)
 
     # Building
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
-        self.heads.build(query_shape, value_shape, key_shape)
+        for role, dense in self.heads.build(query_shape, value_shape, key_shape).items():
+            setattr(self, f"_{role}_dense", dense)
         query_heads = self.heads.shape("query", query_shape)
         key_heads = self.heads.shape("key", key_shape)
         if self.qk_norm:
@@ -272,7 +283,11 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
             shared = self._dropout_layer.seed_generator if self.dropout else None
             self._choice_seed = shared or keras.random.SeedGenerator(self.seed)
         if self.preset_position is not None:
-            self.preset_position.build(query_heads, key_heads)
+            for name, weight in self.preset_position.weights(query_heads).items():
+                setattr(self, name, weight)
+        # What follows from the arguments, for all calls.
+        self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
+        self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
     @property
     def query_dense(self) -> keras.Layer:
@@ -320,67 +335,86 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
         # Keras would replace None by the mask, and add its computation to the graph.
         mask: Tensors | bool | None = False,
     ) -> Tensors:
-        given = inputs.Given(**{k: x for k, x in locals().items() if k != "self"})
-        query_mask = inputs.query_mask(query_mask, mask, query, value)
+        layout = kv_cache.UNCACHED
         if cache is not None:
-            self.check_cached(**vars(given))
-        (query, value, key), (query_mask, value_mask, key_mask) = inputs.three_inputs(
-            (query, value, key), (query_mask, value_mask, key_mask)
-        )
-        key_mask = masks.both(value_mask, key_mask)
-        attention_mask = masks.boolean("attention_mask", attention_mask)
-        seen = masks.both(key_mask, inputs.masked_for_all(attention_mask, key))
-        # As they came: zeros may make two tensors of one sequence.
-        sequences = query, value
-        query, value, key = inputs.without_padding(
-            inputs.floats((query, value, key), self.compute_dtype), (query_mask, seen, seen)
-        )
-        if cache is not None:
-            return self._call_cached(query, query_mask, given)
-        query_heads, key_heads, value_heads = self.split_all(query, key, value)
-        at = self.heads.pair("positions", positions, *sequences)
-        spec = AttentionSpec(
-            masks=self.heads.mask(query, value, query_mask, key_mask, attention_mask),
-            pattern=self.whole_pattern(use_causal_mask),
-            biases=self.heads.bias(attention_bias, query, value),
-            positions=Positions.of_heads(query_heads, key_heads, *at),
-            segment_ids=self.heads.pair("segment_ids", segment_ids, *sequences),
+            layout = decoding.layout(
+                *(self, query, cache, return_attention_scores),
+                value=value,
+                key=key,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
+        tensors, explicit = (query, value, key), (query_mask, value_mask, key_mask)
+        pairs = attention_mask, attention_bias
+        x = inputs.read(tensors, explicit, mask, *pairs, self.compute_dtype)
+        x = self.heads.restricted(x)
+
+        encoded = False
+        if layout.is_memory:
+            query, key, value = self.split(x.query, "query"), None, None
+        else:
+            query, key, value = self.split_all(x.query, x.key, x.value)
+        if cache is not None and layout.appends:
+            if x.key_mask is not None:
+                mask = ops.broadcast_to(x.key_mask, ops.shape(query)[:2])
+                x = x._replace(key_mask=mask)
+            of_new = kv_cache.positions(cache["index"], backend.shape(query)[1], x.key_mask)
+            if self.position is not None and self.position.encodes_alone:
+                # Once: encoding all keys again would cost each step more than attention.
+                with keras_private.uncast_variables():
+                    query, key = self.position.encode(query, key, of_new, of_new)
+                encoded = True
+        memory = layout.update(cache, key, value, x.key_mask, self.compute_dtype)
+
+        if layout.appends:
+            at = of_new, memory.positions
+        else:
+            sequences = (x.query, memory.value) if layout.is_memory else x.sequences
+            at = (None, None)
+            if positions is not None:
+                at = self._numbers("positions", positions, *sequences)
+            if segment_ids is not None:
+                segment_ids = self._numbers("segment_ids", segment_ids, *sequences)
+        result = self.attend(
+            *(query, memory.key, memory.value, Positions.of_heads(query, memory.key, *at)),
+            key_mask=memory.mask,
+            training=training,
+            encoded=encoded,
+            real=None if cache is not None else (x.query_mask, x.seen, positions is not None),
+            masks=masks.of_pairs(x.query_mask, memory.mask, x.attention_mask),
+            pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
+            biases=() if x.attention_bias is None else (x.attention_bias,),
+            segment_ids=segment_ids,
             return_weights=return_attention_scores,
         )
-        encoded = False
-        if self.position is not None and self.position.needs_length:
-            of_query = self.heads.mask(query, value, query_mask, None, None)
-            of_key = self.heads.mask(query, value, None, seen, None)
-            at = spec.positions.of_real(  # type: ignore[union-attr]
-                of_query[0][:, 0, :, 0] if of_query else None,
-                of_key[0][:, 0, 0] if of_key else None,
-                given=positions is not None,
-            )
-            with keras_private.uncast_variables():
-                query_heads, key_heads = self.position.encode(query_heads, key_heads, *at)
-            encoded = True
-        result = self.attend(
-            spec, query_heads, key_heads, value_heads, key_mask, training, encoded=encoded
-        )
-        self._regularize(result)
-        output = masks.carry(self.heads.join(result, query), query_mask)
-        scores = None
-        if return_attention_scores:
-            scores = self.heads.scores(result.weights, query, value)
-        return self._returned(output, scores, result.log_probability, None)
-
-    def _regularize(self, result):
-        """Adds the loss of the weights."""
-        if self.scores_regularizer is not None:
+        if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
             self.add_loss(self.scores_regularizer(weights, result.mask))
+        output = self.heads.join(result, x.query)
+        if memory.lost is not None:
+            output = kv_cache.spoil(output, memory.lost)
+        scores = None
+        if return_attention_scores:
+            scores = self.heads.scores(result.weights, x.query, x.value)
+        output = masks.carry(output, x.query_mask)
+        return self._returned(output, scores, result.log_probability, memory.cache)
+
+    def _numbers(self, name, given, query, value):
+        """`positions` or `segment_ids` for query and key."""
+        self.heads.check_positions(name, query.shape)
+        return inputs.pair(name, given, query, value)
 
     def _returned(self, output, scores, log_probability, cache):
         """The output, and the scores, log-probability and cache that are part of it, in order."""
         if not self.normalization.has_log_probability:
             log_probability = None
-        returned = tuple(x for x in (output, scores, log_probability, cache) if x is not None)
-        return returned if len(returned) > 1 else output
+        if scores is log_probability is cache is None:
+            return output
+        return tuple(x for x in (output, scores, log_probability, cache) if x is not None)
 
     def split(self, x, role):
         """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""
@@ -389,6 +423,8 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
     def split_all(self, query, key, value):
         """As `split`, of the three."""
         heads = self.heads.split_all(query, key, value)
+        if self.clip_qkv is None and not self.qk_norm:
+            return heads
         return [self.normed(x, role) for x, role in zip(heads, ROLES, strict=True)]
 
     def normed(self, heads, role):
@@ -399,49 +435,205 @@ class Attention(Decoding, SymbolicCall, UncastInputs):
             return heads
         return self._query_norm(heads) if role == "query" else self._key_norm(heads)
 
-    def attend(
-        self, spec, query, key, value, key_mask=None, training=None, prepared=False, encoded=False
-    ):
+    def attend(self, query, key, value, positions, training=None, **given):
         """The `AttentionResult` of heads: the pipeline without the projections.
 
         Args:
-            spec: the `AttentionSpec` of the call, which the slots complete.
             query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
-            key_mask: the padding of the keys, (B, S), which is among the masks.
+            positions: the `Positions` of queries and keys.
             training: whether weights are dropped.
-            prepared: whether the key is a result of the score's `prepare_key`.
-            encoded: whether query and key are results of the position's `encode`.
+            **given: what else `slots.problem` takes.
         """
-        rows = self._position_rows()
+        if self.position is not None:
+            given["projected"] = self._projected(self.position)
+        if self.scores_regularizer is not None:
+            given["return_weights"] = True
+        if self.dropout:
+            given["seed"] = self._dropout_layer.seed_generator
+            # JAX may have traced `training`.
+            given["dropout"] = self.dropout if training else 0.0
+        if self.normalization.random:
+            given["choice_seed"] = self._choice_seed
         # Slots read their weights in the stored dtype, although Keras would cast them on reading
         # if this layer computes in bfloat16 or float16.
         with keras_private.uncast_variables():
-            spec = spec.replace(
+            if self.use_sink:
+                given["sink"] = ops.convert_to_tensor(self.sink)
+            found = slots.problem(
+                *(self, query, key, value, positions),
+                training=training,
                 logit_soft_cap=self.logit_soft_cap,
-                sink=ops.convert_to_tensor(self.sink) if self.use_sink else None,
-                # The rate first: JAX may have traced `training`.
-                dropout=self.dropout if self.dropout and training else 0.0,
-                seed=self._dropout_layer.seed_generator if self.dropout else None,
-                return_weights=spec.return_weights or self.scores_regularizer is not None,
+                **given,
             )
-            if self.preset_position is not None:
-                spec = self.preset_position.into_spec(spec, query, key, key_mask)
-            seed = self._choice_seed if self.normalization.random else None
-            spec = self.normalization.into_spec(spec, training, seed)
-            if self.position is not None:
-                if not encoded:
-                    at = spec.positions
-                    query, key = self.position.encode(query, key, at.query, at.key)
-                spec = self.position.into_spec(spec, query, key, key_mask, **rows)
-            spec, query, key = self.score.into_spec(spec, query, key, prepared)
-            return kernels.run(spec, query, key, value)
+            return kernels.run(*found)
 
-    def _position_rows(self):
-        """The heads of the position's table as queries and as keys, an argument of `into_spec`."""
+    def _projected(self, position):
+        """The heads of a position's table, as queries and as keys; None without a table."""
         with keras_private.uncast_variables():
-            table = None if self.position is None else self.position.projected_table()
+            table = position.projected_table()
         if table is None:
-            return {}
+            return None
         table = ops.cast(table, self.compute_dtype)
         rows = [(self.heads.split_rows(table, role), role) for role in ("query", "key")]
-        return {"rows": [self.normed(heads[None], role)[0] for heads, role in rows]}
+        return [self.normed(heads[None], role)[0] for heads, role in rows]
+
+    # Decoding: a text in calls of any length
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+    ) -> Cache:
+        """An empty cache, for `layer(x, cache=cache)`.
+
+        Such a call appends the tokens of x, one or several, and each attends to all up to
+        itself, even if the pattern includes later ones. So a text may be split into any calls: the
+        outputs are those of one causal pass. Tokens masked as padding are left out, at any
+        position, and positions count only the others, per row.
+
+        Args:
+            batch_size: number of rows.
+            length: the largest number of tokens of a row. If the pattern has a smaller window,
+                the cache stores only the window, and rows may be of any length.
+            dtype: of keys and values; the layer's compute dtype by default.
+
+        Returns:
+            `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
+            stored tokens and `index` counts the tokens of each row so far. Keys are projected,
+            normalized, and rotated by rotary positions.
+
+        Raises:
+            ValueError: a size is not a positive integer, or the layer cannot decode. A call raises
+                if more than `length` tokens are appended to a row. In compiled code, which
+                cannot raise, the whole output of that row is NaN, from then on.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x = keras.random.normal((2, 5, 32))
+        >>> expected = layer(x, use_causal_mask=True)
+        >>> cache = layer.make_cache(batch_size=2, length=5)
+        >>> first, cache = layer(x[:, :3], cache=cache)
+        >>> fourth, cache = layer(x[:, 3:4], cache=cache)
+        >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
+        True
+        """
+        decoding.check(self, decoding.reason(self))
+        if isinstance(batch_size, (bool, int, float)):
+            shapes.check_count("batch_size", batch_size)
+        shapes.check_count("length", length)
+        window = decoding.window(self)
+        return kv_cache.make(
+            batch_size,
+            length if window is None else min(length, window),
+            self.heads.key_value_heads,
+            self.key_dim,
+            self.value_dim,
+            dtype or self.compute_dtype,
+        )
+
+    def cache_context(
+        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Cache:
+        """The keys and values of cross-attention, projected once for all steps of a decoder.
+
+        `layer(x, cache=memory)` is `(layer(x, value, key, key_mask=key_mask), memory)`.
+
+        Args:
+            value, key, key_mask: as in a call, including the masks that they carry.
+
+        Returns:
+            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
+
+        Raises:
+            ValueError: the layer is not built, or attends over more than one axis.
+            TypeError: `value` or `key` is symbolic, as in a functional model.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x, encoded = keras.random.normal((2, 3, 32)), keras.random.normal((2, 7, 16))
+        >>> expected = layer(x, encoded)
+        >>> memory = layer.cache_context(encoded)
+        >>> output, memory = layer(x[:, :1], cache=memory)
+        >>> bool(keras.ops.max(keras.ops.abs(output - expected[:, :1])) < 1e-5)
+        True
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} has no weights yet: call it once, or "
+                "`layer.build(query_shape, value_shape)`, before `cache_context`."
+            )
+        if any(isinstance(x, keras.KerasTensor) for x in (value, key, key_mask)):
+            raise TypeError(
+                "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
+                f"it in the `call` of a custom layer or model. Received: value={value!r}"
+            )
+        decoding.check(self, self.heads.no_cache_reason)
+        value, key = decoding.converted(self, value), decoding.converted(self, key)
+        (_, value, key), (_, value_mask, key_mask) = inputs.three_inputs(
+            (value, value, key), (None, None, key_mask)
+        )
+        mask = masks.both(value_mask, key_mask)
+        value, key = inputs.without_padding((value, key), (mask, mask))
+        mask = ops.ones((1, 1), "bool") if mask is None else mask
+        mask = ops.broadcast_to(mask, ops.shape(value)[:2])
+        return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
+
+    def cache_memory(
+        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Cache:
+        """The name of `cache_context` in 0.1.0."""
+        return self.cache_context(value, key, key_mask)
+
+    # Symbolically: shapes, dtypes and masks, checked
+
+    def _shapes(self, query_shape, value_shape, key_shape):
+        """The shapes of query, value and key, checked."""
+        given = inputs.three_shapes(query_shape, value_shape, key_shape)
+        self.heads.check_shapes(*given)
+        query_shape, value_shape, key_shape = given
+        if self.one_sequence and not query_shape[1:] == value_shape[1:] == key_shape[1:]:
+            raise ValueError(
+                f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
+                f"value.shape={value_shape}, key.shape={key_shape}"
+            )
+        return given
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        query_shape, value_shape, _ = self._shapes(query_shape, value_shape, key_shape)
+        return self.heads.output_shape(query_shape, value_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        inputs.check_one_sequence(given.mask, given.query, given.value)
+        for name in ("query_mask", "value_mask", "key_mask", "attention_mask", "mask"):
+            mask = getattr(given, name)
+            if mask is not False and not isinstance(mask, (list, tuple)):
+                masks.boolean(name, mask)
+        cache = given.cache
+        if cache is not None:
+            decoding.layout(self, **vars(given))
+        (query, value, key), _ = inputs.three_inputs(
+            (given.query, given.value, given.key), (None, None, None)
+        )
+        if cache is not None:
+            cached = cache["value"]
+            batch, _, length, size = cached.shape
+            value = key = keras.KerasTensor((batch, length, size), cached.dtype)
+        shape = self.compute_output_shape(query.shape, value.shape, key.shape)
+        for name in ("positions", "segment_ids"):
+            if getattr(given, name) is not None:
+                self._numbers(name, getattr(given, name), query, value)
+        if given.attention_bias is not None and len(query.shape) == 3:
+            inputs.check_pairs("attention_bias", given.attention_bias)
+            inputs.check_bias("attention_bias", given.attention_bias)
+        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        scores = None
+        if given.return_attention_scores:
+            shape = self.heads.scores_shape(query.shape, value.shape)
+            scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        shape = (query.shape[0], self.num_heads, query.shape[1])
+        chosen = keras.KerasTensor(shape, dtype="float32")
+        return self._returned(
+            output, scores, chosen, None if cache is None else kv_cache.specs(cache)
+        )

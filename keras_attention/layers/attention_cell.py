@@ -14,7 +14,7 @@ from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.start_states import StartStates
 from keras_attention.scores import Score, ScoreLike
-from keras_attention.spec import AttentionSpec, Positions
+from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -280,15 +280,15 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         key, value, mask, *dropped = memory
         query = ops.cast(query, attention.compute_dtype)
         heads = attention.normed(attention.heads.split_row(query, "query"), "query")
-        spec = AttentionSpec(
-            masks=(ops.expand_dims(mask, (1, 2)),),
-            pattern=attention.whole_pattern(),
-            positions=Positions.of_heads(heads, key, time),
-            return_weights=self.return_attention_scores,
-        )
         value = dropped[0] if training and dropped else value
-        prepared = self._keys_can_be_prepared()
-        result = attention.attend(spec, heads, key, value, mask, prepared=prepared)
+        result = attention.attend(
+            *(heads, key, value, Positions.of_heads(heads, key, time)),
+            key_mask=mask,
+            masks=masks.of_pairs(None, mask, None),
+            pattern=attention.whole_pattern(),
+            return_weights=self.return_attention_scores,
+            prepared=self._keys_can_be_prepared(),
+        )
         context = attention.heads.join(result, query[:, None])[:, 0]
         return ops.cast(context, self.compute_dtype), result.weights
 

@@ -9,13 +9,12 @@ import keras
 from keras_attention import inputs, masks, normalizations, saving, scores, shapes
 from keras_attention.hints import Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.mask_names import MaskNames
 
 ops = keras.ops
 
 
 @saving.register
-class AttentionPooling(MaskNames, saving.ConfigurableLayer):
+class AttentionPooling(saving.ConfigurableLayer):
     r"""Reduces a sequence to one vector, or a few, by attention from learned queries.
 
     `output = Σ_s weight[s] · x[s]`, with `weight = softmax(score(q, x))` and `q` a weight of the
@@ -52,6 +51,8 @@ class AttentionPooling(MaskNames, saving.ConfigurableLayer):
     >>> keras_attention.AttentionPooling()(x).shape
     (2, 32)
     """
+
+    _masks = "`mask` (B, S) for padding"
 
     # Whether queries are learned; zeros for scores that do not depend on them.
     learns_queries = True

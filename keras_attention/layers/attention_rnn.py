@@ -10,13 +10,12 @@ from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention_cell import AttentionCell
-from keras_attention.layers.mask_names import MaskNames
 
 ops = keras.ops
 
 
 @saving.register
-class AttentionRNN(MaskNames, saving.ConfigurableLayer, keras.layers.RNN):
+class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     r"""`keras.layers.RNN` of an `AttentionCell`, which takes the memory in its call.
 
     It computes what `keras.layers.RNN(cell)` does with `cell.initial_state(memory)`: the keys and

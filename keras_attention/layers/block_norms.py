@@ -40,17 +40,18 @@ def check(given, residual):
     return found
 
 
-def build(block, branch, shape):
-    """Makes the norms of a branch, as attributes of the block; None for none."""
+def make(block, branch, shape):
+    """The norms of a branch, by their attributes of the block; None for none."""
     names = [branch, _after(branch)] if block.residual == "sandwich" else [branch]
+    made = {}
     for name in names:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
         path = _path(name)
         if norm == "shared":
-            made = block.attention_norm
+            made[path] = block.attention_norm
         else:
-            made = norms.make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
-        setattr(block, path, made)
+            made[path] = norms.make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
+    return made
 
 
 def functions(block):

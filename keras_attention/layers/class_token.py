@@ -8,13 +8,12 @@ import keras
 
 from keras_attention import masks, saving
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers.mask_names import MaskNames
 
 ops = keras.ops
 
 
 @saving.register
-class ClassToken(MaskNames, saving.ConfigurableLayer):
+class ClassToken(saving.ConfigurableLayer):
     """Prepends one learned token to a sequence (Devlin et al. 2019, BERT's [CLS]).
 
     After attention over the longer sequence, `x[:, 0]` is a summary of it. The token is never
@@ -43,6 +42,8 @@ class ClassToken(MaskNames, saving.ConfigurableLayer):
     >>> x.shape, x[:, 0].shape
     ((2, 4, 8), (2, 8))
     """
+
+    _masks = "`mask` (B, S) for padding"
 
     def __init__(self, initializer: Initializer = "glorot_uniform", **kwargs: Any):
         super().__init__(**kwargs)

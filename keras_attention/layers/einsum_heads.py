@@ -26,9 +26,10 @@ class EinsumHeads(DenseHeads):
             self.no_cache_reason = f"attention_axes={axes} is not the one axis of positions"
             self.no_decoding_reason = self.no_cache_reason
 
-    def axes(self, shape):
-        """The `Axes` of inputs of a shape."""
-        return Axes(len(shape), self.layer.attention_axes)
+    def _axes_of(self, shape):
+        """The `Axes` by which inputs of a shape are folded; None if they are (B, T, D)."""
+        axes = Axes(len(shape), self.layer.attention_axes)
+        return None if axes.trivial else axes
 
     def check_shapes(self, query_shape, value_shape, key_shape):
         shapes.check_lengths(value_shape, key_shape)
@@ -38,27 +39,29 @@ class EinsumHeads(DenseHeads):
                 f"positions, features). Received: query.shape={query_shape}, "
                 f"value.shape={value_shape}"
             )
-        self.axes(query_shape).check(query_shape, value_shape)
+        Axes(len(query_shape), self.layer.attention_axes).check(query_shape, value_shape)
 
     def output_shape(self, query_shape, value_shape):
         return (*query_shape[:-1], *(self.layer.output_sizes or query_shape[-1:]))
 
     def scores_shape(self, query_shape, value_shape):
-        return self.axes(query_shape).scores_shape(self.layer.num_heads, query_shape, value_shape)
+        axes = Axes(len(query_shape), self.layer.attention_axes)
+        return axes.scores_shape(self.layer.num_heads, query_shape, value_shape)
 
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
         self.rank = len(query_shape)
+        self.axes = self._axes_of(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
         # The order is that of Keras's weights.
-        for role in ("query", "key"):
-            self.set(role, self.projection(role, given[role]))
+        made = {role: self.projection(role, given[role]) for role in ("query", "key")}
         if self.layer.use_gate:
-            self.set("gate", self._einsum("gate", query_shape, 1, heads, activation="sigmoid"))
-        self.set("value", self.projection("value", value_shape))
+            made["gate"] = self._einsum("gate", query_shape, 1, heads, activation="sigmoid")
+        made["value"] = self.projection("value", value_shape)
         size = self.layer.output_sizes or query_shape[-1:]
-        self.set("output", self._einsum("attention_output", (*query_shape[:-1], *heads), 2, size))
+        made["output"] = self._einsum("attention_output", (*query_shape[:-1], *heads), 2, size)
+        return made
 
     def projection(self, role, shape):
         return self._einsum(role, shape, 1, (self.count(role), self.size(role, shape)))
@@ -90,8 +93,8 @@ class EinsumHeads(DenseHeads):
 
     def split(self, x, role):
         self.check_features(role, x)
-        heads, axes = self.dense(role)(x), self.axes(x.shape)
-        return heads if axes.trivial else axes.fold(heads)
+        heads = self.dense(role)(x)
+        return heads if self.axes is None else self.axes.fold(heads)
 
     def split_rows(self, table, role):
         # With as many axes as the inputs.
@@ -99,23 +102,19 @@ class EinsumHeads(DenseHeads):
         return ops.reshape(heads, heads.shape[-3:])
 
     def split_all(self, query, key, value):
-        axes = self.axes(query.shape)
-        if not axes.trivial:
-            axes.check(query.shape, value.shape)
-            value, key = (axes.matched(x, query) for x in (value, key))
-        return super().split_all(query, key, value)
-
-    def _are_matrices(self, query):
-        return self.axes(query.shape).trivial and super()._are_matrices(query)
+        if self.axes is None:
+            return super().split_all(query, key, value)
+        self.axes.check(query.shape, value.shape)
+        value, key = (self.axes.matched(x, query) for x in (value, key))
+        return Heads.split_all(self, query, key, value)
 
     def join(self, result, query):
-        heads, axes = result.output, self.axes(query.shape)
-        if not axes.trivial:
+        heads, dense, axes = result.output, self.dense("output"), self.axes
+        if axes is not None:
             heads = axes.unfold(heads, query)
         if self.layer.use_gate:
             heads = ops.multiply(heads, self.dense("gate")(query))
-        dense = self.dense("output")
-        if axes.trivial and projections.plain(self.layer, dense):
+        if axes is None and projections.plain(self.layer, dense):
             size = self.layer.output_sizes or (query.shape[-1],)
             output = projections.from_heads(heads, dense, size)
         else:
@@ -124,38 +123,43 @@ class EinsumHeads(DenseHeads):
             return output
         # A query without keys in any head has output 0, not the output's bias.
         has_keys = ops.any(result.has_keys, axis=1)
-        if not axes.trivial:
+        if axes is not None:
             has_keys = axes.unfold_rows(has_keys, query)
         for _ in range(len(output.shape) - len(has_keys.shape)):
             has_keys = ops.expand_dims(has_keys, -1)
         return ops.where(has_keys, output, ops.zeros_like(output))
 
-    def mask(self, query, value, query_mask, key_mask, attention_mask):
-        axes = self.axes(query.shape)
-        if not axes.trivial:
-            if query_mask is not None:
-                query_mask = axes.fold_padding(query_mask, query)
-            if key_mask is not None:
-                key_mask = axes.fold_padding(key_mask, value)
-            if attention_mask is not None:
-                attention_mask = axes.fold_mask(attention_mask, query, value)
-        return super().mask(query, value, query_mask, key_mask, attention_mask)
+    def restricted(self, x):
+        axes = self.axes
+        if axes is None:
+            return super().restricted(x)
+        of_query, of_key, seen = (
+            None if mask is None else axes.fold_padding(mask, like)
+            for mask, like in ((x.query_mask, x.query), (x.key_mask, x.value), (x.seen, x.value))
+        )
+        mask, bias = (
+            None if array is None else axes.fold_mask(array, x.query, x.value, name)
+            for array, name in (
+                (x.attention_mask, "attention_mask"),
+                (x.attention_bias, "attention_bias"),
+            )
+        )
+        return x._replace(
+            query_mask=of_query,
+            key_mask=of_key,
+            seen=seen,
+            attention_mask=mask,
+            attention_bias=bias,
+        )
 
-    def bias(self, bias, query, value):
-        axes = self.axes(query.shape)
-        if bias is None or axes.trivial:
-            return super().bias(bias, query, value)
-        return (axes.fold_mask(ops.convert_to_tensor(bias), query, value, "attention_bias"),)
-
-    def pair(self, name, given, query, value):
-        if given is not None and not self.axes(query.shape).trivial:
+    def check_positions(self, name, shape):
+        if self._axes_of(shape) is not None:
             raise ValueError(
                 f"`{name}` needs inputs (batch, positions, features), attended over their one axis "
-                f"of positions. Received: query.shape={tuple(query.shape)}, "
+                f"of positions. Received: query.shape={tuple(shape)}, "
                 f"attention_axes={self.layer.attention_axes}"
             )
-        return super().pair(name, given, query, value)
 
     def scores(self, weights, query, value):
-        axes = self.axes(query.shape)
-        return weights if axes.trivial else axes.unfold_scores(weights, query, value)
+        axes = self.axes
+        return weights if axes is None else axes.unfold_scores(weights, query, value)

@@ -5,6 +5,9 @@
 
 A layer has one of them, or `einsum_heads.EinsumHeads`. The projections are attributes of the layer,
 where saved files look for their weights.
+
+Inputs with more axes are folded to (B, T, H, K) when they are split, and what masks them with them:
+`axes` is how, or None for three axes. Nothing but `split`, `restricted`, `join` and `scores` asks.
 """
 
 import keras
@@ -28,6 +31,9 @@ class Heads:
     # The reason the layer's cache cannot store these heads, or None.
     no_cache_reason: str | None = None
     no_decoding_reason: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
+    # How inputs of more axes than (B, T, D) are folded, an `Axes`; None for these three.
+    axes = None
+    rank = 3
 
     def __init__(self, layer):
         self.layer = layer
@@ -74,7 +80,8 @@ class Heads:
     # Arrays
 
     def build(self, query_shape, value_shape, key_shape):
-        """Creates the projections of the layer."""
+        """The projections of the layer by name: it has each as an attribute `_{name}_dense`."""
+        return {}
 
     def split(self, x, role):
         """The heads of one input, (B, T, H, K)."""
@@ -101,31 +108,22 @@ class Heads:
         count, size = heads.shape[2:]
         return ops.reshape(heads, (batch, length, count * size))
 
-    # Arrays of pairs of positions
+    # What masks pairs of positions
 
-    def mask(self, query, value, query_mask, key_mask, attention_mask):
-        """Masks that broadcast to (B, H, T, S). Not combined, which would need (B, 1, T, S)."""
-        found = []
-        if query_mask is not None:
-            found.append(ops.expand_dims(query_mask, (1, 3)))
-        if key_mask is not None:
-            found.append(ops.expand_dims(key_mask, (1, 2)))
-        if attention_mask is not None:
-            inputs.check_not_padding(attention_mask, query)
-            found.append(inputs.four_axes("attention_mask", attention_mask))
-        return tuple(found)
+    def restricted(self, x):
+        """The `Inputs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""
+        if x.attention_mask is not None:
+            inputs.check_not_padding(x.attention_mask, x.query)
+            mask = inputs.four_axes("attention_mask", x.attention_mask)
+            x = x._replace(attention_mask=mask)
+        if x.attention_bias is not None:
+            bias = ops.convert_to_tensor(x.attention_bias)
+            inputs.check_bias("attention_bias", bias)
+            x = x._replace(attention_bias=inputs.four_axes("attention_bias", bias))
+        return x
 
-    def bias(self, bias, query, value):
-        """`attention_bias` with four axes, in a tuple; empty if it is None."""
-        if bias is None:
-            return ()
-        bias = ops.convert_to_tensor(bias)
-        inputs.check_bias("attention_bias", bias)
-        return (inputs.four_axes("attention_bias", bias),)
-
-    def pair(self, name, given, query, value):
-        """`positions` or `segment_ids` for query and key."""
-        return inputs.pair(name, given, query, value)
+    def check_positions(self, name, shape):
+        """Raises unless inputs of a shape have the one axis of positions that `name` numbers."""
 
     def scores(self, weights, query, value):
         """Weights (B, H, T, S) as the layer returns them."""
@@ -143,8 +141,7 @@ class DenseHeads(Heads):
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
-        for role, shape in given.items():
-            self.set(role, self.projection(role, shape))
+        return {role: self.projection(role, shape) for role, shape in given.items()}
 
     def projection(self, role, shape):
         """The layer that projects the query, the key or the value."""
@@ -170,16 +167,17 @@ class DenseHeads(Heads):
             "dtype": layer.dtype_policy,
         }
 
-    def set(self, role, dense):
-        """Adds a projection to the layer, under the attribute name of saved files."""
-        setattr(self.layer, f"_{role}_dense", dense)
-
     def dense(self, role):
         """The projection of the query, the key or the value."""
         return getattr(self.layer, f"_{role}_dense")
 
     def check_features(self, role, x):
-        """Raises if the layer was built for another number of features."""
+        """Raises if the layer was built for another number of axes or of features."""
+        if len(x.shape) != self.rank:
+            raise ValueError(
+                f"`{role}` must have {self.rank} axes, as when the layer was built. "
+                f"Received: {role}.shape={tuple(x.shape)}"
+            )
         if x.shape[-1] not in (None, self.features[role]):
             raise ValueError(
                 f"`{role}` must have {self.features[role]} features, as when the layer was "
@@ -203,15 +201,18 @@ class DenseHeads(Heads):
         return ops.reshape(projected, (batch, length, heads, projected.shape[-1] // heads))
 
     def split_all(self, query, key, value):
-        if not self._are_matrices(query):
+        layer = self.layer
+        dense = layer._query_dense, layer._key_dense, layer._value_dense
+        if not projections.plain(layer, *dense):
             return super().split_all(query, key, value)
+        groups = self.key_value_heads
+        sizes = (
+            (layer.num_heads, layer.key_dim),
+            (groups, layer.key_dim),
+            (groups, layer.value_dim),
+        )
         found = []
-        for role, x in zip(ROLES, (query, key, value), strict=True):
+        for n, (role, x) in enumerate(zip(ROLES, (query, key, value), strict=True)):
             self.check_features(role, x)
-            size = self.count(role), self.size(role, x.shape)
-            found.append(projections.to_heads(x, self.dense(role), size))
+            found.append(projections.to_heads(x, dense[n], sizes[n]))
         return found
-
-    def _are_matrices(self, query):
-        """Whether the projections are products with matrices, which `projections` computes."""
-        return projections.plain(self.layer, *map(self.dense, ROLES))

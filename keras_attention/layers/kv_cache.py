@@ -21,6 +21,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.sizes import known
 
 ops = keras.ops
 
@@ -37,15 +38,15 @@ def make(batch_size, length, heads, key_dim, value_dim, dtype):
     }
 
 
-def layout(cache, window):
-    """The `Layout` of a cache; `window` is the number of tokens a query sees, or None for all.
+def layout(cache, window, needs_length=False):
+    """The `Layout` of a cache, whose arguments are the others.
 
     Raises ValueError if `cache` has none of the layouts.
     """
     names = set(cache) if isinstance(cache, dict) else None
     for kind in LAYOUTS:
         if names == set(kind.arrays) and kind.fits(cache, window):
-            return kind(window)
+            return kind(window, needs_length)
     received = type(cache).__name__ if names is None else sorted(names)
     raise ValueError(
         "`cache` must be what `make_cache` or a call gave, a dict of 'key', 'value' and "
@@ -56,19 +57,25 @@ def layout(cache, window):
 
 def check(cache, layout, batch, heads, key_dim, value_dim):
     """Raises unless the arrays of a cache have these sizes, None being any, and their dtypes."""
-    shapes = layout.shapes(batch, _slots(cache), heads, key_dim, value_dim)
+    expected = layout.shapes(batch, _slots(cache), heads, key_dim, value_dim)
     for name, kind in layout.arrays.items():
-        found, expected = tuple(cache[name].shape), shapes[name]
-        if len(found) != len(expected) or any(
-            None not in pair and pair[0] != pair[1] for pair in zip(found, expected, strict=True)
-        ):
+        found = tuple(cache[name].shape)
+        if not _agree(found, expected[name]):
             raise ValueError(
-                f"`cache[{name!r}]` must be of shape {expected}, None being any size. "
+                f"`cache[{name!r}]` must be of shape {expected[name]}, None being any size. "
                 f"Received: {found}"
             )
         dtype = keras.backend.standardize_dtype(cache[name].dtype)
         if kind not in dtype:
             raise TypeError(f"`cache[{name!r}]` must be of a dtype {kind}. Received: {dtype}")
+
+
+def _agree(found, expected):
+    """Whether two shapes are the same, None being any size."""
+    if found == expected:
+        return True
+    known = zip(found, expected, strict=len(found) == len(expected))
+    return len(found) == len(expected) and all(None in two or two[0] == two[1] for two in known)
 
 
 def _slots(cache):
@@ -108,10 +115,13 @@ def specs(cache):
 
 def positions(index, length, mask=None):
     """Positions of new tokens, (B, T). Padding, which is not stored, shares a token's position."""
+    first = ops.expand_dims(index, 1)
+    if known(length) and length == 1:
+        return first
     if mask is None:
-        return index[:, None] + ops.arange(length, dtype="int32")
+        return first + ops.arange(length, dtype="int32")
     rank = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
-    return index[:, None] + ops.maximum(rank, 0)
+    return first + ops.maximum(rank, 0)
 
 
 def end(index, length, mask=None):
@@ -131,13 +141,13 @@ def stored_positions(index, length):
 class Update(typing.NamedTuple):
     """What a call attends to, and the next cache.
 
-    `cache` is the next one. The call attends to `key` (B, S, G, K) and `value` (B, S, G, V), at
-    `positions` (S,) or (B, S), None counting from 0. `mask` (B, S) marks filled entries, None
-    meaning all that a causal query may see. `lost` (B,) marks rows with tokens that did not fit,
-    or is None.
+    `cache` is the next one, or None without any. The call attends to `key` (B, S, G, K) and
+    `value` (B, S, G, V), at `positions` (S,) or (B, S), None counting from 0. `mask` (B, S) marks
+    filled entries, None meaning all that a causal query may see. `lost` (B,) marks rows with tokens
+    that did not fit, or is None.
     """
 
-    cache: dict
+    cache: typing.Any
     key: object
     value: object
     positions: object = None
@@ -155,15 +165,18 @@ class Layout:
 
     Args:
         window: the number of tokens a query sees, itself included; None for all.
+        needs_length: whether the number of tokens must be seen from the positions of all entries.
     """
 
     # The arrays of the dictionary, and substrings of their dtypes' names.
     arrays: typing.ClassVar[dict[str, str]] = {}
-    # Whether tokens are appended, and whether old ones are overwritten.
-    appends = forgets = False
+    # Whether tokens are appended, whether old ones are overwritten, and whether all keys and values
+    # are in the cache before the call.
+    appends = forgets = is_memory = False
 
-    def __init__(self, window=None):
+    def __init__(self, window=None, needs_length=False):
         self.window = window
+        self.needs_length = needs_length
 
     @classmethod
     def fits(cls, cache, window):
@@ -187,10 +200,21 @@ class Layout:
         raise TypeError(f"{type(self).__name__} must implement `update`.")
 
 
+class Uncached(Layout):
+    """No cache: a call attends to the keys and values that it is given."""
+
+    def update(self, cache, key, value, mask, dtype):
+        return Update(None, key, value, mask=mask)
+
+
+UNCACHED = Uncached()
+
+
 class Context(Layout):
     """The keys and values of cross-attention, which never change."""
 
     arrays: typing.ClassVar = {"key": "float", "value": "float", "mask": "bool"}
+    is_memory = True
 
     def update(self, cache, key, value, mask, dtype):
         value, key = read(cache, dtype)
@@ -204,11 +228,14 @@ class Full(Layout):
     appends = True
 
     def update(self, cache, key, value, mask, dtype):
-        lost = overflow(end(cache["index"], backend.shape(key)[1], mask), length(cache))
-        cache = append(cache, key, value, mask)
+        after = end(cache["index"], backend.shape(key)[1], mask)
+        lost = overflow(after, length(cache))
+        cache = append(cache, key, value, mask, after)
         value, key = read(cache, dtype)
         # Empty entries come after every token, where no causal query sees them.
-        return Update(cache, key, value, lost=lost)
+        update = Update(cache, key, value, lost=lost)
+        # The length is that of the tokens so far, not of all entries.
+        return update.of_stored() if self.needs_length else update
 
 
 class Ring(Full):
@@ -250,32 +277,37 @@ class Ring(Full):
 LAYOUTS = [Context, Ring, Full]
 
 
-def append(cache, key, value, mask=None):
+def append(cache, key, value, mask=None, after=None):
     """The cache after writing new tokens, (B, T, G, K) and (B, T, G, V).
 
     Args:
         mask: (B, T), which of the tokens are real; None for all. The others are left out.
+        after: the new index, if it is known.
     """
     if key.shape[1] == 0:
         return dict(cache)
-    given = [(cache["key"], key), (cache["value"], value)]
-    key, value, index = _write_all(given, cache["index"], mask)
-    return {"key": key, "value": value, "index": index}
+    index = cache["index"]
+    if after is None:
+        after = end(index, backend.shape(key)[1], mask)
+    # Where the next token is, once for both.
+    at = _rows(cache["key"], index) if key.shape[1] == 1 else None
+    return {
+        "key": _written(cache["key"], key, index, after, at, mask),
+        "value": _written(cache["value"], value, index, after, at, mask),
+        "index": after,
+    }
 
 
 def write(old, new, index, mask=None):
     """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row."""
-    return _write_all([(old, new)], index, mask)[0]
-
-
-def _write_all(given, index, mask):
-    """As `write`, of arrays and new tokens, which differ in their features; and the new index."""
-    old, new = given[0]
     after = end(index, backend.shape(new)[1], mask)
-    if new.shape[1] == 1:
-        at = _rows(old, index)
-        return *(_write_one(old, new, at, mask) for old, new in given), after
-    return *(_write_many(old, new, index, after, mask) for old, new in given), after
+    return _written(old, new, index, after, _rows(old, index) if new.shape[1] == 1 else None, mask)
+
+
+def _written(old, new, index, after, at, mask):
+    if at is not None:
+        return _write_one(old, new, at, mask)
+    return _write_many(old, new, index, after, mask)
 
 
 def _rows(array, index):

@@ -97,21 +97,24 @@ class PredictedCenter:
     def __init__(self, layer):
         self.layer = layer
 
-    def build(self, query_shape, key_shape):
-        """Creates the weights of the center of queries (B, T, H, K)."""
+    def weights(self, query_shape):
+        """The weights of the center of queries (B, T, H, K), by their attributes of the layer."""
         heads, size = query_shape[2:]
         units = self.layer.units or size
-        self.layer.centre_kernel = self._weight("centre_kernel", (heads, size, units))
-        self.layer.centre_vector = self._weight("centre_vector", (heads, units, 1))
-
-    def _weight(self, name, shape):
+        shapes_by_name = {
+            "centre_kernel": (heads, size, units),
+            "centre_vector": (heads, units, 1),
+        }
         # The center is computed in float32, like scores: half precision cannot count to 4096.
-        return self.layer.add_weight(
-            name=name,
-            shape=shape,
-            initializer=saving.clone_initializer(self.layer.center_initializer),
-            autocast=False,
-        )
+        return {
+            name: self.layer.add_weight(
+                name=name,
+                shape=shape,
+                initializer=saving.clone_initializer(self.layer.center_initializer),
+                autocast=False,
+            )
+            for name, shape in shapes_by_name.items()
+        }
 
     def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""

@@ -22,14 +22,16 @@ def plain(layer, *denses, activated=False):
 
     False if one was quantized, replaced, or given a loss, or an activation unless `activated`.
     """
-    return all(
-        type(dense) in (keras.layers.Dense, keras.layers.EinsumDense)
-        and dense.quantization_mode is None
-        and (activated or dense.activation in (None, keras.activations.linear))
-        and dense.activity_regularizer is None
-        and dense.compute_dtype == layer.compute_dtype
-        for dense in denses
-    )
+    for dense in denses:
+        if (
+            type(dense) not in (keras.layers.Dense, keras.layers.EinsumDense)
+            or dense.quantization_mode is not None
+            or not (activated or dense.activation in (None, keras.activations.linear))
+            or dense.activity_regularizer is not None
+            or dense.compute_dtype != layer.compute_dtype
+        ):
+            return False
+    return True
 
 
 def to_heads(x, dense, size):

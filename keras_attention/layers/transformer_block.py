@@ -9,6 +9,7 @@ import keras
 from keras_attention import (
     activations,
     inputs,
+    keras_private,
     masks,
     normalizations,
     patterns,
@@ -18,16 +19,14 @@ from keras_attention import (
     shapes,
 )
 from keras_attention import positions as position_slots
-from keras_attention.hints import Activation, Cache, Initializer, Tensor, Tensors
-from keras_attention.layers import block_norms
+from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
+from keras_attention.layers import block_norms, decoding, kv_cache
 from keras_attention.layers.attention import QkNorm, UseBias
-from keras_attention.layers.block_calls import BlockCalls
 from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.residuals import RESIDUALS
-from keras_attention.layers.uncast_inputs import UncastInputs
 
 ops = keras.ops
 
@@ -35,7 +34,7 @@ Residual = Literal["post", "pre", "sandwich", "parallel"]
 
 
 @saving.register
-class TransformerBlock(BlockCalls, UncastInputs):
+class TransformerBlock(saving.ConfigurableLayer):
     r"""A block of Vaswani et al. 2017, section 3.1: encoder, decoder, or decoder-only.
 
     With branches f, attention and then the feed-forward network, `residual` is one of
@@ -131,6 +130,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
         "`mask` (B, T) and `context_mask` (B, S) for padding, and `attention_mask`, (T, S), "
         "(B, T, S) or (B, H, T, S), for pairs"
     )
+    _unrounded = ("attention_bias", "cache")
 
     def __init__(
         self,
@@ -165,6 +165,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        keras_private.keep_inputs_as_they_are(self)
         self.supports_masking = True
         self.intermediate_dim = shapes.check_count(
             "intermediate_dim", intermediate_dim, optional=feed_forward is not None
@@ -205,8 +206,9 @@ class TransformerBlock(BlockCalls, UncastInputs):
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
         self.norm = block_norms.check(norm, self.residual)
         self._check_parts()
-        # Its features are known when the block is built. The other arguments are checked now.
-        self._make_attention("attention", 1, self.score)
+        if "attention" in self._made:
+            # Now, since it checks its arguments; `build` knows the features of its heads.
+            self.attention = self._make_attention("attention", self.key_dim or 1, self.score)
 
     def _check_parts(self):
         """Rejects arguments that contradict one another."""
@@ -266,10 +268,10 @@ class TransformerBlock(BlockCalls, UncastInputs):
         dim = self._check(x_shape)
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
-            self.attention = self._make_attention("attention", key_dim, self.score)
+            self.attention.key_dim = self.attention.value_dim = key_dim
         if not self.attention.built:
             self.attention.build(x_shape)
-        block_norms.build(self, "attention", x_shape)
+        self._make_norms("attention", x_shape)
         if self.cross_attention:
             self._check_context_shape(context_shape)
             # With separate weights, if the score has some. The attribute and the names are those of
@@ -277,7 +279,7 @@ class TransformerBlock(BlockCalls, UncastInputs):
             score = type(self.score).from_config(self.score.get_config())
             self.context_attention = self._make_attention("context_attention", key_dim, score)
             self.context_attention.build(x_shape, context_shape)
-            block_norms.build(self, "cross_attention", x_shape)
+            self._make_norms("cross_attention", x_shape)
         if "feed_forward" in self._made:
             self.feed_forward = FeedForward(
                 self.intermediate_dim,
@@ -291,8 +293,12 @@ class TransformerBlock(BlockCalls, UncastInputs):
             )
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
-        block_norms.build(self, "feed_forward", x_shape)
+        self._make_norms("feed_forward", x_shape)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
+
+    def _make_norms(self, branch, shape):
+        for name, norm in block_norms.make(self, branch, shape).items():
+            setattr(self, name, norm)
 
     def _check(self, x_shape):
         divides = self.key_dim is None and "attention" in self._made
@@ -390,6 +396,141 @@ class TransformerBlock(BlockCalls, UncastInputs):
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
         return self._returned(masks.carry(x, mask), scores, cache)
+
+    # Decoding with a cache
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+    ) -> Cache:
+        """An empty cache, for `block(x, cache=cache)`: that of the self-attention.
+
+        See `Attention.make_cache`.
+
+        Raises:
+            ValueError: a size is not a positive integer, or the block is not built or not causal.
+        """
+        self._check_built("make_cache")
+        self._check_causal()
+        return self.attention.make_cache(batch_size, length, dtype)
+
+    def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
+        """The keys and values of `context`, projected once for all steps of a decoder.
+
+        `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
+
+        Args:
+            context, context_mask: as in a call, including the mask that it carries.
+
+        Returns:
+            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
+
+        Raises:
+            ValueError: the block has no cross-attention, or is not built.
+        """
+        self._check_built("cache_context")
+        self._check_context(context)
+        return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
+
+    def _check_built(self, method):
+        if not self.built:
+            raise ValueError(
+                "The block has no weights yet: call it once, or "
+                f"`block.build(x_shape, context_shape)`, before `{method}`."
+            )
+
+    def _check_causal(self):
+        if self.causal:
+            return
+        pattern = self.attention.whole_pattern()
+        right = None if pattern is None else pattern.span().right
+        if right is None or right > 0:
+            raise ValueError(
+                "A block that is not causal cannot have a cache: a token would see tokens after "
+                f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
+            )
+
+    def _check_cached(self, x, cache, return_attention_scores):
+        self._check_causal()
+        if isinstance(cache, dict) and kv_cache.is_context(cache):
+            raise ValueError(
+                "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
+                "gave, which is passed as `context`"
+            )
+        decoding.layout(self.attention, x, cache, return_attention_scores)
+
+    def _check_context(self, context, context_mask=None):
+        if self.cross_attention == (context is None):
+            raise ValueError(
+                "A block takes a `context` if, and only if, it was made with cross_attention=True. "
+                f"Received: cross_attention={self.cross_attention}, and "
+                + ("no `context`" if context is None else "a `context`")
+            )
+        if isinstance(context, dict) and not kv_cache.is_context(context):
+            raise ValueError(
+                "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
+                f"{sorted(context)}"
+            )
+        if isinstance(context, dict) and context_mask is not None:
+            raise ValueError(
+                "A `context` from `cache_context` contains its mask: omit `context_mask`"
+            )
+
+    def _check_context_shape(self, shape):
+        if isinstance(shape, dict):
+            raise ValueError(
+                "The block has no weights yet, so that `context` cannot be what its "
+                "`cache_context` made. Call it once with a tensor, or "
+                "`block.build(x_shape, context_shape)`."
+            )
+
+    def _read_context(self, context, context_mask):
+        """The mask of the context, after checking both."""
+        # For a dict, Keras passes the masks that its parts carry, a dict of None.
+        context_mask = None if isinstance(context_mask, dict) else context_mask
+        self._check_context(context, context_mask)
+        return context_mask
+
+    def _returned(self, output, scores, cache):
+        """The result of `call`; `scores` are the returned ones, by attention."""
+        returned = [output]
+        if scores:
+            returned.append(scores if self.cross_attention else scores["attention"])
+        if cache is not None:
+            returned.append(cache)
+        return tuple(returned) if len(returned) > 1 else output
+
+    # Shapes and masks, symbolically
+
+    def compute_mask(self, x, previous_mask=None):
+        return previous_mask
+
+    def compute_output_shape(self, x_shape, context_shape=None):
+        self._check(x_shape)
+        return tuple(x_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        x, context, cache = given.x, given.context, given.cache
+        masks.boolean("context_mask", self._read_context(context, given.context_mask))
+        masks.boolean("mask", given.mask)
+        masks.boolean("attention_mask", given.attention_mask)
+        inputs.pair("positions", given.positions, x, x)
+        inputs.pair("segment_ids", given.segment_ids, x, x)
+        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+        keys, scores = x.shape[1], {}
+        if cache is not None:
+            self._check_cached(x, cache, given.return_attention_scores)
+            keys, cache = cache["key"].shape[2], kv_cache.specs(cache)
+        if given.return_attention_scores:
+            scores["attention"] = self._scores(x, keys)
+            if self.cross_attention:
+                keys = context["key"].shape[2] if isinstance(context, dict) else context.shape[1]
+                scores["cross_attention"] = self._scores(x, keys)
+        return self._returned(output, scores, cache)
+
+    def _scores(self, x, keys):
+        shape = (x.shape[0], self.num_heads, x.shape[1], keys)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
 def _each(returned):

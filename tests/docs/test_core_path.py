@@ -2,26 +2,36 @@
 
 import pytest
 
+from keras_attention.kernels import strategies
 from tests import core_path
 
-pytestmark = pytest.mark.any_backend
+# The functions that a call may run, and their lines, on any backend.
+MOST = {"default": (90, 1000), "cached": (128, 1200), "block": (115, 1200)}
 
 
-def test_the_core_path_is_short():
-    assert sum(core_path.core().values()) < 2000
+@pytest.fixture(autouse=True)
+def few_scores_at_once():
+    """As it is outside of tests."""
+    with strategies.using(few=strategies.Strategy().few):
+        yield
 
 
-def test_the_core_path_has_what_a_call_runs():
-    run = core_path.functions_run()
-    assert {"layers/attention.py", "layers/heads.py", "kernels/reference.py"} <= set(run)
-    beside = {name for name in run if name.startswith(("backend/", "layers/", "kernels/"))}
-    # Kernels before `reference` say why they cannot run; layers convert their inputs, and Keras
-    # calls `compute_mask`, one line.
-    assert beside - set(core_path.CORE) <= {
-        "backend/interface.py",
-        *(f"backend/{name}.py" for name in ("tensorflow", "jax", "torch")),
-        *(f"kernels/{name}.py" for name in ("banded", "blockwise", "fused", "single_query")),
-        "layers/mask_names.py",
-        "layers/symbolic.py",
-        "layers/uncast_inputs.py",
-    }
+@pytest.mark.parametrize("name", MOST)
+def test_the_road_of_a_call_is_short(name):
+    run = core_path.functions_run(core_path.CALLS[name]())
+    functions, _, read = core_path.count(run)
+    assert functions <= MOST[name][0] and read <= MOST[name][1], run
+
+
+def test_the_default_call_runs_what_it_says():
+    run = core_path.functions_run(core_path.default_call())
+    for module, function in (
+        ("inputs.py", "read"),
+        ("layers/attention.py", "attend"),
+        ("slots.py", "problem"),
+        ("kernels/__init__.py", "choose"),
+    ):
+        assert function in {name for _, name in run[module]}
+    # Neither a mask, a pattern nor folded axes: nothing of theirs runs.
+    assert not {name for name in run if name.startswith(("patterns/", "positions/"))}
+    assert "layers/axes.py" not in run

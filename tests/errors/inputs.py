@@ -195,6 +195,12 @@ ROWS = {
         r"`query` must have 4 features, as when the layer was built\. "
         r"Received: query\.shape=\(2, 3, 2\)",
     ),
+    "a query of another number of axes": (
+        lambda: built_attention(query=np.zeros((B, T, 1, D), "float32"), value=Y),
+        ValueError,
+        r"`query` must have 3 axes, as when the layer was built\. "
+        r"Received: query\.shape=\(2, 3, 1, 4\)",
+    ),
     "key and value swapped": (
         lambda: built_attention(value=Y, key=np.zeros((B, S, 6), "float32")),
         ValueError,
