@@ -97,7 +97,7 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype):
         of_query = query_mask(explicit[0], mask, *tensors[:2])
         explicit = (of_query, *explicit[1:])
     sequences, (of_query, of_value, of_key) = three_inputs(tensors, explicit)
-    of_key = masks.both(of_value, of_key)
+    of_key = of_value if of_key is None else masks.both(of_value, of_key)
     seen = of_key
     if attention_mask is not None:
         attention_mask = masks.boolean("attention_mask", attention_mask)
@@ -143,7 +143,8 @@ def three_inputs(tensors, explicit):
             key_mask = masks.both(listed[2], key_mask)
     if value is None:
         # One tensor in both roles: its query mask is also its value mask.
-        value, value_mask = query, masks.both(query_mask, value_mask)
+        value = query
+        value_mask = query_mask if value_mask is None else masks.both(query_mask, value_mask)
     tensors = (query, value, value if key is None else key)
     given = (query_mask, value_mask, key_mask)
     found = [_mask(*of_role) for of_role in zip(_ROLES, tensors, given, strict=True)]

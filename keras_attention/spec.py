@@ -141,6 +141,7 @@ class AttentionSpec:
             (B, T, S).
         segment_ids: None, or integers (B, T) and (B, S): a query sees only keys of its number.
         positions: the `Positions`.
+        has_keys: whether each query surely has a key, as one that sees itself does.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis; or those and the log-probability of a choice.
@@ -162,6 +163,7 @@ class AttentionSpec:
     pattern: Pattern | None = None
     segment_ids: tuple[Tensor, Tensor] | None = None
     positions: Positions | None = None
+    has_keys: bool = False
     sink: Tensor | None = None
     normalization: Callable[[Tensor, Tensor | None], Any] | None = None
     multiplier: Tensor | None = None
@@ -178,6 +180,11 @@ class AttentionSpec:
     def restricted(self):
         """Whether any pair is masked."""
         return bool(self.masks) or self.pattern is not None or self.segment_ids is not None
+
+    @property
+    def may_lack_keys(self):
+        """Whether a query may have no key to attend to."""
+        return self.restricted and not self.has_keys
 
     @property
     def span(self):

@@ -46,7 +46,7 @@ def needs_lse(spec):
 
 def finish(spec, output, lse, dtype):
     """The `AttentionResult` of an output and lse without the sink."""
-    has_keys = lse > HAS_KEYS if spec.restricted else None
+    has_keys = lse > HAS_KEYS if spec.may_lack_keys else None
     if spec.sink is not None:
         # One more key, whose value is zero, takes its share of the weight.
         sink = semantics.finite(ops.cast(spec.sink, lse.dtype))[:, None]

@@ -175,7 +175,7 @@ def _by_mask(spec, query, key, value):
     causal = _causal_alone(spec)
     mask = None if causal else semantics.mask(spec)
     has_keys = None
-    if mask is not None:
+    if mask is not None and spec.may_lack_keys:
         has_keys = _has_keys(spec, mask)
         if backend.known_true(has_keys):
             has_keys = None

@@ -47,7 +47,7 @@ def run(spec, query, key, value):
     if spec.multiplier is not None:
         weights = ops.multiply(weights, ops.cast(spec.multiplier, wide))
 
-    has_keys = None if mask is None else ops.any(mask, axis=-1)
+    has_keys = ops.any(mask, axis=-1) if mask is not None and spec.may_lack_keys else None
     if key.shape[1] == 0:
         has_keys = ops.zeros((1, 1, 1), "bool")
     dropped = weights

@@ -42,7 +42,7 @@ def run(spec, query, key, value):
     scores = _scores(spec, rows, key)
     weights = backend.softmax(scores)
     largest = ops.stop_gradient(ops.max(scores, axis=-1))
-    has_keys = largest > HAS_KEYS if spec.restricted else None
+    has_keys = largest > HAS_KEYS if spec.may_lack_keys else None
 
     grouped = ops.reshape(weights, (batch, groups, heads // groups, -1))
     output = backend.matmul(grouped, ops.cast(_transposed(value), wide))

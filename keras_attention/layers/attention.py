@@ -288,6 +288,7 @@ class Attention(saving.ConfigurableLayer):
         # What follows from the arguments, for all calls.
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
+        self._sees_itself = self._pattern is None or self._pattern.sees_itself
 
     @property
     def query_dense(self) -> keras.Layer:
@@ -351,7 +352,8 @@ class Attention(saving.ConfigurableLayer):
         tensors, explicit = (query, value, key), (query_mask, value_mask, key_mask)
         pairs = attention_mask, attention_bias
         x = inputs.read(tensors, explicit, mask, *pairs, self.compute_dtype)
-        x = self.heads.restricted(x)
+        if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
+            x = self.heads.restricted(x)
 
         encoded = False
         if layout.is_memory:
@@ -379,13 +381,19 @@ class Attention(saving.ConfigurableLayer):
                 at = self._numbers("positions", positions, *sequences)
             if segment_ids is not None:
                 segment_ids = self._numbers("segment_ids", segment_ids, *sequences)
+        restrict = masks.of_pairs(x.query_mask, memory.mask, x.attention_mask)
+        # In an appended text each token is there; in others, if keys are no fewer than queries.
+        sees_itself = layout.appends or not (
+            restrict or positions is not None or query.shape[1] != memory.key.shape[1]
+        )
         result = self.attend(
             *(query, memory.key, memory.value, Positions.of_heads(query, memory.key, *at)),
             key_mask=memory.mask,
             training=training,
             encoded=encoded,
             real=None if cache is not None else (x.query_mask, x.seen, positions is not None),
-            masks=masks.of_pairs(x.query_mask, memory.mask, x.attention_mask),
+            masks=restrict,
+            has_keys=self._sees_itself and sees_itself and x.query_mask is segment_ids is None,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=segment_ids,

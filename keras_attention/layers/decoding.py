@@ -43,10 +43,10 @@ def layout(layer, query, cache, return_attention_scores=False, **given):
     )
     refused = ["value", "key", "value_mask", "key_mask"]
     if layout.appends:
-        check(layer, layer.no_decoding_reason)
         refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
-    else:
-        check(layer, layer.heads.no_cache_reason)
+    reason = layer.no_decoding_reason if layout.appends else layer.heads.no_cache_reason
+    if reason is not None:
+        check(layer, reason)
     refused = [name for name in refused if given.get(name) is not None]
     if refused:
         raise ValueError(

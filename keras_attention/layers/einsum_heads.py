@@ -109,7 +109,7 @@ class EinsumHeads(DenseHeads):
         return Heads.split_all(self, query, key, value)
 
     def join(self, result, query):
-        heads, dense, axes = result.output, self.dense("output"), self.axes
+        heads, dense, axes = result.output, self.layer._output_dense, self.axes
         if axes is not None:
             heads = axes.unfold(heads, query)
         if self.layer.use_gate:

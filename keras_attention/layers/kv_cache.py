@@ -60,7 +60,7 @@ def check(cache, layout, batch, heads, key_dim, value_dim):
     expected = layout.shapes(batch, _slots(cache), heads, key_dim, value_dim)
     for name, kind in layout.arrays.items():
         found = tuple(cache[name].shape)
-        if not _agree(found, expected[name]):
+        if found != expected[name] and not _agree(found, expected[name]):
             raise ValueError(
                 f"`cache[{name!r}]` must be of shape {expected[name]}, None being any size. "
                 f"Received: {found}"
@@ -72,8 +72,6 @@ def check(cache, layout, batch, heads, key_dim, value_dim):
 
 def _agree(found, expected):
     """Whether two shapes are the same, None being any size."""
-    if found == expected:
-        return True
     known = zip(found, expected, strict=len(found) == len(expected))
     return len(found) == len(expected) and all(None in two or two[0] == two[1] for two in known)
 
@@ -100,7 +98,8 @@ def context(key, value, mask):
 
 def read(cache, dtype):
     """Value (B, C, G, V) and key (B, C, G, K) of a cache, in a dtype."""
-    return tuple(_transposed(ops.cast(cache[name], dtype)) for name in ("value", "key"))
+    value, key = ops.cast(cache["value"], dtype), ops.cast(cache["key"], dtype)
+    return _transposed(value), _transposed(key)
 
 
 def _transposed(array):
@@ -289,33 +288,31 @@ def append(cache, key, value, mask=None, after=None):
     index = cache["index"]
     if after is None:
         after = end(index, backend.shape(key)[1], mask)
-    # Where the next token is, once for both.
-    at = _rows(cache["key"], index) if key.shape[1] == 1 else None
-    return {
-        "key": _written(cache["key"], key, index, after, at, mask),
-        "value": _written(cache["value"], value, index, after, at, mask),
-        "index": after,
-    }
+    if key.shape[1] == 1:
+        # Where the token is, once for both.
+        at = _rows(cache["key"], index)
+        key = _write_one(cache["key"], key, at, mask)
+        value = _write_one(cache["value"], value, at, mask)
+    else:
+        key = _write_many(cache["key"], key, index, after, mask)
+        value = _write_many(cache["value"], value, index, after, mask)
+    return {"key": key, "value": value, "index": after}
 
 
 def write(old, new, index, mask=None):
     """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row."""
-    after = end(index, backend.shape(new)[1], mask)
-    return _written(old, new, index, after, _rows(old, index) if new.shape[1] == 1 else None, mask)
-
-
-def _written(old, new, index, after, at, mask):
-    if at is not None:
-        return _write_one(old, new, at, mask)
-    return _write_many(old, new, index, after, mask)
+    if new.shape[1] == 1:
+        return _write_one(old, new, _rows(old, index), mask)
+    return _write_many(old, new, index, end(index, backend.shape(new)[1], mask), mask)
 
 
 def _rows(array, index):
     """Where the next token's heads are among the rows of a cache's array, (B · G,)."""
     batch, heads, length, _ = backend.shape(array)
     # Not by `repeat`, which is fourteen operations of TensorFlow.
-    first = ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (-1, heads))
-    return ops.reshape(first + (index % length)[:, None], (-1,))
+    first = ops.arange(0, batch * heads * length, length, dtype="int32")
+    first = ops.reshape(first, (-1, heads))
+    return ops.reshape(first + ops.expand_dims(index % length, 1), (-1,))
 
 
 def _write_one(old, new, at, mask):
@@ -346,10 +343,9 @@ def _write_many(old, new, index, end, mask):
 
 def overflow(end, length):
     """Which rows have more tokens than entries, (B,). Raises if the values are known."""
-    beyond = end > length
     seen = shapes.visible_values(end)
     if seen is None:
-        return beyond
+        return end > length
     if (seen > length).any():
         raise ValueError(
             f"The cache has {length} entries, too few for all tokens. Make it longer by "

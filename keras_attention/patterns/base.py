@@ -65,6 +65,13 @@ class Pattern(saving.Configurable):
         """
         return Span()
 
+    @property
+    def sees_itself(self) -> bool:
+        """Whether a query surely sees the key at its own position, by the span."""
+        span = self.span()
+        bounds = (span.left, span.right)
+        return span.exact and all(bound is None or bound >= 0 for bound in bounds)
+
     def parts(self) -> list[Pattern]:
         """Disjoint patterns whose union is this one.
 
