@@ -14,6 +14,7 @@ import pytest
 
 from keras_attention import TransformerBlock, masks
 from keras_attention.saving import ConfigurableLayer
+from tests.arrays import numpy
 from tests.gradients import gradients, weight_gradients
 
 BATCH = 3
@@ -91,10 +92,6 @@ class Case:
 def alone(inputs):
     """What a model of these inputs takes: the list, or the only one of it."""
     return inputs if len(inputs) > 1 else inputs[0]
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def outputs_of(result):

@@ -11,8 +11,8 @@ import sys
 import keras
 import numpy as np
 
+from tests.arrays import numpy
 from tests.compiled import compiled
-from tests.conformance import numpy
 
 register = keras.saving.register_keras_serializable(package="inside")
 

@@ -8,6 +8,7 @@ import pytest
 
 from keras_attention import masks
 from keras_attention.losses import SmoothedCrossentropy
+from tests.arrays import numpy
 from tests.compiled import compiled
 from tests.gradients import gradients
 
@@ -17,10 +18,6 @@ TARGETS = np.array([[4, 1, 10, 0, 0], [2, 0, 3, 3, 9], [0, 0, 0, 0, 0]])
 WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, size=(B, T)).astype("float32")
 # Leaves out a token of the first row, and padding of the third.
 MASK = np.array([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], bool)
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def token_loss(logits, target, smoothing):

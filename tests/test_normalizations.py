@@ -15,16 +15,9 @@ from keras_attention import (
     ops,
 )
 from tests import definition
+from tests.arrays import numpy, random
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 QUERY, KEY, VALUE = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2), random(B, S, H, K)

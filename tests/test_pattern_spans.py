@@ -34,6 +34,8 @@ def check_span(pattern):
     assert (seen % span.rate == 0).all(), (pattern, span)
     if span.by_distance:
         np.testing.assert_array_equal(evaluated(pattern, QUERIES + 7, KEYS + 7), allowed)
+    if pattern.sees_itself:
+        assert allowed[distance == 0].all(), pattern
     together = np.zeros(allowed.shape, int)
     for part in pattern.parts():
         together += evaluated(part)
@@ -58,4 +60,7 @@ def test_spans_say_what_is_known():
     assert (Dilated(4) | Dilated(6)).span().rate == 2
     assert Block(5).span() == patterns.Span(4, 4, 1, False)
     assert Prefix(3).span() == patterns.Span()
+    itself = (Causal(), SlidingWindow(3, 0), Dilated(3), Causal() & Dilated(2))
+    assert all(pattern.sees_itself for pattern in itself)
+    assert not any(pattern.sees_itself for pattern in (~Causal(), Prefix(3), Prefix(3) & Causal()))
     assert len(Strided(3).parts()) == 2 and len((Strided(3) & Strided(4)).parts()) == 4

@@ -21,6 +21,7 @@ from keras_attention.patterns import (
     SlidingWindow,
     Strided,
 )
+from tests.arrays import numpy
 
 few_examples = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -44,10 +45,6 @@ DEFINITIONS = [
 every_pattern = pytest.mark.parametrize(
     "pattern, attends", DEFINITIONS, ids=[repr(pattern) for pattern, _ in DEFINITIONS]
 )
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def by_definition(attends, queries=QUERIES, keys=KEYS):

@@ -12,7 +12,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import normalizations, patterns, positions, regularizers, scores
-from tests.conformance import numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import outputs_of
 from tests.layers.conformance_cases import CASES
 
 BACKEND = keras.backend.backend()

@@ -9,17 +9,10 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import regularizers
+from tests.arrays import numpy, random
 from tests.gradients import added_losses, gradients
 
 B, H, T, S, D = 2, 2, 4, 6, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 # The second row has two keys, the first has a query less.

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention.schedules import InverseSquareRoot
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
+from tests.arrays import numpy
 
 
 def equation(step, dim, warmup, scale):

@@ -11,7 +11,8 @@ import pytest
 import keras_attention
 from keras_attention import ops, patterns
 from tests import problems
-from tests.conformance import alone, numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import alone, outputs_of
 from tests.gradients import gradients
 from tests.layers.conformance_cases import CASES
 from tests.transforms import (

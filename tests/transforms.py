@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.conformance import numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import outputs_of
 from tests.layers.conformance_cases import CASES
 
 BACKEND = keras.backend.backend()

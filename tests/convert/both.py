@@ -4,15 +4,13 @@ import keras
 import numpy as np
 import pytest
 
+from tests.arrays import random
+
 keras_hub = pytest.importorskip("keras_hub")
 
 ops = keras.ops
 
 B, T, S, D, E = 2, 5, 7, 8, 6
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def randomize(layer):

@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import convert
+from tests.arrays import random
 from tests.convert.both import (
     MEMORY,
     MEMORY_PADDING,
@@ -19,7 +20,6 @@ from tests.convert.both import (
     close,
     keras_hub,
     ops,
-    random,
     randomize,
     reloaded,
 )

@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import convert
+from tests.arrays import random
 from tests.convert.both import (
     KEY,
     MEMORY,
@@ -22,7 +23,6 @@ from tests.convert.both import (
     built,
     close,
     ops,
-    random,
     randomize,
     reloaded,
 )

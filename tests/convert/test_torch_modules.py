@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
+from tests.arrays import random
 from tests.convert.both import (
     KEY,
     MEMORY,
@@ -19,7 +20,6 @@ from tests.convert.both import (
     array,
     close,
     in_torch,
-    random,
     reloaded,
     torch_random,
 )

@@ -14,6 +14,7 @@ from examples.squares import command as square_sequences
 from examples.squares import training as square_training
 from examples.squares.data import by_rule, squares
 from examples.squares.models import Forecaster
+from tests.arrays import numpy
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -31,10 +32,6 @@ def main(*arguments):
 
 def figures(output):
     return json.loads((output / "figures.json").read_text(encoding="utf-8"))
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 import dataclasses
 
 import hypothesis
-import keras
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 import keras_attention as ka
 from keras_attention import patterns, positions
+from tests.arrays import numpy
 from tests.fuzz import campaign
 from tests.fuzz.configurations import BACKEND, HEADS, PATTERNS, SCORES, Random, Short, fill, maybe
 from tests.fuzz.test_layers import POSITIONS
@@ -103,10 +103,6 @@ def ready(function):
     import jax
 
     return jax.jit(function)
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def check(text):

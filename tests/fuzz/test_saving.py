@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from tests.conformance import numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import outputs_of
 from tests.fuzz import campaign
 from tests.fuzz.configurations import Random, Short
 from tests.layers.conformance_cases import CASES

@@ -6,13 +6,10 @@ import numpy as np
 from keras_attention import patterns
 from keras_attention.spec import PositionBias
 from tests import problems
+from tests.arrays import random
 from tests.gradients import gradients
 
 B, T, S, H, K, V = 2, 23, 31, 4, 8, 6
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def tensor(array):

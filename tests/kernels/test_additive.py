@@ -8,15 +8,12 @@ from keras_attention import Attention, scores
 from keras_attention.kernels import additive as kernel
 from keras_attention.kernels import strategies
 from tests import definition
+from tests.arrays import random
 from tests.gradients import gradients
 
 B, T, S, H, U = 2, 4, 5, 3, 7
 # Limits that make one chunk, three of 3, 3 and 1 units, and one for each unit.
 LIMITS = {"whole": 2**20, "chunks": 3 * T * S, "units": 1}
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

@@ -4,7 +4,8 @@ import pytest
 
 from keras_attention import patterns
 from keras_attention.kernels import relative, strategies
-from tests.kernels.small_blocks import CASES, SHAW, B, H, K, V, check, distance, random, some
+from tests.arrays import random
+from tests.kernels.small_blocks import CASES, SHAW, B, H, K, V, check, distance, some
 
 
 @pytest.mark.parametrize("name", CASES)

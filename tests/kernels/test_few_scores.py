@@ -6,7 +6,8 @@ import pytest
 
 from keras_attention.kernels import reference, strategies
 from keras_attention.patterns import Causal
-from tests.conformance import numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import outputs_of
 from tests.gradients import weight_gradients
 from tests.layers.conformance_cases import CASES
 from tests.problems import attend

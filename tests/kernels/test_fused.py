@@ -11,6 +11,7 @@ from keras_attention import patterns
 from keras_attention.backend import backend
 from keras_attention.spec import PositionBias
 from tests import problems
+from tests.arrays import random
 from tests.gradients import gradients
 from tests.kernels.small_blocks import (
     EMPTY,
@@ -23,7 +24,6 @@ from tests.kernels.small_blocks import (
     T,
     check,
     distance,
-    random,
     some,
     tensor,
 )

@@ -10,7 +10,8 @@ from keras_attention import patterns
 from keras_attention.backend import backend
 from keras_attention.kernels import strategies
 from tests import problems
-from tests.kernels.small_blocks import SHAW, K, random, tensor
+from tests.arrays import random
+from tests.kernels.small_blocks import SHAW, K, tensor
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() == "torch", reason="its products have no wider result"

@@ -7,6 +7,7 @@ import pytest
 import keras_attention
 from keras_attention import patterns
 from tests import problems
+from tests.arrays import random
 from tests.kernels.small_blocks import (
     EMPTY,
     SEGMENTS,
@@ -18,7 +19,6 @@ from tests.kernels.small_blocks import (
     V,
     check,
     distance,
-    random,
     some,
     tensor,
 )

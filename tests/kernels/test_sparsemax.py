@@ -9,13 +9,10 @@ from hypothesis.extra import numpy as arrays
 
 from keras_attention.kernels.sparsemax import sparsemax
 from tests import definition
+from tests.arrays import random
 from tests.gradients import gradients
 
 MASKED = np.float32(-1.5e38)
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

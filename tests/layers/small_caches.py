@@ -5,6 +5,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import patterns, positions
+from tests.arrays import random
 
 B, T, D, H = 3, 9, 16, 4
 
@@ -48,10 +49,6 @@ POSITIONS = {
 
 def numpy(tensor):
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 X = random(B, T, D)

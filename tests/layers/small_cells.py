@@ -4,19 +4,12 @@ import keras
 import numpy as np
 
 from keras_attention import scores
+from tests.arrays import numpy, random
 
 layers, ops = keras.layers, keras.ops
 
 # Batch, steps, length of the memory, features of the input, memory and states, all different.
 B, T, S, D, M, H = 3, 4, 6, 5, 7, 8
-
-
-def numpy(tensor):
-    return np.asarray(ops.convert_to_numpy(tensor))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 X, MEMORY, STATE = random(B, T, D), random(B, S, M, seed=1), 0.5 * random(B, H, seed=2)

@@ -4,13 +4,10 @@ import keras
 import numpy as np
 
 from keras_attention import ops
+from tests.arrays import random
 
 B, T, S, H, G, K, V, D = 2, 3, 5, 4, 2, 4, 6, 8
 ON_JAX = keras.backend.backend() == "jax"
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

@@ -3,13 +3,11 @@
 import keras
 import numpy as np
 
+from tests.arrays import random
+
 ops = keras.ops
 
 B, T, S, D = 2, 5, 3, 6
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def booleans(*shape, seed=0):

@@ -3,15 +3,13 @@
 import keras
 import numpy as np
 
+from tests.arrays import random
+
 ops = keras.ops
 
 B, T, S, D = 2, 4, 6, 8
 FLOATS = ["float32", "bfloat16", "float16"]
 IDS = np.array([[5, 3, 7, 2, 0, 0], [4, 1, 0, 0, 0, 0]])
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

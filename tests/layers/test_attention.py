@@ -12,22 +12,16 @@ from keras_attention import (
     MultiHeadAttention,
     SelfAttention,
     TransformerBlock,
+    kernels,
     masks,
     patterns,
     positions,
 )
 from tests import definition
+from tests.arrays import numpy, random
 
 B, T, S, D, H, K = 3, 5, 7, 8, 2, 4
 few_examples = settings(max_examples=25, deadline=None, derandomize=True)
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 X, VALUE, KEY = random(B, T, D), random(B, S, D, seed=1), random(B, S, 6, seed=2)
@@ -431,3 +425,59 @@ def test_batches_and_sequences_of_nothing(make, batch, queries, keys):
     if keys == 0:
         assert not keras.ops.convert_to_numpy(output).any()
     assert all(np.isfinite(keras.ops.convert_to_numpy(loss)).all() for loss in layer.losses)
+
+
+# Whether a kernel must look for queries without keys
+
+REAL = np.arange(T) < np.array([[5], [2], [0]])
+# What a call is given, and whether each of its queries surely has a key.
+SURELY = {
+    "causal": ({}, {}, True),
+    "a window": ({"pattern": patterns.SlidingWindow(2, 0)}, {}, True),
+    "all keys": ({"causal": False}, {}, True),
+    "padding": ({}, {"query_mask": REAL}, False),
+    "a mask of pairs": ({}, {"attention_mask": np.tri(T, dtype="bool")}, False),
+    "positions": ({}, {"positions": (np.arange(T), np.arange(T) + 2)}, False),
+    "segments": ({}, {"segment_ids": np.zeros((B, T), "int32")}, False),
+    "a later text": ({"pattern": ~patterns.SlidingWindow(1, 1)}, {}, False),
+}
+
+
+@pytest.mark.parametrize("name", SURELY)
+def test_queries_that_surely_have_keys_are_known(name, monkeypatch):
+    options, arguments, expected = SURELY[name]
+    layer = made(SelfAttention, (X,), **{"causal": True, **options})
+    specs, run = [], kernels.run
+
+    def spy(spec, *heads):
+        specs.append(spec)
+        return run(spec, *heads)
+
+    monkeypatch.setattr(kernels, "run", spy)
+    output = layer(X, **arguments)
+    assert [spec.has_keys for spec in specs] == [expected]
+    monkeypatch.setattr(kernels, "run", lambda spec, *heads: run(_unknown(spec), *heads))
+    np.testing.assert_allclose(numpy(output), numpy(layer(X, **arguments)), atol=1e-6)
+
+
+def _unknown(spec):
+    return spec.replace(has_keys=False)
+
+
+def test_tokens_of_a_text_surely_have_keys(monkeypatch):
+    layer = made(SelfAttention, (X,), causal=True)
+    found, run = [], kernels.run
+    monkeypatch.setattr(
+        kernels, "run", lambda spec, *x: found.append(spec.has_keys) or run(spec, *x)
+    )
+    cache = layer.make_cache(B, T)
+    _, cache = layer(X[:, :2], cache=cache)
+    _, cache = layer(X[:, 2:3], cache=cache)
+    layer(X[:, 3:], query_mask=REAL[:, 3:], cache=cache)
+    assert found == [True, True, False]
+
+
+def test_queries_without_keys_beside_fewer_keys():
+    layer = made(pattern=patterns.SlidingWindow(1, 0), use_bias=False)
+    output = numpy(layer(X, VALUE[:, :2], KEY[:, :2]))
+    assert (output[:, 3:] == 0).all() and (output[:, :3] != 0).any(axis=-1).all()

@@ -4,7 +4,8 @@ import keras
 import pytest
 
 from keras_attention import MultiHeadAttention
-from tests.layers.small_inputs import close, random
+from tests.arrays import random
+from tests.layers.small_inputs import close
 
 # Attention along chosen axes
 

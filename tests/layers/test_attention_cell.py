@@ -14,6 +14,7 @@ from keras_attention import (
     patterns,
     scores,
 )
+from tests.arrays import numpy, random
 from tests.compiled import JIT_MODES
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_cells import (
@@ -32,8 +33,6 @@ from tests.layers.small_cells import (
     gru,
     lstm,
     made,
-    numpy,
-    random,
     simple,
     stacked,
     weights_drawn,

@@ -9,23 +9,9 @@ import pytest
 
 from keras_attention import Attention, AttentionCell, AttentionRNN, scores
 from tests import conformance
+from tests.arrays import numpy, random
 from tests.compiled import JIT_MODES, SLOW_JIT_MODES
-from tests.layers.small_cells import (
-    MASK,
-    MEMORY,
-    STATE,
-    B,
-    D,
-    H,
-    M,
-    S,
-    T,
-    X,
-    made,
-    numpy,
-    random,
-    weights_drawn,
-)
+from tests.layers.small_cells import MASK, MEMORY, STATE, B, D, H, M, S, T, X, made, weights_drawn
 
 layers, ops = keras.layers, keras.ops
 

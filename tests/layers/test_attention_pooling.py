@@ -8,18 +8,11 @@ from hypothesis import strategies as st
 
 from keras_attention import AttentionPooling, masks
 from tests import definition
+from tests.arrays import numpy, random
 from tests.gradients import gradients
 
 B, S, D, H, K = 3, 5, 8, 2, 4
 few_examples = settings(max_examples=25, deadline=None, derandomize=True)
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 X = random(B, S, D)

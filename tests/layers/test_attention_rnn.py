@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention import Attention, AttentionCell, AttentionRNN, patterns
+from tests.arrays import random
 from tests.compiled import JIT_MODES
 from tests.gradients import weight_gradients
 
@@ -14,10 +15,6 @@ layers, ops = keras.layers, keras.ops
 
 # Batch, steps, memory positions, features of the input, the memory and the states, all different.
 B, T, S, D, M, H = 3, 4, 6, 5, 7, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

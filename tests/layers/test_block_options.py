@@ -5,15 +5,12 @@ import numpy as np
 import pytest
 
 from keras_attention import FeedForward, MultiHeadAttention, RMSNorm, TransformerBlock
+from tests.arrays import numpy
 
 B, T, D, HIDDEN, H = 2, 5, 8, 16, 2
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
 CONTEXT = np.random.default_rng(1).normal(size=(B, 7, 6)).astype("float32")
 MASK = np.arange(T) < np.array([[5], [3]])
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def made(intermediate_dim=HIDDEN, context=None, **kwargs):

@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import patterns, positions
 from keras_attention.layers import kv_cache
+from tests.arrays import random
 from tests.gradients import weight_gradients
 from tests.layers.small_caches import (
     PATTERNS,
@@ -23,7 +24,6 @@ from tests.layers.small_caches import (
     made,
     numpy,
     pieces,
-    random,
     ready,
 )
 

@@ -6,7 +6,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import masks, patterns, scores
-from tests.layers.small_caches import B, D, H, T, X, agree, heads, made, numpy, random
+from tests.arrays import random
+from tests.layers.small_caches import B, D, H, T, X, agree, heads, made, numpy
 
 # The memory of cross-attention
 

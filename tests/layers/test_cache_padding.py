@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_attention import masks
-from tests.layers.small_caches import PATTERNS, POSITIONS, D, heads, numpy, random, ready
+from tests.arrays import random
+from tests.layers.small_caches import PATTERNS, POSITIONS, D, heads, numpy, ready
 
 
 def scattered(tokens, kept, seed=0):

@@ -6,12 +6,9 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import masks
+from tests.arrays import numpy
 
 B, T, D = 3, 4, 6
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")

@@ -19,6 +19,7 @@ from keras_attention import (
     scores,
 )
 from tests import definition
+from tests.arrays import random
 from tests.gradients import gradients
 from tests.signatures import signature
 
@@ -73,10 +74,6 @@ def with_something_new(cases):
 
 # JAX compiles every one of them anew.
 CHOSEN = list(with_something_new(ALLOWED)) if BACKEND == "jax" else ALLOWED
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tests import conformance
+from tests.arrays import numpy
 from tests.compiled import JIT_MODES, SLOW_JIT_MODES
-from tests.conformance import numpy, outputs_of
+from tests.conformance import outputs_of
 from tests.layers.conformance_cases import CASES, Nearer
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)

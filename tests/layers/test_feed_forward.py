@@ -5,16 +5,9 @@ import numpy as np
 import pytest
 
 from keras_attention import FeedForward
+from tests.arrays import numpy, random
 
 B, T, D, HIDDEN = 3, 5, 8, 16
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 X = random(B, T, D)

@@ -8,13 +8,10 @@ import pytest
 
 import keras_attention as ka
 from tests import definition
+from tests.arrays import numpy
 from tests.gradients import weight_gradients
 
 B, S, D, U = 3, 5, 4, 6
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 X = np.random.default_rng(0).normal(size=(B, S, D)).astype("float32")

@@ -8,17 +8,10 @@ import keras_attention as ka
 from keras_attention import normalizations, patterns
 from keras_attention.spec import AttentionSpec
 from tests import definition
+from tests.arrays import numpy, random
 from tests.gradients import added_losses, gradients, weight_gradients
 
 B, T, S, D = 3, 5, 7, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def softmax(scores):

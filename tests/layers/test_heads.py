@@ -13,6 +13,7 @@ from keras_attention import (
     scores,
 )
 from tests import definition
+from tests.arrays import random
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_heads import (
     B,
@@ -30,7 +31,6 @@ from tests.layers.small_heads import (
     in_full,
     mask,
     numpy,
-    random,
     randomize,
     run,
 )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests import inside
-from tests.conformance import numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import outputs_of
 from tests.layers.conformance_cases import CASES
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from keras_attention import MultiHeadAttention
+from tests.arrays import random
 from tests.gradients import weight_gradients
-from tests.layers.small_inputs import B, D, S, T, booleans, close, random, randomize
+from tests.layers.small_inputs import B, D, S, T, booleans, close, randomize
 
 ops = keras.ops
 Theirs = keras.layers.MultiHeadAttention

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from tests.conformance import numpy
+from tests.arrays import numpy
 from tests.layers.conformance_cases import CASES
 
 BACKEND = keras.backend.backend()

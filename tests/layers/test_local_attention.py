@@ -9,17 +9,10 @@ import pytest
 import keras_attention as ka
 from keras_attention import patterns
 from tests import definition
+from tests.arrays import numpy, random
 from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K, D = 2, 5, 9, 2, 3, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 QUERY, MEMORY = random(B, T, D, seed=1), random(B, S, D, seed=2)

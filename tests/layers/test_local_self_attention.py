@@ -13,14 +13,11 @@ from keras_attention import (
     SparseSelfAttention,
     patterns,
 )
+from tests.arrays import random
 from tests.gradients import gradients
 
 B, T, D = 2, 11, 8
 ON_JAX = keras.backend.backend() == "jax"
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from tests.arrays import numpy
 from tests.gradients import weight_gradients
-from tests.models.stacks import numpy, randomize
+from tests.models.stacks import randomize
 
 D, E = 6, 8
 

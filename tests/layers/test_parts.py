@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import keras_private
-from tests.conformance import numpy
+from tests.arrays import numpy
 from tests.layers.conformance_cases import CASES
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")

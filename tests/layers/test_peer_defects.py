@@ -22,6 +22,7 @@ from keras_attention import (
     SinCosPositionEmbedding,
     TransformerBlock,
 )
+from tests.arrays import random
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_layers import (
     FLOATS,
@@ -36,7 +37,6 @@ from tests.layers.small_layers import (
     expected_attention,
     numpy,
     ops,
-    random,
     randomize,
 )
 from tests.signatures import signature

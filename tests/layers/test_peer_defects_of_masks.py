@@ -19,6 +19,7 @@ from keras_attention import (
     SinCosPositionEmbedding,
     TransformerBlock,
 )
+from tests.arrays import random
 from tests.gradients import gradients
 from tests.layers.small_layers import (
     FLOATS,
@@ -33,7 +34,6 @@ from tests.layers.small_layers import (
     expected_attention,
     numpy,
     ops,
-    random,
     randomize,
 )
 

@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 
 from keras_attention import LearnedPositionEmbedding, SinCosPositionEmbedding, masks
+from tests.arrays import numpy, random
 
 B, T, D = 3, 5, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def wide(tensor):

@@ -5,18 +5,11 @@ import numpy as np
 import pytest
 
 from keras_attention import ScaledEmbedding, masks
+from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
 
 SIZE, D = 10, 6
 IDS = np.array([[3, 5, 0, 9], [1, 0, 0, 3]], "int32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def made(**kwargs):

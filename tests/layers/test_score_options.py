@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops
 from tests import definition
+from tests.arrays import random
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_heads import (
     B,
@@ -22,7 +23,6 @@ from tests.layers.small_heads import (
     heads_of,
     mask,
     numpy,
-    random,
     randomize,
     run,
 )

@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, patterns, positions
 from tests import definition
+from tests.arrays import random
 from tests.gradients import weight_gradients
 
 B, D = 2, 8
@@ -19,10 +20,6 @@ RESTARTING = np.array([[*range(first), *range(second)] for first, second in LENG
 
 PLACED = {"none": None, **positions.BUILTIN, "shaw": lambda: positions.Shaw(2)}
 NEAR = patterns.SlidingWindow(1, 2)
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def numpy(tensor):

@@ -9,7 +9,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import AttentionCell, AttentionRNN, generation, visualization
-from tests.conformance import numpy, outputs_of
+from tests.arrays import numpy
+from tests.conformance import outputs_of
 from tests.layers.conformance_cases import CASES
 from tests.transforms import check
 

@@ -6,7 +6,8 @@ import pytest
 
 import keras_attention
 from keras_attention import MultiHeadAttention
-from tests.layers.small_inputs import B, D, S, T, booleans, close, random, randomize
+from tests.arrays import random
+from tests.layers.small_inputs import B, D, S, T, booleans, close, randomize
 
 ops = keras.ops
 

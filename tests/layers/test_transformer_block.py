@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 
 from keras_attention import MultiHeadAttention, TransformerBlock, masks, patterns
+from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
 
 B, T, D, HIDDEN, H = 3, 5, 8, 16, 2
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 S, WIDTH = 7, 6

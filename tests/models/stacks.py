@@ -1,6 +1,5 @@
 """Stacks for tests, with random weights."""
 
-import keras
 import numpy as np
 
 from keras_attention import (
@@ -16,13 +15,10 @@ from keras_attention import (
     patterns,
     positions,
 )
+from tests.arrays import numpy
 from tests.compiled import compiled
 
 VOCABULARY, D, H = 20, 12, 3
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def output(model, *inputs):

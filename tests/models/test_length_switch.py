@@ -15,15 +15,12 @@ from keras_attention import (
     generation,
     positions,
 )
+from tests.arrays import numpy
 
 ORIGINAL = 6
 IDS = np.random.default_rng(1).integers(1, 20, (2, 5)).astype("int32")
 PADDING = 0, 2
 MASK = np.array([[n >= padding for n in range(5)] for padding in PADDING])
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def rotary(scaling="longrope"):

@@ -20,9 +20,10 @@ from keras_attention import (
     positions,
 )
 from keras_attention.visualization import collect_attention
+from tests.arrays import numpy
 from tests.compiled import compiled
 from tests.gradients import gradients
-from tests.models.stacks import numpy, randomize
+from tests.models.stacks import randomize
 
 VOCABULARY, D, T = 20, 8, 9
 # The same five real tokens, with padding on either side and between them.

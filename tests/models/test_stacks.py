@@ -16,6 +16,7 @@ from keras_attention import (
     masks,
 )
 from tests import fresh_process
+from tests.arrays import numpy
 from tests.compiled import JIT_MODES, compiled
 from tests.models.stacks import (
     IDS,
@@ -26,7 +27,6 @@ from tests.models.stacks import (
     D,
     language_model,
     made,
-    numpy,
     output,
     randomize,
 )

@@ -9,20 +9,13 @@ import pytest
 from keras_attention import Attention, MultiHeadAttention, ops, positions
 from keras_attention.positions import ALiBi
 from tests import definition
+from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.definition import slopes
 from tests.gradients import gradients
 from tests.problems import attend
 
 B, T, S, K = 2, 5, 7, 4
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def bias(at, key_at, heads, max_bias=8.0):

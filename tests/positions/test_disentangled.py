@@ -19,20 +19,13 @@ from keras_attention import (
 )
 from keras_attention.positions import Disentangled
 from tests import definition, problems
+from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.gradients import weight_gradients
 from tests.layers.small_caches import decoded
 
 B, T, S, H, G, K, D = 2, 5, 7, 4, 2, 3, 6
 RULE = (8, 6)
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def row(distance, num_buckets, max_distance):

@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import AttentionCell, MultiHeadAttention, patterns, positions
 from tests import definition, problems
+from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.gradients import gradients
 from tests.layers.small_caches import decoded
@@ -13,14 +14,6 @@ from tests.layers.small_caches import decoded
 ops = keras.ops
 B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
 FARTHEST = 3
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def in_full(key, query):

@@ -9,20 +9,13 @@ import pytest
 from keras_attention import Attention, MultiHeadAttention, ops, positions
 from keras_attention.positions import RelativeBias
 from tests import definition
+from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.definition import bucket
 from tests.gradients import gradients, weight_gradients
 from tests.problems import attend
 
 B, T, S, H, K = 2, 5, 7, 3, 4
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 # T5's own numbers, numbers that leave little room, and some whose edges fall on no round distance.

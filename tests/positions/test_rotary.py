@@ -12,6 +12,7 @@ from hypothesis import strategies
 from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, positions, scores
 from keras_attention.positions import Rotary
 from tests import definition
+from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.definition import rotated
 from tests.gradients import gradients
@@ -45,14 +46,6 @@ LAYOUTS = ("half_split", "interleaved")
 
 every_scaling = pytest.mark.parametrize("scaling", SCALINGS)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def arrays():

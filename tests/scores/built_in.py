@@ -1,20 +1,12 @@
 """Built-in scores as tests make them, and inputs for them."""
 
-import keras
 import numpy as np
 
 from keras_attention import scores
 from tests import definition
+from tests.arrays import numpy, random
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def by_definition(query, key, score, scale=None, matrix=None, weights=None):

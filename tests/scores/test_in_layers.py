@@ -6,20 +6,8 @@ import pytest
 
 from keras_attention import Attention, MultiHeadAttention, TransformerBlock, scores
 from tests import definition
-from tests.scores.built_in import (
-    UNEQUAL,
-    B,
-    D,
-    H,
-    K,
-    S,
-    T,
-    fill,
-    make,
-    named_weights,
-    numpy,
-    random,
-)
+from tests.arrays import numpy, random
+from tests.scores.built_in import UNEQUAL, B, D, H, K, S, T, fill, make, named_weights
 
 
 @pytest.mark.parametrize("name", scores.BUILTIN)

@@ -7,6 +7,7 @@ import pytest
 from keras_attention import Attention, kernels, ops, scores
 from keras_attention.spec import AttentionSpec, Positions
 from tests import definition
+from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
 from tests.scores.built_in import (
     KEY,
@@ -24,8 +25,6 @@ from tests.scores.built_in import (
     learned,
     make,
     named_weights,
-    numpy,
-    random,
 )
 
 

@@ -7,21 +7,8 @@ import numpy as np
 import pytest
 
 from keras_attention import Attention, MultiHeadAttention, TransformerBlock, ops, scores
-from tests.scores.built_in import (
-    ARGUMENTS,
-    KEY,
-    QUERY,
-    UNEQUAL,
-    B,
-    D,
-    H,
-    K,
-    S,
-    T,
-    make,
-    numpy,
-    random,
-)
+from tests.arrays import numpy, random
+from tests.scores.built_in import ARGUMENTS, KEY, QUERY, UNEQUAL, B, D, H, K, S, T, make
 
 
 def test_get_takes_a_name_a_score_or_a_config():

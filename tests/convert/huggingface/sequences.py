@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_attention import EncoderDecoder, convert
+from tests.arrays import numpy
 
 VOCABULARY = 50
 SIZES = {
@@ -23,10 +24,6 @@ LENGTHS = np.array([7, 4, 1])
 RIGHT = np.arange(7) < LENGTHS[:, None]
 LEFT = RIGHT[:, ::-1].copy()
 TOLERANCE = 1e-4
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def ids(seed, *shape, low=4):

@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import convert
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from tests.arrays import numpy
 from tests.convert.huggingface.sequences import (
     LEFT,
     RIGHT,
@@ -15,7 +16,6 @@ from tests.convert.huggingface.sequences import (
     assert_equal_gradients,
     headless,
     ids,
-    numpy,
     outputs,
     pair,
     random_pairs,

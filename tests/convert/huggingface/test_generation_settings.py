@@ -9,8 +9,9 @@ import pytest
 from keras_attention import convert, generation
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.generation_fields import FIELDS
+from tests.arrays import numpy
 from tests.convert.huggingface.folders import torch, transformers
-from tests.convert.huggingface.sequences import last_norm, numpy, original
+from tests.convert.huggingface.sequences import last_norm, original
 from tests.convert.huggingface.test_published_fields import PUBLISHED
 from tests.convert.huggingface.test_sequence_pairs import (
     BART,

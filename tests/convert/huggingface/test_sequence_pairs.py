@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import convert, generation
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from tests.arrays import numpy
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.sequences import (
     LEFT,
@@ -16,7 +17,6 @@ from tests.convert.huggingface.sequences import (
     assert_equal_gradients,
     headless,
     ids,
-    numpy,
     outputs,
     pair,
     random_pairs,

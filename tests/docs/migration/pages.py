@@ -9,6 +9,7 @@ import functools
 import keras
 import numpy as np
 
+from tests.arrays import random
 from tests.doctests import BLOCK, ROOT
 
 ops = keras.ops
@@ -31,10 +32,6 @@ def page(name):
                 kept.append(line)
         exec("\n".join(kept), names)
     return names
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def weights(*shapes):

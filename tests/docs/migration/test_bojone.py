@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 import keras_attention as ka
+from tests.arrays import random
 from tests.docs.migration.pages import (
     KEY,
     MEMORY,
@@ -16,7 +17,6 @@ from tests.docs.migration.pages import (
     close,
     join,
     page,
-    random,
     softmax,
     split,
     weights,

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from tests.arrays import random
 from tests.docs.migration.pages import (
     KEY,
     MEMORY,
@@ -19,7 +20,6 @@ from tests.docs.migration.pages import (
     join,
     multiplicative_emission,
     page,
-    random,
     scaled_dot_product_attention,
     seq_self_attention,
     split,

@@ -6,21 +6,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import scores
-from tests.docs.migration.pages import (
-    KEY,
-    MEMORY,
-    B,
-    D,
-    E,
-    S,
-    T,
-    X,
-    close,
-    page,
-    random,
-    softmax,
-    weights,
-)
+from tests.arrays import random
+from tests.docs.migration.pages import KEY, MEMORY, B, D, E, S, T, X, close, page, softmax, weights
 
 
 def attention_wrapper(x, h, memory, lengths, cell, score, attention_layer=None):
