@@ -194,3 +194,31 @@ def test_one_query_of_grouped_heads(dtype):
         np.testing.assert_allclose(
             numpy(found), numpy(exact), atol=2e-2 if dtype != "float32" else 1e-5
         )
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="what TensorFlow has no public names for")
+def test_tensorflow_still_says_what_runs(monkeypatch):
+    """Where a version moves these, the fast paths are lost without an error."""
+    tf = pytest.importorskip("tensorflow")
+    xla, onednn = backend._uses_xla, backend._uses_onednn
+    for function in (xla, onednn):
+        assert function.__module__.startswith("tensorflow."), (
+            f"TensorFlow {tf.__version__} has moved {function.__name__}, by which "
+            "backend/tensorflow.py chooses what is fastest"
+        )
+    found = []
+
+    def record(x):
+        found.append(bool(xla(tf.compat.v1.get_default_graph())))
+        return x
+
+    for jit_compile in (True, False):
+        tf.function(record, jit_compile=jit_compile)(1.0)
+    assert found == [True, False]
+    # A graph without XLA multiplies whole rows of scores where oneDNN is on, and one with it none.
+    chosen = {}
+    for on in (True, False):
+        monkeypatch.setattr(backend, "_uses_onednn", lambda on=on: on)
+        with tf.Graph().as_default():
+            chosen[on] = backend.prefers_whole_rows(2**20)
+    assert chosen == {True: not backend.on_accelerator(None), False: False}
