@@ -336,7 +336,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         segment_ids: Tensors | None = None,
         cache: Cache | None = None,
     ) -> Tensors:
-        context_mask = self._read_context(context, context_mask)
+        memory, _ = self._memory(context, context_mask)
         if cache is not None:
             self._check_cached(x, cache, return_attention_scores)
         mask = masks.both(
@@ -372,8 +372,6 @@ class TransformerBlock(saving.ConfigurableLayer):
             return x
 
         def attend_to_context(x):
-            known = isinstance(context, dict)
-            memory = {"cache": context} if known else {"value": context, "value_mask": context_mask}
             returned = self.cross_attention_layer(
                 x,
                 query_mask=mask,
@@ -428,7 +426,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             ValueError: the block has no cross-attention, or is not built.
         """
         self._check_built("cache_context")
-        self._check_context(context)
+        self._memory(context)
         return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
 
     def _check_built(self, method):
@@ -458,22 +456,28 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         decoding.layout(self.attention, x, cache, return_attention_scores)
 
-    def _check_context(self, context, context_mask=None):
+    def _memory(self, context, context_mask=None):
+        """What the cross-attention is called with, and the number of its keys; both checked."""
         if self.cross_attention == (context is None):
             raise ValueError(
                 "A block takes a `context` if, and only if, it was made with cross_attention=True. "
                 f"Received: cross_attention={self.cross_attention}, and "
                 + ("no `context`" if context is None else "a `context`")
             )
-        if isinstance(context, dict) and not kv_cache.is_context(context):
+        if not isinstance(context, dict):
+            keys = None if context is None else context.shape[1]
+            return {"value": context, "value_mask": context_mask}, keys
+        if not kv_cache.is_context(context):
             raise ValueError(
                 "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
                 f"{sorted(context)}"
             )
-        if isinstance(context, dict) and context_mask is not None:
+        # Keras passes the masks that the parts of a dict carry, a dict of None.
+        if context_mask is not None and not isinstance(context_mask, dict):
             raise ValueError(
                 "A `context` from `cache_context` contains its mask: omit `context_mask`"
             )
+        return {"cache": context}, context["key"].shape[2]
 
     def _check_context_shape(self, shape):
         if isinstance(shape, dict):
@@ -482,13 +486,6 @@ class TransformerBlock(saving.ConfigurableLayer):
                 "`cache_context` made. Call it once with a tensor, or "
                 "`block.build(x_shape, context_shape)`."
             )
-
-    def _read_context(self, context, context_mask):
-        """The mask of the context, after checking both."""
-        # For a dict, Keras passes the masks that its parts carry, a dict of None.
-        context_mask = None if isinstance(context_mask, dict) else context_mask
-        self._check_context(context, context_mask)
-        return context_mask
 
     def _returned(self, output, scores, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
@@ -511,7 +508,8 @@ class TransformerBlock(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, context, cache = given.x, given.context, given.cache
-        masks.boolean("context_mask", self._read_context(context, given.context_mask))
+        memory, keys_of_context = self._memory(context, given.context_mask)
+        masks.boolean("context_mask", memory.get("value_mask"))
         masks.boolean("mask", given.mask)
         masks.boolean("attention_mask", given.attention_mask)
         inputs.pair("positions", given.positions, x, x)
@@ -524,8 +522,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         if given.return_attention_scores:
             scores["attention"] = self._scores(x, keys)
             if self.cross_attention:
-                keys = context["key"].shape[2] if isinstance(context, dict) else context.shape[1]
-                scores["cross_attention"] = self._scores(x, keys)
+                scores["cross_attention"] = self._scores(x, keys_of_context)
         return self._returned(output, scores, cache)
 
     def _scores(self, x, keys):
