@@ -4,6 +4,7 @@ import re
 
 from keras_attention import kernels
 from keras_attention.layers import kv_cache
+from tests import tree
 from tests.doctests import ROOT, programs
 
 PAGE = ROOT / "docs/design.md"
@@ -21,8 +22,9 @@ def test_the_walk_throughs_run(monkeypatch):
 
 
 def listed():
-    """The paths that the tree names: in the folder of the line, or in the one that it is about."""
+    """The paths beside the package's: in the folder of the line, or in the one that it is about."""
     text = PAGE.read_text(encoding="utf-8").split("## Where things are")[1].split("\n\n## ")[0]
+    text = text[text.index("    tests/") :]
     folders, found = {0: ROOT}, set()
     for spaces, line in re.findall(r"^    ( *)(\S.*)$", text, re.MULTILINE):
         names = re.findall(r"[\w./]+(?:\.py|/)(?=[\s,:]|$)", line)
@@ -33,9 +35,11 @@ def listed():
 
 
 def test_the_tree_is_there():
+    assert ROOT / "tests/conformance.py" in listed()
     assert not [path for path in listed() if not path.exists()]
 
 
-def test_the_tree_has_every_module_of_the_package_and_its_kernels():
-    package = ROOT / "keras_attention"
-    assert {*package.glob("*.py"), *package.glob("kernels/*.py")} <= listed()
+def test_the_tree_says_what_files_say_of_themselves():
+    page = PAGE.read_text(encoding="utf-8")
+    assert "    keras_attention/\n" in page
+    assert tree.replaced(page) == page, "run `python -m tests.tree`"
