@@ -97,7 +97,27 @@ def attend(
     >>> ops.attend(query, key, key, pattern="causal", offset=4).shape
     (1, 2, 4, 8)
     """
-    given = inputs.Given(**locals())
+    given = inputs.Given(
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        bias=bias,
+        pattern=pattern,
+        score=score,
+        normalization=normalization,
+        offset=offset,
+        dropout=dropout,
+        seed=seed,
+        return_attention_scores=return_attention_scores,
+        logit_soft_cap=logit_soft_cap,
+        sink=sink,
+        query_positions=query_positions,
+        key_positions=key_positions,
+        segment_ids=segment_ids,
+        return_lse=return_lse,
+        position=position,
+    )
     result = kernels.run(*problem(given), kernel=kernel)
     returned = [result.output]
     if return_attention_scores:
