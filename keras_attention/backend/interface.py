@@ -254,7 +254,7 @@ class Backend(typing.Protocol):
         """(B, N, D) of (B, T, D): of each batch element the rows at its indices (B, N)."""
 
     def write_rows(self, array: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
-        """A copy of `array` (N, D) with `rows` (n, D) at distinct indices (n,) that are in it."""
+        """A copy of `array` (…, D) with `rows` (…, D) at distinct indices (n,) of its vectors."""
 
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""

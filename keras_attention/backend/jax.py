@@ -337,8 +337,13 @@ def take_rows(array, indices):
     return jnp.take_along_axis(array, indices[..., None], axis=1, mode="promise_in_bounds")
 
 
-@jax.custom_jvp
 def write_rows(array, indices, rows):
+    flat, rows = (jnp.reshape(x, (-1, array.shape[-1])) for x in (array, rows))
+    return jnp.reshape(_write_rows(flat, indices, rows), array.shape)
+
+
+@jax.custom_jvp
+def _write_rows(array, indices, rows):
     if array.dtype not in ("bfloat16", "float16"):
         return array.at[indices].set(rows, unique_indices=True)
     # XLA would convert the whole array to float32 and back on a CPU, to write some rows.
@@ -346,10 +351,10 @@ def write_rows(array, indices, rows):
     return bits.view(array.dtype)
 
 
-@write_rows.defjvp
+@_write_rows.defjvp
 def _written_rows(primals, tangents):
     (_, indices, _), (of_array, _, of_rows) = primals, tangents
-    return write_rows(*primals), of_array.at[indices].set(of_rows, unique_indices=True)
+    return _write_rows(*primals), of_array.at[indices].set(of_rows, unique_indices=True)
 
 
 def bucket_sums(weights, buckets, count):

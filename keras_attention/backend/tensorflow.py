@@ -340,7 +340,10 @@ def take_rows(array, indices):
 
 
 def write_rows(array, indices, rows):
-    return tf.tensor_scatter_nd_update(array, indices[:, None], rows)
+    size, shape_ = array.shape[-1], shape(array)
+    flat, rows = tf.reshape(array, (-1, size)), tf.reshape(rows, (-1, size))
+    flat = tf.tensor_scatter_nd_update(flat, tf.expand_dims(indices, 1), rows)
+    return tf.reshape(flat, shape_)
 
 
 def bucket_sums(weights, buckets, count):

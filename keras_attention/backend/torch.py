@@ -384,7 +384,9 @@ def take_rows(array, indices):
 
 
 def write_rows(array, indices, rows):
-    return array.index_put((indices.long(),), rows)
+    flat = array.reshape(-1, array.shape[-1])
+    flat = flat.index_put((indices.long(),), rows.reshape(-1, array.shape[-1]))
+    return flat.reshape(array.shape)
 
 
 def bucket_sums(weights, buckets, count):

@@ -317,13 +317,13 @@ def _rows(array, index):
 
 def _write_one(old, new, at, mask):
     """Writes one token per row. XLA does a scatter in place; a select would copy all entries."""
-    _, heads, _, size = shape = backend.shape(old)
-    flat = ops.reshape(old, (-1, size))
-    new = ops.reshape(ops.cast(new, old.dtype), (-1, size))
+    new = ops.cast(new, old.dtype)
     if mask is not None:
-        real = ops.repeat(ops.reshape(mask, (-1,)), heads, axis=0)
+        flat = ops.reshape(old, (-1, old.shape[-1]))
+        real = ops.repeat(ops.reshape(mask, (-1,)), old.shape[1], axis=0)
+        new = ops.reshape(new, (-1, old.shape[-1]))
         new = ops.where(real[:, None], new, ops.take(flat, at, axis=0))
-    return ops.reshape(backend.write_rows(flat, at, new), shape)
+    return backend.write_rows(old, at, new)
 
 
 def _write_many(old, new, index, end, mask):
