@@ -221,6 +221,9 @@ def test_only_neighbors_talk_and_memory_grows_with_a_share():
     function, arrays = program(2**13)
     found = collectives(function, arrays)
     assert set(found) == {"collective-permute"}, found
+    # In each step, keys and values forward, and both with their gradients backward.
+    sent = [kind for types in found["collective-permute"] for kind in types.split("f32")[1:]]
+    assert len(sent) == 6 and set(sent) == {"[1,1024,4,16]"}, found
 
     def memory(length):
         function, arrays = program(length)
