@@ -31,7 +31,7 @@ setup(
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
     package_data={
         "keras_attention": ["py.typed"],
-        "keras_attention.visualization": ["page.html", "page.css", "page_*.js"],
+        "keras_attention.visualization": ["page.html", "page.css", "page.js"],
     },
     install_requires=["keras>=3.13", "numpy"],
     extras_require={

@@ -1,7 +1,7 @@
 """`attention_html`: weights as one HTML file.
 
-`page.html`, `page.css` and the scripts are its source. Here they become one file, with the weights
-in it.
+`page.html`, `page.css` and `page.js` are its source. Here they become one file, with the weights in
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from keras_attention.visualization import labels
 
 # Up to this many weights are stored in 16 bits each, more in 8.
 FINE = 1_000_000
-SCRIPTS = ("page_weights.js", "page_drawing.js", "page_choosing.js")
 
 
 def attention_html(
@@ -96,7 +95,7 @@ def attention_html(
         "texts": texts,
         "levels": int(np.iinfo(kind).max),
     }
-    style, script = _source("page.css"), "\n".join(map(_source, SCRIPTS))
+    style, script = _source("page.css"), _source("page.js")
     parts = {
         "title": html.escape(labels.visible(str(title))),
         "style": style,
