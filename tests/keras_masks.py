@@ -27,50 +27,25 @@ def plain(*shape):
     return ops.convert_to_tensor(x.astype("float32"))
 
 
-# By the class of the layer: what is called with the sequence, by the name that the table gives it.
-ONE_INPUT = {
-    "Activation": layers.Activation("relu"),
-    "ActivityRegularization": layers.ActivityRegularization(),
-    "AdaptiveAveragePooling1D": layers.AdaptiveAveragePooling1D(3),
-    "AdaptiveMaxPooling1D": layers.AdaptiveMaxPooling1D(3),
-    "AlphaDropout": layers.AlphaDropout(0.1),
-    "AveragePooling1D": layers.AveragePooling1D(2),
-    "BatchNormalization": layers.BatchNormalization(),
-    "Conv1D": layers.Conv1D(D, 3, padding="same"),
-    "Conv1DTranspose": layers.Conv1DTranspose(D, 3, padding="same"),
-    "Cropping1D": layers.Cropping1D(1),
-    "Dense": layers.Dense(3),
-    "DepthwiseConv1D": layers.DepthwiseConv1D(3, padding="same"),
-    "Dropout": layers.Dropout(0.1),
-    "ELU": layers.ELU(),
-    "EinsumDense": layers.EinsumDense("btd,de->bte", (None, 3)),
-    "Flatten": layers.Flatten(),
-    "GaussianDropout": layers.GaussianDropout(0.1),
-    "GaussianNoise": layers.GaussianNoise(0.1),
-    "GlobalAveragePooling1D": layers.GlobalAveragePooling1D(),
-    "GlobalMaxPooling1D": layers.GlobalMaxPooling1D(),
-    "GroupNormalization": layers.GroupNormalization(2),
-    "Identity": layers.Identity(),
-    "Lambda": layers.Lambda(lambda x: -x),
-    "LayerNormalization": layers.LayerNormalization(),
-    "LeakyReLU": layers.LeakyReLU(),
-    "MaxPooling1D": layers.MaxPooling1D(2),
-    "Normalization": layers.Normalization(mean=0.0, variance=1.0),
-    "PReLU": layers.PReLU(shared_axes=[1]),
-    "Permute": layers.Permute((2, 1)),
-    "RMSNormalization": layers.RMSNormalization(),
-    "ReLU": layers.ReLU(),
-    "Rescaling": layers.Rescaling(2.0),
-    "Reshape": layers.Reshape((T, 2, 2)),
-    "SeparableConv1D": layers.SeparableConv1D(D, 3, padding="same"),
-    "Softmax": layers.Softmax(),
-    "SpatialDropout1D": layers.SpatialDropout1D(0.1),
-    "SpectralNormalization": layers.SpectralNormalization(layers.Dense(3)),
-    "TimeDistributed": layers.TimeDistributed(layers.Dense(3)),
-    "UnitNormalization": layers.UnitNormalization(),
-    "UpSampling1D": layers.UpSampling1D(2),
-    "ZeroPadding1D": layers.ZeroPadding1D(1),
-}
+ONE_INPUT = [
+    layers.Activation("relu"), layers.ActivityRegularization(), layers.AdaptiveAveragePooling1D(3),
+    layers.AdaptiveMaxPooling1D(3), layers.AlphaDropout(0.1), layers.AveragePooling1D(2),
+    layers.BatchNormalization(), layers.Conv1D(D, 3, padding="same"),
+    layers.Conv1DTranspose(D, 3, padding="same"), layers.Cropping1D(1), layers.Dense(3),
+    layers.DepthwiseConv1D(3, padding="same"), layers.Dropout(0.1), layers.ELU(),
+    layers.EinsumDense("btd,de->bte", (None, 3)), layers.Flatten(), layers.GaussianDropout(0.1),
+    layers.GaussianNoise(0.1), layers.GlobalAveragePooling1D(), layers.GlobalMaxPooling1D(),
+    layers.GroupNormalization(2), layers.Identity(), layers.Lambda(lambda x: -x),
+    layers.LayerNormalization(), layers.LeakyReLU(), layers.MaxPooling1D(2),
+    layers.Normalization(mean=0.0, variance=1.0), layers.PReLU(shared_axes=[1]),
+    layers.Permute((2, 1)), layers.RMSNormalization(), layers.ReLU(), layers.Rescaling(2.0),
+    layers.Reshape((T, 2, 2)), layers.SeparableConv1D(D, 3, padding="same"), layers.Softmax(),
+    layers.SpatialDropout1D(0.1), layers.SpectralNormalization(layers.Dense(3)),
+    layers.TimeDistributed(layers.Dense(3)), layers.UnitNormalization(), layers.UpSampling1D(2),
+    layers.ZeroPadding1D(1),
+]  # fmt: skip
+# By the name that the table gives it.
+ONE_INPUT = {type(layer).__name__: layer for layer in ONE_INPUT}
 RECURRENT = {
     "GRU": lambda **kwargs: layers.GRU(3, **kwargs),
     "LSTM": lambda **kwargs: layers.LSTM(3, **kwargs),
@@ -79,13 +54,8 @@ RECURRENT = {
     "Bidirectional": lambda **kwargs: layers.Bidirectional(layers.GRU(3, **kwargs)),
 }
 MERGING = {
-    "Add": layers.Add(),
-    "Average": layers.Average(),
-    "Concatenate": layers.Concatenate(),
-    "Maximum": layers.Maximum(),
-    "Minimum": layers.Minimum(),
-    "Multiply": layers.Multiply(),
-    "Subtract": layers.Subtract(),
+    name: getattr(layers, name)()
+    for name in ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
 }
 ATTENTION = {
     "AdditiveAttention": layers.AdditiveAttention(),
@@ -168,20 +138,19 @@ def outcome(call):
     return KEPT if np.allclose(a[MASK], b[MASK], atol=1e-5) else KEPT_READS
 
 
-def table():
-    """The table in Markdown, a row for each outcome."""
+def outcomes():
+    """What becomes of a mask, by the name of the call."""
     keras.utils.set_random_seed(0)
-    rows = {}
-    for name, call in calls().items():
-        rows.setdefault(outcome(call), []).append(name)
-    order = [KEPT, KEPT_READS, USED, DROPPED, FILLED, POOLED, ERROR]
-    lines = [
-        f"| {title} | {', '.join(f'`{name}`' for name in rows[title])} |"
-        for title in order
-        if title in rows
-    ]
-    return "\n".join(["| the mask is | by |", "| --- | --- |", *lines])
+    return {name: outcome(call) for name, call in calls().items()}
+
+
+def table(found):
+    """Outcomes in Markdown, a row for each."""
+    lines = ["| the mask is | by |", "| --- | --- |"]
+    for title in (KEPT, KEPT_READS, USED, DROPPED, FILLED, POOLED, ERROR):
+        lines.append(f"| {title} | {', '.join(f'`{n}`' for n, o in found.items() if o == title)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(table())
+    print(table(outcomes()))
