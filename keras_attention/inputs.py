@@ -271,7 +271,7 @@ def pair(name, given, query, value):
     # A list of rows is one array. A pair is a tuple, or the list of tensors that Keras makes of it.
     listed = isinstance(given, (list, tuple)) and len(given) == 2
     if isinstance(given, list):
-        listed = listed and all(part is None or hasattr(part, "shape") for part in given)
+        listed = listed and all(part is None or shapes.is_array(part) for part in given)
     if not listed and query is not value:
         raise ValueError(
             f"`{name}` must be a pair, for query and key, when the two are not one sequence. "

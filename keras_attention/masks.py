@@ -76,7 +76,7 @@ def boolean(name, mask):
     """
     if mask is None:
         return None
-    if not hasattr(mask, "dtype"):
+    if not shapes.is_array(mask):
         mask = np.asarray(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype == "bool":

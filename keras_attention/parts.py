@@ -99,7 +99,7 @@ def set_dtype_policy(layer, value):
         _set(part, policy)
 
 
-# Keras's, which does not set that of parts.
+# Keras's own setter, which does not change the parts of a layer.
 _set = keras.Layer.dtype_policy.fset
 
 

@@ -28,7 +28,7 @@ def of_call(layer, rematerialized, call, *args, **kwargs):
     if rematerialized(call, *args, **kwargs) is call:
         return call
     if _computes_again(layer):
-        # Once is enough. And on TensorFlow Keras's `Dense` cannot.
+        # The parts are computed again with it. And Keras's `Dense` cannot do it on TensorFlow.
         for part in keras_private.sublayers(layer):
             keras_private.never_rematerialize(part)
 

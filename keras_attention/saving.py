@@ -162,7 +162,7 @@ def slot(kind, base, builtin, value, optional=False):
     classes that a snake_case string may name. None stays None if the slot is `optional`.
     """
     if isinstance(value, base) or (optional and value is None):
-        if isinstance(value, keras.layers.Layer) and not hasattr(value, "built"):
+        if isinstance(value, keras.layers.Layer) and "built" not in vars(value):
             name = type(value).__name__
             raise TypeError(
                 f"The {kind} is a Keras layer: `{name}.__init__` must begin with "
@@ -175,7 +175,7 @@ def slot(kind, base, builtin, value, optional=False):
                 f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
                 f"a subclass of {base.__name__}. Received: {kind}={value!r}"
             )
-        # Of a class, some versions of Python return the signature of Keras's `__new__`.
+        # `signature` of the class may be that of Keras's `__new__`, by the version of Python.
         _, *parameters = inspect.signature(builtin[value].__init__).parameters.values()
         for parameter in parameters:
             several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)

@@ -77,10 +77,15 @@ def check_pairs(name, array, query, key):
             check_same(f"{what} of the {name} and of `{other}`", **{name: size, other: known})
 
 
+def is_array(value):
+    """Whether a value is an array, tensor or symbol of any framework, not nested numbers."""
+    return hasattr(value, "dtype")
+
+
 def check_scores(scores, query, key):
     """Raises unless what a score returned is (B, H, T, S), as far as sizes are known."""
     expected = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    found = tuple(scores.shape) if hasattr(scores, "shape") else repr(scores)
+    found = tuple(scores.shape) if is_array(scores) else repr(scores)
     if (
         isinstance(found, str)
         or len(found) != 4

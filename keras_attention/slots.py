@@ -60,7 +60,7 @@ def problem(
             if real is not None and position.needs_length:
                 at = positions.of_real(*real)
             query, key = position.encode(query, key, *at)
-        # A class of a user's own that projects no table may know of none.
+        # A custom position that projects no table need not accept `rows`.
         rows = {} if projected is None else {"rows": projected}
         spec = position.into_spec(spec, query, key, key_mask, **rows)
     spec, query, key = slots.score.into_spec(spec, query, key, prepared)

@@ -45,7 +45,7 @@ def most_size(first, second):
 
 
 def same_size(first, second):
-    # Of an array, which an index may be, it would not be a boolean.
+    # An index may be an array, whose comparison is not a boolean.
     return _are_sizes(first, second) and bool(first == second)
 
 
@@ -145,7 +145,7 @@ def axis_map(mesh, name, like):
             mesh=mesh.backend_mesh,
             in_specs=tuple(map(spec, axes)),
             out_specs=tuple(map(spec, outputs)),
-            # The others stay as the rest of the program has them.
+            # Other axes of the mesh stay as the rest of the program uses them.
             axis_names={name},
         )(*arrays)
 
@@ -233,7 +233,7 @@ def _bfloat16_product(first, second):
 
     def backward(arrays, outputs, saved, upstream):
         (first, second), (upstream,) = arrays, upstream
-        # Of a transposed matrix it has none.
+        # XLA has no such product of a transposed matrix.
         return product(upstream, second, ((1,), (1,))), jnp.matmul(first.T, upstream)
 
     return custom_vjp(lambda _: (forward, backward), (first, second))[0]
@@ -437,7 +437,7 @@ def _linear_avals(*_, avals, **__):
 
 
 def _linear_jvp(arrays, tangents, *, function, **_):
-    # A derivative of a derivative: as JAX differentiates the function.
+    # For second derivatives, JAX differentiates the function itself.
     moving = [n for n, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
 
     def of_moving(*moved):
@@ -459,7 +459,7 @@ def _linear_batched(arrays, axes, *, function, transpose, count, avals):
     given = zip(arrays, axes, strict=True)
     arrays = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in given]
     kept = [None if axis is None else 0 for axis in axes[:count]]
-    # What the function is linear in has the new axis, so that gradients have it.
+    # Arguments that the function is linear in get the new axis, so that their gradients have it.
     for n in range(count, len(arrays)):
         if axes[n] is None:
             arrays[n] = jnp.broadcast_to(arrays[n], (size, *arrays[n].shape))
@@ -607,7 +607,7 @@ def _refusal(causal, left, *arrays):
     lengths = jax.ShapeDtypeStruct(arrays[0].shape[:1], "int32")
 
     def trained(lengths, *arrays):
-        # A window has no lengths beside it.
+        # Windows and lengths exclude each other.
         given = None if left is not None else lengths
         return jax.vjp(lambda *x: fused_attention(*x, given, causal, left, 1.0), *arrays)[0]
 
@@ -654,7 +654,7 @@ class compile:
         variables = self.variables[: len(values)]
         with _Scope(zip(variables, values, strict=True)) as scope:
             outputs = self.function(*arrays)
-        # They would be constants of this program, so it is discarded.
+        # This program has unlisted variables as constants, so it is discarded.
         self.variables += scope.unlisted.values()
         changed = {
             index: scope.get_current_value(variable)

@@ -66,7 +66,7 @@ def on_accelerator(array):
 
 
 def instead_of(array):
-    # Sparse ones are for Keras's projections to take.
+    # Sparse tensors are accepted: Keras's projections take them.
     if type(array) is tf.RaggedTensor or (isinstance(array, keras.KerasTensor) and array.ragged):
         return (
             "Pass a ragged tensor as `x.to_tensor()`, and which of its positions are real, "
@@ -157,7 +157,7 @@ def dynamic_slice(array, axis, start, size):
 
 
 def dynamic_slices(array, cuts):
-    # By one operation: each copies.
+    # All axes by one operation, since each operation copies.
     cuts = {
         axis: (start, size)
         for axis, (start, size) in cuts.items()
@@ -270,18 +270,18 @@ def maximum(first, second):
 
 
 def prefers_whole_rows(scores):
-    # That of oneDNN, on CPUs. XLA's takes several passes, and its arrays have one size.
+    # oneDNN's softmax, on CPUs, is one pass. XLA's takes several, and its sizes do not vary.
     graph = tf.compat.v1.get_default_graph()
     return _uses_onednn() and not on_accelerator(None) and not _uses_xla(graph)
 
 
 def has_fast_bfloat16():
-    # oneDNN emulates them elsewhere.
+    # Without instructions for it, oneDNN emulates bfloat16.
     return processor.multiplies_bfloat16()
 
 
 def has_wide_products(array):
-    # Only XLA has them.
+    # Only XLA has products with float32 results of half-precision inputs.
     return on_accelerator(array) and _uses_xla(tf.compat.v1.get_default_graph())
 
 
@@ -428,7 +428,7 @@ def dropout(array, rate, seed):
     return tf.where(kept, array, tf.zeros_like(array)) * (1 / (1 - rate))
 
 
-# Those of fused attention are never called, since FUSED_READS is None.
+# The functions of fused attention are never called, since FUSED_READS is None.
 
 
 def fused_attention(query, key, value, mask, causal, left, scale):

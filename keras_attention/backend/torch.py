@@ -17,7 +17,7 @@ ops = keras.ops
 # While `torch.jit.trace` runs, a size is a tensor, whose value is that of the traced call.
 TRACED_SIZES = (torch.Tensor,)
 FUSED_READS = "masks"
-# Layouts beside these are of a vendor, whose arrays are dense.
+# Other layouts are a vendor's, of dense arrays.
 _SPARSE = {getattr(torch, f"sparse_{kind}") for kind in ("coo", "csr", "csc", "bsr", "bsc")}
 
 
@@ -262,7 +262,7 @@ def rotate(array, cos, sin, axis):
 def _with_gradient(forward, backward, *arrays):
     """The only output of `forward`, with the gradient `backward`, as of `custom_vjp`."""
     if torch.compiler.is_compiling():
-        # It would end the graph here, and fuses what follows by itself.
+        # A custom gradient would end the compiled graph here. The compiler fuses by itself.
         return forward(*arrays)[0][0]
     return custom_vjp(lambda _: (forward, backward), arrays)[0]
 
@@ -305,7 +305,7 @@ def maximum(first, second):
 
 
 def prefers_whole_rows(scores):
-    # Of more, rows take twice the memory of blocks, and are no faster in all cases.
+    # With more scores, whole rows take twice the memory of blocks, and are not always faster.
     return scores is not None and scores <= 2**21
 
 
@@ -363,7 +363,7 @@ def multiply_no_nan(array, factor):
 
 def windows(array, rows, columns):
     if _writing_onnx():
-        # It reads a size of the array, which it does not know.
+        # The exporter's `unfold` reads a size of the array that it does not know.
         at = rows - 1 - torch.arange(rows)[:, None] + torch.arange(columns)
         return take(array, at, 1)
     return array.unfold(1, columns, 1).flip(1)
@@ -418,7 +418,7 @@ class _Custom(torch.autograd.Function):
 def _plain_gradients(forward, arrays, upstream):
     """The gradients of arrays as PyTorch differentiates `forward`."""
     with torch.enable_grad():
-        # Of each array apart, although one may be computed from another.
+        # Views, so that each array has its own gradient even if it was computed from another.
         arrays = [array.view_as(array) for array in arrays]
         asked = [array for array in arrays if array.requires_grad]
         pairs = zip(forward(*arrays)[0], upstream, strict=True)
@@ -451,7 +451,7 @@ def _is_dual(array):
 def custom_vjp(make, arrays, constants=(), saves=True):
     both = make(constants)
     if _transforming() or any(map(_is_dual, arrays)):
-        # As PyTorch differentiates, maps and records it.
+        # PyTorch differentiates, maps and records the plain computation.
         return both[0](*arrays)[0]
     return _Custom.apply(*both, *arrays)
 
@@ -546,7 +546,7 @@ def fused_with_lse(query, key, value, mask, causal, scale, sink, plain):
 
     def forward(*arrays):
         if torch.is_grad_enabled():
-            # The gradient is to be differentiated, of which the kernel's has none.
+            # For second derivatives, which the kernel does not have.
             return plain(*arrays), ()
         output, lse = attend(*arrays[:3])
         both = torch.logaddexp(lse, arrays[3][:, None])
@@ -594,7 +594,7 @@ def fused_unsupported_reason(query, key, value, causal, left, lse):
     if lse and not _has_lse():
         return "this version of PyTorch does not give the log-sum-exp"
     if lse and _tracing():
-        # What PyTorch writes in place of its kernel there gives something else.
+        # The replacement that PyTorch records for its kernel returns something else.
         return "a program that is recorded has no log-sum-exp of it"
     if _C._are_functorch_transforms_active() or any(map(_is_dual, (query, key, value))):
         return "PyTorch's kernel has no rules for transforms"
@@ -605,7 +605,7 @@ def fused_unsupported_reason(query, key, value, causal, left, lse):
 
 def _has_lse():
     name = "_scaled_dot_product_flash_attention_for_cpu"
-    return hasattr(torch.ops.aten, name) and hasattr(torch.ops.aten, f"{name}_backward")
+    return all(hasattr(torch.ops.aten, f"{name}{end}") for end in ("", "_backward"))
 
 
 def where_fused(function, otherwise, arrays):

@@ -7,7 +7,7 @@ ops = keras.ops
 
 # The logit of forbidden tokens.
 NONE = -float("inf")
-# A token that is none: padding of a prompt, and what is not generated yet.
+# No token: padding of a prompt, and positions that are not generated yet.
 NO_TOKEN = -1
 
 
@@ -22,7 +22,7 @@ class Rules:
     def __init__(self, constraints, stop_tokens, max_tokens):
         self.given = constraints
         self.stop_tokens = tuple(stop_tokens)
-        # The last one wins where it is the first one too.
+        # With `max_tokens=1` the first token is the last: then the last one's rule wins.
         forced = {0: constraints.forced_first_token}
         if constraints.forced_last_token is not None:
             forced[max_tokens - 1] = constraints.forced_last_token
@@ -124,7 +124,7 @@ def marked(tokens, size, values=1.0):
     Tokens beyond the vocabulary mark nothing; `values` are for each of the N.
     """
     inside = ops.logical_and(tokens >= 0, tokens < size)
-    # They mark a column of their own.
+    # Those mark an additional column, which is cut off.
     token = ops.where(inside, tokens, size)
     rows = ops.shape(token)[0]
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))
@@ -144,7 +144,7 @@ def _bias(words, before, size):
     """What is added to logits (R, `size`) for sequences of one length, after `before`."""
     known = np.array(list(words), "int32")
     ends = ops.all(ops.equal(before[:, None], known[None, :, :-1]), axis=2)
-    # Of sequences with one last token a text ends with one at most: they are of one length.
+    # Of the sequences with one last token, at most one matches, since all have one length.
     last = ops.where(ends, known[None, :, -1], NO_TOKEN)
     return marked(last, size, np.array(list(words.values()), "float32"))
 

@@ -171,7 +171,7 @@ def normalized(logits):
     The difference is log p, without cancellation. The second is −inf
     for a row whose tokens are all forbidden, and NaN for one whose logits are NaN or +inf.
     """
-    # Asked of the logits themselves: XLA on a CPU has a maximum and an exponential that lose NaN.
+    # Of the logits: XLA's maximum and exponential on CPUs may turn NaN into a number.
     unknown = ops.any(ops.isnan(logits), axis=-1, keepdims=True)
     best = ops.max(logits, axis=-1, keepdims=True)
     logits = logits - ops.where(ops.isfinite(best), best, 0.0)

@@ -197,7 +197,7 @@ class Attention(saving.ConfigurableLayer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        # Of the projections, as in Keras's layer. `Layer.activity_regularizer` is of the output.
+        # For the projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
@@ -382,7 +382,7 @@ class Attention(saving.ConfigurableLayer):
             if segment_ids is not None:
                 segment_ids = self._numbers("segment_ids", segment_ids, *sequences)
         restrict = masks.of_pairs(x.query_mask, memory.mask, x.attention_mask)
-        # In an appended text each token is there; in others, if keys are no fewer than queries.
+        # An appended token sees itself; others do if nothing masks pairs and T = S.
         sees_itself = layout.appends or not (
             restrict or positions is not None or query.shape[1] != memory.key.shape[1]
         )

@@ -200,7 +200,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 dtype=self.dtype_policy,
             )
             self._attention_dense.build((None, context + wrapped_cell.output_size(self.cell)))
-        # Features that the wrapped cell reads after those of its input, and of both.
+        # Features that the wrapped cell reads after those of its input, then of both together.
         self._fed_size = context
         if self.mode == "luong":
             fed = self.output_features(self.memory_shape)

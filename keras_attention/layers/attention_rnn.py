@@ -92,7 +92,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         }
         flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
         super().__init__(cell, **flags, **kwargs)
-        # Keras 3.16 denies it for its layer.
+        # Keras 3.16 sets it to False for `RNN`.
         self.supports_masking = True
 
     def get_config(self):
@@ -134,7 +134,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         count = len(states)
 
         def step(inputs, states):
-            # Not among the states of the loop, which copies, masks and returns them.
+            # The constants are no states of the loop, which would copy, mask and return them.
             output, [states] = cell(inputs, [[*states[0], *constants]], training=training)
             return output, [states[:count]]
 

@@ -88,7 +88,7 @@ class EinsumHeads(DenseHeads):
         dense.build(shape)
         return dense
 
-    # Its projections are no products of two axes by two.
+    # `DenseHeads` projects a row as a matrix, which these projections do not take.
     split_row = Heads.split_row
 
     def split(self, x, role):

@@ -103,12 +103,12 @@ class Heads:
     def join(self, result, query):
         """The layer's output of an `AttentionResult`."""
         heads = result.output
-        # Not those of `heads`: ONNX's converter gets sizes after a loop wrong.
+        # Sizes of the query, not of `heads`: ONNX's converter gets sizes after a loop wrong.
         batch, length = ops.shape(query)[:2]
         count, size = heads.shape[2:]
         return ops.reshape(heads, (batch, length, count * size))
 
-    # What masks pairs of positions
+    # Masks of pairs
 
     def restricted(self, x):
         """The `Inputs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""

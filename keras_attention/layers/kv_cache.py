@@ -29,8 +29,7 @@ ops = keras.ops
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
     """An empty cache of `length` entries."""
     for name, size in (("key", key_dim), ("value", value_dim)):
-        known = [n for n in (heads, length, size) if isinstance(n, int)]
-        shapes.check_memory(name, known)
+        shapes.check_memory(name, [n for n in (heads, length, size) if isinstance(n, int)])
     return {
         "key": ops.zeros((batch_size, heads, length, key_dim), dtype),
         "value": ops.zeros((batch_size, heads, length, value_dim), dtype),
@@ -289,7 +288,7 @@ def append(cache, key, value, mask=None, after=None):
     if after is None:
         after = end(index, backend.shape(key)[1], mask)
     if key.shape[1] == 1:
-        # Where the token is, once for both.
+        # The token's index, computed once for key and value.
         at = _rows(cache["key"], index)
         key = _write_one(cache["key"], key, at, mask)
         value = _write_one(cache["value"], value, at, mask)

@@ -101,6 +101,7 @@ class PredictedCenter:
         """The weights of the center of queries (B, T, H, K), by their attributes of the layer."""
         heads, size = query_shape[2:]
         units = self.layer.units or size
+        # British, as in 0.1.0: saved files find the weights by these names.
         shapes_by_name = {
             "centre_kernel": (heads, size, units),
             "centre_vector": (heads, units, 1),

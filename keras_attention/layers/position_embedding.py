@@ -255,7 +255,7 @@ def _check_given(x, start_index, positions):
     else:
         name, given, fitting = "positions", positions, [(length,), (batch, length)]
         expected = "integers, (positions,) or (batch, positions) of `x`"
-    array = given if hasattr(given, "dtype") else np.asarray(given)
+    array = given if shapes.is_array(given) else np.asarray(given)
     numpy = isinstance(array, (np.ndarray, np.generic))
     dtype = str(array.dtype) if numpy else keras.backend.standardize_dtype(array.dtype)
     if "int" not in dtype:

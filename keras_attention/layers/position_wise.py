@@ -24,7 +24,7 @@ def apply(layer, dense, x):
 
 def gated(layer, dense, gate, x):
     """`dense(x) · gate(x)`."""
-    # The gate first: its activation, while little else is in the cache.
+    # The gate first, so that its activation runs while its product is in the CPU's cache.
     factor, hidden = (apply(layer, part, x) for part in (gate, dense))
     if projections.plain(layer, dense):
         return backend.multiply_fresh(hidden, factor)

@@ -53,7 +53,7 @@ class RMSNorm(saving.ConfigurableLayer):
         self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
 
     def call(self, x: Tensor) -> Tensor:
-        # The gradient of the weight has a part of every row.
+        # The weight's gradient sums over all rows, so padding is cleared.
         mask = masks.implicit(x)
         (x,) = inputs.floats((x,), self.compute_dtype)
         x = masks.clear(x, mask)

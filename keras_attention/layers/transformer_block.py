@@ -202,12 +202,12 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
         self.attention = saving.check_layer("attention", attention, optional=True)
         self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
-        # Those that the block makes are not arguments.
+        # Parts that the block makes itself are not in its configuration.
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
         self.norm = block_norms.check(norm, self.residual)
         self._check_parts()
         if "attention" in self._made:
-            # Now, since it checks its arguments; `build` knows the features of its heads.
+            # Made here, because it checks its arguments; `build` sets the features of its heads.
             self.attention = self._make_attention("attention", self.key_dim or 1, self.score)
 
     def _check_parts(self):
@@ -344,7 +344,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         )
         # A norm of integers would round its results.
         (x,) = inputs.floats((x,), self.compute_dtype)
-        # Weights of norms and of the feed-forward network have gradients of every row.
+        # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
         x = masks.clear(x, mask)
         scores = {}
 

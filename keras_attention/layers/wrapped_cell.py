@@ -14,7 +14,7 @@ def get(cell, refused):
     cell = saving.deserialize(cell)
     if (
         isinstance(cell, keras.layers.RNN)
-        or not all(hasattr(cell, name) for name in ("call", "state_size"))
+        or not {"call", "state_size"} <= set(dir(cell))
         or any(isinstance(leaf, refused) for leaf in leaves(cell))
     ):
         raise TypeError(

@@ -129,7 +129,7 @@ class Decoder(Stack):
         if cache is None:
             rows = self._rows(x, mask, positions, attention_mask, segment_ids)
         else:
-            # A cache counts by itself.
+            # A cache counts its own tokens.
             rows = Rows(x, mask, positions)
         x = rows.x
         contexts = context if isinstance(context, list) else [context] * len(self.blocks)

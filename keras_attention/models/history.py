@@ -18,7 +18,7 @@ ops = keras.ops
 def switches(blocks):
     """The lengths beyond which the positions of blocks are others, by scaling."""
     found: dict[str, set[int]] = {"dynamic": set(), "longrope": set()}
-    # What the last block computes of a token is not cached.
+    # The last block's output is not cached, so its position does not matter.
     for block in blocks[:-1]:
         position = getattr(block.attention, "position", None)
         if isinstance(position, Rotary) and position.scaling in found:
@@ -83,7 +83,7 @@ def either(blocks, before, after, again, on):
         here = ops.logical_and(before <= length, after > length)
         passing = ops.logical_or(passing, ops.logical_and(here, before > 0))
     passing = ops.any(passing)
-    # JAX would compile both in each call outside a program.
+    # Outside a compiled program, JAX's `cond` would compile both branches in each call.
     values = shapes.visible_values(passing)
     if values is None:
         return ops.cond(passing, again, on)

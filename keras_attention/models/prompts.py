@@ -1,5 +1,7 @@
 """Prompts: the beginnings of texts that a decoder goes on from, checked before any work."""
 
+from collections.abc import Sized
+
 import keras
 import numpy as np
 
@@ -15,11 +17,11 @@ def tokens(name, rows):
         ValueError: rows are of several lengths, or there are not two axes, or no tokens.
         TypeError: they are not integers.
     """
-    if not hasattr(rows, "dtype"):
+    if not shapes.is_array(rows):
         try:
             rows = np.asarray(rows)
         except ValueError as error:
-            lengths = [len(row) if hasattr(row, "__len__") else 1 for row in rows]
+            lengths = [len(row) if isinstance(row, Sized) else 1 for row in rows]
             raise ValueError(
                 f"`{name}` must have rows of one length: pad shorter ones on the left, and say "
                 f"so in a mask. Received: rows of lengths {lengths}"
@@ -64,7 +66,7 @@ def check(prompt, mask, max_tokens, positions):
     if mask is not None:
         values = shapes.visible_values(mask)
         longest = None if values is None else int(np.max(np.sum(values, axis=1), initial=1))
-    # One token is where a text starts, which may be that of padding, as in T5.
+    # A prompt of one token is a start token, which may equal the padding token, as in T5.
     if values is not None and values.shape[1] > 1 and not values[:, -1].all():
         row = int(np.argmin(values[:, -1]))
         raise ValueError(

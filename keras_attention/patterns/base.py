@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_attention import saving
+from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
 
 ops = keras.ops
@@ -134,7 +134,7 @@ def booleans(pattern, i, j):
             f"`and`, `or`, `not` and `if`. Received: {type(error).__name__}: {error}"
         ) from error
     kind = type(allowed).__name__
-    if hasattr(allowed, "dtype"):
+    if shapes.is_array(allowed):
         kind = keras.backend.standardize_dtype(allowed.dtype)
     if kind != "bool":
         raise _WrongPattern(

@@ -19,7 +19,7 @@ from keras_attention.spec import AttentionSpec, Positions
 
 ops = keras.ops
 
-# Content to content, content to position, position to content.
+# The number of terms: content to content, content to position, position to content.
 _TERMS = 3
 
 
@@ -171,7 +171,7 @@ class Disentangled(Position):
         )
         heads, size = query.shape[2:]
         at: Positions = spec.positions  # type: ignore[assignment]
-        # As seen from the keys.
+        # Positions with queries and keys exchanged.
         back = Positions(at.key, at.query, at.consecutive, -at.offset)
         to_position = _products(query, of_keys, self.rows(), heads, at)
         # `encode` has divided queries by √3.

@@ -219,7 +219,7 @@ class KeyOnly(LearnedWithBias):
         self.bias = self.add_bias((heads, units))
         self.v = self.add_kernel("v", (heads, units)) if self.units else None
 
-    # A product with 1, which every kernel can compute.
+    # The score as a product with 1, which every kernel can compute.
 
     def prepare_query(self, query: Tensor) -> Tensor:
         return ops.ones_like(query[..., :1])

@@ -23,7 +23,7 @@ COUNTED = {
     r"(.*\.)?embeddings\.token_type_ids": "zeros: what is taken where none are given",
 }
 VERSION = {r"(encoder|decoder)\.version": "the version of the program that trained it"}
-# Of a base model, which has none.
+# Tensors of heads, which a base model does not have.
 _HEADS = re.compile(
     r"(lm_head|embed_out|proj_out|cls|predictions|sop_classifier|classifier|score|qa_outputs|"
     r"pre_classifier|vocab_(transform|layer_norm|projector)|head|lm_predictions|mask_predictions|"

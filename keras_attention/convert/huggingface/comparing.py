@@ -36,7 +36,7 @@ def check(model, values, known, make, free=()):
     if different is None:
         return
     fields = [] if known is None else _different(values, known)
-    # Those that matter alone, if any does.
+    # The fields that make a difference by themselves, if any does.
     alone = [x for x in fields if _matters({**known, x: values.get(x)}, make, free, options)]
     path, wanted, has = different
     raise ValueError(

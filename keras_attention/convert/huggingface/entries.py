@@ -79,7 +79,7 @@ def _entries(name, owner, what):
         bias = [_plain(f"{name}.bias", found.beta)] if found.center else []
         return [_plain(f"{name}.weight", found.gamma), *bias]
     if isinstance(found, keras.layers.Layer):
-        # Only what joins heads has several axes of inputs.
+        # Only the projection that joins heads has several input axes.
         inputs = len(found.kernel.shape) - 1 if what.endswith("output_dense") else 1
         return _projections(name, [found], inputs=inputs)
     return [_plain(name, found)]

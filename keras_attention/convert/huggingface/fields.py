@@ -108,7 +108,7 @@ def activation(default):
     return Field(str, default, ACTIVATIONS)
 
 
-# Of every architecture.
+# Fields of every architecture.
 COMMON = {
     "model_type": read("", str),
     "architectures": read(None, list | None),
@@ -164,14 +164,14 @@ COMMON = {
     "add_cross_attention": only(False),
     **off("cross_attention_hidden_size tie_encoder_decoder"),
 }
-# Of stacks whose fields have these names.
+# Fields of stacks that use these names.
 SIZES = {
     **COMMON,
     **needs("hidden_size intermediate_size num_hidden_layers num_attention_heads"),
 }
-# Of those with tables of tokens.
+# Fields of stacks with tables of tokens.
 LANGUAGE = {**SIZES, "vocab_size": needed()}
-# Of a head of several architectures.
+# Fields of a head that several architectures have.
 SUMMARY = ignored(
     "of a head that is not read",
     """
@@ -179,5 +179,5 @@ SUMMARY = ignored(
     summary_last_dropout
     """,
 )
-# Of classifiers.
+# Fields of classifiers.
 LABELS = {"num_labels": count(None), "id2label": read(None, dict | None)}

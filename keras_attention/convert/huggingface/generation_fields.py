@@ -25,7 +25,7 @@ def _off(names, *neutral):
     return dict.fromkeys(names.split(), only(None, *neutral))
 
 
-# Of the first tokens of a target.
+# Fields that set the first tokens of a target.
 START = {
     "decoder_start_token_id": _optional(int),
     "bos_token_id": _optional(int),
@@ -120,7 +120,7 @@ _BEAMS = {
 }
 _NO_SAMPLING = ignored("of sampling", " ".join(_SAMPLING))
 _NO_BEAMS = ignored("of beam search", " ".join(_BEAMS))
-# By the name of the function.
+# Fields by the name of the function that uses them.
 FIELDS = {
     "greedy": {**_COMMON, **_NO_SAMPLING, **_NO_BEAMS},
     "sample": {**_COMMON, **_SAMPLING, **_NO_BEAMS},

@@ -76,7 +76,7 @@ def _of_method(settings, method):
         }
     if method == "sample":
         found = {name: settings[name] for name in ("temperature", "top_p", "min_p")}
-        # Null is 50, and 0 is none.
+        # Null is the default, 50; 0 means no limit.
         top_k = settings["top_k"]
         found["top_k"] = 50 if top_k is None else top_k or None
         if found["min_p"] == 0:

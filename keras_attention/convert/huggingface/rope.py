@@ -42,7 +42,7 @@ def fields(length, theta=10000.0):
         "rope_scaling": part(_INSIDE),
         "rope_theta": read(theta, float),
         "max_position_embeddings": count(length),
-        # Wins over the one inside.
+        # Takes precedence over the same field inside.
         "original_max_position_embeddings": count(None),
         "partial_rotary_factor": read(None, float | None),
     }
@@ -75,7 +75,7 @@ def rotary(
         kinds: ours by the names of kinds.
         layout: which features are a pair.
     """
-    # In this order, where a file has both.
+    # If a file has both, `rope_scaling` is used.
     given = config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
     if default and not given.values and config.values.get("rope_parameters") is None:
         given = _inside(config, default, "rope_parameters")
@@ -186,7 +186,7 @@ def _llama3(given, longest, original):
 
 def _yarn(given, longest, original):
     if "factor" not in given.values:
-        _there(given, "factor")  # Only null is a ratio here.
+        _there(given, "factor")  # Here null means a ratio of lengths; a missing field is an error.
     factor, attention_factor = _factor(given, longest, original), given["attention_factor"]
     if attention_factor is None and given["mscale"] and given["mscale_all_dim"]:
         over, under = (
@@ -196,7 +196,7 @@ def _yarn(given, longest, original):
         attention_factor = over / under
     fast, slow = given["beta_fast"] or 32.0, given["beta_slow"] or 1.0
     if original <= 2 * math.pi * slow:
-        # The ramp would have no features: it is another one there than here.
+        # The ramp would span no features, where `transformers` computes another one.
         raise ValueError(
             f"'original_max_position_embeddings' of `{given.where}` must be above 2π · beta_slow, "
             f"so that some features rotate as often. Received: {original}, beta_slow={slow}"

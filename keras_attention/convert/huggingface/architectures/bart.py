@@ -16,9 +16,9 @@ from keras_attention.convert.huggingface.fields import (
 from keras_attention.layers.position_embedding import SinCosPositionEmbedding
 from keras_attention.models import Decoder, Encoder, EncoderDecoder, Logits
 
-# Rows of a table of positions that none has.
+# The first rows of a table of positions, which no position uses.
 _FIRST = 2
-# Of both sides, of Whisper too.
+# Fields of encoder and decoder, which Whisper shares.
 SIDES = {
     **fields.COMMON,
     "vocab_size": needed(),
@@ -35,7 +35,7 @@ _STACK = {
     **SIDES,
     "max_position_embeddings": needed(),
     "scale_embedding": read(False),
-    # Which architecture it is says these: they are not read.
+    # These follow from the architecture: `transformers` does not read them.
     "normalize_embedding": only(True, None),
     "extra_pos_embeddings": only(_FIRST, None),
     **off("normalize_before add_final_layer_norm add_bias_logits static_position_embeddings"),

@@ -11,7 +11,7 @@ from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.fields import count, ignored, needed, only, read
 from keras_attention.models import Encoder
 
-# Of any encoder with tables of tokens and of positions.
+# Fields of every encoder with tables of tokens and positions.
 ENCODER = {
     **fields.LANGUAGE,
     "max_position_embeddings": needed(),

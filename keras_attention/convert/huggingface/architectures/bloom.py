@@ -8,11 +8,11 @@ FIELDS = {
     **fields.COMMON,
     **fields.renamed(num_hidden_layers="n_layer", num_attention_heads="n_head"),
     **needs("vocab_size hidden_size"),
-    # Of older files.
+    # The name in older files.
     "n_embed": same_as("hidden_size"),
     "layer_norm_epsilon": read(1e-5),
     "apply_residual_connection_post_layernorm": only(False),
-    # Its sums of parts leave biases out, where `pretraining_tp` is above 1.
+    # With `pretraining_tp` above 1 it sums parts of products, without the biases.
     "slow_but_exact": only(False),
     "tie_word_embeddings": read(True),
     **ignored("not read", "n_inner seq_length"),

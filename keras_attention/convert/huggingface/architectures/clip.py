@@ -18,11 +18,11 @@ FIELDS = {
     **fields.COMMON,
     "projection_dim": count(512),
     **{f"{name}_config": read(None, dict | None) for name in PARTS},
-    # The whole of a tower, over the other, where it is not null.
+    # Unless null, replaces the whole configuration of a tower.
     **{f"{name}_config_dict": read(None, dict | None) for name in PARTS},
     **ignored("of the likeness of texts and images", "logit_scale_init_value"),
 }
-# Of both towers; those of sizes are what files of both leave out.
+# Fields of both towers, with the sizes that files may leave out.
 _TOWER = {
     **fields.COMMON,
     "num_hidden_layers": count(12),

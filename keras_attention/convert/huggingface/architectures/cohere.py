@@ -14,7 +14,7 @@ FIELDS = {
     "logit_scale": read(0.0625),
     "tie_word_embeddings": read(True),
     "attention_bias": only(False),
-    # They would have weights for each head.
+    # Those norms have weights for each head.
     "use_qk_norm": only(False, None),
 }
 

@@ -21,11 +21,11 @@ FIELDS = {
     "position_buckets": read(-1),
     "max_relative_positions": read(-1),
     "legacy": read(True),
-    # Of other sizes they would be other models.
+    # Only the sizes that follow from the width: others are other models.
     "embedding_size": count(None),
     "attention_head_size": count(None),
     "pooler_hidden_size": count(None),
-    # Without these it would be another attention, whose defaults they are.
+    # With other values the attention is another one. The defaults are those of plain attention.
     "relative_attention": only(False, True),
     "share_att_key": only(False, True),
     "pos_att_type": only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"),

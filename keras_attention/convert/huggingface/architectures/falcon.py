@@ -23,7 +23,7 @@ FIELDS = {
     "alibi": only(False),
     "ff_factor": only(4, None),
     **off("apply_residual_connection_post_layernorm"),
-    # With them, its code forgets the causal mask where a kernel of PyTorch's had it.
+    # When it returns them, its code loses the causal mask that PyTorch's kernel applies.
     **off("output_attentions"),
 }
 

@@ -6,7 +6,7 @@ from keras_attention.convert.huggingface.architecture import language_model
 from keras_attention.convert.huggingface.entries import transposed
 from keras_attention.convert.huggingface.fields import count, ignored, needed, read
 
-# Of GPT-J too.
+# Fields that GPT-J shares.
 STACK = {
     **fields.COMMON,
     **fields.renamed(

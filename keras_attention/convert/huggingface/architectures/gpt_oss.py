@@ -29,7 +29,7 @@ FIELDS = {
     **ignored("of training", "router_aux_loss_coef"),
     **ignored("not read", "experts_per_token initial_context_length"),
 }
-# Of files without any.
+# The positions of files that name none.
 _YARN = {
     "rope_type": "yarn",
     "factor": 32.0,

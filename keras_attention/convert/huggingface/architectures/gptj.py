@@ -11,7 +11,7 @@ FIELDS = {
     **gpt2.STACK,
     "rotary_dim": count(64),
     "tie_word_embeddings": read(False),
-    # As it is there, whatever they say.
+    # `transformers` computes this whatever the fields contain.
     "rotary": only(True, None),
     "scale_attn_weights": only(True, None),
     **ignored("positions are computed", "n_positions max_position_embeddings"),

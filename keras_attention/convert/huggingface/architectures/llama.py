@@ -96,7 +96,7 @@ def windowed(config, n, **rotary):
 def _qwen(config, n):
     layers = config["num_hidden_layers"]
     size = config["sliding_window"] if config["use_sliding_window"] else None
-    # The first ones see all.
+    # The first layers have no window.
     first = layers if size is None else config["max_window_layers"]
     types = ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
     types = stacks.layer_types(config, types)
@@ -126,7 +126,7 @@ def _smollm3(config, n):
     return options if rotated[n] else {**options, "position": None}
 
 
-# Two are older names of the third.
+# "su" and "yarn" are older names of "longrope".
 _KINDS = {"default": "default", "su": "longrope", "yarn": "longrope", "longrope": "longrope"}
 _phi3 = functools.partial(windowed, fraction="partial_rotary_factor", kinds=_KINDS)
 ARCHITECTURES = {

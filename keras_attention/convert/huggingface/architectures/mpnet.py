@@ -33,7 +33,7 @@ _BLOCK = {
 }
 ARCHITECTURES = {
     "mpnet": Architecture(
-        # Another number of buckets would be of a table alone, whose rows would not all be read.
+        # Another number changes only the size of the table, not which rows are read.
         {**bert.ENCODER, **fields.LABELS, "relative_attention_num_buckets": only(32)},
         _make,
         {

@@ -8,13 +8,13 @@ from keras_attention.convert.huggingface.fields import ignored, needed, only, pa
 _ATTENTION = {
     **fields.COMMON,
     "alibi": only(True),
-    # The one of `transformers`, which does not read it.
+    # The value that `transformers` uses: it does not read this field.
     "alibi_bias_max": only(8),
     "attn_type": only("multihead_attention"),
     "qk_ln": only(False),
     "prefix_lm": only(False),
     "attn_uses_sequence_id": only(False),
-    # 0 is none.
+    # 0 and null mean no limit.
     "clip_qkv": read(None, float | None),
     "softmax_scale": read(None, float | None),
     **ignored("of the program that runs the model", "attn_impl"),
@@ -28,7 +28,7 @@ FIELDS = {
     "attn_config": part(_ATTENTION),
     "layer_norm_epsilon": read(1e-5),
     "tie_word_embeddings": read(True),
-    # As it is there, whatever they say.
+    # `transformers` computes this whatever the fields contain.
     "expansion_ratio": only(4),
     "no_bias": only(True),
     "logit_scale": only(None),

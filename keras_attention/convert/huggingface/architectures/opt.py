@@ -36,7 +36,7 @@ def _further(config):
     size, length = config["hidden_size"], config["max_position_embeddings"]
     tokens = config["word_embed_proj_dim"] or size
     if not (config.architecture or "").endswith("LM"):
-        # Its states would be those before the projection.
+        # Without its head, our model would return the states before the projection.
         config.require("word_embed_proj_dim", size, None)
     into, out_of = (
         None if tokens == size else keras.layers.Dense(features, use_bias=False, name=name)

@@ -14,7 +14,7 @@ FIELDS = {
     "sliding_window": count(None, int | None),
     "use_bias": read(True),
     "tie_word_embeddings": read(True),
-    # As it is there, whatever they say.
+    # `transformers` computes this whatever the fields contain.
     "mlp_type": only("default", None),
     "norm_type": only("layer_norm", None),
     "scale_attn_weights": only(True, None),

@@ -23,7 +23,7 @@ _STACK = {
     "relative_attention_num_buckets": count(32),
     "relative_attention_max_distance": count(128),
     "layer_norm_epsilon": read(1e-6),
-    # Both are those of `feed_forward_proj` unless they are there.
+    # If missing, both follow from `feed_forward_proj`.
     "dense_act_fn": fields.activation(None),
     "is_gated_act": read(None, bool),
     **ignored("distances have no end", "n_positions"),
@@ -145,7 +145,7 @@ _T5 = functools.partial(
         "decoder": entries.within("decoder", _stack(last=2)),
         "lm_head": "decoder.logits.dense",
     },
-    # Files say it by having a matrix or not.
+    # A model is tied if its file has no matrix of the output.
     unsaid=("tied",),
     unread={
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
