@@ -245,8 +245,9 @@ def transformers_block(size, what, dtype, weights, compiles):
         for part, array in zip(parts, weights, strict=True):
             # Heads are folded into a matrix, which PyTorch keeps transposed.
             part.weight.copy_(torch.tensor(array).reshape(part.weight.T.shape).T)
-    model = model.to(getattr(torch, dtype))
-    x, mask = states(size, dtype, size.length), torch.tensor(size.real).long()
+    x = states(size, dtype, size.length)
+    model = model.to(x.device, getattr(torch, dtype))
+    mask = torch.tensor(size.real, device=x.device).long()
     places = (mask.cumsum(1) - 1).clamp(min=0)
 
     def run():

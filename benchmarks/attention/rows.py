@@ -156,8 +156,8 @@ def position_rows(size):
             )
 
 
-def decoding_rows(size):
-    case = size(Case(16, 8192, 512, 8, training=False))
+def decoding_rows(size, dtype="float32"):
+    case = size(Case(16, 8192, 512, 8, training=False, dtype=dtype))
     work = f"one token over a cache of {case.length}, B{case.batch} H{case.heads} K{case.key_dim}"
     gflop = 4 * case.batch * case.length * case.features / 1e9
     many = decoding_contestant(f"ops.attend, {case.heads} key and value heads", case.heads), case

@@ -331,7 +331,7 @@ def test_fused_by_lengths_is_chosen_where_it_can_be(monkeypatch, on_processor_co
 
 @by_lengths
 def test_models_train_through_lengths(monkeypatch, on_processor_cores):
-    tokens = np.random.default_rng(0).integers(1, 9, (4, 12))
+    tokens = np.random.default_rng(0).integers(1, 9, (4, 12), "int32")
     tokens[0, 9:], tokens[1, :4], tokens[2] = 0, 0, 0
 
     def trained():

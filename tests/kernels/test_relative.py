@@ -275,7 +275,7 @@ def test_no_array_has_features_for_every_pair(given):
         nonlocal largest
         for equation in jaxpr.eqns:
             largest = max([largest, *(int(np.prod(v.aval.shape)) for v in equation.outvars)])
-            for inner in jax.core.jaxprs_in_params(equation.params):
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
                 walk(inner)
 
     walk(jax.make_jaxpr(jax.grad(total, argnums=(0, 1, 2)))(x, of_keys, of_values).jaxpr)
