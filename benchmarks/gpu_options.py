@@ -27,21 +27,21 @@ def _theirs_with(**options):
         layer = keras.layers.MultiHeadAttention(
             case.heads, case.key_dim, dtype=POLICIES[case.dtype], **options
         )
-        return _of_layer(layer, case, value_mask=True)
+        return _of_layer(layer, case, is_keras=True)
 
     return prepare
 
 
-def _of_layer(layer, case, value_mask=False):
+def _of_layer(layer, case, is_keras=False):
     """A layer on `case.length` tokens, with padding on the left if the case has any."""
     rng = np.random.default_rng(0)
     shape = case.batch, case.length, case.features
     x = ops.convert_to_tensor(rng.standard_normal(shape, dtype="float32"), dtype=case.dtype)
     starts = np.linspace(0, case.length // 4, case.batch).astype(int)
     real = ops.convert_to_tensor(np.arange(case.length) >= starts[:, None])
-    masks = {"query_mask": real} if case.padding else {}
-    if value_mask:
-        masks.update({"value_mask": real} if case.padding else {}, use_causal_mask=case.causal)
+    masks = {"query_mask": real, "value_mask": real} if case.padding else {}
+    if is_keras:
+        masks["use_causal_mask"] = case.causal
 
     def call(x):
         return layer(x, x, **masks)

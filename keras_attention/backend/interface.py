@@ -221,6 +221,12 @@ class Backend(typing.Protocol):
     def maximum(self, first: Tensor, second: Tensor) -> Tensor:
         """The larger of each two elements of arrays of one dtype, in that dtype."""
 
+    def tile_scores(self, array: Tensor) -> int:
+        """About how many scores a tile of blocks should have.
+
+        On CPUs, few enough to stay in the cache; an accelerator is busy only with many.
+        """
+
     def prefers_whole_rows(self, scores: int | None) -> bool:
         """Whether the `softmax` of so many scores, whole rows of them, is faster than sums over
         blocks, in a program whose arrays may have sizes that vary. None is a number unknown.
@@ -312,9 +318,9 @@ class Backend(typing.Protocol):
 
     # The backend's own fused attention
 
-    # The form of its masks: None if there is no such kernel, "masks" for boolean arrays, "lengths"
-    # for the number of keys in each row.
-    FUSED_READS: str | None
+    # The forms of its masks, the cheapest first: "lengths" for the number of keys in each row,
+    # "masks" for boolean arrays. Empty if there is no such kernel.
+    FUSED_READS: tuple[str, ...]
 
     def fused_attention(
         self,
@@ -322,13 +328,16 @@ class Backend(typing.Protocol):
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
+        lengths: Tensor | None,
         causal: bool,
         left: int | None,
         scale: float,
     ) -> Tensor:
-        """The output (B, T, H, V); `mask` is a mask, or lengths, or None.
+        """The output (B, T, H, V).
 
-        With `causal`, and lengths for masks, a query may see `left` keys before it at most.
+        `mask` is (1 or B, 1 or H, 1 or T, S), boolean or added to scores, and `lengths` (B,) the
+        number of keys in each row. With `causal` a query may see `left` keys before it at most,
+        where `FUSED_READS` has "lengths".
         """
 
     def fused_with_lse(
@@ -359,11 +368,15 @@ class Backend(typing.Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        by: str,
         causal: bool,
         left: int | None,
         lse: bool,
     ) -> str | None:
-        """Why the fused kernel cannot compute this, or None; `lse` is of `fused_with_lse`."""
+        """Why the fused kernel cannot compute this, or None.
+
+        `by` is the form of masks, of `FUSED_READS`, and `lse` is of `fused_with_lse`.
+        """
 
     def where_fused(
         self,

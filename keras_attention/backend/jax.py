@@ -23,7 +23,7 @@ from keras_attention.backend import processor
 ops = keras.ops
 
 TRACED_SIZES = ()
-FUSED_READS = "lengths"
+FUSED_READS = ("lengths", "masks")
 # cuDNN's kernel. Tests replace it with one that runs on CPUs.
 FUSED = {"platform": "cuda", "implementation": "cudnn"}
 
@@ -282,6 +282,10 @@ def cumsum(array):
 
 def maximum(first, second):
     return jnp.maximum(first, second)
+
+
+def tile_scores(array):
+    return 2**23 if on_accelerator(array) else 2**21
 
 
 def prefers_whole_rows(scores):
@@ -550,14 +554,19 @@ def dropout(array, rate, seed):
     return keras.random.dropout(array, rate, seed=seed)
 
 
-def fused_attention(query, key, value, mask, causal, left, scale):
+def fused_attention(query, key, value, mask, lengths, causal, left, scale):
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    added = mask is not None and mask.dtype != bool
     return jax.nn.dot_product_attention(
         query,
         key,
         value,
+        bias=mask if added else None,
+        mask=None if added else mask,
         scale=scale,
         is_causal=causal,
-        key_value_seq_lengths=mask,
+        key_value_seq_lengths=lengths,
         local_window_size=None if left is None else (left, 0),
         implementation=FUSED["implementation"],
     )
@@ -575,7 +584,9 @@ def known_true(array):
     return False
 
 
-def fused_unsupported_reason(query, key, value, causal, left, lse):
+def fused_unsupported_reason(query, key, value, by, causal, left, lse):
+    if query.shape[1] == 1:
+        return "there is one query"
     if lse:
         return "it has no sink and does not return the log-sum-exp"
     if jax.default_backend() == "cpu":
@@ -586,7 +597,7 @@ def fused_unsupported_reason(query, key, value, causal, left, lse):
         jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
         for x in (query, key, value)
     ]
-    return _refusal(causal, left, *alike)
+    return _refusal(by, causal, left, *alike)
 
 
 def _split_apart(query, key):
@@ -602,17 +613,20 @@ def _split_apart(query, key):
 
 
 @functools.cache
-def _refusal(causal, left, *arrays):
+def _refusal(by, causal, left, *arrays):
     # JAX checks sizes, dtypes and the GPU while tracing, more strictly with a gradient.
-    lengths = jax.ShapeDtypeStruct(arrays[0].shape[:1], "int32")
+    (batch, queries, *_), (_, keys, *_), _ = (array.shape for array in arrays)
+    lengths = jax.ShapeDtypeStruct((batch,), "int32")
+    mask = jax.ShapeDtypeStruct((batch, 1, queries, keys), "bool")
 
-    def trained(lengths, *arrays):
+    def trained(mask, lengths, *arrays):
         # Windows and lengths exclude each other.
-        given = None if left is not None else lengths
-        return jax.vjp(lambda *x: fused_attention(*x, given, causal, left, 1.0), *arrays)[0]
+        given = (None, None if left is not None else lengths, causal, left)
+        given = (mask, None, False, None) if by == "masks" else given
+        return jax.vjp(lambda *x: fused_attention(*x, *given, 1.0), *arrays)[0]
 
     try:
-        jax.eval_shape(trained, lengths, *arrays)
+        jax.eval_shape(trained, mask, lengths, *arrays)
     except (NotImplementedError, RuntimeError, ValueError) as error:
         return f"JAX refuses: {error}".rstrip(".")
     return None

@@ -12,7 +12,7 @@ from keras_attention.backend import processor
 ops = keras.ops
 
 TRACED_SIZES = ()
-FUSED_READS = None
+FUSED_READS = ()
 
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"
@@ -269,6 +269,10 @@ def maximum(first, second):
     return tf.maximum(first, second)
 
 
+def tile_scores(array):
+    return 2**23 if on_accelerator(array) else 2**21
+
+
 def prefers_whole_rows(scores):
     # oneDNN's softmax, on CPUs, is one pass. XLA's takes several, and its sizes do not vary.
     graph = tf.compat.v1.get_default_graph()
@@ -428,10 +432,10 @@ def dropout(array, rate, seed):
     return tf.where(kept, array, tf.zeros_like(array)) * (1 / (1 - rate))
 
 
-# The functions of fused attention are never called, since FUSED_READS is None.
+# The functions of fused attention are never called, since FUSED_READS is empty.
 
 
-def fused_attention(query, key, value, mask, causal, left, scale):
+def fused_attention(query, key, value, mask, lengths, causal, left, scale):
     return None
 
 
@@ -447,7 +451,7 @@ def known_true(array):
     return False
 
 
-def fused_unsupported_reason(query, key, value, causal, left, lse):
+def fused_unsupported_reason(query, key, value, by, causal, left, lse):
     return "no fused kernel of this backend is used"
 
 

@@ -16,7 +16,7 @@ ops = keras.ops
 
 # While `torch.jit.trace` runs, a size is a tensor, whose value is that of the traced call.
 TRACED_SIZES = (torch.Tensor,)
-FUSED_READS = "masks"
+FUSED_READS = ("masks",)
 # Other layouts are a vendor's, of dense arrays.
 _SPARSE = {getattr(torch, f"sparse_{kind}") for kind in ("coo", "csr", "csc", "bsr", "bsc")}
 
@@ -304,6 +304,11 @@ def maximum(first, second):
     return torch.maximum(first, second)
 
 
+def tile_scores(array):
+    # On an accelerator, enough that the operations of a tile take longer than Python does.
+    return 2**26 if on_accelerator(array) else 2**21
+
+
 def prefers_whole_rows(scores):
     # With more scores, whole rows take twice the memory of blocks, and are not always faster.
     return scores is not None and scores <= 2**21
@@ -511,20 +516,24 @@ def dropout(array, rate, seed):
     return keras.random.dropout(array, rate, seed=seed)
 
 
-def fused_attention(query, key, value, mask, causal, left, scale):
+def fused_attention(query, key, value, mask, lengths, causal, left, scale):
     batch, queries, heads, size = query.shape
     groups = key.shape[2]
     # The mask has no heads: queries of one position that share keys are several of one key head.
     if queries == 1 and groups != heads and (mask is None or mask.shape[1] == 1) and not causal:
         query = query.reshape(batch, groups, -1, size).transpose(1, 2)
-        found = fused_attention(query, key, value, mask, causal, left, scale)
+        found = fused_attention(query, key, value, mask, None, causal, left, scale)
         return found.transpose(1, 2).reshape(batch, 1, heads, -1)
+    if groups != heads and on_accelerator(query) and (mask is not None or query.itemsize > 2):
+        # Of PyTorch's kernels for a GPU only that without masks, of half precision, groups heads.
+        key, value = (x.repeat_interleave(heads // groups, 2) for x in (key, value))
+        groups = heads
     found = torch.nn.functional.scaled_dot_product_attention(
         *(array.transpose(1, 2) for array in (query, key, value)),
         attn_mask=mask,
         is_causal=causal,
         scale=scale,
-        enable_gqa=bool(query.shape[2] != key.shape[2]),
+        enable_gqa=groups != heads,
     )
     return found.transpose(1, 2)
 
@@ -588,7 +597,7 @@ def _known(array, condition):
         return False
 
 
-def fused_unsupported_reason(query, key, value, causal, left, lse):
+def fused_unsupported_reason(query, key, value, by, causal, left, lse):
     if lse and on_accelerator(query):
         return "it gives the log-sum-exp on CPUs only"
     if lse and not _has_lse():

@@ -30,10 +30,14 @@ def unsupported_reason(spec, query, key, value):
     needs_all = blockwise.unsupported_reason(spec, query, key, value)
     if needs_all:
         return needs_all
-    if fused.skips_keys(spec, query, key, value):
-        return "the backend's fused kernel leaves the same keys out"
-    reasons = [_unsupported_reason(*part) for part in merge.split(spec, query, key, value)]
-    return None if None in reasons else reasons[0]
+    parts = merge.split(spec, query, key, value)
+    reasons = [_unsupported_reason(*part) for part in parts]
+    if None not in reasons:
+        return reasons[0]
+    share = sum(1 if why else _share(part) for why, part in zip(reasons, parts, strict=True))
+    if fused.replaces(spec, query, key, value, share):
+        return "the backend's fused kernel is faster"
+    return None
 
 
 def run(spec, query, key, value):
@@ -66,6 +70,16 @@ def _in_words(spec, query, key, value):
         return f"{span.rate} sequences of positions {span.rate} apart"
     count, size, reach = _blocks(span, query.shape[1])
     return f"{count} blocks of {size} queries and the {reach} keys in their reach"
+
+
+def _share(part):
+    """About how many of all pairs are computed of a part."""
+    spec, query, key, _ = part
+    span = spec.pattern.span()
+    if span.left is None or span.right is None:
+        return 1 / span.rate
+    _, _, reach = _blocks(span, query.shape[1])
+    return min(1, reach / key.shape[1]) / span.rate
 
 
 def _has_tables(spec):

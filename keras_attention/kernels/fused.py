@@ -9,11 +9,11 @@ Sinks and the log-sum-exp are there on CPUs: of a softmax over the keys with its
 weight of a sink is known.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
-with a window or without, and takes the number of keys per row instead of a mask, so padding must
+with a window or without, and takes the number of keys per row, so padding must
 come last. Without a pattern the order of keys does not matter, and those that are real are put
 first. With one, a row whose real keys lie together is shifted, queries and all. Whether they do is
 known only when the program runs: both kernels are compiled, and `blockwise` takes the batches that
-have gaps.
+have gaps. It takes a mask of all pairs for what lengths do not say.
 
 Neither defines the output of queries without keys: they get some keys, and their outputs are
 zeroed.
@@ -31,18 +31,24 @@ from keras_attention.spec import AttentionResult, Positions
 
 ops = keras.ops
 
-# The maximum number of elements of a mask that is computed, of 5 bytes each.
-ELEMENTS = 2**24
+# The maximum number of elements of a mask that is computed, of up to 5 bytes each, on CPUs and
+# on accelerators, where tiles take ten times as long.
+ELEMENTS = {False: 2**24, True: 2**28}
+# So many times as long as with `fused` a pair takes in `banded`, on accelerators.
+SLOWER = 8
 
 
 def unsupported_reason(spec, query, key, value):
     """The reason the backend cannot compute a problem, or None."""
-    if backend.FUSED_READS is None:
+    if not backend.FUSED_READS:
         return "no fused kernel of this backend is used"
+    return _general_reason(spec, query, key, value) or _form(spec, query, key, value)[1]
+
+
+def _general_reason(spec, query, key, value):
+    """The reason it cannot be, whatever form masks have, or None."""
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
-    by_masks = backend.FUSED_READS == "masks"
-    given = spec.replace(biases=(), position_biases=()) if by_masks else spec
-    adjustments = semantics.adjustments(given)
+    adjustments = semantics.adjustments(spec.replace(biases=(), position_biases=()))
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (
@@ -57,28 +63,37 @@ def unsupported_reason(spec, query, key, value):
     ):
         if given:
             return why
+    return blockwise.unsupported_reason(spec, query, key, value)
+
+
+def _form(spec, query, key, value):
+    """The first form of masks that says what a problem's do, and why it cannot be, or None."""
     arrays = query, key, value
     _, rest = _by_query(spec, key)
-    refuses = _reason_by_mask if by_masks else _reason_by_lengths
-    return (
-        blockwise.unsupported_reason(spec, *arrays)
-        or refuses(rest, *arrays)
-        or backend.fused_unsupported_reason(
-            query, key, value, spec.pattern is not None, _left(spec), _needs_lse(spec)
-        )
-    )
+    refuses = {"lengths": _reason_by_lengths, "masks": _reason_by_mask}
+    for form in backend.FUSED_READS:
+        reason = refuses[form](rest, *arrays)
+        if reason is None:
+            causal, needs_lse = spec.pattern is not None, _needs_lse(spec)
+            given = form, causal, _left(spec), needs_lse
+            return form, backend.fused_unsupported_reason(*arrays, *given)
+    return form, reason
 
 
-def skips_keys(spec, query, key, value):
-    """Whether the backend computes a window without the keys outside of it."""
-    windowed = backend.FUSED_READS == "lengths" and _left(spec) is not None
-    return windowed and unsupported_reason(spec, query, key, value) is None
+def replaces(spec, query, key, value, share):
+    """Whether it is faster than `banded`, which computes a `share` of the pairs."""
+    if unsupported_reason(spec, query, key, value):
+        return False
+    form, _ = _form(spec, query, key, value)
+    skips = form == "lengths" and _left(spec) is not None
+    return skips or (backend.on_accelerator(query) and SLOWER * share > 1)
 
 
 def run(spec, query, key, value):
     """The `AttentionResult`, by the backend."""
     of_queries, rest = _by_query(spec, key)
-    by = _by_mask if backend.FUSED_READS == "masks" else _by_lengths
+    form, _ = _form(spec, query, key, value)
+    by = {"lengths": _by_lengths, "masks": _by_mask}[form]
     output, lse, has_keys = by(rest, *_finite(query, key, value))
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     output = semantics.where_keys(output, has_keys, "bthv")
@@ -154,8 +169,11 @@ def _reason_by_mask(spec, query, key, value):
         pairs.append((batch, 1, queries, key.shape[1]))
     if not pairs:
         return None
+    if "lengths" in backend.FUSED_READS:
+        pairs.append((1, 1, queries, key.shape[1]))
     elements = math.prod(max(sizes) for sizes in zip(*pairs, strict=True))
-    return "its mask of all pairs would be large" if elements > ELEMENTS else None
+    most = ELEMENTS[backend.on_accelerator(query)]
+    return "its mask of all pairs would be large" if elements > most else None
 
 
 def _causal_alone(spec):
@@ -188,8 +206,12 @@ def _by_mask(spec, query, key, value):
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
     if not _needs_lse(spec):
-        output = backend.fused_attention(query, key, value, mask, causal, None, spec.scale)
-        return output, None, has_keys
+
+        def by_fused(query, key, value, mask=None):
+            return backend.fused_attention(query, key, value, mask, None, causal, None, spec.scale)
+
+        given = () if mask is None else (mask,)
+        return _on_device(spec, by_fused, (query, key, value), given), None, has_keys
 
     def plain(query, key, value, sink=None):
         result = reference.run(spec.replace(sink=sink, return_lse=True), query, key, value)
@@ -214,13 +236,27 @@ def _from_first(real):
     return ops.cumsum(ops.cast(real, "int32"), axis=-1) > 0
 
 
+def _on_device(spec, function, heads, more):
+    """`function(*heads, *more)` in programs for the kernel's device, blocks in others."""
+
+    def otherwise(*arrays):
+        return _by_tiles(spec, *arrays[:3])
+
+    return backend.where_fused(function, otherwise, (*heads, *more))
+
+
+def _by_tiles(spec, query, key, value):
+    """The output, by blocks."""
+    return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
+
+
 # By the number of keys in each row.
 
 
 def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
     for given, why in (
-        (queries == 1, "there is one query"),
+        (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
         # Which leave queries without keys, of which cuDNN does not say what it makes.
@@ -240,19 +276,15 @@ def _by_lengths(spec, query, key, value):
     def by_tiles(masks, query, key, value):
         # Of this, no array of another trace: `cond_vjp` traces it again.
         positions = Positions.of(query.shape[1], keys)
-        tiled = spec.replace(masks=masks, positions=positions)
-        return ops.cast(blockwise.attend(tiled, query, key, value, needs_lse=False)[0], value.dtype)
+        return _by_tiles(spec.replace(masks=masks, positions=positions), query, key, value)
 
     def by_fused(lengths, query, key, value):
         left = _left(spec)
         lengths = lengths if lengths is None else ops.maximum(lengths, 1)
-        return backend.fused_attention(query, key, value, lengths, causal, left, spec.scale)
+        return backend.fused_attention(query, key, value, None, lengths, causal, left, spec.scale)
 
     def on_device(function, *more):
-        def otherwise(*arrays):
-            return by_tiles(spec.masks, *arrays[:3])
-
-        return backend.where_fused(function, otherwise, (query, key, value, *more))
+        return _on_device(spec, function, (query, key, value), more)
 
     if not spec.masks:
         return on_device(lambda *arrays: by_fused(None, *arrays)), None, None

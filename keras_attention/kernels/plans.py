@@ -138,6 +138,8 @@ def _of_blocks(strategy, sizes, all_heads, skips):
         keys = min(keys, max(512, sizes.keys // 4))
         if not all_heads:
             groups = _divisor(sizes.groups, scores // max(1, repeats * queries * keys))
+        if groups == sizes.groups and known(sizes.batch):
+            batch = _divisor(sizes.batch, scores // max(1, groups * repeats * queries * keys))
     queries = blocks(sizes.queries, strategy.queries or queries)
     keys = blocks(sizes.keys, strategy.keys or keys)
     return _plan(sizes, batch, groups, queries, keys)

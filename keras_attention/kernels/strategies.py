@@ -15,11 +15,8 @@ from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.sizes import known
 
-# The number of scores in a tile of blocks. On CPUs, few enough to stay in the cache; an accelerator
-# is busy only with many.
-BLOCK_SCORES = {False: 2**21, True: 2**23}
-# The same of whole rows: (fewest, most). Products are faster the larger they are, and the longer
-# the sequence, the more memory its other arrays need.
+# The number of scores in a tile of whole rows: (fewest, most). Products are faster the larger they
+# are, and the longer the sequence, the more memory its other arrays need.
 ROW_SCORES = 2**21, 2**24
 # A problem of whole rows and at most so many scores is one tile, which stores its weights.
 STORED_SCORES = 2**24
@@ -97,7 +94,7 @@ def choose(spec, query, key, value, sizes):
         whole_rows = backend.prefers_whole_rows(sizes.scores)
     scores = given.scores
     if scores is None:
-        scores = _row_scores(spec, sizes) if whole_rows else _block_scores(query)
+        scores = _row_scores(spec, sizes) if whole_rows else backend.tile_scores(query)
     wide = shapes.accumulation_dtype(query, key, value)
     dtype = gradient_dtype = wide
     kinds = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
@@ -115,10 +112,6 @@ def choose(spec, query, key, value, sizes):
 def _rounds_gradients(spec, whole_rows):
     plain = not semantics.adjustments(spec) and spec.relative_values is None
     return whole_rows and plain and backend.has_fast_bfloat16()
-
-
-def _block_scores(query):
-    return BLOCK_SCORES[backend.on_accelerator(query)]
 
 
 def _row_scores(spec, sizes):

@@ -105,7 +105,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("given, expected", CHOICES)
 def test_the_choice(monkeypatch, given, expected):
-    monkeypatch.setattr(backend, "FUSED_READS", None)
+    monkeypatch.setattr(backend, "FUSED_READS", ())
     given = dict(given)
     if "query_positions" in given:
         given["query_positions"] = given["query_positions"].astype("int32")

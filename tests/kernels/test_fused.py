@@ -9,6 +9,7 @@ import pytest
 import keras_attention
 from keras_attention import patterns
 from keras_attention.backend import backend
+from keras_attention.kernels import fused
 from keras_attention.spec import PositionBias
 from tests import problems
 from tests.arrays import random
@@ -82,8 +83,8 @@ SINK = {"sink": random(H, seed=8)}
 # Those of them that have a sink too.
 WITH_SINK = ("all keys", "causal", "padded queries", "rows without keys", "a bias of queries")
 PROBLEMS = [*((name, {}) for name in FUSED), *((name, SINK) for name in WITH_SINK)]
-by_masks = pytest.mark.skipif(backend.FUSED_READS != "masks", reason="not of this backend")
-by_lengths = pytest.mark.skipif(backend.FUSED_READS != "lengths", reason="not of this backend")
+by_masks = pytest.mark.skipif(backend.FUSED_READS != ("masks",), reason="not of this backend")
+by_lengths = pytest.mark.skipif("lengths" not in backend.FUSED_READS, reason="not of this backend")
 
 
 @by_masks
@@ -224,7 +225,10 @@ def test_fused_with_infinite_keys_that_are_masked():
 def on_processor_cores(monkeypatch):
     """JAX's own attention of whole scores in place of cuDNN's, which needs a GPU."""
     monkeypatch.setattr(backend, "FUSED", {"platform": "cpu", "implementation": "xla"})
-    monkeypatch.setattr(backend, "fused_unsupported_reason", lambda *_: None)
+    one = "there is one query"
+    monkeypatch.setattr(
+        backend, "fused_unsupported_reason", lambda query, *_: one if query.shape[1] == 1 else None
+    )
     taken = []
     attend = backend.fused_attention
     monkeypatch.setattr(backend, "fused_attention", lambda *x: taken.append(x) or attend(*x))
@@ -253,6 +257,15 @@ BY_LENGTHS = {
     ),
     "causal, with gaps": ((S, S), {"mask": some(B, 1, 1, S), "pattern": patterns.Causal()}),
     "padded queries": ((T, S), {"mask": [lengths(9, S), some(B, 1, T, 1), lengths(12)]}),
+    # By a mask of all pairs.
+    "causal, from 5 on": ((T, S), {"pattern": patterns.Causal(), "offset": 5}),
+    "a window on both sides, padded": (
+        (S, S),
+        {"pattern": patterns.SlidingWindow(2, 3), "mask": lengths(9, 0)},
+    ),
+    "segments": ((T, S), {"segment_ids": SEGMENTS, "pattern": ~patterns.Causal()}),
+    "rows without keys": ((T, S), {"mask": [EMPTY, some(1, 1, T, 1)]}),
+    "masks of heads": ((T, S), {"mask": some(B, H, 1, S)}),
 }
 
 
@@ -282,7 +295,7 @@ def test_lengths_are_read_where_keys_can_be_moved(on_processor_cores):
     arrays = random(B, T, H, K), *arrays[1:]
     on_processor_cores.clear()
     problems.attend(*map(tensor, arrays), mask=tensor(lengths(0, 4)), kernel="fused")
-    assert np.array_equal(on_processor_cores[0][3], [1, 4])
+    assert np.array_equal(on_processor_cores[0][4], [1, 4])
     # An array that lies elsewhere than where the kernel is.
     on_processor_cores.clear()
     backend.FUSED["platform"] = "cuda"
@@ -309,21 +322,27 @@ def test_fused_by_lengths_is_chosen_where_it_can_be(monkeypatch, on_processor_co
     assert chosen(T, S)[0] == chosen(S, S, pattern=causal)[0] == "fused"
     assert chosen(T, S, mask=lengths(9, S))[0] == "fused"
     assert chosen(1, S)[0] == "single_query"
+    by_pairs = (
+        {"pattern": causal, "offset": 3},
+        {"pattern": ~causal},
+        {"pattern": window & patterns.Block(4)},
+        {"pattern": window, "mask": lengths(9, S)},
+        {"segment_ids": (SEGMENTS[1], SEGMENTS[1])},
+        {"mask": some(B, 1, S, S)},
+        {"mask": some(B, H, 1, S)},
+    )
+    for given in by_pairs:
+        assert chosen(S, S, **given)[0] == "fused"
+    assert chosen(T, S, pattern=causal)[0] == "fused"
+    monkeypatch.setattr(fused, "ELEMENTS", dict.fromkeys((False, True), S))
     for given, why in (
-        ({"pattern": causal, "offset": 3}, "no pattern but a causal one"),
-        ({"pattern": ~causal}, "no pattern but a causal one"),
-        ({"pattern": window & patterns.Block(4)}, "no pattern but a causal one"),
-        ({"pattern": window, "mask": lengths(9, S)}, "no masks beside a window"),
-        ({"segment_ids": (SEGMENTS[1], SEGMENTS[1])}, "no segments"),
-        ({"mask": some(B, 1, S, S)}, "masks of keys only"),
-        ({"mask": some(B, H, 1, S)}, "masks of keys only"),
+        *((given, "mask of all pairs would be large") for given in by_pairs),
         ({"dropout": 0.1}, "drops weights"),
+        ({"bias": random(1, H, S, S)}, "gradient of a bias"),
     ):
         assert chosen(S, S, **given)[0] == "blockwise"
         with pytest.raises(ValueError, match=f"'fused' cannot do this: .*{why}"):
             chosen(S, S, kernel="fused", **given)
-    with pytest.raises(ValueError, match="equal lengths"):
-        chosen(T, S, kernel="fused", pattern=causal)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="'fused' cannot do this: cuDNN's kernel needs a GPU"):
         chosen(T, S, kernel="fused")
@@ -346,7 +365,7 @@ def test_models_train_through_lengths(monkeypatch, on_processor_cores):
 
     found = trained()
     assert on_processor_cores
-    monkeypatch.setattr(backend, "FUSED_READS", None)
+    monkeypatch.setattr(backend, "FUSED_READS", ())
     for one, other in zip(found, trained(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -407,7 +426,7 @@ def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(
             assert all((f"@{name}(" in text) == (platform == "cuda") for name in calls)
 
 
-@pytest.mark.skipif(backend.FUSED_READS is None, reason="not of this backend")
+@pytest.mark.skipif(not backend.FUSED_READS, reason="not of this backend")
 def test_keras_can_disable_it(monkeypatch):
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
     monkeypatch.setattr(keras.config, "is_flash_attention_enabled", lambda: False)
@@ -415,9 +434,24 @@ def test_keras_can_disable_it(monkeypatch):
     assert name == "blockwise" and "not 'fused': flash attention is disabled" in reason
 
 
+@pytest.mark.skipif(not backend.FUSED_READS, reason="not of this backend")
+def test_on_accelerators_windows_are_fused_unless_they_are_narrow(monkeypatch):
+    monkeypatch.setattr(backend, "on_accelerator", lambda _: True)
+    monkeypatch.setattr(backend, "fused_unsupported_reason", lambda *_: None)
+
+    def chosen(length, *window):
+        arrays = [np.zeros((1, length, heads, 2), "float16") for heads in (4, 2, 2)]
+        return explain(*arrays, pattern=patterns.SlidingWindow(*window))
+
+    assert chosen(4096, 64, 64)[0] == chosen(16384, 1023, 1)[0] == "banded"
+    name, reason = chosen(4096, 300, 300)
+    assert name == "fused" and "not 'banded': the backend's fused kernel is faster" in reason
+    assert chosen(32768, 2048, 2048)[0] == "banded"
+
+
 def test_fused_is_chosen_where_the_backend_has_it(monkeypatch):
     arrays = random(B, T, H, K), random(B, S, 2, K), random(B, S, 2, K)
-    expected = "fused" if backend.FUSED_READS == "masks" else "blockwise"
+    expected = "fused" if backend.FUSED_READS == ("masks",) else "blockwise"
     assert explain(*arrays)[0] == expected
     assert explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
     for given in (

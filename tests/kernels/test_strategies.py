@@ -81,7 +81,7 @@ def test_what_is_not_given_is_chosen():
     found = chosen(*arrays)
     assert found.dtype == found.gradient_dtype == "float32"
     with strategies.using(whole_rows=False):
-        assert chosen(*arrays).scores in strategies.BLOCK_SCORES.values()
+        assert chosen(*arrays).scores in (2**21, 2**23, 2**26)
     with strategies.using(whole_rows=True):
         assert chosen(*arrays).scores == strategies.STORED_SCORES
         fewest, most = strategies.ROW_SCORES
