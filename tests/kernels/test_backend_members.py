@@ -17,7 +17,7 @@ ROUNDING = {"float32": 1e-6, "bfloat16": 2**-8, "float16": 2**-11}
 def numbers(*shape, seed=0, dtype="float32"):
     """Numbers that `dtype` has, in float32."""
     given = np.random.default_rng(seed).standard_normal(shape)
-    return np.array(ops.cast(ops.cast(given, dtype), "float32"), "float64")
+    return numpy(ops.cast(given, dtype)).astype("float64")
 
 
 def of(array, dtype):
