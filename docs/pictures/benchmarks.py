@@ -1,6 +1,6 @@
 """Draws results as bars: `python docs/pictures/benchmarks.py` writes the pictures here.
 
-The results are those of benchmarks/results/attention.json and additive_memory.json.
+The results are those of benchmarks/results: attention*.json and additive_memory.json.
 """
 
 import json
@@ -38,19 +38,42 @@ def bars(title, rows, mark=None):
     return svg(LABELS + WIDTH + 60, height, title, *parts)
 
 
-def times():
-    """Our time by Keras's of every row that was measured against Keras's layer."""
-    found = json.loads((RESULTS / "attention.json").read_text(encoding="utf-8"))["rows"]
-    rows = [
-        (row["work"], row["ratio"], _written(row["ratio"]), STEP if "XLA" in row["work"] else SLOT)
-        for row in found
-        if row["figure"] == "time" and "keras.layers" in row["against"]
-    ]
-    return bars("Time of ours by that of Keras's layer, shorter is better", rows, mark=1)
+SETTINGS = {
+    "attention": ("TensorFlow, oneDNN on", STEP),
+    "attention_onednn_off": ("TensorFlow, oneDNN off", SLOT),
+    "attention_jax": ("JAX", "#3d8b5f"),
+    "attention_torch": ("PyTorch", "#8657a8"),
+}
+TASKS = ("forward", "training", "padding", "causal", "dropout", "all-three", "bias", "model")
+FARTHEST = 1.25
 
 
-def _written(ratio):
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
+def settings():
+    """Our time by that of Keras's layer: a dot for each setting, a line for each task."""
+    found = {}
+    for name in SETTINGS:
+        rows = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        found[name] = {row["name"]: row for row in rows}
+    names = [f"{length}-{task}" for length in ("short", "medium", "long") for task in TASKS]
+    bottom = 40 + ROW * len(names)
+    parts = []
+    for number, (words, color) in enumerate(SETTINGS.values()):
+        x = 60 + 190 * number
+        parts.append(f"<circle cx='{x}' cy='14' r='6' fill='{color}'/>")
+        parts.append(label(x + 12, 19, words))
+    for mark in (0.25, 0.5, 0.75, 1):
+        x = LABELS + WIDTH * mark / FARTHEST
+        dashes = " stroke-dasharray='4 3'" if mark == 1 else " stroke-opacity='0.3'"
+        parts.append(f"<path d='M{x:.1f} 34V{bottom}' stroke='{LINE}'{dashes}/>")
+        parts.append(label(x, bottom + 16, f"{mark:g}", "middle"))
+    for number, name in enumerate(names):
+        y = 48 + ROW * number
+        parts.append(label(LABELS - 8, y + 4, found["attention"][name]["work"], "end"))
+        for setting, (_, color) in SETTINGS.items():
+            x = LABELS + WIDTH * found[setting][name]["ratio"] / FARTHEST
+            parts.append(f"<circle cx='{x:.1f}' cy='{y}' r='6' fill='{color}' fill-opacity='0.8'/>")
+    title = "Time of ours by that of Keras's layer, on four settings; further left is faster"
+    return svg(LABELS + WIDTH + 20, bottom + 24, title, *parts)
 
 
 def additive_memory():
@@ -70,7 +93,7 @@ def additive_memory():
 
 def main():
     """Writes both pictures beside this file."""
-    for name, draw in (("times", times), ("additive_memory", additive_memory)):
+    for name, draw in (("settings", settings), ("additive_memory", additive_memory)):
         (HERE / f"benchmarks_{name}.svg").write_text(draw(), encoding="utf-8")
 
 

@@ -1,0 +1,107 @@
+"""Pages can be read: short paragraphs with few figures, and tables of results that are current."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pages import pages, replaced
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+    if page.parent.name != "source"
+]
+WORDS, FIGURES = 110, 4
+# Pages with paragraphs that are longer, or have more figures: they are to be rewritten.
+NOT_YET = {
+    "docs/exporting.md",
+    "docs/generation.md",
+    "docs/getting_started.md",
+    "docs/imdb.md",
+    "docs/language_model.md",
+    "docs/masks.md",
+    "docs/mixed_precision.md",
+    "docs/models.md",
+    "docs/recurrent.md",
+    "docs/scaling.md",
+    "docs/square_sequences.md",
+    "docs/translation.md",
+    "docs/visualization.md",
+}
+
+pytestmark = pytest.mark.any_backend
+
+# What is no paragraph: code, comments, front matter, tables, headings and pictures.
+LEFT_OUT = re.compile(
+    r"^(?:```+|~~~+).*?^(?:```+|~~~+)$|^ *```.*?^ *```$|<!--.*?-->|\A---\n.*?\n---\n|\$\$.*?\$\$",
+    re.MULTILINE | re.DOTALL,
+)
+ITEM = re.compile(r"^ *(?:[-*]|\d+\.|:) +", re.MULTILINE)
+# Code, links' targets, citations, versions and sizes with a letter (T80, float32) are no figures.
+NO_FIGURES = re.compile(
+    r"`[^`]*`|\]\([^)]*\)|\b(?:19|20)\d\d\b|"
+    r"\b(?:Keras|TensorFlow|JAX|PyTorch|Python|NumPy|CUDA|transformers|version|Hub) [\d.]+"
+)
+FIGURE = re.compile(r"(?<![\w.^])[−-]?\d[\d.,]*(?:[eE]-?\d+)?")
+
+
+def paragraphs(text):
+    """The paragraphs and items of lists of a page, as a reader sees them."""
+    text = LEFT_OUT.sub("\n", text)
+    for part in re.split(r"\n(?:[ \t]*\n)+", text.strip("\n")):
+        if part.startswith("    ") and not ITEM.match(part):
+            continue  # code
+        for item in ITEM.split(part):
+            lines = [line.strip() for line in item.splitlines()]
+            kept = [
+                line for line in lines if not line.startswith(("#", "|", "![", "<", ":::", "==="))
+            ]
+            if words := " ".join(kept).strip():
+                yield words
+
+
+def words(paragraph):
+    return len(re.sub(r"\]\([^)]*\)", "]", paragraph).split())
+
+
+def figures(paragraph):
+    return FIGURE.findall(NO_FIGURES.sub(" ", paragraph))
+
+
+def hard_to_read(page):
+    """The paragraphs of a page that are too long, or have too many figures."""
+    return [
+        (words(paragraph), len(figures(paragraph)), paragraph[:60])
+        for paragraph in paragraphs(page.read_text(encoding="utf-8"))
+        if words(paragraph) > WORDS or len(figures(paragraph)) > FIGURES
+    ]
+
+
+def test_paragraphs_and_figures_are_found():
+    page = "# 1\n\nIt is 0.5 to\n0.9 at T80, `3`.\n\n- one\n- two 2\n\n| 1 | 2 |\n\n```\n1\n```\n"
+    found = list(paragraphs(page))
+    assert found == ["It is 0.5 to 0.9 at T80, `3`.", "one", "two 2"]
+    assert [len(figures(paragraph)) for paragraph in found] == [2, 0, 1]
+    assert words(found[0]) == 8
+
+
+READABLE = [page for page in PAGES if page.relative_to(ROOT).as_posix() not in NOT_YET]
+
+
+@pytest.mark.parametrize("page", READABLE, ids=[str(page.relative_to(ROOT)) for page in READABLE])
+def test_a_page_can_be_read(page):
+    assert not hard_to_read(page)
+
+
+def test_pages_that_are_to_be_rewritten_are_there():
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES} >= NOT_YET
+
+
+def test_tables_of_results_are_what_the_files_say():
+    assert DOCS / "measured.md" in pages()
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        assert replaced(text) == text, f"{page.name}: run `python -m benchmarks.pages`"
