@@ -220,8 +220,8 @@ PATTERNS = st.recursive(
 
 
 def by_xla(function, tensors):
-    """As `gradients`, compiled as a whole."""
-    if BACKEND == "jax":
+    """As `gradients`, compiled as a whole on TensorFlow."""
+    if BACKEND != "tensorflow":
         return gradients(function, tensors)
     import tensorflow as tf
 

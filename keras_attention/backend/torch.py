@@ -1,5 +1,6 @@
 """PyTorch. Everything runs eagerly and all sizes are known; memory is freed when unreferenced."""
 
+import functools
 import math
 import warnings
 
@@ -171,10 +172,21 @@ def first(array, size):
 
 
 def matmul(first, second, transpose_first=False, transpose_second=False):
-    return torch.matmul(
-        first.transpose(-1, -2) if transpose_first else first,
-        second.transpose(-1, -2) if transpose_second else second,
-    )
+    first = first.transpose(-1, -2) if transpose_first else first
+    second = second.transpose(-1, -2) if transpose_second else second
+    if min(first.itemsize, second.itemsize) == 2 and has_wide_products(first):
+        return _wide_product(first, second)
+    return torch.matmul(first, second)
+
+
+def _wide_product(first, second):
+    tracked = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
+    # The product with a dtype of its own has no gradient, and one axis of matrices.
+    if tracked or first.dtype != second.dtype or first.shape[:-2] != second.shape[:-2]:
+        return torch.matmul(first.float(), second.float())
+    shape = *first.shape[:-1], second.shape[-1]
+    first, second = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
+    return torch.bmm(first, second, out_dtype=torch.float32).reshape(shape)
 
 
 def affine(array, features, kernel, bias, shape):
@@ -319,7 +331,18 @@ def has_fast_bfloat16():
 
 
 def has_wide_products(array):
-    return False
+    seen = _tracing() or _C._are_functorch_transforms_active()
+    return not seen and array.device.type == "cuda" and _bmm_gives_float32()
+
+
+@functools.cache
+def _bmm_gives_float32():
+    # From PyTorch 2.8 on.
+    one = torch.ones((1, 8, 8), dtype=torch.float16, device="cuda")
+    try:
+        return torch.bmm(one, one, out_dtype=torch.float32).dtype == torch.float32
+    except (TypeError, RuntimeError):
+        return False
 
 
 def clip(array, limit):

@@ -13,9 +13,6 @@ from tests import problems
 from tests.arrays import random
 from tests.kernels.small_blocks import SHAW, K, tensor
 
-pytestmark = pytest.mark.skipif(
-    keras.config.backend() == "torch", reason="its products have no wider result"
-)
 B, N, H = 2, 40, 4
 LENGTHS = (np.arange(N) < np.array([[N], [23]]))[:, None, None]
 GIVEN = {
@@ -45,6 +42,19 @@ def answers(kernel, arrays, given):
     return [array.astype("float32") for array in found]
 
 
+def multiply_widely(monkeypatch):
+    """Gives `torch.bmm` the dtype of a result, which it has on GPUs only."""
+    import torch
+
+    product = torch.bmm
+
+    def wide(first, second, out_dtype):
+        assert first.dtype == second.dtype in (torch.bfloat16, torch.float16)
+        return product(first.to(out_dtype), second.to(out_dtype))
+
+    monkeypatch.setattr(torch, "bmm", wide)
+
+
 @pytest.mark.parametrize(
     "name, dtype, elements",
     zip(
@@ -67,6 +77,8 @@ def test_tiles_of_half_precision_are_the_definition(name, dtype, elements, monke
         # Dropout draws by tiles.
         wide = answers(kernel if "dropout" in given else "reference", exact, given)
         monkeypatch.setattr(backend, "has_wide_products", lambda _: True)
+        if keras.config.backend() == "torch":
+            multiply_widely(monkeypatch)
         found = answers(kernel, arrays, given)
     # As of rounding queries, keys, values and weights once.
     rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
