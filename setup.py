@@ -15,9 +15,10 @@ EXAMPLES = [
     "tensorflow-datasets>=4.9.4",
     "importlib_resources",
     "matplotlib>=3.7",
+    "tokenizers>=0.20",
 ]
 TRANSLATION = ["sacrebleu>=2.4", "sacremoses", "sentencepiece"]
-LANGUAGE_MODEL = ["sentencepiece", "tokenizers", "safetensors>=0.5"]
+LANGUAGE_MODEL = ["sentencepiece", "safetensors>=0.5"]
 
 setup(
     name="keras_attention",

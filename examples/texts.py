@@ -1,0 +1,165 @@
+"""Tokens, by the package `tokenizers`, batches of them, and folders in Hugging Face's format."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from examples.shared import UsageError, checksum, one_line, read_text
+from keras_attention import convert
+
+PADDING, UNKNOWN = "[PAD]", "[UNK]"  # 0 and 1 in every tokenizer that is trained here
+TOKENIZER = "tokenizer.json"
+
+
+def train_tokenizer(kind, texts, size, special=(), word=r"\w+", lowercase=False, **options):
+    """A tokenizer of at most `size` tokens, trained on texts.
+
+    Its `kind` is "words", which match the pattern `word`; "bpe", of bytes, to which nothing is
+    unknown (Sennrich et al. 2016); or "unigram", as SentencePiece's (Kudo 2018). `special` tokens
+    such as "[START]", which no text has, are numbered from 2 on. `options` are the trainer's.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    options |= {"vocab_size": size, "special_tokens": [PADDING, UNKNOWN, *special]}
+    options["show_progress"] = False
+    if kind == "words":
+        tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(word), "removed", invert=True)
+        trainer = trainers.WordLevelTrainer(**options)
+    elif kind == "bpe":
+        tokenizer, alphabet = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel.alphabet()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **options)
+    else:
+        tokenizer, tokenizer.decoder = Tokenizer(models.Unigram()), decoders.Metaspace()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token=UNKNOWN, **options)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_tokenizer(folder):
+    """The tokenizer of a folder. It neither shortens texts nor pads them."""
+    from tokenizers import Tokenizer
+
+    text = read_text(path := Path(folder) / TOKENIZER)
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # The package has no class of its own for damaged files.
+        raise UsageError(f"{path} is damaged: {one_line(error)}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def encode(tokenizer, texts, special=False):
+    """Texts as rows of numbers; with `special`, with the tokens that the tokenizer adds."""
+    found = tokenizer.encode_batch(list(texts), add_special_tokens=special)
+    return [np.array(one.ids, "int32") for one in found]
+
+
+def pad(rows, length=None, multiple=1):
+    """Rows as one array, padded with 0 to `length`, by default the longest's.
+
+    Few different lengths need few programs to be compiled: `multiple` rounds them up.
+    """
+    length = length or -(-max(map(len, rows)) // multiple) * multiple
+    padded = np.zeros((len(rows), length, *rows[0].shape[1:]), rows[0].dtype)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
+    return padded
+
+
+class Batches(keras.utils.PyDataset):
+    """The batches of an epoch, whose order depends on the seed and the epoch alone.
+
+    Args:
+        draw: from a NumPy generator to a list of arrays of indices, one for each batch.
+        arrays: from such indices to what `fit` takes.
+        lengths: from such indices to the lengths of these arrays, where batches differ in them.
+        seed, devices: of the order; how many share a batch, whose rows are repeated if need be.
+    """
+
+    def __init__(self, draw, arrays, lengths=None, seed=0, devices=1):
+        super().__init__()
+        self.draw, self.arrays, self.lengths = draw, arrays, lengths
+        self.seed, self.devices = seed, devices
+        self.start(0)
+
+    def start(self, epoch):
+        """Draws the batches of an epoch, counted from 0."""
+        batches = self.draw(np.random.default_rng((self.seed, epoch)))
+        self.batches = [np.resize(b, -(-len(b) // self.devices) * self.devices) for b in batches]
+        if self.lengths:
+            # On TensorFlow, Keras takes for constant what the first two batches have in common.
+            lengths = np.array([self.lengths(batch) for batch in self.batches])
+            differ = (lengths != lengths[0]).reshape(len(lengths), -1).sum(axis=1)
+            self.batches.insert(1, self.batches.pop(int(differ.argmax())))
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.arrays(self.batches[index])
+
+
+def tokenizer_of(run, train):
+    """The tokenizer of a `Run`: `train()` at its beginning, and from then on its file."""
+    if not (run.path / TOKENIZER).exists():
+        run.write(TOKENIZER, lambda path: train().save(str(path)))
+    return load_tokenizer(run.path)
+
+
+def pretrained_checksum(folder):
+    """Of all that the model and the tokenizer of a folder are made of."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UsageError(f"--pretrained {folder} is not a directory.")
+    for name in ("config.json", TOKENIZER):
+        if not (folder / name).is_file():
+            raise UsageError(
+                f"--pretrained {folder} has no {name}: it must be a folder that `transformers` "
+                "wrote, with the tokenizer."
+            )
+    paths = [folder / "config.json", folder / TOKENIZER, *sorted(folder.glob("*.safetensors"))]
+    return checksum(block for path in paths for block in _blocks(path))
+
+
+def _blocks(path):
+    with path.open("rb") as file:
+        yield from iter(lambda: file.read(2**24), b"")
+
+
+def load_pretrained(folder, length, option):
+    """The model and the tokenizer of a folder, for `length` tokens at once, the `option`'s."""
+    tokenizer = load_tokenizer(folder)
+    try:
+        model = convert.from_huggingface(folder)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--pretrained {folder} cannot be read: {one_line(error)}") from error
+    config = model.metadata["huggingface"]
+    embeddings = getattr(model, "embeddings", None)
+    if not hasattr(getattr(embeddings, "tokens", None), "vocabulary_size"):
+        raise UsageError(
+            f"--pretrained {folder} must be an encoder or a decoder of texts: "
+            f"{config['model_type']!r} is not."
+        )
+    # RoBERTa's table has rows of no position, which its configuration counts.
+    limits = [getattr(embeddings.positions, "max_length", None)]
+    limits += [config.get(name) for name in ("max_position_embeddings", "n_positions")]
+    longest = min((limit for limit in limits if limit is not None), default=length)
+    if length > longest:
+        raise UsageError(
+            f"--pretrained {folder} is for at most {longest} tokens: give such a {option}, "
+            f"received {length}."
+        )
+    known, needed = embeddings.tokens.vocabulary_size, max(tokenizer.get_vocab().values()) + 1
+    if needed > known:
+        raise UsageError(
+            f"The tokenizer of {folder} has {needed:,} tokens, and the model beside it {known:,}."
+        )
+    return model, tokenizer

@@ -1,0 +1,496 @@
+"""What the examples share: the command line, the folder of a run, resuming, texts, devices."""
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from examples import shared, texts
+from examples.shared import Run, UsageError
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "examples.test"
+SENTENCES = ["A dog sleeps.", "A dog and a cat play; the cat sleeps.", "Dogs don't play chess."] * 9
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else None
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "message"),
+    [
+        (None, 0, ""),
+        (UsageError("No such dog."), 2, "error: No such dog.\n"),
+        (OSError(36, "File name too long", "x"), 2, "error: [Errno 36] File name too long: 'x'\n"),
+        (ImportError("No dogs"), 2, 'error: No dogs: pip install -e ".[examples]" has it.\n'),
+        (KeyboardInterrupt(), 130, "\nInterrupted. The same command goes on from there.\n"),
+    ],
+)
+def test_exit_status(raised, status, message, capsys):
+    def command(arguments):
+        assert arguments == ["--seed", "3"]
+        if raised:
+            raise raised
+
+    assert shared.exit_status(command, ["--seed", 3]) == status
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (shared.at_least(2), ("2", "7"), ("1", "2.5", "two")),
+        (shared.fraction, ("0", "0.5"), ("1", "-0.1", "nan", "half")),
+        (shared.positive, ("1e-4", "3"), ("0", "inf", "nan", "-1")),
+    ],
+)
+def test_types_of_options(kind, right, wrong):
+    for text in right:
+        assert kind(text) == float(text)
+    for text in wrong:
+        with pytest.raises((argparse.ArgumentTypeError, ValueError)):
+            kind(text)
+
+
+def test_nothing_is_printed_while_keras_is_imported(capfd):
+    with pytest.raises(ImportError), shared.quiet():
+        os.write(2, b"cuda\n")
+        raise ImportError
+    os.write(2, b"later\n")
+    assert capfd.readouterr().err == "later\n"
+
+
+# Texts of files
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+def nothing_there(path):
+    path.symlink_to("nowhere")
+
+
+def itself(path):
+    path.symlink_to(path.name)
+
+
+def huge(path):
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+def utf_16(path):
+    path.write_text("A dull film.\n", encoding="utf-16")
+
+
+def zeros_of_a_disk(path):
+    path.write_bytes(b"ok\n\xff\xfe\x00")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Pipes and links are POSIX's.")
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (pipe, "it is no regular file"),
+        (device, "it is no regular file"),
+        (Path.mkdir, "it is no regular file"),
+        (nothing_there, "No such file"),
+        (itself, "symbolic links"),
+        (huge, "it holds more than 1,000 bytes"),
+        (utf_16, "is not UTF-8 text"),
+        (zeros_of_a_disk, "is not UTF-8 text: invalid start byte in line 2"),
+    ],
+)
+def test_a_file_that_is_no_text_is_one_clear_error(tmp_path, spoil, message):
+    path, found = tmp_path / "text", []
+    spoil(path)
+
+    def read():
+        with pytest.raises(UsageError) as error:
+            shared.read_text(path, 1000)
+        found.append(str(error.value))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found, "It hangs."
+    assert message in found[0] and str(path) in found[0] and "\n" not in found[0]
+
+
+def test_gzipped_texts(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(bytes(10**6)))
+    assert path.stat().st_size < 2000 and len(shared.read_text(path, 10**6)) == 10**6
+    with pytest.raises(UsageError, match="it holds more than 999,999 bytes"):
+        shared.read_text(path, 10**6 - 1)
+    for data in (b"no gzip", path.read_bytes()[:100]):
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match="damaged or no gzip file"):
+            shared.read_text(path)
+
+
+# The folder of a run
+
+
+def test_settings_are_those_of_the_run(tmp_path):
+    with Run(tmp_path / "a" / "run", PROGRAM, {"seed": 0}) as run:
+        assert not run.finished and not (tmp_path / "a").exists()
+        run.begin({"sizes": (1, 2)}, source="sample")
+        run.finish_epoch(loss=1.0)
+        run.finish(accuracy=0.5)
+    said = json.loads((run.path / "figures.json").read_text())
+    assert said["settings"] == {"seed": 0, "sizes": [1, 2]} and said["epochs"] == [{"loss": 1.0}]
+    assert said["source"] == "sample" and said["accuracy"] == 0.5 and said["finished"]
+    assert {"keras", "python", "numpy", "keras_attention"} < set(said["versions"])
+    assert set(contents(run.path)) == {"figures.json"}
+    assert Run(run.path, PROGRAM, {"seed": 0, "sizes": (1, 2)}).finished
+    with pytest.raises(UsageError, match="other settings: seed is 0 there and 1 now"):
+        Run(run.path, PROGRAM, {"seed": 1})
+    with pytest.raises(UsageError, match=r"sizes is \[1, 2\] there and 3 now"):
+        Run(run.path, PROGRAM, {"seed": 0}).begin({"sizes": 3})
+
+
+def test_one_run_a_folder(tmp_path):
+    with Run(tmp_path, PROGRAM, {}) as run, Run(tmp_path, PROGRAM, {}) as other:
+        run.begin()
+        with pytest.raises(UsageError, match=f"Another process is writing to --output {tmp_path}"):
+            other.begin()
+    with Run(tmp_path, PROGRAM, {}) as other:
+        other.begin()
+
+
+def a_file(path):
+    path.write_text("mine")
+
+
+def below_a_file(path):
+    path.parent.write_text("mine")
+
+
+def foreign_files(path):
+    path.mkdir()
+    (path / "thesis.tex").write_text("mine")
+
+
+def figures(text):
+    def write(path):
+        path.mkdir()
+        (path / "figures.json").write_text(text)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("occupy", "message"),
+    [
+        (a_file, "is a file"),
+        (below_a_file, "cannot be written"),
+        (foreign_files, "is not a run of examples.test: it holds thesis.tex"),
+        (figures('{"program": "other"}'), "is of another program"),
+        (figures('{"program": "exam'), "is not JSON"),
+        (figures('{"program": "examples.test"}'), "is damaged"),
+    ],
+)
+def test_what_is_there_is_left_alone(tmp_path, occupy, message):
+    path = tmp_path / "runs"
+    if occupy is below_a_file:
+        path = path / "run"
+    occupy(path)
+    before = contents(path)
+    with pytest.raises(UsageError, match=message):
+        Run(path, PROGRAM, {}).begin()
+    assert contents(path) == before
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    def fail(path):
+        path.write_text("half")
+        raise OSError("disk full")
+
+    with Run(tmp_path, PROGRAM, {}) as run:
+        run.begin()
+        before = contents(tmp_path)["figures.json"]
+        with pytest.raises(UsageError, match="disk full"):
+            run.write("figures.json", fail)
+    assert contents(tmp_path)["figures.json"] == before
+    with Run(tmp_path, PROGRAM, {}) as run:
+        run.begin()
+
+
+# Training
+
+
+def make(adapters=False):
+    """A compiled model with dropout, made as at the start of each process."""
+    keras.utils.set_random_seed(0)
+    x = keras.Input((3,))
+    layer = keras.layers.Dense(4, activation="tanh")
+    model = keras.Model(x, keras.layers.Dense(1)(keras.layers.Dropout(0.5)(layer(x))))
+    if adapters:
+        layer.enable_lora(2)
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    return model
+
+
+def train(path, epochs=3, adapters=False):
+    """A run as the examples do it; returns the weights that it ends with."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(12, n)).astype("float32") for n in (3, 1))
+    with Run(path, PROGRAM, {"seed": 7}) as run:
+        run.begin()
+        model = make(adapters)
+        batches = texts.Batches(
+            lambda rng: np.split(rng.permutation(12), 3), lambda rows: (x[rows], y[rows]), seed=7
+        )
+        callback = shared.Epochs(run, batches, adapters)
+        first = len(run.epochs)
+        model.fit(batches, epochs=epochs, initial_epoch=first, verbose=0, callbacks=[callback],
+                  shuffle=False)  # fmt: skip
+        run.finish()
+    return [keras.ops.convert_to_numpy(w) for w in model.trainable_weights]
+
+
+def losses(path):
+    return [e["loss"] for e in json.loads((path / "figures.json").read_text())["epochs"]]
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, monkeypatch, capsys):
+    whole = train(tmp_path / "whole", adapters=adapters)
+    assert len(set(losses(tmp_path / "whole"))) == 3
+    finish_epoch = Run.finish_epoch
+
+    def interrupt(run, **figures):
+        # At the worst moment: the backup is there, and the figures are not.
+        if len(run.epochs) == 2:
+            raise KeyboardInterrupt
+        finish_epoch(run, **figures)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish_epoch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "run", adapters=adapters)
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")[:2]
+    capsys.readouterr()
+    resumed = train(tmp_path / "run", adapters=adapters)
+    out = capsys.readouterr().out
+    assert out.startswith("Resuming after epoch 2.\nepoch 3, ") and out.count("\n") == 2
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    for one, other in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert set(contents(tmp_path / "run")) == {"figures.json"}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.examples.test_shared import train
+train(Path(sys.argv[1]), 40)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
+    path = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, path], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(OSError):
+                if len(losses(path)) >= 2:
+                    break
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 2 <= len(losses(path)) < 40
+    train(path, 40)
+    train(tmp_path / "whole", 40)
+    np.testing.assert_allclose(losses(path), losses(tmp_path / "whole"), rtol=1e-6)
+
+
+@pytest.mark.parametrize("spoil", ["remove", "cut"])
+def test_a_damaged_backup_is_an_error(tmp_path, spoil, monkeypatch):
+    def interrupt(run, **figures):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, 1)
+    backup = tmp_path / "backup-1"
+    for file in backup.iterdir():
+        file.write_bytes(file.read_bytes()[:50])
+        if spoil == "remove":
+            file.unlink()
+    if spoil == "remove":
+        backup.rmdir()
+    with pytest.raises(UsageError, match="backup-1 is damaged"):
+        train(tmp_path, 2)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_line_a_minute_where_there_is_no_bar(terminal, monkeypatch, capsys, tmp_path):
+    now = [0.0]
+    monkeypatch.setattr(shared.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert shared.on_terminal() == terminal
+    shown = shared.Epochs(None)
+    shown.set_params({"steps": 4})
+    shown.number, shown.shown = 2, 0.0
+    for step in range(4):
+        now[0] += 40
+        shown.on_train_batch_end(step, {"loss": 4.0 - step})
+    lines = "epoch 2, step 2/4: loss 3.0000\nepoch 2, step 4/4: loss 1.0000\n"
+    assert capsys.readouterr().out == ("" if terminal else lines)
+
+
+# A finished run
+
+
+@pytest.fixture
+def finished(tmp_path):
+    with Run(tmp_path / "run", PROGRAM, {"seed": 0}) as run:
+        run.begin()
+        model = make()
+        run.write("model.keras", keras.Model(model.input, model.output).save)
+        run.finish()
+    return run.path
+
+
+def empty(path):
+    (path / "model.keras").write_bytes(b"")
+
+
+def cut_short(path):
+    data = (path / "model.keras").read_bytes()
+    (path / "model.keras").write_bytes(data[: len(data) // 2])
+
+
+def missing(path):
+    (path / "model.keras").unlink()
+
+
+def other_archive(path):
+    with zipfile.ZipFile(path / "model.keras", "w") as archive:
+        archive.writestr("hello.txt", "hello")
+
+
+def unfinished(path):
+    file = path / "figures.json"
+    file.write_text(file.read_text().replace('"finished": true', '"finished": false'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (empty, "model.keras is missing, damaged or no model"),
+        (cut_short, "model.keras is missing, damaged or no model"),
+        (missing, "model.keras is missing, damaged or no model"),
+        (other_archive, "model.keras is missing, damaged or no model"),
+        (unfinished, "is not finished"),
+    ],
+)
+def test_damaged_models(finished, damage, message):
+    said, model = shared.load_run(finished, PROGRAM, ["A dog."])
+    assert model.count_params() == 21 and said["settings"] == {"seed": 0}
+    damage(finished)
+    with pytest.raises(UsageError, match=message) as error:
+        shared.load_run(finished, PROGRAM)
+    assert "\n" not in str(error.value)
+
+
+def test_files_and_folders_in_the_wrong_places(finished):
+    with pytest.raises(UsageError, match="is a file"):
+        shared.load_run(finished / "model.keras", PROGRAM)
+    with pytest.raises(UsageError, match="is the folder of a run, and was given as a text"):
+        shared.load_run(finished, PROGRAM, ["A dog.", "x" * 10_000, "a\0b", str(finished)])
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram"])
+def test_tokenizers(kind, tmp_path):
+    size = {"words": 8, "bpe": 300, "unigram": 40}[kind]
+    options = {"word": r"\w+(?:'\w+)*", "lowercase": True} if kind == "words" else {}
+    made = texts.train_tokenizer(kind, SENTENCES, size, ["[START]"], **options)
+    made.enable_truncation(2)
+    with Run(tmp_path, PROGRAM, {}) as run:
+        run.begin()
+        tokenizer = texts.tokenizer_of(run, lambda: made)
+        again = texts.tokenizer_of(run, lambda: 1 / 0)
+    assert [tokenizer.id_to_token(i) for i in range(3)] == ["[PAD]", "[UNK]", "[START]"]
+    assert tokenizer.get_vocab_size() <= size
+    rows = texts.encode(tokenizer, SENTENCES[:3])
+    for one, other in zip(rows, texts.encode(again, SENTENCES[:3]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    if kind == "words":
+        words = [[tokenizer.id_to_token(i) for i in row] for row in rows]
+        assert words[0] == ["a", "dog", "sleeps"] and words[1].count("[UNK]") == 2
+    else:
+        assert [tokenizer.decode(row) for row in rows] == SENTENCES[:3]
+    padded = texts.pad(rows, multiple=8)
+    assert padded.shape[1] % 8 == 0 and padded.dtype == "int32"
+    for row, found in zip(rows, padded, strict=True):
+        np.testing.assert_array_equal(found, [*row, *[0] * (len(found) - len(row))])
+
+
+@pytest.mark.parametrize(("text", "message"), [("{}", "is damaged: "), (None, "No such file")])
+def test_a_damaged_tokenizer_is_an_error(tmp_path, text, message):
+    if text:
+        (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        texts.load_tokenizer(tmp_path)
+
+
+def test_batches_differ_in_the_first_two_and_are_shared(monkeypatch):
+    lengths = np.array([5, 5, 5, 2, 5, 7])
+    batches = texts.Batches(
+        lambda rng: [np.array([n, n, n]) for n in rng.permutation(6)],
+        lambda rows: np.zeros((len(rows), lengths[rows].max())),
+        lambda rows: lengths[rows].max(),
+        devices=2,
+    )
+    for epoch in range(5):
+        batches.start(epoch)
+        found = [batches[i].shape for i in range(len(batches))]
+        assert found[0][1] != found[1][1] and {rows for rows, _ in found} == {4}
+        assert sorted(length for _, length in found) == sorted(lengths)
+    orders = [[int(b[0]) for b in batches.batches]]
+    batches.start(4)
+    orders.append([int(b[0]) for b in batches.batches])
+    batches.start(3)
+    assert orders[0] == orders[1] != [int(b[0]) for b in batches.batches]
+
+
+@pytest.mark.parametrize("count", [1, 99])
+def test_devices(count):
+    if count == 1:
+        with shared.devices(1):
+            return
+    with pytest.raises(UsageError, match="--devices"), shared.devices(count):
+        pass
