@@ -254,6 +254,65 @@ def models():
     return f"{surroundings(report)}\n\n{table(head, rows)}"
 
 
+def generation():
+    """Whole translations and training steps against KerasHub's, on TensorFlow."""
+    found = [results(name)["rows"] for name in ("generation", "generation_onednn_off")]
+    named = {
+        "greedy": ("64 tokens, greedy", "KerasHub, greedy"),
+        "beams": ("64 tokens, four beams", "KerasHub, greedy"),
+        "longer": ("512 tokens, greedy", "64 tokens, greedy, ours"),
+        "training": ("a training step, 64 sentences, without XLA", "KerasHub"),
+    }
+
+    def cells(row):
+        return [f"{row['ours'] / 1000:.2f} s / {row['other'] / 1000:.2f} s", figure(row["ratio"])]
+
+    rows = [
+        [work, against, *(cell for file in found for cell in cells(file[name]))]
+        for name, (work, against) in named.items()
+    ]
+    head = [
+        "ours",
+        "other",
+        "oneDNN on: times",
+        "other / ours",
+        "oneDNN off: times",
+        "other / ours",
+    ]
+    return table(head, rows)
+
+
+def llama_block():
+    """Llama's block against KerasHub's on each setting, and against that of `transformers`."""
+    files = {
+        "TensorFlow": "tensorflow",
+        "oneDNN off": "onednn_off",
+        "JAX": "jax",
+        "PyTorch": "torch",
+    }
+    found = {title: results(f"decoder_block_{name}")["rows"] for title, name in files.items()}
+    works = {"forward": "forward", "training": "training step", "tokens": "64 tokens, caches"}
+
+    def cell(setting, name):
+        row = found[setting].get(name)
+        return figure(row and row["ours"] / row["other"])
+
+    rows = []
+    for dtype in ("bfloat16", "float32"):
+        for length in (512, 2048):
+            for work, words in works.items():
+                name = f"{dtype}-{length}-{work}"
+                rows.append(
+                    [
+                        f"{dtype}, T{length}, {words}",
+                        *(cell(setting, f"{name}-keras_hub") for setting in files),
+                        cell("PyTorch", f"{name}-transformers"),
+                        cell("PyTorch", f"{name}-transformers_compiled"),
+                    ]
+                )
+    return table(["", *files, "`transformers`", "compiled"], rows)
+
+
 TABLES = {
     "summary": summary,
     **{SETTINGS[name].lower(): lambda name=name: attention(name) for name in SETTINGS},
@@ -264,6 +323,8 @@ TABLES = {
     "gpu": gpu,
     "gpu programs": gpu_programs,
     "models": models,
+    "generation": generation,
+    "llama block": llama_block,
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import keras_attention
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from tests.convert.huggingface.table import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -145,5 +146,8 @@ def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
 
 def test_every_architecture_of_hugging_face_is_in_the_table():
     page = (DOCS / "models.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \|", page.partition("| `model_type` |")[2], re.MULTILINE)
-    assert rows == list(ARCHITECTURES), "see tests/convert/huggingface/table.py"
+    rows = re.findall(r"^\| .* \| (`[\w-]+`.*?) \| \d\.\de-\d \|", page, re.MULTILINE)
+    assert rows == [
+        ", ".join(f"`{name}`" for name in names.split()) for names in FAMILIES.values()
+    ], "see tests/convert/huggingface/table.py"
+    assert sorted(" ".join(FAMILIES.values()).split()) == sorted(ARCHITECTURES)

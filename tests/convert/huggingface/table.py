@@ -3,7 +3,9 @@
     KERAS_BACKEND=jax python -m pytest tests/convert/huggingface -m "" --junitxml=jax.xml
     python -m tests.convert.huggingface.table tensorflow.xml jax.xml torch.xml
 
-Each cell is of tests that passed: the largest of their figures, for each file unless all are equal.
+A row is a family: the largest difference of its states and logits from those of `transformers`, and
+a check mark where the tests of all its architectures passed. `--each` prints a row for each
+architecture, with the figures of all files.
 """
 
 import sys
@@ -19,6 +21,29 @@ COLUMNS = {
     "beams": "beams",
     "saved": "`.keras`",
     "back": "written back",
+}
+
+# Architectures that are alike, as the page lists them.
+FAMILIES = {
+    "GPT-2, GPT-NeoX (Pythia), GPT-J, gpt-oss, OPT": "gpt2 gpt_neox gptj gpt_oss opt",
+    "Llama 2 and 3, Mistral, Mixtral, SmolLM3, StarCoder2": (
+        "llama mistral mixtral smollm3 starcoder2"
+    ),
+    "Qwen 2 and 3": "qwen2 qwen3 qwen3_moe",
+    "Gemma 1 to 3 (text)": "gemma gemma2 gemma3_text",
+    "Phi 1 to 3": "phi phi3",
+    "BLOOM, Command R, Falcon, GLM-4 (2025), MPT, Nemotron": (
+        "bloom cohere falcon glm4 mpt nemotron"
+    ),
+    "BERT, ALBERT, DistilBERT, ELECTRA, MPNet": "bert albert distilbert electra mpnet",
+    "RoBERTa, XLM-R, CamemBERT": "roberta xlm-roberta camembert",
+    "DeBERTa 2 and 3, ModernBERT": "deberta-v2 modernbert",
+    "BART, mBART, Marian, Pegasus": "bart mbart marian pegasus",
+    "T5, 1.1 too": "t5",
+    "mT5": "mt5",
+    "Whisper": "whisper",
+    "ViT, DeiT": "vit deit",
+    "CLIP, a tower each": "clip_text_model clip_vision_model",
 }
 
 
@@ -45,8 +70,8 @@ def _text(figure):
     return f"{figure:.0f}" if figure == int(figure) else f"{figure:.1e}".replace("e-0", "e-")
 
 
-def table(paths):
-    """The lines of the table."""
+def each(paths):
+    """The lines of a table of architectures."""
     measured = [figures(path) for path in paths]
     yield "| `model_type` | " + " | ".join(COLUMNS.values()) + " |"
     yield "| --- |" + " --- |" * len(COLUMNS)
@@ -55,5 +80,24 @@ def table(paths):
         yield f"| `{kind}` | " + " | ".join(cells) + " |"
 
 
+def families(paths):
+    """The lines of a table of families."""
+    measured = [figures(path) for path in paths]
+    yield "| family | `model_type` | largest difference | same tokens | saved, written back |"
+    yield "| --- | --- | --- | --- | --- |"
+    for family, names in FAMILIES.items():
+        kinds = names.split()
+
+        def found(*columns, kinds=kinds):
+            keys = [(kind, column) for kind in kinds for column in columns]
+            return [file[key] for file in measured for key in keys if key in file]
+
+        tokens = "✓" if found("tokens") else ""
+        worst = _text(max(found("states", "logits")))
+        shown = ", ".join(f"`{kind}`" for kind in kinds)
+        yield f"| {family} | {shown} | {worst} | {tokens} | ✓ |"
+
+
 if __name__ == "__main__":
-    print("\n".join(table(sys.argv[1:])))
+    made = each if sys.argv[1] == "--each" else families
+    print("\n".join(made([path for path in sys.argv[1:] if path != "--each"])))
