@@ -4,6 +4,7 @@ tests/test_keras_private.py fails with the name that Keras has moved.
 """
 
 import contextlib
+import functools
 
 import keras
 from keras.src.backend import rnn
@@ -55,12 +56,13 @@ DropoutRNNCell = DropoutRNNCell
 recurrent_loop = getattr(rnn, "rnn", rnn)
 
 
-def get_keras_mask(tensor):
-    """The mask that a tensor carries, or None.
+# The mask that a tensor carries, or None. Keras sets `tensor._keras_mask`; there is no public
+# accessor to read or write it.
+get_keras_mask = masking.get_keras_mask
 
-    Keras sets `tensor._keras_mask`; there is no public accessor to read or write it.
-    """
-    return masking.get_keras_mask(tensor)
+# A scope in which variables are read in their stored dtype, also in half-precision layers.
+# `autocast=False` is public, but also applies to the layer's inputs.
+uncast_variables = functools.partial(AutocastScope, None)
 
 
 def set_keras_mask(tensor, mask):
@@ -90,14 +92,6 @@ def first_values():
         # Those that have none yet would be initialized, in part again, at the end of any scope.
         global_state.set_global_attribute("uninitialized_variables", [])
         raise
-
-
-def uncast_variables():
-    """A scope in which variables are read in their stored dtype, also in half-precision layers.
-
-    `autocast=False` is public, but also applies to the layer's inputs.
-    """
-    return AutocastScope(None)
 
 
 def keep_inputs_as_they_are(layer):

@@ -4,8 +4,6 @@ True means attend. Nothing here modifies its inputs; `carry` marks only outputs 
 the calling layer has just created.
 """
 
-import functools
-
 import keras
 import numpy as np
 
@@ -15,9 +13,8 @@ from keras_attention.backend import backend
 ops = keras.ops
 
 
-def implicit(tensor):
-    """The Keras mask that `tensor` carries, or None."""
-    return keras_private.get_keras_mask(tensor)
+# The Keras mask that a tensor carries, or None.
+implicit = keras_private.get_keras_mask
 
 
 def carry(tensor, mask):
@@ -38,7 +35,10 @@ def both(first, second):
 
 def every(found):
     """All of the masks, combined with AND; None without any."""
-    return functools.reduce(both, found, None)
+    whole = None
+    for mask in found:
+        whole = mask if whole is None else both(whole, mask)
+    return whole
 
 
 def of_pairs(query_mask, key_mask, attention_mask):

@@ -94,7 +94,7 @@ class Softmax(Normalization):
     def into_spec(
         self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
     ) -> AttentionSpec:
-        return spec.replace(normalization=None)
+        return spec
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return ops.softmax(scores, axis=-1)

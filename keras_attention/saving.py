@@ -11,7 +11,7 @@ import typing
 
 import keras
 
-from keras_attention import calls, keras_private, parts, rematerialization, shapes
+from keras_attention import inputs, keras_private, parts, rematerialization, shapes
 
 PACKAGE = "keras_attention"
 
@@ -308,7 +308,7 @@ class ConfigurableLayer(keras.layers.Layer):
             return object.__getattribute__(self, name)
 
     def __call__(self, *args, **kwargs):
-        args, kwargs = calls.read(self, args, kwargs)
+        args, kwargs = inputs.of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def get_config(self):

@@ -228,8 +228,10 @@ def check_rate(name, value):
 
 def accumulation_dtype(*arrays):
     """The dtype in which scores and weights are computed: float32, or float64 for float64."""
-    dtypes = {keras.backend.standardize_dtype(array.dtype) for array in arrays}
-    return "float64" if "float64" in dtypes else "float32"
+    for array in arrays:
+        if keras.backend.standardize_dtype(array.dtype) == "float64":
+            return "float64"
+    return "float32"
 
 
 def check_lengths(value_shape, key_shape):

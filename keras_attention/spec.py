@@ -47,7 +47,7 @@ class Positions:
                 query_positions = (offset[:, None] if rank else offset) + query_positions
         if key_positions is None:
             # One array for both, so that what is computed of it is computed once.
-            known = {type(n) for n in (queries, keys, offset)} == {int}
+            known = type(queries) is type(keys) is type(offset) is int
             same = consecutive and known and (queries, offset) == (keys, 0)
             key_positions = query_positions if same else ops.arange(keys, dtype="int32")
         return cls(query_positions, key_positions, consecutive, offset)

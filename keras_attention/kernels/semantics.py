@@ -125,6 +125,8 @@ def relative_values(spec, weights):
 
 def mask(spec):
     """Masks, pattern and segments as one array, which broadcasts to (B, H, T, S), or None."""
+    if not spec.restricted:
+        return None
     found = list(spec.masks)
     if spec.pattern is not None:
         allowed = spec.pattern(spec.positions.query, spec.positions.key)

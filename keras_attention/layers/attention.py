@@ -381,7 +381,9 @@ class Attention(saving.ConfigurableLayer):
                 at = self._numbers("positions", positions, *sequences)
             if segment_ids is not None:
                 segment_ids = self._numbers("segment_ids", segment_ids, *sequences)
-        restrict = masks.of_pairs(x.query_mask, memory.mask, x.attention_mask)
+        restrict: tuple = ()
+        if not (x.query_mask is memory.mask is x.attention_mask is None):
+            restrict = masks.of_pairs(x.query_mask, memory.mask, x.attention_mask)
         # An appended token sees itself; others do if nothing masks pairs and T = S.
         sees_itself = layout.appends or not (
             restrict or positions is not None or query.shape[1] != memory.key.shape[1]
@@ -408,7 +410,8 @@ class Attention(saving.ConfigurableLayer):
         scores = None
         if return_attention_scores:
             scores = self.heads.scores(result.weights, x.query, x.value)
-        output = masks.carry(output, x.query_mask)
+        if x.query_mask is not None:
+            output = masks.carry(output, x.query_mask)
         return self._returned(output, scores, result.log_probability, memory.cache)
 
     def _numbers(self, name, given, query, value):
@@ -418,11 +421,14 @@ class Attention(saving.ConfigurableLayer):
 
     def _returned(self, output, scores, log_probability, cache):
         """The output, and the scores, log-probability and cache that are part of it, in order."""
-        if not self.normalization.has_log_probability:
-            log_probability = None
-        if scores is log_probability is cache is None:
-            return output
-        return tuple(x for x in (output, scores, log_probability, cache) if x is not None)
+        found = [output]
+        if scores is not None:
+            found.append(scores)
+        if self.normalization.has_log_probability and log_probability is not None:
+            found.append(log_probability)
+        if cache is not None:
+            found.append(cache)
+        return output if len(found) == 1 else tuple(found)
 
     def split(self, x, role):
         """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""

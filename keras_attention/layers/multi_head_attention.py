@@ -10,7 +10,7 @@ import keras
 from keras_attention import patterns, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.layers.attention import Attention, UseBias
-from keras_attention.layers.einsum_heads import EinsumHeads
+from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import SlotOptions
 
 if TYPE_CHECKING:

@@ -65,8 +65,10 @@ class Score(saving.ConfigurableLayer):
     needs_length = False
     # Whether it is a class of this package, whose scores a position knows.
     built_in = False
-    # What a subclass overrides: set when it is defined.
+    # What a subclass overrides; whether `prepare` changes anything; and whether prepared queries
+    # and keys are compared by more than an inner product: set when it is defined.
     _overridden: frozenset[str] = frozenset()
+    prepares = compares_pairs = False
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -74,6 +76,8 @@ class Score(saving.ConfigurableLayer):
         cls._overridden = frozenset(
             name for name in _DEFINING if getattr(cls, name) is not getattr(Score, name)
         )
+        cls.prepares = bool(cls._overridden & {"prepare", "prepare_query", "prepare_key"})
+        cls.compares_pairs = "compare" in cls._overridden
 
     def __init__(self, **kwargs: Any):
         if not self._overridden:
@@ -136,19 +140,9 @@ class Score(saving.ConfigurableLayer):
         return spec, query, key
 
     @property
-    def prepares(self) -> bool:
-        """Whether `prepare` changes anything."""
-        return bool(self._overridden & {"prepare", "prepare_query", "prepare_key"})
-
-    @property
     def prepares_apart(self) -> bool:
         """Whether a prepared key does not depend on the query, so that all queries may share it."""
         return not self._overridden & {"call", "prepare"}
-
-    @property
-    def compares_pairs(self) -> bool:
-        """Whether prepared queries and keys are compared by more than an inner product."""
-        return "compare" in self._overridden
 
     def call(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (B, H, T, S) of query (B, T, H, K) and key (B, S, H, K)."""

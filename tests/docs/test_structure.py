@@ -31,8 +31,8 @@ ORDER = [
     {"spec"},
     {"patterns"},
     {"saving", "sizes"},
-    {"calls"},
-    {"backend", "inputs"},
+    {"inputs"},
+    {"backend"},
     {"masks", "parts", "rematerialization", "sequence_parallel", "shapes", "version"},
     {"hints", "keras_private"},
 ]
