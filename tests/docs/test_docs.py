@@ -124,24 +124,75 @@ TOO_WIDE = """() => [document.documentElement,
     .map((element) => element.innerText.slice(0, 60))"""
 
 
-@pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, on request")
-def test_no_page_or_table_of_the_site_is_cut_off(tmp_path):
-    sync_api = pytest.importorskip("playwright.sync_api")
+# What newcomers type into the search box, and the page that comes first.
+SEARCHED = {
+    "pad": "masks",
+    "mask": "masks",
+    "relative positions": "positions",
+    "positional encoding": "positions",
+    "beam search": "generation",
+    "load Llama": "models",
+    "LSTM with attention": ("recurrent", "images_and_time_series"),
+    "plot attention": "visualization",
+    "images": "images_and_time_series",
+    "time series": "images_and_time_series",
+    "fine-tune BERT": "fine_tuning",
+    "token classification": "fine_tuning",
+    "replace layers": "replacing_layers",
+    "long sequences": "long_sequences",
+    "save": "saving",
+    "export onnx": "exporting",
+}
+FOUND = """() => document.querySelector(".md-search-result__item a")?.getAttribute("href")"""
+in_a_browser = pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, on request")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
     pytest.importorskip("mkdocs")
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
-    pages = [page.relative_to(DOCS).with_suffix(".html") for page in sorted(DOCS.glob("**/*.md"))]
-    found = {}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
-        for width in (1280, 390):
-            view = browser.new_page(viewport={"width": width, "height": 900})
-            for page in pages:
-                view.goto((tmp_path / page).as_uri())
-                if wide := view.evaluate(TOO_WIDE):
-                    found[width, str(page)] = wide
+        yield browser
         browser.close()
+
+
+@in_a_browser
+def test_no_page_or_table_of_the_site_is_cut_off(site, browser):
+    pages = [page.relative_to(DOCS).with_suffix(".html") for page in sorted(DOCS.glob("**/*.md"))]
+    found = {}
+    for width in (1280, 390):
+        view = browser.new_page(viewport={"width": width, "height": 900})
+        for page in pages:
+            view.goto((site / page).as_uri())
+            if wide := view.evaluate(TOO_WIDE):
+                found[width, str(page)] = wide
     assert not found
+
+
+@in_a_browser
+def test_the_search_box_finds_pages(site, browser):
+    view = browser.new_page(viewport={"width": 1280, "height": 900})
+    wrong = {}
+    for words, pages in SEARCHED.items():
+        view.goto((site / "index.html").as_uri())
+        view.click("input.md-search__input")
+        view.type("input.md-search__input", words)
+        view.wait_for_selector(".md-search-result__item a")
+        view.wait_for_timeout(500)  # The list changes until the last letter was searched for.
+        first = Path(re.split("[?#]", view.evaluate(FOUND))[0]).stem
+        if first not in ((pages,) if isinstance(pages, str) else pages):
+            wrong[words] = first
+    assert not wrong
 
 
 def test_every_architecture_of_hugging_face_is_in_the_table():
