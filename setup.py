@@ -15,10 +15,10 @@ EXAMPLES = [
     "tensorflow-datasets>=4.9.4",
     "importlib_resources",
     "matplotlib>=3.7",
-    "tokenizers>=0.20",
+    "tokenizers>=0.22",
 ]
 TRANSLATION = ["sacrebleu>=2.4", "sacremoses", "sentencepiece"]
-LANGUAGE_MODEL = ["sentencepiece", "safetensors>=0.5"]
+LANGUAGE_MODEL = ["safetensors>=0.5"]
 
 setup(
     name="keras_attention",

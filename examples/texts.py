@@ -42,6 +42,16 @@ def train_tokenizer(kind, texts, size, special=(), word=r"\w+", lowercase=False,
     return tokenizer
 
 
+def characters(text):
+    """A tokenizer whose tokens are the characters of a text, and no others, in Unicode's order."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({c: n for n, c in enumerate(sorted(set(text)))}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
 def load_tokenizer(folder):
     """The tokenizer of a folder. It neither shortens texts nor pads them."""
     from tokenizers import Tokenizer

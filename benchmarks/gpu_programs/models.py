@@ -89,14 +89,14 @@ def _translation(name):
 
 
 def _language_model(name):
-    import dataclasses
+    from examples import language_model
 
-    from examples.language_model import models, recipes
-
-    settings = dict(dataclasses.asdict(recipes.RECIPES[name]), jit=True)
-    model = models.build(4000, settings)
-    models.compile_model(model, settings)
-    tokens = ((settings["batch_size"], settings["context"]), "int32")
+    options = language_model.PRESETS[name]
+    sizes = {name: options[name] for name in ("context", "layers", "heads", "dim", "dropout")}
+    model = language_model.build(4000, **sizes, positions="rotary")
+    training = {name: options[name] for name in ("steps", "learning_rate", "warmup_steps")}
+    language_model.compile_model(model, **training, jit=True)
+    tokens = ((options["batch_size"], options["context"]), "int32")
     return steps.model_step(model, tokens, tokens)
 
 

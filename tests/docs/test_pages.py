@@ -18,7 +18,6 @@ WORDS, FIGURES = 110, 4
 # Pages with paragraphs that are longer, or have more figures: they are to be rewritten.
 NOT_YET = {
     "docs/imdb.md",
-    "docs/language_model.md",
     "docs/square_sequences.md",
     "docs/translation.md",
 }

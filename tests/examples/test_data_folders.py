@@ -10,11 +10,10 @@ import pytest
 from examples import text_files
 from examples.errors import UsageError
 from examples.imdb import data as imdb_data
-from examples.language_model import data as language_data
 from examples.translation import data as translation_data
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Pipes and links are POSIX's.")
-LIMITS = {imdb_data: "LARGEST_REVIEW", translation_data: "LARGEST", language_data: "LARGEST"}
+LIMITS = {imdb_data: "LARGEST_REVIEW", translation_data: "LARGEST"}
 
 
 @pytest.fixture
@@ -29,11 +28,9 @@ def folders(tmp_path):
     for part in ("train", "val", "test"):
         for language, line in (("en", "A dog."), ("de", "Ein Hund.")):
             (pairs / f"{part}.{language}").write_text(f"{line} {part}\n")
-    (tmp_path / "text.txt").write_text("A dog sleeps.\n")
     return {
         imdb_data: (reviews, reviews / "test" / "neg" / "0_2.txt"),
         translation_data: (pairs, pairs / "val.de"),
-        language_data: (tmp_path, tmp_path / "text.txt"),
     }
 
 
@@ -114,7 +111,6 @@ def test_a_file_that_is_no_text_is_one_clear_error(folders, module, spoil, messa
     load = {
         imdb_data: lambda: imdb_data.from_folder(root),
         translation_data: lambda: translation_data.from_folder(root, "en", "de"),
-        language_data: lambda: language_data.from_file(path),
     }[module]
     assert ended(load) is None
     path.unlink()
