@@ -2,8 +2,8 @@
 
 import re
 
-# Shown, and not run by the tests.
-MARKED = re.compile(r"^(\s*```+python) no-run$", re.MULTILINE)
+# A second word says which tests run a block, if any: `no-run`, or the name of a backend.
+MARKED = re.compile(r"^(\s*```+python) \S+$", re.MULTILINE)
 CODE = re.compile(r"<code>[^<]*</code>")
 
 

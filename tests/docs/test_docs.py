@@ -124,6 +124,20 @@ TOO_WIDE = """() => [document.documentElement,
     .map((element) => element.innerText.slice(0, 60))"""
 
 
+# Fences that MkDocs shows as text, with all that follows, since it reads no second word.
+UNREAD = re.compile(r"^\s*```+\w+ \S.*$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_site_reads_every_fence(page):
+    path = DOCS / "tools" / "github.py"
+    spec = importlib.util.spec_from_file_location("github_hook", path)
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    text = page.read_text(encoding="utf-8")
+    assert not UNREAD.findall(hook.on_page_markdown(text, None, None, None))
+
+
 # What newcomers type into the search box, and the page that comes first.
 SEARCHED = {
     "pad": "masks",
