@@ -1,7 +1,7 @@
 """The table of `docs/models.md`, from what the tests of this folder measure on each backend.
 
     KERAS_BACKEND=jax python -m pytest tests/convert/huggingface -m "" --junitxml=jax.xml
-    python -m tests.convert.huggingface.table tensorflow.xml jax.xml torch.xml
+    python -m tests.convert.huggingface.table [--each] tensorflow.xml jax.xml torch.xml
 
 A row is a family: the largest difference of its states and logits from those of `transformers`, and
 a check mark where the tests of all its architectures passed. `--each` prints a row for each
