@@ -156,6 +156,9 @@ SEARCHED = {
     "long sequences": "long_sequences",
     "save": "saving",
     "export onnx": "exporting",
+    "cross-attention": "getting_started",
+    "attention weights": "visualization",
+    "windows": "patterns",
 }
 FOUND = """() => document.querySelector(".md-search-result__item a")?.getAttribute("href")"""
 in_a_browser = pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, on request")
