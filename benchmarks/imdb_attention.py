@@ -1,7 +1,7 @@
-"""What attention is worth in the IMDB example: `python -m benchmarks.imdb_attention --data-dir …`.
+"""What attention is worth in the IMDB example: `python -m benchmarks.imdb_attention …`.
 
-The example's `best` model with its attention, and with the same weight on every word, each trained
-on the same training reviews with the same settings, and measured on reviews held out of them.
+The example's model `ngrams` with its attention, and with the same weight on every word, each
+trained on the same reviews with the same settings, and measured on reviews held out of them.
 """
 
 import argparse
@@ -9,37 +9,49 @@ import pathlib
 
 import keras
 
-from examples.imdb import data as imdb_data
-from examples.imdb import models as imdb_models
-from examples.imdb import ngrams as imdb_ngrams
-from examples.imdb import recipes as imdb_recipes
-from examples.imdb import text as imdb_text
-from examples.imdb import training as imdb_training
+from examples import imdb_classification as example
+from examples import imdb_ngrams, imdb_reviews, texts
 
-RECIPE = imdb_recipes.RECIPES["best"]
+SETTINGS = {"model": "ngrams", **example.RECIPES["ngrams"]}
 
 
 def measure(reviews, seeds, epochs):
     """For the model with attention and without: loss and accuracy of each seed after `epochs`."""
-    train, held_out = reviews.split(0.2, seed=0)
-    encoder = imdb_text.Encoder.learn(
-        train.texts, RECIPE, RECIPE.vocabulary_size, RECIPE.max_length
-    )
-    rows, held_out_rows = ([encoder(text) for text in part.texts] for part in (train, held_out))
-    log_ratios = imdb_ngrams.log_ratios(rows, train.labels, encoder.size)
-    steps = epochs * -(-len(rows) // RECIPE.batch_size)
+    sets = dict(zip(("train", "held_out"), reviews.split(0.2, seed=0), strict=True))
+    labels = {name: found.labels for name, found in sets.items()}
+    tokenizer = example.learn_tokenizer(sets["train"].texts, "ngrams", SETTINGS["vocabulary_size"])
+    rows = {n: example.encode(tokenizer, found.texts, SETTINGS) for n, found in sets.items()}
+    size = tokenizer.get_vocab_size()
+    learned = imdb_ngrams.learn(rows["train"], size)
+    rows = {
+        name: [imdb_ngrams.add_numbers(row, learned, size) for row in found]
+        for name, found in rows.items()
+    }
+    size += sum(map(len, learned))
+    ratios = imdb_ngrams.log_ratios(rows["train"], labels["train"], size)
     found = {}
     for attend in (True, False):
         for seed in seeds:
             keras.utils.set_random_seed(seed)
-            model = imdb_models.build(RECIPE, encoder.size, log_ratios, attend)
-            imdb_training.compile_classifier(model, imdb_models.optimizer(RECIPE, steps))
-            settings = {"seed": seed, "batch_size": RECIPE.batch_size}
+            batches = {
+                name: texts.batches_by_length(
+                    rows[name],
+                    labels[name][:, None],
+                    SETTINGS["batch_size"],
+                    lambda some: example.pad(some, SETTINGS),
+                    seed,
+                    shuffle=name == "train",
+                )
+                for name in sets
+            }
+            model = imdb_ngrams.build(size, ratios, attend)
+            optimizer = imdb_ngrams.optimizer(epochs * len(batches["train"]))
+            model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
             for epoch in range(epochs):
-                imdb_training.train_epoch(model, rows, train.labels, encoder, epoch, settings)
-            figures = imdb_training.measure(
-                model, held_out_rows, held_out.labels, encoder, "held_out"
-            )
+                batches["train"].start(epoch)
+                model.fit(batches["train"], shuffle=False, verbose=0)
+            loss, accuracy = model.evaluate(batches["held_out"], verbose=0)
+            figures = {"held_out_loss": loss, "held_out_accuracy": accuracy}
             print(f"{'attention' if attend else 'all alike'}, seed {seed}: {figures}", flush=True)
             found.setdefault(attend, []).append(figures)
     return found
@@ -51,11 +63,11 @@ def main(argv=None):
     source.add_argument("--data-dir", type=pathlib.Path, help="an unpacked aclImdb folder")
     source.add_argument("--sample", action="store_true", help="synthetic reviews, to try it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
+    parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
     arguments = parser.parse_args(argv)
-    dataset = imdb_data.load(arguments.data_dir, arguments.sample)
-    print(dataset.warning or dataset.source)
-    return measure(dataset.train, arguments.seeds, arguments.epochs)
+    source, train, _, warning = imdb_reviews.load(arguments.data_dir, arguments.sample)
+    print(warning or source)
+    return measure(train, arguments.seeds, arguments.epochs)
 
 
 if __name__ == "__main__":

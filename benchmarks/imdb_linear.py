@@ -1,8 +1,8 @@
 """Accuracy of a linear model on IMDB: `python -m benchmarks.imdb_linear --data-dir aclImdb`.
 
 Logistic regression on words, pairs and triples of words. Each counts once per review and is scaled
-by its log-count ratio (Wang & Manning 2012). It has the reviews and n-grams of the example's `best`
-model, and no attention, so it is the mark for that model. It needs scikit-learn.
+by its log-count ratio (Wang & Manning 2012). It has the reviews and n-grams of the example's model
+`ngrams`, and no attention, so it is the mark for that model. It needs scikit-learn.
 """
 
 import argparse
@@ -13,21 +13,17 @@ import time
 
 import numpy as np
 
-from examples.imdb import data as imdb_data
-from examples.imdb import ngrams as imdb_ngrams
-from examples.imdb import recipes as imdb_recipes
-from examples.imdb import text as imdb_text
-
-RECIPE = imdb_recipes.RECIPES["best"]
+from examples import imdb_classification as example
+from examples import imdb_ngrams, imdb_reviews
 
 
 def single_marks(reviews):
     """The reviews with each punctuation mark a token of its own, inside of words too."""
-    spaced = [re.sub(r"([^\w\s])", r" \1 ", text.replace("<br />", " ")) for text in reviews.texts]
+    spaced = [re.sub(r"([^\w\s])", r" \1 ", example.clean(text)) for text in reviews.texts]
     return dataclasses.replace(reviews, texts=spaced)
 
 
-def measure(dataset, regularization, shares=False):
+def measure(train, test, regularization, shares=False):
     """Test accuracy for inverse strengths of regularization, with CPU time.
 
     Ratios are of shares of reviews, as in the example, or with `shares` of all n-grams, as in the
@@ -37,16 +33,23 @@ def measure(dataset, regularization, shares=False):
     from sklearn.linear_model import LogisticRegression
 
     start = time.process_time()
-    length = max(len(imdb_text.tokens(text, True)) for text in dataset.train.texts)
-    encoder = imdb_text.Encoder.learn(
-        dataset.train.texts, RECIPE, RECIPE.vocabulary_size, max(length, 1)
-    )
+    # Of all tokens of a review.
+    settings = {"model": "ngrams", **example.RECIPES["ngrams"], "max_length": 2**30}
+    tokenizer = example.learn_tokenizer(train.texts, "ngrams", settings["vocabulary_size"])
+    words = tokenizer.get_vocab_size()
     rows = {
-        part: [encoder(text) for text in getattr(dataset, part).texts] for part in ("train", "test")
+        name: example.encode(tokenizer, found.texts, settings)
+        for name, found in (("train", train), ("test", test))
     }
-    labels = dataset.train.labels
-    ngrams = encoder.size - encoder.vocabulary_size
-    ratios = imdb_ngrams.log_ratios(rows["train"], labels, encoder.size)
+    learned = imdb_ngrams.learn(rows["train"], words)
+    rows = {
+        name: [imdb_ngrams.add_numbers(row, learned, words) for row in found]
+        for name, found in rows.items()
+    }
+    labels = train.labels
+    ngrams = sum(map(len, learned))
+    size = words + ngrams
+    ratios = imdb_ngrams.log_ratios(rows["train"], labels, size)
     if shares:
         found = np.array([np.count_nonzero(row[:, 1:]) for row in rows["train"]])
         totals = np.bincount(labels, weights=found, minlength=2) + ngrams
@@ -57,14 +60,14 @@ def measure(dataset, regularization, shares=False):
         found = [row[:, 1:][row[:, 1:] > 0] for row in reviews]
         columns = np.concatenate(found)
         starts = np.cumsum([0, *map(len, found)])
-        return sparse.csr_matrix((ratios[columns], columns, starts), (len(found), encoder.size))
+        return sparse.csr_matrix((ratios[columns], columns, starts), (len(found), size))
 
-    train, test = features(rows["train"]), features(rows["test"])
+    inputs, unseen = features(rows["train"]), features(rows["test"])
     accuracies = {}
     for strength in regularization:
         model = LogisticRegression(C=strength, solver="liblinear", dual=True, max_iter=1000)
-        model.fit(train, labels)
-        accuracies[strength] = float(np.mean(model.predict(test) == dataset.test.labels))
+        model.fit(inputs, labels)
+        accuracies[strength] = float(np.mean(model.predict(unseen) == test.labels))
     return {
         "ngrams": ngrams,
         "test_accuracy": accuracies,
@@ -94,15 +97,13 @@ def main(argv=None):
         help="log-count ratios of shares of all n-grams, not of reviews",
     )
     arguments = parser.parse_args(argv)
-    dataset = imdb_data.load(arguments.data_dir, arguments.sample)
+    source, train, test, warning = imdb_reviews.load(arguments.data_dir, arguments.sample)
     if arguments.validation:
-        train, test = dataset.train.split(arguments.validation, 0)
-        dataset = dataclasses.replace(dataset, train=train, test=test)
+        train, test = train.split(arguments.validation, 0)
     if arguments.single_marks:
-        parts = {part: single_marks(getattr(dataset, part)) for part in ("train", "test")}
-        dataset = dataclasses.replace(dataset, **parts)
-    print(dataset.warning or dataset.source)
-    found = measure(dataset, (0.1, 1.0), arguments.shares)
+        train, test = single_marks(train), single_marks(test)
+    print(warning or source)
+    found = measure(train, test, (0.1, 1.0), arguments.shares)
     for strength, accuracy in found["test_accuracy"].items():
         print(f"C = {strength}: accuracy {accuracy:.4f}")
     print(f"{found['ngrams']:,} n-grams, {found['processor_seconds']} s of CPU time")

@@ -1,6 +1,6 @@
 """A training step of the IMDB models, ours against Keras's: `python -m benchmarks.imdb_models`.
 
-`post`, `transformer` and `best` of `examples.imdb_classification`, in their own batches and
+`post`, `transformer` and `ngrams` of `examples.imdb_classification`, in their own batches and
 lengths, against the same models with the layers of Keras and KerasHub, in turns. Theirs has the
 mean in place of the pooling by attention of `transformer`, which Keras does not have.
 """
@@ -16,8 +16,8 @@ import numpy as np
 
 import keras_attention
 from benchmarks import turns
-from examples.imdb import models, training
-from examples.imdb.recipes import RECIPES
+from examples import imdb_classification as example
+from examples import imdb_ngrams
 
 
 def keras_attention_of(*sizes, score=None, **options):
@@ -43,18 +43,20 @@ def hub_transformer(ids, size):
     x = encoder(x, padding_mask=mask)
     x = keras.layers.LayerNormalization()(x)
     x = keras.layers.GlobalAveragePooling1D()(x, mask=mask)
-    return models.probability(keras.layers.Dropout(0.5)(x))
+    return keras.layers.Dropout(0.5)(x)
 
 
-def step(model, recipe, data, jit):
-    training.compile_classifier(model, models.optimizer(recipe, 1000), jit)
+def step(model, name, data, jit):
+    optimizer = imdb_ngrams.optimizer(1000) if name == "ngrams" else keras.optimizers.Adam()
+    jit = jit or keras.backend.backend() == "jax"
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
     return lambda: model.train_on_batch(*data)
 
 
-def reviews(recipe, size, batch, length):
+def reviews(name, size, batch, length):
     """Numbers of words, as frequent as Zipf's law has them, padded at random, and labels."""
     rng = np.random.default_rng(0)
-    shape = (batch, length, 1 + recipe.ngrams) if recipe.ngrams else (batch, length)
+    shape = (batch, length, *([1 + imdb_ngrams.ORDERS] if name == "ngrams" else []))
     ids = np.minimum(rng.zipf(1.1, shape), size - 1).astype("int32")
     real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
     return np.where(real.reshape(*real.shape, *[1] * (ids.ndim - 2)), ids, 0), rng.integers(
@@ -62,25 +64,29 @@ def reviews(recipe, size, batch, length):
     )
 
 
-ROWS = ("post", "transformer", "best")
+ROWS = ("post", "transformer", "ngrams")
 
 
 def rows(names, small, jit):
     """As `turns.measure` takes them."""
     for name in names:
-        recipe = RECIPES[name]
-        size, batch, length = (
-            (50, 2, 8) if small else (recipe.vocabulary_size, recipe.batch_size, recipe.max_length)
-        )
-        ratios = np.linspace(-1, 1, size) if recipe.ngrams else None
-        ours = models.build(recipe, size, ratios)
-        theirs = mock.patch.object(keras_attention, "Attention", keras_attention_of)
-        if name == "transformer":
-            theirs = mock.patch.object(models, "_transformer", hub_transformer)
-        with theirs:
-            other = models.build(recipe, size, ratios)
-        data = reviews(recipe, size, batch, length)
-        both = (step(model, recipe, data, jit) for model in (ours, other))
+        size, length, batch, _ = example.RECIPES[name].values()
+        if small:
+            size, length, batch = 50, 8, 2
+
+        def build(name=name, size=size):
+            if name == "ngrams":
+                return imdb_ngrams.build(size, np.linspace(-1, 1, size, dtype="float32"))
+            return example.build({"model": name}, size)
+
+        ours = build()
+        theirs = [mock.patch.object(keras_attention, "Attention", keras_attention_of)]
+        theirs += [mock.patch.object(imdb_ngrams, "Attention", keras_attention_of)]
+        theirs += [mock.patch.object(example, "transformer", hub_transformer)]
+        with theirs[0], theirs[1], theirs[2]:
+            other = build()
+        data = reviews(name, size, batch, length)
+        both = (step(model, name, data, jit) for model in (ours, other))
         yield name, f"a step, B{batch} T{length}", *both, round(1 / 0.95, 2)
 
 

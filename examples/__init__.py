@@ -1,1 +1,4 @@
-"""Example programs, each run from the root of the repository as `python -m examples.NAME`."""
+"""Programs that train and use the layers: `python -m examples.NAME`."""
+
+# It imports Keras, without the lines that its libraries print then.
+import examples.shared  # noqa: F401

@@ -5,8 +5,11 @@ from pathlib import Path
 import keras
 import numpy as np
 
+import keras_attention
 from examples.shared import UsageError, checksum, one_line, read_text
 from keras_attention import convert
+
+ops = keras.ops
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # 0 and 1 in every tokenizer that is trained here
 TOKENIZER = "tokenizer.json"
@@ -117,6 +120,30 @@ class Batches(keras.utils.PyDataset):
         return self.arrays(self.batches[index])
 
 
+def batches_by_length(rows, labels, size, pad, seed=0, devices=1, shuffle=True, pool=50):
+    """`Batches` of padded rows of about the same length, in any order, and their labels."""
+    lengths = np.array([len(row) for row in rows])
+
+    def draw(rng):
+        # `pool` batches are drawn, and their rows sorted: with them goes most of the padding.
+        order = rng.permutation(len(rows)) if shuffle else np.arange(len(rows))
+        found, drawn = [], pool * size if shuffle else len(rows)
+        for start in range(0, len(rows), drawn):
+            some = order[start : start + drawn]
+            some = some[np.argsort(lengths[some], kind="stable")]
+            found += [some[i : i + size] for i in range(0, len(some), size)]
+        return [found[i] for i in rng.permutation(len(found))] if shuffle else found
+
+    def arrays(indices):
+        return pad([rows[i] for i in indices]), labels[indices]
+
+    def length(indices):
+        longest = rows[indices[np.argmax(lengths[indices])]]
+        return pad([longest]).shape[1]
+
+    return Batches(draw, arrays, length, seed, devices)
+
+
 def tokenizer_of(run, train):
     """The tokenizer of a `Run`: `train()` at its beginning, and from then on its file."""
     if not (run.path / TOKENIZER).exists():
@@ -173,3 +200,34 @@ def load_pretrained(folder, length, option):
             f"The tokenizer of {folder} has {needed:,} tokens, and the model beside it {known:,}."
         )
     return model, tokenizer
+
+
+def summary(ids, model, lora=None):
+    """One vector (B, D) of a text, of numbers that are one more than the folder's, and 0 padding.
+
+    That is the first token's in an encoder, which is trained to sum a text up in it, and the last
+    one's in a decoder, where it alone has seen all others. With `lora` adapters of this rank are
+    trained, and nothing else of the model.
+    """
+    # The same without logits, which are for another task.
+    stack = type(model)(model.blocks, model.embeddings, model.final_norm, dtype=model.dtype_policy)
+    stack.build((None, None))
+    if lora:
+        keras_attention.enable_lora(stack, lora)
+    mask = ops.not_equal(ids, 0)
+    x = stack(ops.maximum(ids - 1, 0), mask=mask)
+    place = ops.zeros_like(ids[:, 0])
+    if isinstance(model, keras_attention.Decoder):
+        place = ops.sum(ops.cast(mask, "int32"), axis=1) - 1
+    return ops.take_along_axis(x, place[:, None, None], axis=1)[:, 0]
+
+
+def fine_tuning(rate, steps):
+    """Adam with decoupled weight decay and a linear warmup, followed by a cosine to 0."""
+    warmup = max(1, round(0.06 * steps))
+    schedule = keras.optimizers.schedules.CosineDecay(
+        rate / warmup, max(1, steps - warmup), warmup_target=rate, warmup_steps=warmup
+    )
+    made = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
+    made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta", "scale"])
+    return made

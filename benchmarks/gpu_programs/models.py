@@ -59,17 +59,20 @@ def block_rows():
 
 
 def _imdb(name):
-    from examples.imdb import models, recipes
+    from examples import imdb_classification as example
+    from examples import imdb_ngrams
 
-    recipe = recipes.RECIPES[name]
-    size = recipe.vocabulary_size
-    ratios = np.zeros(size) if recipe.ngrams else None
-    model = models.build(recipe, size, ratios)
+    recipe = example.RECIPES[name]
+    size, x = recipe["vocabulary_size"], (recipe["batch_size"], recipe["max_length"])
+    if name == "ngrams":
+        x = (*x, 1 + imdb_ngrams.ORDERS)
+        model = imdb_ngrams.build(size, np.zeros(size, "float32"))
+        optimizer = imdb_ngrams.optimizer(100)
+    else:
+        model, optimizer = example.build({"model": name}, size), keras.optimizers.Adam()
     # Its metric, the accuracy, would be made by the first batch.
-    model.compile(models.optimizer(recipe, 100), "binary_crossentropy", jit_compile=True)
-    shape = (recipe.batch_size, recipe.max_length)
-    x = (*shape, 1 + recipe.ngrams) if recipe.ngrams else shape
-    return steps.model_step(model, (x, "int32"), ((recipe.batch_size, 1), "float32"))
+    model.compile(optimizer, "binary_crossentropy", jit_compile=True)
+    return steps.model_step(model, (x, "int32"), ((recipe["batch_size"], 1), "float32"))
 
 
 def _translation(name):
@@ -101,18 +104,18 @@ def _language_model(name):
 
 
 def _squares(attention):
-    from examples.squares import models, training
+    from examples.square_sequences import BATCH, LEARNING_RATE, build
 
-    model = models.Forecaster(32, attention).training
-    model.compile(keras.optimizers.Adam(training.LEARNING_RATE), "mse", jit_compile=True)
-    corners = ((training.BATCH, 2, 2), "float32")
-    coins = ((training.BATCH, 1, 1), "float32")
+    model, _ = build(32, attention)
+    model.compile(keras.optimizers.Adam(LEARNING_RATE), "mse", jit_compile=True)
+    corners = ((BATCH, 2, 2), "float32")
+    coins = ((BATCH, 1, 1), "float32")
     return steps.model_step(model, [corners, corners, coins], corners)
 
 
 def example_rows():
     for example, make, names in (
-        ("imdb", _imdb, ("post", "post-positions", "transformer", "best")),
+        ("imdb", _imdb, ("post", "post-positions", "transformer", "ngrams")),
         ("translation", _translation, ("transformer", "bahdanau", "luong")),
         ("language_model", _language_model, ("default", "nanogpt")),
     ):

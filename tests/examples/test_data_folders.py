@@ -9,27 +9,21 @@ import pytest
 
 from examples import text_files
 from examples.errors import UsageError
-from examples.imdb import data as imdb_data
 from examples.translation import data as translation_data
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Pipes and links are POSIX's.")
-LIMITS = {imdb_data: "LARGEST_REVIEW", translation_data: "LARGEST"}
+LIMITS = {translation_data: "LARGEST"}
 
 
 @pytest.fixture
 def folders(tmp_path):
     """A data folder for each module, and the file in it that is to be spoiled."""
-    reviews, pairs = tmp_path / "aclImdb", tmp_path / "pairs"
-    for split in ("train", "test"):
-        for name, rating in (("pos", 8), ("neg", 2)):
-            (reviews / split / name).mkdir(parents=True)
-            (reviews / split / name / f"0_{rating}.txt").write_text(f"A {name} film to {split}.")
+    pairs = tmp_path / "pairs"
     pairs.mkdir()
     for part in ("train", "val", "test"):
         for language, line in (("en", "A dog."), ("de", "Ein Hund.")):
             (pairs / f"{part}.{language}").write_text(f"{line} {part}\n")
     return {
-        imdb_data: (reviews, reviews / "test" / "neg" / "0_2.txt"),
         translation_data: (pairs, pairs / "val.de"),
     }
 
@@ -109,7 +103,6 @@ def test_a_file_that_is_no_text_is_one_clear_error(folders, module, spoil, messa
     monkeypatch.setattr(module, LIMITS[module], 1000)
     root, path = folders[module]
     load = {
-        imdb_data: lambda: imdb_data.from_folder(root),
         translation_data: lambda: translation_data.from_folder(root, "en", "de"),
     }[module]
     assert ended(load) is None

@@ -172,11 +172,8 @@ sys.exit(status)
     [
         ("examples.translation", []),
         ("examples.translation", ["translate", "{}", "A dog."]),
-        ("examples.imdb_classification", []),
-        ("examples.imdb_classification", ["predict", "{}", "Superb."]),
-        ("examples.square_sequences", []),
     ],
-    ids=["translation", "translate", "imdb", "predict", "square_sequences"],
+    ids=["translation", "translate"],
 )
 def test_what_is_known_before_keras_is_said_without_it(tmp_path, program, arguments):
     path = tmp_path / "run"

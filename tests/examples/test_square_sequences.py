@@ -10,10 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from examples.squares import command as square_sequences
-from examples.squares import training as square_training
-from examples.squares.data import by_rule, squares
-from examples.squares.models import Forecaster
+from examples import square_sequences
+from examples.shared import Run
+from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
 
 ROOT = Path(__file__).parents[2]
@@ -79,12 +78,10 @@ def settings(**changed):
 
 
 def test_teacher_forcing_changes_the_coins_and_nothing_else():
-    corners, coins = square_training.training_inputs(settings(), seed=1)
+    corners, coins = training_inputs(settings(), seed=1)
     assert set(np.unique(coins)) == {0.0, 1.0} and abs(coins.mean() - 0.5) < 0.1
     for probability in (0.0, 1.0):
-        others, always = square_training.training_inputs(
-            settings(teacher_forcing=probability), seed=1
-        )
+        others, always = training_inputs(settings(teacher_forcing=probability), seed=1)
         assert (always == probability).all()
         np.testing.assert_array_equal(others, corners)
     assert not np.array_equal(corners[:64], corners[64:128])
@@ -93,17 +90,17 @@ def test_teacher_forcing_changes_the_coins_and_nothing_else():
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_a_coin_decides_what_the_decoder_reads(attention):
-    forecaster = Forecaster(4, attention)
+    training, inference = build(4, attention)
     corners = squares(6, np.random.default_rng(0))
     first, last = corners[:, :2], corners[:, 2:]
     coins = np.array([1, 0] * 3, "float32")[:, None, None]
     moved = last + 1
-    before, after = (numpy(forecaster.training([first, x, coins])) for x in (last, moved))
+    before, after = (numpy(training([first, x, coins])) for x in (last, moved))
     # The first corner is said before any is read, the second after reading the true one or not.
     np.testing.assert_allclose(before[:, 0], after[:, 0], rtol=1e-6)
     changed = np.abs(before[:, 1] - after[:, 1]).max(-1) > 1e-4
     np.testing.assert_array_equal(changed, coins[:, 0, 0] > 0)
-    alone = numpy(forecaster.inference(first)["corners"])
+    alone = numpy(inference(first)["corners"])
     np.testing.assert_allclose(alone[1::2], before[1::2], rtol=1e-5, atol=1e-6)
 
 
@@ -138,7 +135,7 @@ def test_saved_models_need_nothing_but_the_package(finished):
     )
     first = squares(3, np.random.default_rng(0))[:, :2]
     np.save(finished.parent / "first.npy", first)
-    models = [finished / f"{kind}.keras" for kind in square_training.KINDS]
+    models = [finished / f"{kind}.keras" for kind in square_sequences.KINDS]
     done = subprocess.run(
         [sys.executable, "-c", program, str(finished.parent / "first.npy"), *map(str, models)],
         cwd=finished.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -157,16 +154,22 @@ def test_saved_models_need_nothing_but_the_package(finished):
 
 
 @pytest.mark.slow
-def test_a_seed_gives_the_same_again():
-    given = settings(hidden=4)
-    test = squares(8, np.random.default_rng(1))[:, :2]
-    trainer, said = square_training.Trainer(4, True), []
-    for seed in (0, 1, 0):
-        trainer.start(seed)
-        trainer.fit(*square_training.training_inputs(given, seed))
-        said.append(numpy(trainer.forecaster.inference(test)["corners"]))
-    np.testing.assert_allclose(said[2], said[0], rtol=1e-4, atol=1e-5)
-    assert np.abs(said[1] - said[0]).max() > 1e-3
+def test_an_interrupted_run_goes_on_to_the_same_losses(finished, tmp_path, monkeypatch, capsys):
+    finish_epoch = Run.finish_epoch
+
+    def interrupt(run, **figures):
+        if len(run.epochs) == 1:
+            raise KeyboardInterrupt
+        finish_epoch(run, **figures)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish_epoch", interrupt)
+        assert main("--small", "--output", tmp_path) == 130
+    assert main("--small", "--output", tmp_path) == 0
+    assert "Resuming after epoch 1" in capsys.readouterr().out
+    found, expected = (figures(path)["test_losses"] for path in (tmp_path, finished))
+    for kind, losses in expected.items():
+        np.testing.assert_allclose(found[kind], losses, rtol=1e-4)
 
 
 # The command line
@@ -191,28 +194,29 @@ def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
 
 
 def test_small_shrinks_what_was_not_given():
-    options = square_sequences._parse(["--small", "--epochs", "3"])
-    assert (options.epochs, options.seeds, options.hidden) == (3, 2, 8)
-    options = square_sequences._parse([])
-    assert (options.epochs, options.seeds, options.teacher_forcing) == (50, 5, 0.5)
+    settings, _ = square_sequences.parse(["--small", "--epochs", "3"])
+    assert (settings["epochs"], settings["seeds"], settings["hidden"]) == (3, 2, 8)
+    settings, _ = square_sequences.parse([])
+    assert (settings["epochs"], settings["seeds"], settings["teacher_forcing"]) == (50, 5, 0.5)
 
 
 @pytest.mark.parametrize("extra", [1, 4])
 def test_padding_of_the_memory_changes_nothing_and_gets_no_weight(extra):
     keras.utils.set_random_seed(0)
-    model = Forecaster(8, attention=True)
+    model, _ = build(8, attention=True)
+    encoder, decoder, corner = map(model.get_layer, ("encoder", "decoder", "corner"))
     first = squares(3, np.random.default_rng(0))[:, :2]
-    memory, state = model.encoder(first)
+    memory, state = encoder(first)
     padding = np.full((3, extra, 8), 7.0, "float32")
     padded = keras.ops.concatenate([memory, padding], axis=1)
     mask = np.arange(2 + extra) < np.array([[2], [2], [2]])
     said = []
     for inputs in ((memory, [state]), (padded, [state], mask)):
-        states = model.cell.initial_state(*inputs)
-        output, *_ = model.decoder(first[:, -1:], initial_state=states)
-        output, alignment = model.cell.split_outputs(output)
-        said.append((numpy(model.head(output)), numpy(alignment)))
-    (corner, weights), (padded_corner, padded_weights) = said
-    np.testing.assert_allclose(padded_corner, corner, atol=1e-6)
+        states = decoder.cell.initial_state(*inputs)
+        output, *_ = decoder(first[:, -1:], initial_state=states)
+        output, alignment = decoder.cell.split_outputs(output)
+        said.append((numpy(corner(output)), numpy(alignment)))
+    (plain, weights), (padded_corner, padded_weights) = said
+    np.testing.assert_allclose(padded_corner, plain, atol=1e-6)
     np.testing.assert_allclose(padded_weights[..., :2], weights, atol=1e-6)
     assert padded_weights.shape[-1] == 2 + extra and (padded_weights[..., 2:] == 0).all()

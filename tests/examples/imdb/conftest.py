@@ -2,7 +2,7 @@
 
 import pytest
 
-from examples.imdb import sample as imdb_sample
+from examples import imdb_reviews
 from tests.examples.imdb.runs import TINY, main
 
 
@@ -11,7 +11,7 @@ def folder(tmp_path_factory):
     """An aclImdb folder of 64 + 32 synthetic reviews."""
     root = tmp_path_factory.mktemp("data") / "aclImdb"
     for split, count, seed in (("train", 64, 0), ("test", 32, 1)):
-        texts, labels = imdb_sample.generate(count, seed)
+        texts, labels = imdb_reviews.generate(count, seed)
         for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
             path = root / split / ("pos" if label else "neg") / f"{number}_{9 if label else 2}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,5 +23,5 @@ def folder(tmp_path_factory):
 def finished(folder, tmp_path_factory):
     """The output of an uninterrupted run of three epochs."""
     output = tmp_path_factory.mktemp("runs") / "finished"
-    assert main(*TINY, "--epochs", "3", "--data-dir", folder, "--output", output) == 0
+    assert main(*TINY, "--epochs", 3, "--data-dir", folder, "--output", output) == 0
     return output

@@ -1,51 +1,163 @@
-"""The models of the IMDB example: padding, masks, evidence."""
+"""From reviews to numbers, and the models of the IMDB example: padding, masks, n-grams."""
+
+import collections
 
 import numpy as np
 import pytest
 
 import keras_attention
-from examples.imdb import models as imdb_models
-from examples.imdb import ngrams as imdb_ngrams
-from examples.imdb import prediction as imdb_prediction
-from examples.imdb import recipes as imdb_recipes
-from examples.imdb import text as imdb_text
-from tests.examples.imdb.runs import TEXTS, encoder, small_model
+from examples import imdb_classification, imdb_ngrams
+from examples.texts import pad
+from keras_attention.visualization import collect_attention
+from tests.examples.imdb.runs import MODELS, TEXTS, settings_of, small_model, tokenizer_of
 
 
-@pytest.mark.parametrize("name", imdb_recipes.RECIPES)
+def tokens(text, name):
+    tokenizer = tokenizer_of(name, [text] * 2, 1000)
+    return tokenizer.encode(imdb_classification.clean(text)).tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "with_punctuation"),
+    [
+        (
+            "It's well-made.<br /><br />The END?!",
+            "it's well made the end",
+            "it's well - made . the end ?!",
+        ),
+        ("ÉTÉ\u00a0naïve 日本 (b) 100%", "été naïve 日本 b 100", "été naïve 日本 ( b ) 100 %"),
+        ("terrible<br />plot", "terrible plot", "terrible plot"),
+        (" ... ", "", "..."),
+        ("", "", ""),
+    ],
+)
+def test_tokens(text, words, with_punctuation):
+    assert tokens(text, "post") == words.split()
+    assert tokens(text, "ngrams") == with_punctuation.split()
+
+
+def test_words_are_numbered_by_frequency():
+    tokenizer = tokenizer_of("post", ["the the the film film is"] * 2, 4)
+    rows = imdb_classification.encode(tokenizer, ["The film is!", "", "?!"], settings_of("post"))
+    assert [row.tolist() for row in rows] == [[2, 3, 1], [1], [1]]
+    assert tokenizer_of("ngrams", ["a b b", "a c"]).encode("a b c").ids == [2, 3, 1]
+
+
+@pytest.mark.parametrize("name", ["post", "transformer"])
+@pytest.mark.parametrize("most", [1, 4, 5])
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 11])
+def test_windows(name, most, length):
+    words = [f"w{i}" for i in range(length)]
+    head = 0 if name == "post" else most // 2
+    expected = [w for i, w in enumerate(words) if i < head or length - i <= most - head]
+    kept = imdb_classification.kept(words, settings_of(name, max_length=most))
+    assert kept == (words if length <= most else expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_padding_changes_nothing_and_gets_no_weight(name):
-    model, encode = small_model(name)
-    both = imdb_prediction.with_weights(model)
+    model, row_of = small_model(name)
     for text in TEXTS:
-        row = encode(text)
-        alone, scores = both.predict_on_batch(imdb_text.pad([row]))
+        row = row_of(text)
+        alone = np.array(model.predict_on_batch(pad([row])))
         assert not np.allclose(alone, 0.5, atol=1e-3)
-        expected = imdb_prediction.place_weights(scores)
-        for length in (len(row) + 1, 40, 700):
-            padded, scores = both.predict_on_batch(imdb_text.pad([row], length))
-            np.testing.assert_allclose(padded, alone, atol=2e-6)
-            weights = imdb_prediction.place_weights(scores)
-            assert not np.any(weights[:, len(row) :])
-            np.testing.assert_allclose(weights[:, : len(row)], expected, atol=2e-6)
+        expected = weights(model, pad([row]))
+        for length in (len(row) + 1, 40, 300):
+            padded = pad([row], length)
+            np.testing.assert_allclose(model.predict_on_batch(padded), alone, atol=2e-6)
+            found = weights(model, padded)
+            assert not np.any(found[len(row) :])
+            np.testing.assert_allclose(found[: len(row)], expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", imdb_recipes.RECIPES)
+def weights(model, numbers):
+    scores = collect_attention(model, numbers)
+    (found,) = (array for name, array in scores.items() if name.startswith("attention"))
+    found = np.asarray(found[0], "float32").sum((0, 1))
+    return found / found.sum()
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_no_layer_drops_a_mask(name):
     assert not keras_attention.check_masks(small_model(name)[0])
 
 
-def test_best_without_attention_weighs_all_words_alike():
-    encode = encoder(TEXTS * 2, "best")
-    ratios = np.random.default_rng(0).normal(size=encode.size)
-    model = imdb_models.build(imdb_recipes.RECIPES["best"], encode.size, ratios, attend=False)
-    _, scores = imdb_prediction.with_weights(model).predict_on_batch(encode(TEXTS[1])[None])
-    np.testing.assert_allclose(scores, 1 / 5, rtol=1e-5)
+# N-grams, against Python's own counting
+
+WORDS = ["a b a b c", "b a b", "c c c a b", "d a b c", "e"]
 
 
-def test_evidence_of_an_unknown_word_is_none():
-    model, encode = small_model("best")
-    ratio = model.get_layer("log_ratio").get_weights()[0]
-    # Column 0 is the word: what an unknown word has in the others is the number of no n-gram.
-    assert not encode("zyxxy zyxxy")[:, 1:].any()
-    learned = imdb_ngrams.log_ratios([encode(t) for t in TEXTS], [1, 0, 1], encode.size)
-    assert learned[0] == 0 and ratio.shape == (encode.size, 1)
+def ngrams(words, order):
+    """The n-gram that ends at each word, where there is one."""
+    return [
+        tuple(words[i - order + 1 : i + 1]) if i >= order - 1 else None for i in range(len(words))
+    ]
+
+
+@pytest.fixture
+def numbered(monkeypatch):
+    """Of WORDS: a function from the least number of reviews to rows, and what was learned."""
+
+    def make(least):
+        monkeypatch.setattr(imdb_ngrams, "MIN_REVIEWS", least)
+        tokenizer = tokenizer_of("post", WORDS)
+        rows = [np.array(tokenizer.encode(text).ids, "int32") for text in WORDS]
+        size = tokenizer.get_vocab_size()
+        learned = imdb_ngrams.learn(rows, size)
+        return [imdb_ngrams.add_numbers(row, learned, size) for row in rows], learned, size
+
+    return make
+
+
+@pytest.mark.parametrize("least", [1, 2, 9])
+def test_numbers_are_those_of_frequent_ngrams(numbered, least):
+    rows, learned, size = numbered(least)
+    seen = {}
+    for text, numbers in zip(WORDS, rows, strict=True):
+        assert numbers.shape == (len(text.split()), 4)
+        for order in (1, 2, 3):
+            counts = collections.Counter(
+                gram for other in WORDS for gram in set(ngrams(other.split(), order))
+            )
+            said = set()
+            for number, gram in zip(numbers[:, order], ngrams(text.split(), order), strict=True):
+                if gram is None or counts[gram] < least or gram in said:
+                    assert number == 0
+                else:
+                    assert size <= number < size + sum(map(len, learned))
+                    assert seen.setdefault(gram, number) == number
+                said.add(gram)
+    assert len(set(seen.values())) == len(seen) == sum(map(len, learned))
+
+
+def test_unknown_words_are_part_of_no_ngram(numbered):
+    _, learned, size = numbered(1)
+    a, b = 2, 3
+    numbers = imdb_ngrams.add_numbers(np.array([b, 1, a, b, a]), learned, size)
+    assert (numbers[:, 1:] > 0).tolist() == [
+        [True, False, False],
+        [False, False, False],
+        [True, False, False],
+        [False, True, False],
+        [False, True, True],
+    ] or numbers[1, 1:].tolist() == [0, 0, 0]
+
+
+def test_log_ratios(numbered):
+    rows, learned, size = numbered(1)
+    total = size + sum(map(len, learned))
+    ratios = imdb_ngrams.log_ratios(rows, [1, 1, 0, 0, 0], total)
+    number = rows[0][1, 2]  # "a b"
+    # It is in both of the two positive reviews, and in two of the three negative ones.
+    assert ratios[number] == pytest.approx(np.log((2 + 1) / (2 + 2) / ((2 + 1) / (3 + 2))))
+    assert ratios[0] == 0 and ratios.shape == (total,)
+
+
+def test_ngrams_without_attention_weigh_all_words_alike():
+    model = imdb_ngrams.build(50, np.ones(50, "float32"), attend=False)
+    np.testing.assert_allclose(weights(model, np.full((1, 5, 4), 3)), 1 / 5, rtol=1e-5)
+
+
+def test_too_many_words_for_the_keys():
+    with pytest.raises(ValueError, match="need a smaller vocabulary"):
+        imdb_ngrams.learn([], 2**21)

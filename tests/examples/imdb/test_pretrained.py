@@ -11,17 +11,15 @@ import keras
 import numpy as np
 import pytest
 
-if not all(map(importlib.util.find_spec, ("tokenizers", "sentencepiece", "safetensors"))):
+if not all(map(importlib.util.find_spec, ("tokenizers", "safetensors"))):
     pytest.skip("what reads such folders is missing", allow_module_level=True)
 
 import safetensors.numpy
 
-from examples.errors import UsageError
-from examples.imdb import data, pretrained, sample, subwords, training
-from examples.imdb import text as imdb_text
-from examples.run_directory import RunDirectory
+from examples import imdb_classification, imdb_reviews, texts
+from examples.shared import Run, UsageError
 from tests.examples.imdb.folders import THEIRS, VOCABULARY, write_gpt2, write_tokenizer
-from tests.examples.imdb.runs import ROOT, curves, figures, main
+from tests.examples.imdb.runs import ROOT, curves, figures, main, settings_of
 
 TEXTS = ["A superb plot.", "Dull, dull and dull! The villain is dull, and so is the hero.", "Bad"]
 
@@ -29,7 +27,7 @@ TEXTS = ["A superb plot.", "Dull, dull and dull! The villain is dull, and so is 
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpt2")
-    write_tokenizer(folder, sample.generate(200, 0)[0])
+    write_tokenizer(folder, imdb_reviews.generate(200, 0)[0])
     write_gpt2(folder)
     return folder
 
@@ -54,26 +52,30 @@ def written(gpt2, tmp_path_factory):
     return write
 
 
-def classifier(folder, lora=None, max_length=16):
-    encoder = subwords.Encoder.load(folder, max_length)
-    return pretrained.build(folder, encoder, lora), encoder
+SETTINGS = settings_of("pretrained", max_length=16)
 
 
-def batch(encoder, texts=TEXTS):
-    return imdb_text.pad([encoder(text) for text in texts], 16)
+def classifier(folder, lora=None):
+    model, tokenizer = texts.load_pretrained(folder, 16, "--max-length")
+    return imdb_classification.build({**SETTINGS, "lora": lora}, None, model), tokenizer
+
+
+def batch(tokenizer, given=TEXTS):
+    return texts.pad(imdb_classification.encode(tokenizer, given, SETTINGS), 16)
 
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_the_head_sees_the_first_token_or_the_last(name, written):
     torch = pytest.importorskip("torch")
     folder, theirs = written(name)
-    model, encoder = classifier(folder)
+    model, tokenizer = classifier(folder)
     kernel = np.random.default_rng(0).normal(size=(8, 1))
     model.get_layer("probability").set_weights([kernel, np.array([0.1])])
-    found = model.predict_on_batch(batch(encoder))[:, 0]
+    found = model.predict_on_batch(batch(tokenizer))[:, 0]
     place = -1 if name in ("GPT2LMHeadModel", "LlamaForCausalLM") else 0
     for text, probability in zip(TEXTS, found, strict=True):
-        tokens = torch.tensor(encoder(text)[None] - 1).long()
+        (row,) = imdb_classification.encode(tokenizer, [text], SETTINGS)
+        tokens = torch.tensor(row[None] - 1).long()
         with torch.no_grad():
             states = theirs.base_model(input_ids=tokens).last_hidden_state[0, place].numpy()
         assert probability == pytest.approx(1 / (1 + np.exp(-states @ kernel - 0.1))[0], abs=1e-5)
@@ -88,13 +90,13 @@ def numpy(variables):
 @pytest.mark.parametrize("name", ["gpt2", "BertForMaskedLM"])
 def test_a_step_changes_only_what_is_to_be_trained(name, lora, gpt2, request):
     folder = gpt2 if name == "gpt2" else request.getfixturevalue("written")(name)[0]
-    model, encoder = classifier(folder, lora)
-    training.compile_classifier(model, pretrained.optimizer(1e-2, 4))
+    model, tokenizer = classifier(folder, lora)
+    model.compile(texts.fine_tuning(1e-2, 4), "binary_crossentropy")
     # A program takes longer than all else here, but on JAX one for each operation does.
     model.run_eagerly = keras.backend.backend() != "jax"
     before = numpy(model.variables)
     for _ in range(2):  # In the first step the gradient of A is 0, since B is.
-        model.train_on_batch(batch(encoder), np.array([[1], [0], [0]]))
+        model.train_on_batch(batch(tokenizer), np.array([[1], [0], [0]]))
     after = numpy(model.variables)
     changed = {path for path in after if np.any(after[path] != before[path])}
     changed = {path for path in changed if "seed" not in path}
@@ -132,22 +134,22 @@ def runs(gpt2, folder, tmp_path_factory):
 def test_a_run_trains_and_saves(kind, gpt2, folder, runs):
     output = runs[kind]
     assert sorted(file.name for file in output.iterdir()) == [
-        "curves.png", "figures.json", "model.keras", "tokenizer.json",
+        "figures.json", "model.keras", "tokenizer.json",
     ]  # fmt: skip
     said = figures(output)
     assert said["settings"]["learning_rate"] == {"whole": 2e-5, "lora": 1e-2}[kind]
     # The adapters are in the kernels, whose number is that of the folder's model and the head.
     saved = keras.models.load_model(output / "model.keras")
     assert saved.count_params() == classifier(gpt2)[0].count_params()
-    test = data.from_folder(folder).test
-    found = saved.predict_on_batch(batch(subwords.Encoder.load(output, 16), test.texts))[:, 0]
+    _, _, test, _ = imdb_reviews.load(folder)
+    found = saved.predict_on_batch(batch(texts.load_tokenizer(output), test.texts))[:, 0]
     accuracy = np.mean((found > 0.5) == test.labels)
     assert accuracy == pytest.approx(said["test_accuracy"], abs=1e-6)
 
 
 PREDICT = """
 import sys
-from examples.imdb.command import main
+from examples.imdb_classification import main
 sys.exit(main(["predict", *sys.argv[1:]]))
 """
 
@@ -157,11 +159,11 @@ def test_prediction_here_and_in_a_fresh_process(runs, capsys):
     assert main("predict", output, "Superb.", "?!") == 0
     said = capsys.readouterr().out
     saved = keras.models.load_model(output / "model.keras")
-    expected = saved.predict_on_batch(batch(subwords.Encoder.load(output, 16), ["Superb."]))[0, 0]
+    expected = saved.predict_on_batch(batch(texts.load_tokenizer(output), ["Superb."]))[0, 0]
     label = "positive" if expected >= 0.5 else "negative"
     first, *others = said.splitlines()
     assert first == f'{label} {expected:.3f}  "Superb."'
-    assert others == ['no label  "?!"', "    it has no words"]
+    assert others == ['no label  "?!"', "    it has no words that the model knows"]
     done = subprocess.run(
         [sys.executable, "-c", PREDICT, str(output), "Superb.", "?!"],
         env={**os.environ, "KERAS_BACKEND": keras.backend.backend(), "PYTHONPATH": str(ROOT)},
@@ -174,15 +176,15 @@ def test_an_interrupted_run_resumes_to_the_same_figures(
     gpt2, folder, runs, tmp_path, monkeypatch, capsys
 ):
     output = tmp_path / "run"
-    finish_epoch = RunDirectory.finish_epoch
+    finish_epoch = Run.finish_epoch
 
-    def interrupt(run, model, epoch):
+    def interrupt(run, **figures):
         if run.epochs:
             raise KeyboardInterrupt
-        finish_epoch(run, model, epoch)
+        finish_epoch(run, **figures)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "finish_epoch", interrupt)
+        patch.setattr(Run, "finish_epoch", interrupt)
         assert main(*command(gpt2, folder, output)) == 130
     assert main(*command(gpt2, folder, output)) == 0
     assert "Resuming after epoch 1" in capsys.readouterr().out
@@ -215,10 +217,6 @@ def damaged_tokens(folder):
     (folder / "tokenizer.json").write_text("{}")
 
 
-def damaged_sentencepiece(folder):
-    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
-
-
 def few_positions(folder):
     change(folder, n_positions=8)
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
@@ -242,10 +240,9 @@ def unknown(folder):
     [
         (shutil.rmtree, "is not a directory"),
         (no_config, "has no config.json: it must be a folder that `transformers` wrote"),
-        (no_tokens, "has no tokenizer.json or tokenizer.model: it must be a folder"),
+        (no_tokens, "has no tokenizer.json: it must be a folder"),
         (no_weights, "cannot be read: "),
         (damaged_tokens, "tokenizer.json is damaged: "),
-        (damaged_sentencepiece, "tokenizer.model is damaged: "),
         (few_positions, "is for at most 8 tokens: give such a --max-length, received 16"),
         (few_tokens, f"has {VOCABULARY} tokens, and the model beside it 100"),
         (unknown, "'model_type' of"),
@@ -272,29 +269,22 @@ def test_a_model_of_pairs_is_refused(tmp_path, gpt2):
         classifier(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("file", "package"), [("tokenizer.json", "tokenizers"), ("tokenizer.model", "sentencepiece")]
-)
-def test_a_package_that_is_missing_is_named(
-    file, package, gpt2, folder, tmp_path, monkeypatch, capsys
-):
-    copy = tmp_path / "copy"
-    shutil.copytree(gpt2, copy)
-    (copy / "tokenizer.json").rename(copy / file)
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main(*command(copy, folder, tmp_path / "run")) == 2
-    assert f"With --pretrained also: pip install {package} safetensors" in capsys.readouterr().err
+def test_a_package_that_is_missing_is_named(gpt2, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert main(*command(gpt2, folder, tmp_path / "run")) == 2
+    err = capsys.readouterr().err
+    assert "tokenizers" in err and 'pip install -e ".[examples]"' in err
 
 
 def test_other_weights_are_other_settings(gpt2, folder, tmp_path, monkeypatch, capsys):
     copy, output = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(gpt2, copy)
 
-    def interrupt(*arguments):
+    def interrupt(run, **figures):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "train_epoch", interrupt)
+        patch.setattr(Run, "finish_epoch", interrupt)
         assert main(*command(copy, folder, output)) == 130
     change(copy, n_inner=None)
     assert main(*command(copy, folder, output)) == 2
@@ -302,35 +292,11 @@ def test_other_weights_are_other_settings(gpt2, folder, tmp_path, monkeypatch, c
 
 
 def test_texts_are_between_special_tokens_and_shortened_in_the_middle(gpt2):
-    encoder = subwords.Encoder.load(gpt2, 16)
-    long = encoder(" ".join(["word"] * 60))
-    short = encoder("Bad<br />plot")
+    tokenizer = texts.load_tokenizer(gpt2)
+    given = [" ".join(["word"] * 60), "Bad<br />plot", "Bad plot", ""]
+    long, short, same, empty = imdb_classification.encode(tokenizer, given, SETTINGS)
     assert len(long) == 16 and len(short) < 16
     for numbers in (long, short):
         assert numbers[0] == 0 + 1 and numbers[-1] == 2 + 1
-    np.testing.assert_array_equal(encoder("Bad plot"), short)
-    assert encoder("").tolist() == [1, 3]
-    assert subwords.Encoder.load(gpt2, 5)("a b c d e f g").tolist()[-1] == 3
-
-
-def test_tokens_of_a_sentencepiece_model(gpt2, tmp_path):
-    import io
-
-    import sentencepiece
-
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sample.generate(200, 0)[0]),
-        model_writer=model, vocab_size=VOCABULARY, hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
-    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
-    encoder = subwords.Encoder.load(tmp_path, 16)
-    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    expected = [tokenizer.bos_id(), *tokenizer.encode("A superb plot.")]
-    assert (encoder("A superb plot.") - 1).tolist() == expected
-    assert encoder.vocabulary_size == tokenizer.vocab_size()
-    # And a model is trained on them.
-    for file in ("config.json", "model.safetensors"):
-        shutil.copy(gpt2 / file, tmp_path)
-    found = classifier(tmp_path)[0].predict_on_batch(batch(encoder))
-    assert found.shape == (3, 1)
+    np.testing.assert_array_equal(short, same)
+    assert empty.tolist() == [1, 3]

@@ -7,18 +7,13 @@ import types
 import numpy as np
 import pytest
 
-from examples import network
-from examples.errors import UsageError
-from examples.imdb import data as imdb_data
+from examples import imdb_reviews, shared
+from examples.imdb_reviews import Reviews
 from tests.examples.imdb.runs import TINY, figures, main
 
 
 def only_pos(root):
     shutil.rmtree(root / "train" / "neg")
-
-
-def no_train(root):
-    shutil.rmtree(root / "train")
 
 
 def no_reviews(root):
@@ -30,7 +25,7 @@ def latin_1(root):
     (root / "train" / "pos" / "900_8.txt").write_bytes("Amélie".encode("latin-1"))
 
 
-def cut_short(root):
+def empty(root):
     (root / "train" / "pos" / "900_8.txt").write_text("")
 
 
@@ -38,12 +33,9 @@ def mixed_up(root):
     (root / "train" / "pos" / "900_2.txt").write_text("Dull.")
 
 
-def test_is_train(root):
+def same_in_both(root):
     shutil.rmtree(root / "test")
     shutil.copytree(root / "train", root / "test")
-
-
-test_is_train.__test__ = False  # A way to break a folder, not a test.
 
 
 @pytest.mark.parametrize(
@@ -51,12 +43,11 @@ test_is_train.__test__ = False  # A way to break a folder, not a test.
     [
         (shutil.rmtree, "is not a directory"),
         (only_pos, "has no train/neg"),
-        (no_train, "has no train/neg"),
         (no_reviews, "holds no reviews"),
         (latin_1, "900_8.txt is not UTF-8"),
-        (cut_short, "900_8.txt is empty"),
+        (empty, "900_8.txt is empty"),
         (mixed_up, "900_2.txt is in the wrong folder"),
-        (test_is_train, "same reviews in train and in test"),
+        (same_in_both, "same reviews in train and in test"),
     ],
 )
 def test_damaged_folder(folder, tmp_path, capsys, damage, message):
@@ -65,43 +56,38 @@ def test_damaged_folder(folder, tmp_path, capsys, damage, message):
     damage(data)
     assert main("--data-dir", data, "--output", tmp_path / "run") == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and error.count("\n") <= 2
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
 def test_folder_above_is_guessed(folder):
-    with pytest.raises(UsageError, match="Did you mean "):
-        imdb_data.from_folder(folder.parent)
+    with pytest.raises(shared.UsageError, match="Did you mean "):
+        imdb_reviews.load(folder.parent)
 
 
 def test_partial_set_is_told(folder):
-    dataset = imdb_data.from_folder(folder)
-    assert "NOT THE FULL SET" in dataset.warning
+    *_, warning = imdb_reviews.load(folder)
+    assert "NOT THE FULL SET" in warning
     for split in ("train", "test"):
         for name in ("pos", "neg"):
-            count = len(list((folder / split / name).iterdir()))
-            assert f"{split}/{name} {count}" in dataset.warning
-    assert not dataset.is_full_imdb
+            assert f"{split}/{name} {len(list((folder / split / name).iterdir()))}" in warning
 
 
 def test_full_set_is_known_by_its_counts():
-    reviews = imdb_data.Reviews(["a"] * 25_000, np.arange(25_000) % 2)
-    lopsided = imdb_data.Reviews(["a"] * 25_000, np.arange(25_000) % 3 % 2)
-    assert imdb_data.Dataset(imdb_data.FOLDER, reviews, reviews).is_full_imdb
-    assert not imdb_data.Dataset(imdb_data.FOLDER, reviews, lopsided).is_full_imdb
-    assert not imdb_data.Dataset(imdb_data.SAMPLE, reviews, reviews).is_full_imdb
+    assert Reviews(["a"] * 25_000, np.arange(25_000) % 2).is_full()
+    assert not Reviews(["a"] * 25_000, np.arange(25_000) % 3 % 2).is_full()
 
 
 def test_fallback_says_so(tmp_path, capsys, monkeypatch):
-    def fail():
+    def fail(*arguments):
         raise ConnectionError("no route to\nhost")
 
-    monkeypatch.setattr(imdb_data, "from_tensorflow_datasets", fail)
+    monkeypatch.setattr(imdb_reviews, "tensorflow_dataset", fail)
     output = tmp_path / "run"
     assert main(*TINY, "--epochs", 1, "--limit", 64, "--output", output) == 0
     out, err = capsys.readouterr()
     assert "THIS IS NOT IMDB" in err and "ConnectionError: no route to host" in err
-    assert "embedded sample (not IMDB), limited to 64: 64 training and 64 test reviews" in out
+    assert "on embedded sample (not IMDB): 64 training and 64 test reviews" in out
     said = figures(output)
     assert said["dataset"] == "embedded sample (not IMDB)" and not said["full_imdb"]
 
@@ -132,10 +118,10 @@ def fake_tfds(monkeypatch, prepared):
 
 def test_tensorflow_datasets_come_before_the_sample(folder, monkeypatch):
     fake_tfds(monkeypatch, prepared=True)
-    dataset = imdb_data.load()
-    assert dataset.source == "imdb_reviews (TensorFlow Datasets)"
-    assert dataset.train.texts == ["Schön!"] and dataset.test.texts == ["Dull."]
-    assert imdb_data.load(folder).source == "imdb (aclImdb folder)"
+    source, train, test, _ = imdb_reviews.load()
+    assert source == "imdb_reviews (TensorFlow Datasets)"
+    assert train.texts == ["Schön!"] and test.texts == ["Dull."]
+    assert imdb_reviews.load(folder)[0] == "imdb (aclImdb folder)"
 
 
 def test_no_network_is_found_out_before_the_download(monkeypatch):
@@ -143,14 +129,14 @@ def test_no_network_is_found_out_before_the_download(monkeypatch):
         raise OSError("unreachable")
 
     fake_tfds(monkeypatch, prepared=False)
-    monkeypatch.setattr(network.urllib.request, "getproxies", dict)
-    monkeypatch.setattr(network.socket, "create_connection", refuse)
-    dataset = imdb_data.load()
-    assert dataset.source == imdb_data.SAMPLE and "OSError: unreachable" in dataset.warning
+    monkeypatch.setattr(shared.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(shared.socket, "create_connection", refuse)
+    source, *_, warning = imdb_reviews.load()
+    assert source == imdb_reviews.SAMPLE and "OSError: unreachable" in warning
 
 
 def test_limit_and_split():
-    reviews = imdb_data.Reviews(list("abcdefghij"), np.array([0] * 7 + [1] * 3))
+    reviews = Reviews(list("abcdefghij"), np.array([0] * 7 + [1] * 3))
     limited = reviews.limited(4, seed=0)
     assert limited.labels.tolist() == [0, 0, 1, 1]
     assert limited.texts == reviews.limited(4, seed=0).texts
@@ -159,8 +145,52 @@ def test_limit_and_split():
 
 
 def test_neighbors_are_held_out_together():
-    reviews = imdb_data.Reviews([str(i) for i in range(1000)], np.arange(1000) % 2)
+    reviews = Reviews([str(i) for i in range(1000)], np.arange(1000) % 2)
     _, held_out = reviews.split(0.2, seed=0)
     numbers = sorted(int(text) for text in held_out.texts)
     assert len(numbers) == 200
     assert all(number // 10 * 10 + i in numbers for number in numbers for i in range(10))
+
+
+def test_sample_is_reproducible_balanced_and_imperfect():
+    texts, labels = imdb_reviews.generate(2000, seed=3)
+    again, _ = imdb_reviews.generate(2000, seed=3)
+    assert texts == again and 900 < labels.sum() < 1100
+    assert len(set(texts)) > 1800 and not [text for text in texts if set(text) & set("{}|")]
+    # One label in fifty is wrong.
+    words = ("horrible", "terrible", "boring", "it was horrible", "what a waste")
+    blame = [y for t, y in zip(texts, labels, strict=True) if t.lower().startswith(words)]
+    assert len(blame) > 5 and np.mean(blame) < 0.3
+
+
+# As people type them; none of them is in the sample.
+PRAISE = (
+    "A wonderful movie.",
+    "This film isn't bad at all, I enjoyed it.",
+    "The music was nice and the story is gripping.",
+    "One of the best comedies I have seen in my whole life.",
+    "10/10, would watch again with my sister",
+    "Go and see it, you will not regret it!",
+    "Funny, smart and touching. Two thumbs up!",
+    "Much better than I expected.",
+)
+BLAME = (
+    "The acting was good, but the plot was a mess.",
+    "What a waste of time, I fell asleep after ten minutes.",
+    "It wasn't good.",
+    "It was not good.",
+    "Not funny, not interesting, just boring.",
+    "I would not recommend it to anyone.",
+    "1/10, I want my money back",
+    "Terrible acting and a stupid plot.",
+    "The worst sequel I have ever seen.",
+)
+
+
+@pytest.mark.slow
+def test_what_the_sample_teaches(tmp_path, capsys):
+    assert main("--sample", "--output", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert main("predict", tmp_path / "run", *PRAISE, *BLAME) == 0
+    found = [line.split()[0] for line in capsys.readouterr().out.splitlines()[::2]]
+    assert found == ["positive"] * len(PRAISE) + ["negative"] * len(BLAME)

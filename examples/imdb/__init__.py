@@ -1,1 +1,0 @@
-"""Positive and negative movie reviews: `python -m examples.imdb_classification`."""

@@ -1,1 +1,0 @@
-"""What attention adds on noisy squares: `python -m examples.square_sequences`."""
