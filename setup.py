@@ -15,6 +15,7 @@ EXAMPLES = [
     "tensorflow-datasets>=4.9.4",
     "importlib_resources",
     "matplotlib>=3.7",
+    "statsmodels>=0.14",
     "tokenizers>=0.22",
 ]
 TRANSLATION = ["sacrebleu>=2.4", "sacremoses", "sentencepiece"]

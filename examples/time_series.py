@@ -1,0 +1,240 @@
+"""Forecasts a series with missing values: windowed attention, an LSTM and a naive forecast.
+
+    python -m examples.time_series [--data FILE] [--context N] [--horizon N] [--period N] …
+    python -m examples.time_series predict DIR
+
+The series is the weekly CO2 of Mauna Loa, which the package statsmodels has in its wheel, or if
+that is unavailable, a small synthetic one. --data is a CSV file whose last column is the series; an
+empty field is a missing value. Each model reads up to --context values and forecasts the next
+--horizon, and is measured on the last fifth of the series, of which it learns nothing. An
+interrupted run resumes by the same command.
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import keras_attention as ka
+from examples import shared, texts
+from examples.shared import UsageError, at_least, keras
+
+PROGRAM = "examples.time_series"
+MODELS = "attention", "lstm"
+MISSING = -1e6  # a value that was not measured, or is padding
+
+
+def load_series(path=None, use_sample=False):
+    """The values in their order, NaN where one is missing, and what they are."""
+    if path is not None:
+        rows = [row for row in csv.reader(shared.read_text(path).splitlines()) if row]
+        try:
+            values = [float(row[-1].strip() or "nan") for row in rows[1:]]
+        except ValueError as error:
+            raise UsageError(f"{path} is no CSV file with a series: {error}.") from None
+        if np.isinf(values).any():
+            raise UsageError(f"{path} has infinite values.")
+        return np.array(values), f"{path.name} (file)"
+    try:
+        if use_sample:
+            raise UsageError("--sample asks for it.")
+        from statsmodels.datasets import co2
+
+        return co2.load().data["co2"].to_numpy("float64"), "weekly CO2 of Mauna Loa (statsmodels)"
+    except Exception as error:  # The package is missing, or one that it needs.
+        shared.shout(f"THIS IS A MADE-UP SERIES: its figures say nothing of others.\n{error!r}")
+        return sample(), "embedded sample (synthetic)"
+
+
+def sample(length=1200, period=52, seed=0):
+    """A trend, a season, noise that remembers, and gaps."""
+    rng, time = np.random.default_rng(seed), np.arange(length)
+    noise = np.convolve(rng.normal(size=length), 0.8 ** np.arange(20))[:length]
+    values = 0.02 * time + 3 * np.sin(2 * np.pi * time / period) + 0.3 * noise
+    values[rng.random(length) < 0.03] = np.nan
+    values[300:310] = np.nan
+    return values
+
+
+def filled(series):
+    """A series in which a missing value is the last one before it, or the first of all."""
+    missing = np.isnan(series)
+    known = np.where(missing, missing.argmin(), np.arange(len(series)))
+    return series[np.maximum.accumulate(known)]
+
+
+def naive(series, times, options):
+    """The forecasts (n, horizon) that what followed a season ago follows again."""
+    series, season = filled(series), options.period * -(-options.horizon // options.period)
+    before = times[:, None] - season + np.arange(options.horizon)
+    return series[times - 1][:, None] + series[before] - series[times - 1 - season][:, None]
+
+
+def windows(series, times, lengths, options, scale):
+    """What is read before some times, what comes from then on, and which of that is known.
+
+    A step has its value and the change since a season ago, as differences from the last ones and
+    divided by `scale`; the season as an angle, and how long ago it was. Only `lengths` steps are
+    read: padding is masked, as missing values are. What comes is what the naive forecast lacks.
+    Returns (n, context, 5), (n, horizon, 1) and (n, horizon).
+    """
+    ago, whole = np.arange(options.context, 0, -1), filled(series)
+    index, now = times[:, None] - ago, times[:, None] - 1
+    change = whole - np.roll(whole, options.period)
+    value, change = ((x[index.clip(0)] - x[now]) / scale for x in (whole, change))
+    angle, age = 2 * np.pi * index / options.period, ago / options.period + 0 * index
+    x = np.stack([value, change, np.sin(angle), np.cos(angle), age], axis=-1)
+    unread = (index < options.period) | (ago > lengths[:, None])
+    x[unread | np.isnan(series[index.clip(0)])] = MISSING
+    future = (times[:, None] + np.arange(options.horizon)).clip(max=len(series))
+    y = (np.append(series, np.nan)[future] - naive(series, times, options)) / scale
+    known = ~np.isnan(y)
+    return tuple(a.astype("float32") for a in (x, np.where(known, y, 0)[..., None], known))
+
+
+def build(kind, options):
+    """A model from what is read (B, T, 5) to what is forecast (B, horizon, 1)."""
+    series = keras.Input((None, 5))
+    x = keras.layers.Masking(MISSING)(series)
+    x = keras.layers.Dense(options.dim)(x)
+    if kind == "attention":
+        seen = ka.patterns.Causal() & ka.patterns.SlidingWindow(left=options.window, right=0)
+        parts = {"dropout": options.dropout, "residual": "pre", "pattern": seen}
+        for n in range(options.layers):
+            x = ka.TransformerBlock(2 * options.dim, 4, name=f"block_{n}", **parts)(x)
+        x = ka.AttentionPooling(name="pooling")(keras.layers.LayerNormalization()(x))
+    else:
+        x = keras.layers.LSTM(options.dim)(x)
+    x = keras.layers.Dropout(options.dropout)(x)
+    # At first the forecast is the naive one.
+    x = keras.layers.Dense(options.horizon, kernel_initializer="zeros")(x)
+    return keras.Model(series, keras.layers.Reshape((-1, 1))(x))
+
+
+def error(found, wanted, known, scale):
+    """The root of the mean squared error of what is known, in the unit of the series."""
+    squares = known * np.square(found - wanted)[..., 0]
+    return float(scale * np.sqrt(squares.sum() / known.sum()))
+
+
+def fit(run, kind, series, name, options):
+    """Trains a model on the first part of a series, and measures it on the last."""
+    split, first = int(0.8 * len(series)), 2 * options.period + options.horizon
+    times = np.arange(first, split - options.horizon + 1)
+    tested = np.arange(split, len(series) - options.horizon + 1)
+    parts = series[:split], series[split:]
+    if not times.size or not tested.size or any(np.isnan(part).all() for part in parts):
+        few = f"{len(series)} values for --period {options.period} --horizon {options.horizon}"
+        raise UsageError(f"The series is too short, or all is missing: it has {few}.")
+    trained = filled(series[:split])
+    scale = float(np.std(trained[options.period :] - trained[: -options.period])) or 1.0
+    run.begin({"series": shared.checksum(map(str, series))}, dataset=name, scale=scale)
+    keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    # Lengths differ, so that a model can forecast a series that has just begun.
+    lengths = np.random.default_rng(options.seed)
+    lengths = lengths.integers(
+        min(options.horizon, options.context), options.context + 1, times.size
+    )
+    arrays = windows(series, times, lengths, options, scale)
+    steps = -(-times.size // options.batch_size)
+    with shared.devices(options.devices):
+        model = build(kind, options)
+        batches = texts.Batches(
+            lambda rng: np.array_split(rng.permutation(times.size), steps),
+            lambda rows: tuple(array[rows] for array in arrays),
+            seed=options.seed,
+            devices=options.devices,
+        )
+        decay = keras.optimizers.schedules.CosineDecay
+        rate = decay(options.learning_rate, options.epochs * steps)
+        adam = keras.optimizers.AdamW(rate, weight_decay=0.01, global_clipnorm=1.0)
+        model.compile(adam, "mse", jit_compile=options.jit or keras.backend.backend() == "jax")
+        how = {"shuffle": False, "verbose": shared.on_terminal()}
+        model.fit(batches, epochs=options.epochs, callbacks=[shared.Epochs(run, batches)], **how)
+    whole = np.full(tested.size, options.context)
+    x, y, known = windows(series, tested, whole, options, scale)
+    found = model.predict(x, batch_size=tested.size, verbose=0)
+    run.write(shared.MODEL, model.save)
+    of_naive = error(0 * y, y, known, scale)
+    run.finish(test_error=error(found, y, known, scale), naive_test_error=of_naive)
+
+
+def load(folder):
+    """The model of a finished run, its options, and what its values were divided by."""
+    figures, model = shared.load_run(folder, PROGRAM)
+    return model, argparse.Namespace(**figures["settings"]), figures["scale"]
+
+
+def forecast(series, model, options, scale):
+    """The values (horizon,) after a series, in its unit."""
+    if len(series) < 2 * options.period + options.horizon or np.isnan(series).all():
+        raise UsageError(f"The series has {len(series)} values, too few for a forecast.")
+    time = np.array([len(series)])
+    x, _, _ = windows(series, time, np.array([options.context]), options, scale)
+    return naive(series, time, options)[0] + scale * model.predict(x, verbose=0)[0, :, 0]
+
+
+def train(argv):
+    """Trains both models, unless that is done, and prints how far off each forecast is."""
+    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--data", type=Path, metavar="FILE", help="a CSV file with a header")
+    source.add_argument("--sample", action="store_true", help="use the synthetic sample")
+    for name, default, meaning in (
+        ("context", 104, "values that are read, at most"),
+        ("horizon", 26, "values that are forecast"),
+        ("period", 52, "values of a season"),
+        ("window", 26, "values before it that a value attends to"),
+        ("layers", 2, "blocks of attention"),
+        ("dim", 32, "features"),
+        ("epochs", 5, "rounds over the series"),
+        ("batch-size", 64, "windows of a step"),
+    ):
+        text = f"{meaning}; default: {default}"
+        parser.add_argument(f"--{name}", type=at_least(1), default=default, metavar="N", help=text)
+    parser.add_argument("--dropout", type=shared.fraction, default=0.1, metavar="RATE")
+    parser.add_argument("--learning-rate", type=shared.positive, default=3e-3, metavar="RATE")
+    shared.add_training_options(parser)
+    options = parser.parse_args(argv)
+    if options.dim % 4:
+        raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
+    series, name = load_series(options.data, options.sample)
+    output = options.output or Path("runs/time-series")
+    for kind in MODELS:
+        settings = vars(options) | {"model": kind, "data": None, "output": None, "sample": None}
+        with shared.Run(output / kind, PROGRAM, settings) as run:
+            if not run.finished:
+                fit(run, kind, series, name, options)
+            print(f"{kind}: {run.figures['test_error']:.3f}")
+    print(f"naive: {run.figures['naive_test_error']:.3f}")
+    print(f"(root mean squared errors on the last fifth of: {run.figures['dataset']})")
+
+
+def predict(argv):
+    """Prints the forecasts after the end of a series, a line for each step."""
+    parser = argparse.ArgumentParser(f"python -m {PROGRAM} predict")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--data", type=Path, metavar="FILE", help="another series of the kind")
+    source.add_argument("--sample", action="store_true", help="use the synthetic sample")
+    options = parser.parse_args(argv)
+    loaded = [load(options.folder / kind) for kind in MODELS]
+    series, _ = load_series(options.data, options.sample)
+    found = [forecast(series, *one) for one in loaded]
+    print("step", *MODELS)
+    for step, values in enumerate(zip(*found, strict=True), 1):
+        print(step, *(f"{value:.2f}" for value in values))
+
+
+def main(argv=None):
+    """Runs the program, and returns its exit status."""
+    commands = {"predict": lambda argv: predict(argv[1:])}
+    return shared.exit_status(lambda argv: commands.get((argv or [""])[0], train)(argv), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

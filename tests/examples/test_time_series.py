@@ -1,0 +1,165 @@
+"""`examples.time_series`: windows of a series with gaps, the models, runs and forecasts."""
+
+import argparse
+import json
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("filelock", reason="the example needs the extra `examples`")
+
+from examples import shared, time_series
+from examples.shared import UsageError
+from examples.time_series import MISSING, main
+
+SIZES = {"context": 8, "horizon": 3, "period": 4, "window": 3, "layers": 1, "dim": 8}
+OPTIONS = argparse.Namespace(**SIZES, dropout=0.0)
+TINY = ["--epochs", 2, "--batch-size", 16]
+TINY += [part for name, size in SIZES.items() for part in (f"--{name}", size)]
+
+
+@pytest.fixture(scope="module")
+def csv_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "series.csv"
+    values = time_series.sample(80, period=4)
+    values[[20, 21, 22, 70]] = np.nan
+    lines = [f"week {n},{'' if np.isnan(value) else value}" for n, value in enumerate(values)]
+    path.write_text("\n".join(["time,value", *lines, ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("value\n1\nmany\n", "is no CSV file with a series: could not convert string to float"),
+        ("value\n1\n2\n", "too short, or all is missing: it has 2 values for --period 4"),
+        ("time,value\n" + "x,\n" * 80, "too short, or all is missing"),
+        ("value\n1\ninf\n", "has infinite values"),
+    ],
+)
+def test_a_file_without_a_series_is_one_line(text, message, tmp_path, capsys):
+    path = tmp_path / "series.csv"
+    if text:
+        path.write_text(text)
+    assert main([*TINY, "--data", path, "--output", tmp_path / "run"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+def test_wrong_options(csv_file, tmp_path, capsys):
+    assert main([*TINY, "--sample", "--dim", 6, "--output", tmp_path]) == 2
+    assert "--dim must be a multiple of 4" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--sample", "--data", csv_file])
+
+
+def test_where_series_come_from(csv_file, monkeypatch, capsys):
+    values, name = time_series.load_series(csv_file)
+    assert values.shape == (80,) and np.isnan(values[[20, 70]]).all() and "series.csv" in name
+    column = types.SimpleNamespace(to_numpy=lambda dtype: np.array([316.1, np.nan], dtype))
+    load = lambda: types.SimpleNamespace(data={"co2": column})  # noqa: E731
+    datasets = types.SimpleNamespace(co2=types.SimpleNamespace(load=load))
+    monkeypatch.setitem(sys.modules, "statsmodels", types.SimpleNamespace(datasets=datasets))
+    monkeypatch.setitem(sys.modules, "statsmodels.datasets", datasets)
+    values, name = time_series.load_series()
+    assert values[0] == 316.1 and np.isnan(values[1]) and "statsmodels" in name
+    assert capsys.readouterr().err == ""
+    monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
+    for options, reason in (({}, "statsmodels"), ({"use_sample": True}, "--sample")):
+        values, name = time_series.load_series(**options)
+        np.testing.assert_array_equal(values, time_series.sample())
+        err = capsys.readouterr().err
+        assert "MADE-UP" in err and reason in err and "sample" in name
+
+
+def test_what_is_read_and_what_comes():
+    series = np.arange(30.0) ** 2
+    series[[13, 21]] = np.nan
+    times, lengths = np.array([20, 20, 28]), np.array([8, 5, 8])
+    x, y, known = time_series.windows(series, times, lengths, OPTIONS, scale=2.0)
+    assert x.shape == (3, 8, 5) and y.shape == (3, 3, 1)
+    # Steps 12 to 19 and 20 to 27. One is missing, and of the second only five are read.
+    missing = (x == MISSING).all(axis=-1)
+    assert missing.astype(int).tolist() == [[0, 1] + [0] * 6, [1] * 3 + [0] * 5, [0, 1] + [0] * 6]
+    np.testing.assert_allclose(x[0, -3, 0], (17**2 - 19**2) / 2)
+    # A missing value of a season ago is the last one before it.
+    np.testing.assert_allclose(x[0, -3, 1], ((17**2 - 12**2) - (19**2 - 15**2)) / 2)
+    np.testing.assert_allclose(x[0, :, 4].max(), 2.0)
+    # 20 to 22 come, of which one is missing; and two after the end of the series.
+    assert known.tolist() == [[1, 0, 1], [1, 0, 1], [1, 1, 0]]
+    wanted = (20**2 - (19**2 + 16**2 - 15**2)) / 2
+    np.testing.assert_allclose(y[0, 0, 0], wanted)
+    # Nothing of what comes is read.
+    series[20:] = 0
+    np.testing.assert_array_equal(
+        time_series.windows(series, times[:1], lengths[:1], OPTIONS, 2.0)[0], x[:1]
+    )
+
+
+def test_the_naive_forecast_repeats_a_season_and_a_trend():
+    time = np.arange(40)
+    series = 0.5 * time + np.array([0.0, 3.0, 1.0, -2.0])[time % 4]
+    times = np.arange(12, 37)
+    found = time_series.naive(series, times, OPTIONS)
+    np.testing.assert_allclose(found[:, 0], series[times])
+    gaps = np.array([np.nan, np.nan, 1, np.nan, 2, np.nan])
+    assert time_series.filled(gaps).tolist() == [1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("kind", time_series.MODELS)
+def test_padding_and_missing_values_change_nothing(kind):
+    keras.utils.set_random_seed(0)
+    model = time_series.build(kind, OPTIONS)
+    head = model.layers[-2]
+    head.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in head.get_weights()])
+    x = np.random.default_rng(0).normal(size=(2, 6, 5)).astype("float32")
+    expected = keras.ops.convert_to_numpy(model(x))
+    padded = np.concatenate([np.full((2, 3, 5), MISSING, "float32"), x], axis=1)
+    found = keras.ops.convert_to_numpy(model(padded))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    gap = x.copy()
+    gap[:, 2] = MISSING
+    assert np.abs(keras.ops.convert_to_numpy(model(gap)) - expected).max() > 1e-4
+    assert np.abs(keras.ops.convert_to_numpy(model(gap))).max() < 100
+
+
+@pytest.mark.slow
+def test_a_run_resumes_and_forecasts(csv_file, tmp_path, monkeypatch, capsys):
+    options = [*TINY, "--data", csv_file]
+    assert main([*options, "--output", tmp_path / "whole"]) == 0
+    finish_epoch = shared.Run.finish_epoch
+
+    def interrupt(run, **found):
+        if run.epochs:
+            raise KeyboardInterrupt
+        finish_epoch(run, **found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared.Run, "finish_epoch", interrupt)
+        assert main([*options, "--output", tmp_path / "run"]) == 130
+    assert main([*options, "--output", tmp_path / "run"]) == 0
+    out = capsys.readouterr().out
+    assert "Resuming after epoch 1" in out and "\nnaive: " in out
+    for kind in time_series.MODELS:
+        said, other = (
+            json.loads((tmp_path / run / kind / "figures.json").read_text())
+            for run in ("whole", "run")
+        )
+        for name in ("test_error", "naive_test_error"):
+            np.testing.assert_allclose(said[name], other[name], rtol=1e-6)
+        assert said["test_error"] < 2 * said["naive_test_error"]
+    assert main(["predict", tmp_path / "run", "--data", csv_file]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "step attention lstm" and len(lines) == 1 + SIZES["horizon"]
+    # What is predicted is what the model has after the last value, in the series' unit.
+    model, settings, scale = time_series.load(tmp_path / "run" / "lstm")
+    series, _ = time_series.load_series(csv_file)
+    found = time_series.forecast(series, model, settings, scale)
+    assert f"{found[0]:.2f}" == lines[1].split()[2]
+    with pytest.raises(UsageError, match="has 10 values, too few for a forecast"):
+        time_series.forecast(series[:10], model, settings, scale)
+    assert main(["predict", tmp_path, "--sample"]) == 2
