@@ -149,7 +149,7 @@ SEARCHED = {
     "LSTM with attention": ("recurrent", "images_and_time_series"),
     "plot attention": "visualization",
     "images": "images_and_time_series",
-    "time series": "images_and_time_series",
+    "time series": ("images_and_time_series", "time_series"),
     "fine-tune BERT": "fine_tuning",
     "token classification": "fine_tuning",
     "replace layers": "replacing_layers",
