@@ -60,8 +60,8 @@ def problem(
             if real is not None and position.needs_length:
                 at = positions.of_real(*real)
             query, key = position.encode(query, key, *at)
-        # A custom position that projects no table need not accept `rows`.
-        rows = {} if projected is None else {"rows": projected}
-        spec = position.into_spec(spec, query, key, key_mask, **rows)
+        # A custom position that projects no table need not accept `projected`.
+        more = {} if projected is None else {"projected": projected}
+        spec = position.into_spec(spec, query, key, key_mask, **more)
     spec, query, key = slots.score.into_spec(spec, query, key, prepared)
     return spec, query, key, value

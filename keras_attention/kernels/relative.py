@@ -30,8 +30,8 @@ def scores(query, table, length, positions, near=False):
     if start is not None:
         return _into_band(_inner(query, table[:, 1:-1]), start, length)
     if positions.consecutive and not sizes.symbolic(query.shape[2], length):
-        rows = _rows(table, ops.shape(query)[2], length, positions.offset)
-        return _to_pairs(_inner(query, rows), length)
+        embeddings = _embeddings(table, ops.shape(query)[2], length, positions.offset)
+        return _to_pairs(_inner(query, embeddings), length)
     products = _inner(query, table)
     # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
     buckets = _buckets(table, positions) + ops.cast(ops.zeros_like(products[..., :1]), "int32")
@@ -50,8 +50,8 @@ def values(weights, table, positions, near=False):
     if start is not None:
         return _outer(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
     if positions.consecutive and not sizes.symbolic(queries, keys):
-        rows = _rows(table, queries, keys, positions.offset)
-        return _outer(_to_distances(weights), rows)
+        embeddings = _embeddings(table, queries, keys, positions.offset)
+        return _outer(_to_distances(weights), embeddings)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
     return _outer(backend.bucket_sums(weights, buckets, table.shape[1]), table)
 
@@ -90,27 +90,27 @@ def _out_of_band(by_key, start, distances):
     return backend.dynamic_slice(shifted, 3, start, distances)
 
 
-def _inner(query, rows):
-    """(B, H, T, R) of query (B, H, T, K) and rows (H or 1, R, K)."""
-    return _matrices(query, ops.swapaxes(rows, 1, 2))
+def _inner(query, embeddings):
+    """(B, H, T, R) of query (B, H, T, K) and embeddings (H or 1, R, K)."""
+    return _matrices(query, ops.swapaxes(embeddings, 1, 2))
 
 
-def _outer(weights, rows):
-    """(B, H, T, V) of weights (B, H, T, R) and rows (H or 1, R, V)."""
-    return _matrices(weights, rows)
+def _outer(weights, embeddings):
+    """(B, H, T, V) of weights (B, H, T, R) and embeddings (H or 1, R, V)."""
+    return _matrices(weights, embeddings)
 
 
-def _matrices(array, rows):
+def _matrices(array, matrices):
     """(B, H, T, N) of (B, H, T, M) and (H or 1, M, N)."""
-    if rows.shape[0] != 1:
-        return backend.matmul(array, rows)
+    if matrices.shape[0] != 1:
+        return backend.matmul(array, matrices)
     if backend.may_share_arrays():
         # Devices that share the heads would gather them to make one matrix.
-        return backend.matmul(array, rows[0])
+        return backend.matmul(array, matrices[0])
     # As one matrix: TensorFlow would compute a product for each sequence and head.
     shape = ops.shape(array)
-    found = backend.matmul(ops.reshape(array, (-1, shape[-1])), rows[0])
-    return ops.reshape(found, (*shape[:-1], ops.shape(rows)[-1]))
+    found = backend.matmul(ops.reshape(array, (-1, shape[-1])), matrices[0])
+    return ops.reshape(found, (*shape[:-1], ops.shape(matrices)[-1]))
 
 
 def _clip(distance, table):
@@ -126,8 +126,8 @@ def _buckets(table, positions):
     return _clip(distance, table)
 
 
-def _rows(table, queries, keys, offset):
-    """The rows for distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
+def _embeddings(table, queries, keys, offset):
+    """Those of the distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
     distance = ops.arange(_count(queries, keys), dtype="int32") - (queries - 1) - offset
     return backend.take(table, _clip(distance, table), axis=1)
 

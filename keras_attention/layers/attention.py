@@ -488,8 +488,10 @@ class Attention(saving.ConfigurableLayer):
         if table is None:
             return None
         table = ops.cast(table, self.compute_dtype)
-        rows = [(self.heads.split_rows(table, role), role) for role in ("query", "key")]
-        return [self.normed(heads[None], role)[0] for heads, role in rows]
+        return [
+            self.normed(self.heads.split_table(table, role)[None], role)[0]
+            for role in ("query", "key")
+        ]
 
     # Decoding: a text in calls of any length
 

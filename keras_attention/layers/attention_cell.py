@@ -436,7 +436,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        reads_keys = position is not None and (position.encodes or position.has_query_bias)
+        reads_keys = position is not None and position.overrides & {"encode", "query_bias"}
         return score.prepares_apart and not reads_keys
 
     def _first_states(self, memory, states):

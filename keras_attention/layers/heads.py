@@ -91,7 +91,7 @@ class Heads:
         """The heads of one position of each sequence, (B, 1, H, K) of (B, D)."""
         return self.split(x[:, None], role)
 
-    def split_rows(self, table, role):
+    def split_table(self, table, role):
         """The heads (N, H, K) of vectors (N, D) that are no sequence."""
         return self.split(table[None], role)[0]
 
@@ -305,7 +305,7 @@ class EinsumHeads(DenseHeads):
         heads = self.dense(role)(x)
         return heads if self.axes is None else self.axes.fold(heads)
 
-    def split_rows(self, table, role):
+    def split_table(self, table, role):
         # With as many axes as the inputs.
         heads = self.dense(role)(ops.reshape(table, (*(1,) * (self.rank - 2), *table.shape)))
         return ops.reshape(heads, heads.shape[-3:])

@@ -14,6 +14,9 @@ from keras_attention.spec import AttentionSpec, PositionBias
 
 ops = keras.ops
 
+# What a subclass may override.
+_DEFINING = ("encode", "bias", "query_bias")
+
 
 class Position(saving.ConfigurableLayer):
     """The base of all positions. It is a layer, so that it can own weights, and works in float32.
@@ -40,10 +43,8 @@ class Position(saving.ConfigurableLayer):
     encodes_alone = False
     # Whether `encode` depends on the length of a row, the largest of its positions.
     needs_length = False
-    # Whether a subclass overrides `bias`, `query_bias` and `encode`: set when it is defined.
-    has_bias = False
-    has_query_bias = False
-    encodes = False
+    # Which of `bias`, `query_bias` and `encode` a subclass overrides: set when it is defined.
+    overrides: frozenset[str] = frozenset()
     # The reason a layer with this position cannot be computed token by token, or None.
     no_decoding_reason: str | None = None
     # The supported classes of score; None for all.
@@ -80,9 +81,9 @@ class Position(saving.ConfigurableLayer):
         owned = [vars(owner).get(name) for owner in cls.__mro__ for name in names]
         for name in names:
             setattr(cls, name, next(filter(None, owned)))
-        cls.has_bias = cls.bias is not Position.bias
-        cls.has_query_bias = cls.query_bias is not Position.query_bias
-        cls.encodes = cls.encode is not Position.encode
+        cls.overrides = frozenset(
+            name for name in _DEFINING if getattr(cls, name) is not getattr(Position, name)
+        )
 
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
@@ -116,21 +117,21 @@ class Position(saving.ConfigurableLayer):
         query: Tensor,
         key: Tensor,
         key_mask: Tensor | None = None,
-        rows: Sequence[Tensor] = (),
+        projected: Sequence[Tensor] = (),
     ) -> AttentionSpec:
         """The `AttentionSpec` with the additions of this position, except those of `encode`.
 
-        `key_mask` (B, S) is the padding of the keys, which is among the masks, or None; `rows` are
-        the heads of `projected_table`, of a layer that projects it.
+        `key_mask` (B, S) is the padding of the keys, which is among the masks, or None;
+        `projected` are the heads of `projected_table`, of a layer that projects it.
         """
         bias = self.bias_between(query.shape[2])
         if bias is not None:
             spec = spec.replace(position_biases=(bias,))
-        if self.has_query_bias:
+        if "query_bias" in self.overrides:
             wide = shapes.accumulation_dtype(query, key)
-            query, key, *rows = (ops.cast(x, wide) for x in (query, key, *rows))
+            query, key, *projected = (ops.cast(x, wide) for x in (query, key, *projected))
             pairs = spec.positions.pairs  # type: ignore[union-attr]
-            bias = self.query_bias(query, key, *pairs, *rows)
+            bias = self.query_bias(query, key, *pairs, *projected)
             spec = spec.replace(biases=(*spec.biases, bias))
         return spec
 
@@ -145,7 +146,7 @@ class Position(saving.ConfigurableLayer):
 
     def bias_between(self, num_heads):
         """`bias` as a `PositionBias`, or None."""
-        if not self.has_bias:
+        if "bias" not in self.overrides:
             return None
         variables = self.variables
 

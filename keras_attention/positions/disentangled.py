@@ -162,12 +162,12 @@ class Disentangled(Position):
         query: Tensor,
         key: Tensor,
         key_mask: Tensor | None = None,
-        rows: Sequence[Tensor] = (),
+        projected: Sequence[Tensor] = (),
     ) -> AttentionSpec:
-        _check_of_a_layer(bool(rows))
+        _check_of_a_layer(bool(projected))
         wide = shapes.accumulation_dtype(query, key)
         query, key, of_queries, of_keys = (
-            semantics.finite(ops.cast(x, wide)) for x in (query, key, *rows)
+            semantics.finite(ops.cast(x, wide)) for x in (query, key, *projected)
         )
         heads, size = query.shape[2:]
         at: Positions = spec.positions  # type: ignore[assignment]

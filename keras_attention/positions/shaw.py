@@ -122,7 +122,7 @@ class Shaw(Position):
         query: Tensor,
         key: Tensor,
         key_mask: Tensor | None = None,
-        rows: Sequence[Tensor] = (),
+        projected: Sequence[Tensor] = (),
     ) -> AttentionSpec:
         if self.per_head:
             self._check("num_heads", self._num_heads, query.shape[2])

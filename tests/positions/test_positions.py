@@ -168,9 +168,10 @@ def test_rows_may_have_positions_of_their_own(make):
 
 
 def test_a_position_without_a_bias_gives_the_kernel_none():
-    assert Turn().bias_between(2) is None and not Turn().has_bias
+    assert Turn().bias_between(2) is None and "bias" not in Turn().overrides
     assert positions.Position().bias_between(2) is None
-    assert Slope(1.0).has_bias and Both().has_bias and callable(Slope(1.0).bias_between(2))
+    assert "bias" in Slope(1.0).overrides & Both().overrides
+    assert callable(Slope(1.0).bias_between(2))
 
 
 def test_a_position_that_says_nothing_changes_nothing():
