@@ -12,3 +12,23 @@ def random(*shape, seed=0):
 def numpy(tensor):
     """A tensor of any backend as a NumPy array."""
     return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def wide(tensor):
+    """The same in float64, for comparisons."""
+    return np.asarray(keras.ops.convert_to_numpy(tensor), "float64")
+
+
+def close(found, expected, tolerance=1e-5):
+    """Raises unless two NumPy arrays agree."""
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def run(function, *arrays):
+    """What `function` returns, in float64. JAX compiles it whole, not one operation at a time."""
+    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
+    if keras.backend.backend() == "jax":
+        import jax
+
+        function = jax.jit(function)
+    return [wide(found) for found in function(*tensors)]

@@ -168,6 +168,10 @@ def check_masks_are_read_carried_and_never_written(case):
     for tensor, flag, mask in zip(tensors, flags, kept, strict=True):
         assert masks.implicit(tensor) is flag
         np.testing.assert_array_equal(numpy(flag), mask)
+    symbols = case.symbols()
+    flags = [keras.Input(symbol.shape[1:2], dtype="bool") for symbol in symbols]
+    case.call(layer, [masks.carry(x, flag) for x, flag in zip(symbols, flags, strict=True)])
+    assert all(masks.implicit(x) is flag for x, flag in zip(symbols, flags, strict=True))
     carried = masks.implicit(output)
     if not case.carries_mask:
         assert carried is None

@@ -1,31 +1,11 @@
 """Grouped heads, and the definition of their attention."""
 
-import keras
 import numpy as np
 
 from keras_attention import ops
 from tests.arrays import random
 
 B, T, S, H, G, K, V, D = 2, 3, 5, 4, 2, 4, 6, 8
-ON_JAX = keras.backend.backend() == "jax"
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")), "float64")
-
-
-def close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def run(function, *arrays):
-    """What `function` returns. JAX compiles it as a whole, not one operation at a time."""
-    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    if ON_JAX:
-        import jax
-
-        function = jax.jit(function)
-    return [numpy(found) for found in function(*tensors)]
 
 
 def randomize(layer, *shapes):

@@ -16,10 +16,6 @@ def numpy(tensor):
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
-def close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
 def randomize(layer, seed=0):
     """Random values for all weights, so that biases count."""
     for i, variable in enumerate(layer.trainable_variables):

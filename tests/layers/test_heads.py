@@ -13,7 +13,8 @@ from keras_attention import (
     scores,
 )
 from tests import definition
-from tests.arrays import random
+from tests.arrays import close, random, run
+from tests.arrays import wide as numpy
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_heads import (
     B,
@@ -26,13 +27,10 @@ from tests.layers.small_heads import (
     V,
     arrays,
     attend,
-    close,
     heads_of,
     in_full,
     mask,
-    numpy,
     randomize,
-    run,
 )
 
 

@@ -13,29 +13,12 @@ from keras_attention import (
     SparseSelfAttention,
     patterns,
 )
-from tests.arrays import random
+from tests.arrays import close, random, run
+from tests.arrays import wide as numpy
 from tests.gradients import gradients
 
 B, T, D = 2, 11, 8
 ON_JAX = keras.backend.backend() == "jax"
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor), "float64")
-
-
-def close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def run(function, *arrays):
-    """What `function` returns. JAX compiles it as a whole, not one operation at a time."""
-    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    if ON_JAX:
-        import jax
-
-        function = jax.jit(function)
-    return [numpy(found) for found in function(*tensors)]
 
 
 def loops(length, attends, causal):

@@ -4,42 +4,32 @@ Each was seen in Keras's layers, in KerasHub's, or reported against them. Those 
 `test_peer_defects_of_masks.py`, int8 models that do not load again in `test_quantization.py`.
 """
 
-import inspect
-
 import keras
 import numpy as np
 import pytest
-from keras.src import backend
 
 import keras_attention
 from keras_attention import (
     Attention,
     AttentionPooling,
-    LearnedPositionEmbedding,
     MultiHeadAttention,
-    ScaledEmbedding,
     SelfAttention,
-    SinCosPositionEmbedding,
     TransformerBlock,
 )
-from tests.arrays import random
+from tests.arrays import close, random
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_layers import (
     FLOATS,
-    IDS,
     B,
     D,
     S,
     T,
     built,
-    close,
-    embedded,
     expected_attention,
     numpy,
     ops,
     randomize,
 )
-from tests.signatures import signature
 
 # 3. The path changes the answer
 
@@ -60,17 +50,6 @@ def test_scores_and_unused_dropout_never_change_the_output(dtype):
             close(numpy(scores), numpy(weights), 1e-6)
     for output in outputs[1:]:
         close(numpy(output), numpy(outputs[0]), 1e-6 if dtype == "float32" else 1e-2)
-
-
-def test_scores_are_the_weights_before_dropout():
-    """With dropout in training, the scores returned are still those that sum to one."""
-    layer = MultiHeadAttention(2, 4, dropout=0.5)
-    x = random(B, T, D)
-    first, scores = layer(x, x, return_attention_scores=True, training=True)
-    second, again = layer(x, x, return_attention_scores=True, training=True)
-    close(numpy(scores).sum(axis=-1), 1)
-    close(numpy(scores), numpy(again), 1e-6)
-    assert np.abs(numpy(first) - numpy(second)).max() > 1e-3
 
 
 # 5. Overflow
@@ -156,19 +135,6 @@ def test_rows_decode_at_offsets_of_their_own():
     close(numpy(output), np.stack([full[0, 1:3], full[1, 3:5]]))
 
 
-def test_causal_without_an_offset_counts_from_the_first_key():
-    """`use_causal_mask` is Keras's: query t sees keys up to t, whatever the two lengths."""
-    for queries, keys in ((T, S), (S, T)):
-        x, y = random(B, queries, D), random(B, keys, D)
-        _, scores = MultiHeadAttention(2, 4)(
-            x, y, use_causal_mask=True, return_attention_scores=True
-        )
-        seen = np.tril(np.ones((queries, keys), bool))
-        np.testing.assert_array_equal(
-            numpy(scores) > 0, np.broadcast_to(seen, (B, 2, queries, keys))
-        )
-
-
 # 9. Symbolic shapes
 
 SHAPED = {
@@ -216,51 +182,6 @@ def test_symbolic_outputs_have_the_shapes_of_real_ones(name):
         found = keras.Model(inputs, symbolic)(given)
         for answer, expected in zip(found, real, strict=True):
             close(numpy(answer), numpy(expected))
-
-
-# 10. Positions in half precision
-
-
-@pytest.mark.parametrize("merge_mode", ["add", "none", "concat"])
-@pytest.mark.parametrize("policy", ["float32", "bfloat16", "float16", "mixed_bfloat16"])
-def test_sinusoidal_positions_are_wrong_by_one_rounding_only(policy, merge_mode):
-    """KerasHub computes angles in the compute dtype: an error of 1.56 in bfloat16."""
-    length, size = 512, 16
-    layer = SinCosPositionEmbedding(merge_mode=merge_mode, dtype=policy)
-    found = layer(ops.zeros((1, length, size)))
-    dtype = {"mixed_bfloat16": "bfloat16"}.get(policy, policy)
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
-    found = numpy(found)[0, :, -size:]
-    angle = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
-    expected = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, size)
-    # Half a unit in the last place of numbers up to one, and what float32 does to the angle.
-    rounding = {"float32": 2**-25, "bfloat16": 2**-9, "float16": 2**-12}[dtype]
-    assert np.abs(found - expected).max() < rounding + 1e-4
-
-
-def test_positions_are_added_before_the_sum_is_rounded():
-    """One rounding of the sum, not one of the position and one of the sum."""
-    x = np.full((1, 256, 16), 100.0, "float32")
-    found = numpy(SinCosPositionEmbedding(dtype="bfloat16")(x))
-    position = numpy(SinCosPositionEmbedding(merge_mode="none")(x))
-    np.testing.assert_array_equal(found, numpy(ops.cast(x + position, "bfloat16")))
-
-
-@pytest.mark.parametrize("merge_mode", ["add", "none", "concat"])
-@pytest.mark.parametrize("cls", [SinCosPositionEmbedding, LearnedPositionEmbedding])
-def test_positions_carry_masks(cls, merge_mode):
-    """KerasHub's position layers drop the mask, and so does `x + positions`."""
-    arguments = {"max_length": 9} if cls is LearnedPositionEmbedding else {}
-    layer = cls(merge_mode=merge_mode, **arguments)
-    mask = backend.get_keras_mask(layer(embedded()))
-    np.testing.assert_array_equal(ops.convert_to_numpy(mask), IDS != 0)
-
-    ids = keras.Input((None,), dtype="int32")
-    x = layer(ScaledEmbedding(10, D, mask_zero=True)(ids))
-    _, scores = SelfAttention()(x, return_attention_scores=True)
-    scores = keras.Model(ids, scores).predict(IDS, verbose=0)
-    seen = (scores > 0).any(axis=(1, 2))
-    np.testing.assert_array_equal(seen, IDS != 0)
 
 
 # 11. Options that are accepted and ignored
@@ -364,36 +285,6 @@ def test_flash_attention_is_in_the_config_and_never_in_the_answer(flash_attentio
     randomize(layer)
     output, _ = layer(x, x, return_attention_scores=True)
     close(numpy(output), numpy(plain(x, x)))
-
-
-@pytest.mark.parametrize(
-    "cls",
-    [
-        value
-        for value in vars(keras_attention).values()
-        if inspect.isclass(value) and issubclass(value, keras.layers.Layer)
-    ],
-)
-def test_no_argument_is_lost_from_the_config(cls):
-    """As above, for each argument that a signature names."""
-    required = {"num_heads": 2, "key_dim": 4, "intermediate_dim": 16, "max_length": 9,
-                "vocabulary_size": 10, "dim": 8, "neighbors": 2, "rate": 3, "window": 2,
-                "max_distance": 2, "cell": keras.layers.GRUCell(4), "attention": "dot",
-                "num_experts": 3, "top_k": 2, "tokens": keras.layers.Embedding(10, 8),
-                "blocks": [TransformerBlock(16, 2)]}  # fmt: skip
-    if cls is keras_attention.EncoderDecoder:
-        required["encoder"] = keras_attention.Encoder(required["blocks"])
-        required["decoder"] = keras_attention.Decoder(required["blocks"])
-    if cls is keras_attention.AttentionRNN:
-        required["cell"] = keras_attention.AttentionCell(required["cell"], "dot")
-    parameters = signature(cls).parameters
-    layer = cls(**{
-        name: required[name]
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    })  # fmt: skip
-    named = {n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    assert named <= set(layer.get_config())
 
 
 # Regressions that others had

@@ -6,20 +6,16 @@ Each was seen in Keras's layers, in KerasHub's, or reported against them.
 import keras
 import numpy as np
 import pytest
-from keras.src import backend
 
 import keras_attention
 from keras_attention import (
     Attention,
     AttentionPooling,
-    FeedForward,
-    LearnedPositionEmbedding,
     MultiHeadAttention,
-    SelfAttention,
     SinCosPositionEmbedding,
     TransformerBlock,
 )
-from tests.arrays import random
+from tests.arrays import close, random
 from tests.gradients import gradients
 from tests.layers.small_layers import (
     FLOATS,
@@ -29,46 +25,12 @@ from tests.layers.small_layers import (
     S,
     T,
     built,
-    close,
-    embedded,
-    expected_attention,
     numpy,
     ops,
     randomize,
 )
 
 # 1. Masks of the inputs erased in place
-
-READERS = {
-    "MultiHeadAttention": lambda x: MultiHeadAttention(2, 4)(x),
-    "MultiHeadAttention, cross": lambda x: MultiHeadAttention(2, 4)(x[:, :3], x),
-    "MultiHeadAttention, three": lambda x: MultiHeadAttention(2, 4)(x, x, x),
-    "Attention": lambda x: Attention()([x, x]),
-    "Attention, projected": lambda x: Attention(2, 4)([x, x, x]),
-    "SelfAttention": lambda x: SelfAttention(2, 4)(x),
-    "TransformerBlock": lambda x: TransformerBlock(16, 2)(x),
-    "AttentionPooling": lambda x: AttentionPooling()(x),
-    "FeedForward": lambda x: FeedForward(16)(x),
-    "SinCosPositionEmbedding": lambda x: SinCosPositionEmbedding()(x),
-    "LearnedPositionEmbedding": lambda x: LearnedPositionEmbedding(9)(x),
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_masks_of_inputs_are_the_same_objects_after_a_call(name):
-    """Keras's MultiHeadAttention sets the masks of its inputs to None."""
-    x = embedded()
-    mask = backend.get_keras_mask(x)
-    assert mask is not None
-    READERS[name](x)
-    assert backend.get_keras_mask(x) is mask
-    np.testing.assert_array_equal(ops.convert_to_numpy(mask), IDS != 0)
-
-    symbolic = keras.layers.Embedding(10, D, mask_zero=True)(keras.Input((6,), dtype="int32"))
-    mask = backend.get_keras_mask(symbolic)
-    assert mask is not None
-    READERS[name](symbolic)
-    assert backend.get_keras_mask(symbolic) is mask
 
 
 @pytest.mark.parametrize("way", ["eager", "functional", "predict"])
@@ -199,21 +161,6 @@ def test_attend_gives_zeros_to_a_query_without_keys(dtype, pattern):
 # 6. Bias, and masks that are meant to be added
 
 
-@pytest.mark.parametrize("shape", [(B, 2, T, S), (1, 2, T, S), (T, S), (B, 1, 1, S)])
-def test_a_bias_is_added_to_the_scores(shape):
-    """Keras's layer takes no bias: no ALiBi, no relative positions."""
-    query, key, value = (random(B, n, 2, 4, seed=i) for i, n in enumerate((T, S, S)))
-    bias = random(*shape, seed=9) * 3
-    mask = np.arange(S) != 2
-    output, scores = keras_attention.ops.attend(
-        query, key, value, mask=mask[None], bias=bias, return_attention_scores=True
-    )
-    expected, expected_scores = expected_attention(query, key, value, mask, bias)
-    close(numpy(output), expected)
-    close(numpy(scores), expected_scores)
-    assert np.abs(numpy(keras_attention.ops.attend(query, key, value)) - expected).max() > 0.1
-
-
 ADDED = np.where(np.tril(np.ones((T, T), bool)), 0.0, -1e9).astype("float32")
 
 
@@ -265,71 +212,3 @@ def test_an_added_mask_is_an_error_in_fit():
     model.compile(optimizer="sgd", loss="mse")
     with pytest.raises((TypeError, ValueError, RuntimeError), match="must be boolean"):
         model.fit(x, x, verbose=0)
-
-
-# 8. Masks that are ignored
-
-QUERY_MASK = np.array([[True, True, False, True], [False, True, True, True]])
-VALUE_MASK = np.array([[True] * 4 + [False] * 2, [False, True] * 3])
-KEY_MASK = np.array([[False] + [True] * 5, [True] * 4 + [False, True]])
-
-
-@pytest.mark.parametrize("implicit", [False, True])
-@pytest.mark.parametrize("names", ["query", "value", "key", "query value", "query value key"])
-@pytest.mark.parametrize("make", [lambda: MultiHeadAttention(2, 4), lambda: Attention()])
-def test_explicit_masks_count_alone_and_with_the_carried_ones(make, names, implicit):
-    """Keras ignores an explicit `query_mask`."""
-    passed = {"query": QUERY_MASK, "value": VALUE_MASK, "key": KEY_MASK}
-    passed = {name: passed[name] for name in names.split()}
-    carried = {}
-    tensors = {n: random(B, m, D, seed=m + len(n)) for n, m in zip(
-        ("query", "value", "key"), (T, S, S), strict=True)}  # fmt: skip
-    if implicit:
-        ids = {"query": IDS[:, 1:5], "value": IDS, "key": IDS[:, ::-1].copy()}
-        carried = {name: array != 0 for name, array in ids.items()}
-        tensors = {name: embedded(array) for name, array in ids.items()}
-    masks = [
-        passed.get(name, True) & np.broadcast_to(carried.get(name, True), (B, n))
-        for name, n in (("query", T), ("value", S), ("key", S))
-    ]
-    allowed = masks[0][:, :, None] & (masks[1] & masks[2])[:, None, :]
-    explicit = {f"{name}_mask": mask for name, mask in passed.items()}
-    output, scores = make()(**tensors, return_attention_scores=True, **explicit)
-    scores = numpy(scores)
-    np.testing.assert_array_equal(scores > 0, np.broadcast_to(allowed[:, None], scores.shape))
-    close(scores.sum(axis=-1), np.broadcast_to(allowed.any(axis=-1)[:, None], scores.shape[:3]))
-    if "query" in passed or implicit:
-        np.testing.assert_array_equal(
-            ops.convert_to_numpy(backend.get_keras_mask(output)), masks[0]
-        )
-    else:
-        assert backend.get_keras_mask(output) is None
-
-
-@pytest.mark.parametrize("make", [lambda: Attention(), lambda: Attention(2, 4)])
-@pytest.mark.parametrize("way", ["eager", "predict"])
-def test_the_third_mask_of_a_list_counts(make, way):
-    """Keras's Attention reads the masks of query and value, and ignores the key's."""
-    ids = [IDS[:, 1:5], IDS, IDS[:, ::-1].copy()]
-    layer = make()
-    if way == "eager":
-        scores = layer([embedded(x) for x in ids], return_attention_scores=True)[1]
-    else:
-        inputs = [keras.Input((None,), dtype="int32") for _ in ids]
-        embedding = keras.layers.Embedding(10, D, mask_zero=True)
-        scores = layer([embedding(x) for x in inputs], return_attention_scores=True)[1]
-        scores = keras.Model(inputs, scores).predict(ids, verbose=0)
-    allowed = (ids[0] != 0)[:, :, None] & ((ids[1] != 0) & (ids[2] != 0))[:, None]
-    assert allowed.any() and not allowed.all(axis=(1, 2)).any()
-    np.testing.assert_array_equal(
-        numpy(scores) > 0, np.broadcast_to(allowed[:, None], scores.shape)
-    )
-
-
-@pytest.mark.parametrize("make", [lambda: TransformerBlock(16, 2), lambda: AttentionPooling()])
-def test_an_explicit_mask_counts_with_the_carried_one(make):
-    """As above, for layers of one input."""
-    layer, mask = make(), np.array([[False] + [True] * 5, [True] * 6])
-    _, scores = layer(embedded(), mask=mask, return_attention_scores=True)
-    seen = (numpy(scores) > 0).any(axis=(1, 2))
-    np.testing.assert_array_equal(seen, mask & (IDS != 0))

@@ -6,7 +6,8 @@ import pytest
 
 from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops
 from tests import definition
-from tests.arrays import random
+from tests.arrays import close, random, run
+from tests.arrays import wide as numpy
 from tests.gradients import gradients, weight_gradients
 from tests.layers.small_heads import (
     B,
@@ -19,12 +20,9 @@ from tests.layers.small_heads import (
     V,
     arrays,
     attend,
-    close,
     heads_of,
     mask,
-    numpy,
     randomize,
-    run,
 )
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, patterns, positions
 from tests import definition
-from tests.arrays import random
+from tests.arrays import close, random, run
+from tests.arrays import wide as numpy
 from tests.gradients import weight_gradients
 
 B, D = 2, 8
@@ -20,24 +21,6 @@ RESTARTING = np.array([[*range(first), *range(second)] for first, second in LENG
 
 PLACED = {"none": None, **positions.BUILTIN, "shaw": lambda: positions.Shaw(2)}
 NEAR = patterns.SlidingWindow(1, 2)
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(tensor), "float64")
-
-
-def close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def run(function, *arrays):
-    """What `function` returns. JAX compiles it as a whole, not one operation at a time."""
-    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    if ON_JAX:
-        import jax
-
-        function = jax.jit(function)
-    return [numpy(found) for found in function(*tensors)]
 
 
 def built(layer, *shapes):

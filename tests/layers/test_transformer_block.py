@@ -110,42 +110,6 @@ def test_decoder_is_its_equations(norm, causal, normalize_first):
     np.testing.assert_allclose(output[mask], expected[mask], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
-def test_decoder_is_made_of_layers_of_keras(normalize_first):
-    block = made(**DECODER, normalize_first=normalize_first)
-    layers = keras.layers
-
-    def keras_attention(x, value, name, **kwargs):
-        layer = layers.MultiHeadAttention(H, D // H)
-        layer.build(x.shape, value.shape)
-        layer.set_weights(getattr(block, name).get_weights())
-        return layer(x, value, **kwargs)
-
-    def keras_norm(x, name):
-        layer = layers.LayerNormalization(epsilon=1e-5)
-        layer.build(x.shape)
-        layer.set_weights(getattr(block, name).get_weights())
-        return layer(x)
-
-    def branch(x, function, name):
-        if normalize_first:
-            return x + function(keras_norm(x, name))
-        return keras_norm(x + function(x), name)
-
-    dense = keras.Sequential([layers.Dense(HIDDEN, "relu"), layers.Dense(D)])
-    dense.build(X.shape)
-    dense.set_weights(block.feed_forward.get_weights())
-    x, context = (keras.ops.convert_to_tensor(array) for array in (X, CONTEXT))
-    x = branch(
-        x, lambda x: keras_attention(x, x, "attention", use_causal_mask=True), "attention_norm"
-    )
-    x = branch(
-        x, lambda x: keras_attention(x, context, "context_attention"), "context_attention_norm"
-    )
-    x = branch(x, dense, "feed_forward_norm")
-    np.testing.assert_allclose(numpy(block(X, CONTEXT)), numpy(x), rtol=1e-4, atol=1e-4)
-
-
 def test_the_two_orders_differ():
     assert np.abs(numpy(made()(X)) - numpy(made(normalize_first=True)(X))).max() > 0.1
 
