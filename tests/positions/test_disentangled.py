@@ -1,6 +1,5 @@
 """`Disentangled`: DeBERTa's scores of contents and distances, and tables that layers project."""
 
-import json
 import math
 
 import keras
@@ -299,19 +298,6 @@ def test_blocks_share_one_table_that_is_trained_and_saved(tmp_path):
     first, second = (block.attention.position for block in again.layers[1].blocks)
     assert first is second and first.get_config() == table.get_config()
     np.testing.assert_allclose(numpy(again(x)), numpy(whole(x)), rtol=0, atol=1e-6)
-
-
-def test_config_holds_every_argument_through_json():
-    position = Disentangled(
-        8, 20, keras.layers.LayerNormalization(epsilon=0.2), "ones", keras.regularizers.L2(0.1),
-        keras.constraints.NonNeg(), name="table",
-    )  # fmt: skip
-    SelfAttention(2, K, position=position).build((B, T, D))
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
-    again = positions.get(config)
-    assert again.get_config() == position.get_config()
-    assert (numpy(again.embeddings) == 1).all() and again.embeddings.shape == (8, D)
-    assert isinstance(again.embeddings.constraint, keras.constraints.NonNeg)
 
 
 def test_a_function_has_no_projections():

@@ -1,6 +1,5 @@
 """Rotary: against the paper's equations in loops, relative in every form, exact far out."""
 
-import json
 import math
 
 import hypothesis
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, positions, scores
+from keras_attention import Attention, scores
 from keras_attention.positions import Rotary
 from tests import definition
 from tests.arrays import numpy, random
@@ -298,68 +297,6 @@ def test_gradients_are_those_of_the_definition(scaling, layout):
 # In layers and functions
 
 
-def test_with_the_functional_door_and_an_offset():
-    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
-    value = random(B, S, H, 3, seed=3)
-    at = np.arange(T) + S - T
-
-    def attend(query, key, value):
-        encoded = Rotary().encode(query, key, at, np.arange(S))
-        return ops.attend(*encoded, value, pattern="causal", offset=S - T)
-
-    output = compiled(attend, query, key, value)
-    mask = np.arange(S)[None] <= at[:, None]
-    heads = rotated(query, at, 0), rotated(key, np.arange(S), 0)
-    expected, _ = definition.attend(*heads, value, mask=mask)
-    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_keys_turned_one_at_a_time_are_those_turned_at_once():
-    query, key = arrays()
-    rotary = Rotary()
-    whole = numpy(rotary.encode(query, key, np.arange(T), np.arange(S))[1])
-    for s in range(S):
-        # Rows of a cache need not be in step.
-        at = np.array([[s], [(s + 3) % S]])
-        step = np.take_along_axis(key, at[:, :, None, None], axis=1)
-        one = numpy(rotary.encode(query[:, :1], step, at, at)[1])
-        expected = np.take_along_axis(whole, at[:, :, None, None], axis=1)
-        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_texts_packed_into_one_row_are_as_they_are_alone():
-    layer = SelfAttention(2, K, causal=True, position="rotary")
-    first, second = random(1, 3, K, seed=1), random(1, 4, K, seed=2)
-    layer.build(first.shape)
-    packed = compiled(
-        lambda x, at, texts: layer(x, positions=at, segment_ids=texts),
-        np.concatenate([first, second], axis=1),
-        np.array([[0, 1, 2, 0, 1, 2, 3]]),
-        np.array([[0, 0, 0, 1, 1, 1, 1]]),
-    )
-    alone = np.concatenate([numpy(compiled(layer, x)) for x in (first, second)], axis=1)
-    np.testing.assert_allclose(numpy(packed), alone, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("scaling", ["none", "dynamic"])
-def test_rows_padded_on_the_left_are_those_padded_on_the_right(scaling):
-    layer = SelfAttention(2, K, position=Rotary(**SCALINGS[scaling]))
-    real = np.arange(T) < np.array([[5], [2]])
-    x = random(B, T, K) * real[..., None]
-    layer.build(x.shape)
-    right = numpy(compiled(lambda x, mask: layer(x, query_mask=mask), x, real))
-    at = np.arange(T) - np.array([[0], [3]])
-    left = compiled(
-        lambda x, mask, at: layer(x, query_mask=mask, positions=at),
-        np.stack([x[0], np.roll(x[1], 3, axis=0)]),
-        at >= 0,
-        np.maximum(at, 0),
-    )
-    np.testing.assert_allclose(numpy(left)[0], right[0], rtol=1e-4, atol=1e-5)
-    if scaling == "none":  # The longest position, of "dynamic", counts padding too.
-        np.testing.assert_allclose(numpy(left)[1, 3:], right[1, :2], rtol=1e-4, atol=1e-5)
-
-
 def test_cosines_do_not_see_the_length_that_yarn_gives():
     x = random(B, T, K)
     weights = []
@@ -372,43 +309,3 @@ def test_cosines_do_not_see_the_length_that_yarn_gives():
         )
     np.testing.assert_allclose(*weights, rtol=1e-5)
     assert Rotary.scores == (scores.Dot, scores.ScaledDot, scores.Cosine)
-
-
-def test_the_string_is_the_default():
-    position = SelfAttention(2, 4, position="rotary").position
-    assert type(position) is Rotary and position.get_config() == {
-        **Rotary().get_config(),
-        "name": position.name,
-    }
-
-
-def test_config_holds_every_argument_through_json():
-    rotary = Rotary(
-        500.0, 4, "interleaved", "yarn", 4, 32, 16.0, 2.0, 1.2, False, name="turn", dtype="float32"
-    )
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(rotary)))
-    again = positions.get(config)
-    assert again.get_config() == rotary.get_config()
-    query, key = arrays()
-    for one, two in zip(
-        rotary.encode(query, key, np.arange(T), np.arange(S)),
-        again.encode(query, key, np.arange(T), np.arange(S)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(numpy(one), numpy(two))
-
-
-def test_a_model_trains_saves_and_loads(tmp_path):
-    tokens = keras.Input((None, 16))
-    rotary = Rotary(
-        dim=4, layout="interleaved", scaling="dynamic", original_max_length=3, factor=2.0
-    )
-    model = keras.Model(tokens, MultiHeadAttention(2, 8, position=rotary)(tokens))
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-    x = random(B, T, 16)
-    model.fit(x, x, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    outputs = [numpy(compiled(m, x)) for m in (loaded, model)]
-    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)
-    assert loaded.layers[1].position.get_config() == rotary.get_config()

@@ -187,23 +187,6 @@ def test_lengths_may_be_unknown_in_a_compiled_model(jit_compile):
         assert np.isfinite(new).all() and np.abs(new - old).max() > 0
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_saved_model_loads_with_its_tables(name, tmp_path):
-    x = keras.Input((None, D))
-    layer = LAYERS[name](use_bias=True, dropout=0.1)
-    model = keras.Model(x, layer(x))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    again = loaded.get_layer(layer.name)
-    assert type(again) is type(layer)
-    assert again.position.get_config() == layer.position.get_config()
-    for weight, saved in zip(again.position.weights, layer.position.weights, strict=True):
-        assert weight.name == saved.name and weight.shape == saved.shape
-    array = random(B, T, D, dtype="float32")
-    close(numpy(loaded(array)), numpy(model(array)), 1e-6)
-    assert np.abs(numpy(model(array))).max() > 0.01
-
-
 def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
     shaw = positions.Shaw(2)
     x = random(B, T, D, dtype="float32")

@@ -1,0 +1,107 @@
+"""What all built-in positions share: configurations, training and files."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import MultiHeadAttention, SelfAttention, positions
+from tests.arrays import numpy, random
+from tests.compiled import compiled
+
+B, T, H, K, D = 2, 5, 2, 4, 8
+ON_JAX = keras.backend.backend() == "jax"
+
+
+def weights():
+    """Arguments of a table's weights, the initializer first."""
+    return "ones", keras.regularizers.L2(0.1), keras.constraints.NonNeg()
+
+
+# Each with a value other than the default for every argument.
+GIVEN = {
+    "alibi": lambda: positions.ALiBi(4.5, name="given"),
+    "relative_bias": lambda: positions.RelativeBias(8, 20, False, *weights(), name="given"),
+    "rotary": lambda: positions.Rotary(
+        500.0, 4, "interleaved", "yarn", 4, 32, 16.0, 2.0, 1.2, False, name="given", dtype="float32"
+    ),
+    "shaw": lambda: positions.Shaw(2, False, True, *weights(), name="given"),
+    "disentangled": lambda: positions.Disentangled(
+        8, 20, keras.layers.LayerNormalization(epsilon=0.2), *weights(), name="given"
+    ),
+}
+# The shapes of their tables, in layers of H heads.
+TABLES = {"relative_bias": (8, H), "shaw": (H, 5, K), "disentangled": (8, D)}
+# As they are used: some have arguments that a model must keep.
+USED = {
+    "alibi": lambda: positions.ALiBi(max_bias=3),
+    "relative_bias": positions.RelativeBias,
+    "rotary": lambda: positions.Rotary(
+        dim=4, layout="interleaved", scaling="dynamic", original_max_length=3, factor=2.0
+    ),
+    "shaw": lambda: positions.Shaw(2, per_head=True),
+    "disentangled": lambda: positions.Disentangled(8, 6),
+}
+
+
+def table(position):
+    """The only weight that is not of a layer within, or None."""
+    own = [w for w in position.trainable_weights if w.path.endswith("embeddings")]
+    return own[0] if own else None
+
+
+def test_every_position_is_here():
+    assert set(GIVEN) == set(USED) == set(positions.BUILTIN)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_config_holds_every_argument_through_json(name):
+    position = GIVEN[name]()
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
+    again, default = positions.get(config), positions.BUILTIN[name]
+    assert again.get_config() == position.get_config() and again.name == "given"
+    SelfAttention(H, K, position=again).build((B, T, D))
+    found = table(again)
+    assert (None if found is None else tuple(found.shape)) == TABLES.get(name)
+    if found is not None:
+        assert (numpy(found) == 1).all()
+        assert isinstance(found.constraint, keras.constraints.NonNeg)
+        np.testing.assert_allclose(numpy(sum(again.losses)), 0.1 * numpy(found).size, rtol=1e-6)
+    if name != "shaw":  # whose distance has no default
+        assert type(positions.get(name)) is default
+        left = default(name="given").get_config()
+        changed = {key for key, value in again.get_config().items() if left[key] != value}
+        # The factors are of another scaling, which takes no number.
+        others = {"name", "dtype", "trainable", "short_factors", "long_factors"}
+        assert changed >= set(left) - others
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_model_trains_saves_and_loads(name, tmp_path):
+    tokens = keras.Input((None, D))
+    layer = MultiHeadAttention(H, K, position=USED[name]())
+    model = keras.Model(tokens, layer(tokens, use_causal_mask=True))
+    before = [numpy(weight).copy() for weight in layer.position.weights]
+    model.compile("sgd", "mse", jit_compile=ON_JAX)
+    x = random(B, T, D)
+    model.fit(x, 100 * x, verbose=0)
+    for weight, old in zip(layer.position.weights, before, strict=True):
+        assert np.abs(numpy(weight) - old).max() > 0
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    outputs = [numpy(compiled(m, x)) for m in (loaded, model)]
+    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)
+    again = loaded.layers[1].position
+    assert again.get_config() == layer.position.get_config()
+    for weight, saved in zip(again.weights, layer.position.weights, strict=True):
+        np.testing.assert_array_equal(numpy(weight), numpy(saved))
+
+
+@pytest.mark.parametrize("name", ["alibi", "relative_bias"])
+def test_moving_both_sequences_changes_no_bias(name):
+    position = positions.get(name)
+    position.build((B, T, H, K), (B, T, H, K))
+    at = np.arange(T)
+    found = [position.bias_between(H)(at + start, at + start) for start in (0, 10**6)]
+    np.testing.assert_array_equal(*map(numpy, found))
