@@ -259,3 +259,24 @@ def test_classifiers(name, pairs, tmp_path):
     assert_close(loaded(tokens, **ours)[:, 0], expected)
     back = read_back(loaded, both.original, tmp_path / "back")
     np.testing.assert_allclose(output(back, name, theirs), expected, rtol=0, atol=1e-6)
+
+
+def test_a_head_of_another_task_is_put_on_by_hand(tmp_path):
+    """As docs/fine_tuning.md shows it."""
+    import transformers
+    from safetensors.numpy import load_file
+
+    config = transformers.BertConfig(**SIZES, num_labels=5)
+    original = transformers.BertForTokenClassification(config).eval()
+    original.save_pretrained(tmp_path / "tokens")
+    with pytest.raises(ValueError, match="BertForTokenClassification"):
+        convert.from_huggingface(tmp_path / "tokens")
+    folder = rewritten(tmp_path / "tokens", tmp_path / "base", architectures=["BertModel"])
+    encoder = convert.from_huggingface(folder)
+    head = keras.layers.Dense(5)
+    head.build((None, None, SIZES["hidden_size"]))
+    tensors = load_file(folder / "model.safetensors")
+    head.set_weights([tensors["classifier.weight"].T, tensors["classifier.bias"]])
+    theirs, tokens, ours = given("BertModel", RIGHT)
+    expected = outputs(original, **theirs).logits
+    assert_close(head(encoder(tokens, **ours)), expected, RIGHT)
