@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 
 from keras_attention import (
@@ -31,17 +33,16 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
         query, key, value = _without_padding(query, key, value, mask)
     if given.logit_soft_cap is not None:
         shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
-    normalization = normalizations.get(given.normalization)
+    normalization = _slot("normalization", given.normalization)
     if given.return_lse and not isinstance(normalization, normalizations.Softmax):
         raise ValueError(
             "`return_lse` is the logarithm of what a softmax divides by: it needs "
             f"normalization='softmax'. Received: normalization={normalization!r}"
         )
-    score = _built("score", scores.get(given.score), query, key)
-    position = positions.get(given.position)
+    score = _slot("score", given.score, query, key)
+    position = _slot("position", given.position, query, key, value)
     if position is not None:
         position.check_score(score)
-        position = _built("position", position, query, key, value)
     return slots.problem(
         slots.Slots(score, normalization, position),
         *(query, key, value),
@@ -49,7 +50,7 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
         logit_soft_cap=given.logit_soft_cap,
         biases=_bias(given.bias),
         masks=() if mask is None else (mask,),
-        pattern=patterns.get(given.pattern),
+        pattern=_slot("pattern", given.pattern),
         segment_ids=inputs.pair("segment_ids", given.segment_ids, query, key),
         sink=None if given.sink is None else _sink(given.sink, normalization, query),
         dropout=given.dropout,
@@ -91,14 +92,39 @@ def _sink(sink, normalization, query):
     return sink
 
 
+_GET = {
+    "score": scores.get,
+    "normalization": normalizations.get,
+    "position": positions.get,
+    "pattern": patterns.get,
+}
+
+
+def _slot(kind, given, *arrays):
+    """The object of a slot, built for query and key, and a position for values too."""
+    heads = tuple(tuple(array.shape) for array in arrays)
+    if isinstance(given, str):
+        policy = keras.config.dtype_policy().name
+        return _named(kind, given, policy, *((1, 1, *shape[2:]) for shape in heads))
+    slot = _GET[kind](given)
+    return slot if slot is None or not heads else _built(kind, slot, *heads)
+
+
+@functools.lru_cache(maxsize=256)
+def _named(kind, name, policy, *heads):
+    """The slot of a name. To make one takes longer than the operations of a small problem."""
+    slot = _GET[kind](name)
+    return _built(kind, slot, *heads) if heads else slot
+
+
 def _built(name, slot, query, key, value=None):
-    """A slot, built; a position receives the values too."""
+    """A slot, built for heads of these shapes."""
 
     def build(slot):
         if value is not None:
-            slot.build_values(tuple(value.shape))
+            slot.build_values(value)
         if not slot.built:
-            slot.build(tuple(query.shape), tuple(key.shape))
+            slot.build(query, key)
 
     if not slot.built:
         # A copy, so that an error leaves the caller's slot as it was.

@@ -321,6 +321,8 @@ class Backend(typing.Protocol):
     # The forms of its masks, the cheapest first: "lengths" for the number of keys in each row,
     # "masks" for boolean arrays. Empty if there is no such kernel.
     FUSED_READS: tuple[str, ...]
+    # On accelerators, how many times as fast as blocks it computes a pair.
+    FUSED_GAIN: int
 
     def fused_attention(
         self,

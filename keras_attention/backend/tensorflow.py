@@ -13,6 +13,7 @@ ops = keras.ops
 
 TRACED_SIZES = ()
 FUSED_READS = ()
+FUSED_GAIN = 1
 
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"

@@ -34,8 +34,6 @@ ops = keras.ops
 # The maximum number of elements of a mask that is computed, of up to 5 bytes each, on CPUs and
 # on accelerators, where tiles take ten times as long.
 ELEMENTS = {False: 2**24, True: 2**28}
-# So many times as long as with `fused` a pair takes in `banded`, on accelerators.
-SLOWER = 8
 
 
 def unsupported_reason(spec, query, key, value):
@@ -86,7 +84,7 @@ def replaces(spec, query, key, value, share):
         return False
     form, _ = _form(spec, query, key, value)
     skips = form == "lengths" and _left(spec) is not None
-    return skips or (backend.on_accelerator(query) and SLOWER * share > 1)
+    return skips or (backend.on_accelerator(query) and backend.FUSED_GAIN * share > 1)
 
 
 def run(spec, query, key, value):

@@ -117,10 +117,9 @@ def _of_blocks(strategy, sizes, all_heads, skips):
     scores, repeats, pairs = strategy.scores, sizes.repeats, sizes.pairs
     if symbolic(sizes.queries, sizes.keys):
         return _plan(sizes, sizes.batch, sizes.groups, (1, sizes.queries), (1, sizes.keys))
-    # A quarter, with a tile per head, is as fast and fits the cache under XLA.
     groups = sizes.groups
     if known(pairs) and not all_heads:
-        groups = _divisor(groups, scores // 4 // max(1, repeats * pairs))
+        groups = _divisor(groups, strategy.of_few_heads // max(1, repeats * pairs))
     batch = _sequences(sizes, scores) if groups == sizes.groups else 1
     heads = groups * repeats
     if known(pairs) and pairs * heads <= scores:

@@ -32,6 +32,7 @@ class Strategy:
         whole_rows: whether a tile has all keys that its queries see, for the backend's softmax. If
             not, it has a block of them, and sums go from block to block. See `passes`.
         scores: about how many scores a tile has, over all its heads.
+        of_few_heads: the same, of whole rows and columns of fewer heads than there are.
         queries, keys: how many of them a tile of blocks has at most; None is by `scores`.
         uneven: (n, more). Whole rows of a multiple of n keys, if longer, get some more, all masked:
             products with transposed scores are slow if rows lie a multiple of n numbers apart,
@@ -48,6 +49,7 @@ class Strategy:
     few: int = 2**16
     whole_rows: bool | None = None
     scores: int | None = None
+    of_few_heads: int | None = None
     queries: int | None = None
     keys: int | None = None
     uneven: tuple[int, int] = (512, 16)
@@ -95,6 +97,10 @@ def choose(spec, query, key, value, sizes):
     scores = given.scores
     if scores is None:
         scores = _row_scores(spec, sizes) if whole_rows else backend.tile_scores(query)
+    of_few_heads = given.of_few_heads
+    if of_few_heads is None:
+        # On CPUs a quarter, which fits the cache under XLA, is as fast.
+        of_few_heads = scores if backend.on_accelerator(query) else scores // 4
     wide = shapes.accumulation_dtype(query, key, value)
     dtype = gradient_dtype = wide
     kinds = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
@@ -105,7 +111,12 @@ def choose(spec, query, key, value, sizes):
     elif kinds == {"bfloat16"} and _rounds_gradients(spec, whole_rows):
         gradient_dtype = "bfloat16"
     return dataclasses.replace(
-        given, whole_rows=whole_rows, scores=scores, dtype=dtype, gradient_dtype=gradient_dtype
+        given,
+        whole_rows=whole_rows,
+        scores=scores,
+        of_few_heads=of_few_heads,
+        dtype=dtype,
+        gradient_dtype=gradient_dtype,
     )
 
 

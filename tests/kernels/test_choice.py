@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import ops
+from keras_attention import arguments, normalizations, ops, patterns, positions, scores
 from keras_attention.backend import backend
 from keras_attention.patterns import Block, Causal, Dilated, SlidingWindow, Strided
+from tests.arrays import numpy, random
 from tests.kernels.small_problem import arrays, tensors
 from tests.problems import attend, explain, inputs
 
@@ -132,3 +133,50 @@ def test_what_is_not_for_it_is_refused(given, why):
             **given,
             kernel="banded",
         )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"score": "cosine", "position": "rotary"},
+        {"position": "alibi", "pattern": "causal"},
+        {"normalization": "sigmoid"},
+    ],
+    ids=str,
+)
+def test_what_names_give_is_made_once_and_outlives_a_program(names):
+    def attended(x):
+        return ops.attend(x, x, x, **names)
+
+    x = keras.ops.convert_to_tensor(random(1, 5, 2, 4))
+    arguments._named.cache_clear()
+    program = {"tensorflow": as_graph, "jax": as_program, "torch": lambda f: f}
+    found = program[keras.config.backend()](attended)(x)
+    made = arguments._named.cache_info().misses
+    np.testing.assert_allclose(numpy(attended(x)), numpy(found), rtol=1e-5, atol=1e-6)
+    assert arguments._named.cache_info().misses == made
+    # Other heads have others of it.
+    y = keras.ops.convert_to_tensor(random(1, 5, 4, 8))
+    given = {name: GET[name](named) for name, named in names.items()}
+    expected = ops.attend(y, y, y, **given)
+    np.testing.assert_allclose(numpy(attended(y)), numpy(expected), rtol=1e-6)
+
+
+GET = {
+    "score": scores.get,
+    "normalization": normalizations.get,
+    "position": positions.get,
+    "pattern": patterns.get,
+}
+
+
+def as_graph(function):
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False)
+
+
+def as_program(function):
+    import jax
+
+    return jax.jit(function)
