@@ -215,7 +215,7 @@ def _gpu(report):
     apart = sum(not check["agrees"] for check in checks)
     checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart.\n\n"
     title = f"### {BACKENDS[report['backend']]} on a GPU\n\n"
-    return f"{title}{surroundings(report)} {checked if checks else chr(10)}{table(head, rows)}"
+    return f"{title}{surroundings(report)}\n\n{checked if checks else ''}{table(head, rows)}"
 
 
 def gpu_programs():

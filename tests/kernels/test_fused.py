@@ -438,6 +438,7 @@ def test_keras_can_disable_it(monkeypatch):
 def test_on_accelerators_windows_are_fused_unless_they_are_narrow(monkeypatch):
     monkeypatch.setattr(backend, "on_accelerator", lambda _: True)
     monkeypatch.setattr(backend, "fused_unsupported_reason", lambda *_: None)
+    monkeypatch.setattr(backend, "FUSED_GAIN", 8)
 
     def chosen(length, *window):
         arrays = [np.zeros((1, length, heads, 2), "float16") for heads in (4, 2, 2)]
