@@ -27,8 +27,7 @@ def measure(reviews, seeds, epochs):
         name: [imdb_ngrams.add_numbers(row, learned, size) for row in found]
         for name, found in rows.items()
     }
-    size += sum(map(len, learned))
-    ratios = imdb_ngrams.log_ratios(rows["train"], labels["train"], size)
+    ngrams = 1 + sum(map(len, learned.values()))
     found = {}
     for attend in (True, False):
         for seed in seeds:
@@ -44,7 +43,8 @@ def measure(reviews, seeds, epochs):
                 )
                 for name in sets
             }
-            model = imdb_ngrams.build(size, ratios, attend)
+            model = imdb_ngrams.build(size, ngrams, attend)
+            imdb_ngrams.set_ratios(model, rows["train"], labels["train"])
             optimizer = imdb_ngrams.optimizer(epochs * len(batches["train"]))
             model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
             for epoch in range(epochs):

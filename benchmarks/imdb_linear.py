@@ -47,8 +47,8 @@ def measure(train, test, regularization, shares=False):
         for name, found in rows.items()
     }
     labels = train.labels
-    ngrams = sum(map(len, learned))
-    size = words + ngrams
+    ngrams = sum(map(len, learned.values()))
+    size = 1 + ngrams
     ratios = imdb_ngrams.log_ratios(rows["train"], labels, size)
     if shares:
         found = np.array([np.count_nonzero(row[:, 1:]) for row in rows["train"]])

@@ -31,17 +31,18 @@ def keras_attention_of(*sizes, score=None, **options):
     return call
 
 
-def hub_transformer(ids, size):
+def hub_transformer(ids, size, ngrams):
     """The model `transformer` of KerasHub's layers."""
     import keras_hub
 
-    x = keras.layers.Embedding(size, 64)(ids)
+    of_words, of_ngrams = keras.layers.Embedding(size, 64), keras.layers.Embedding(ngrams, 64)
+    parts = of_words(ids[..., 0]), of_ngrams(ids[..., 1]), of_ngrams(ids[..., 2])
+    x = keras.layers.Add()([keras.layers.Dropout(0.5, (None, None, 1))(part) for part in parts])
     x = keras.layers.Add()([x, keras_hub.layers.SinePositionEncoding()(x)])
     x = keras.layers.Dropout(0.2)(x)
-    mask = keras.ops.not_equal(ids, 0)
+    mask = keras.ops.not_equal(ids[..., 0], 0)
     encoder = keras_hub.layers.TransformerEncoder(128, 4, dropout=0.2, normalize_first=True)
     x = encoder(x, padding_mask=mask)
-    x = keras.layers.LayerNormalization()(x)
     x = keras.layers.GlobalAveragePooling1D()(x, mask=mask)
     return keras.layers.Dropout(0.5)(x)
 
@@ -56,7 +57,8 @@ def step(model, name, data, jit):
 def reviews(name, size, batch, length):
     """Numbers of words, as frequent as Zipf's law has them, padded at random, and labels."""
     rng = np.random.default_rng(0)
-    shape = (batch, length, *([1 + imdb_ngrams.ORDERS] if name == "ngrams" else []))
+    columns = 1 + len(example.NGRAMS[name][0]) if name in example.NGRAMS else 0
+    shape = (batch, length, *([columns] if columns else []))
     ids = np.minimum(rng.zipf(1.1, shape), size - 1).astype("int32")
     real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
     return np.where(real.reshape(*real.shape, *[1] * (ids.ndim - 2)), ids, 0), rng.integers(
@@ -75,9 +77,7 @@ def rows(names, small, jit):
             size, length, batch = 50, 8, 2
 
         def build(name=name, size=size):
-            if name == "ngrams":
-                return imdb_ngrams.build(size, np.linspace(-1, 1, size, dtype="float32"))
-            return example.build({"model": name}, size)
+            return example.build({"model": name}, size, ngrams=size)
 
         ours = build()
         theirs = [mock.patch.object(keras_attention, "Attention", keras_attention_of)]

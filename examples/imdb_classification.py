@@ -4,11 +4,11 @@
     python -m examples.imdb_classification --pretrained FOLDER [--lora RANK] …
     python -m examples.imdb_classification predict DIR "text" …
 
-It runs on the backend of Keras: KERAS_BACKEND=tensorflow, jax or torch. Without --data-dir the
-reviews come from TensorFlow Datasets, and if they are unavailable, from a small synthetic sample,
-and the program says so. The folder --output gets model.keras, tokenizer.json and figures.json. If
-the program is interrupted, the same command resumes after the last finished epoch. With
---pretrained the model and its tokens come from a folder of Hugging Face's format.
+KERAS_BACKEND is tensorflow, jax or torch. Without --data-dir the reviews come from TensorFlow
+Datasets, and if they are unavailable, from a small synthetic sample, and the program says so. The
+folder --output gets model.keras, tokenizer.json and figures.json. If it is interrupted, the same
+command resumes after the last finished epoch. With --pretrained the model and its tokens come from
+a folder of Hugging Face's format.
 """
 
 import argparse
@@ -26,12 +26,13 @@ PROGRAM = "examples.imdb_classification"
 DEFAULT = "best"  # the former name of ngrams
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "transformer": dict(vocabulary_size=20_000, max_length=200, batch_size=32, epochs=3),
+    "transformer": dict(vocabulary_size=30_000, max_length=256, batch_size=128, epochs=3),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),
     "pretrained": dict(vocabulary_size=None, max_length=256, batch_size=16, epochs=3),
 }
-RECIPES["post-positions"] = RECIPES["post"]
+# N-grams that are read beside the words: their orders, how many of each, and whether repeated ones.
+NGRAMS = {"transformer": ((2, 3), 100_000, True), "ngrams": ((1, 2, 3), None, False)}
 
 # Tokens: 0 is padding, 1 an unknown word, and then come the words by frequency.
 
@@ -43,29 +44,28 @@ WORD_OR_MARK = rf"{WORD}|[.!?]+|[^\w\s]"
 def learn_tokenizer(reviews, model, size):
     """A tokenizer of the most frequent words; for `ngrams`, marks are words too."""
     word, least = (WORD_OR_MARK, 2) if model == "ngrams" else (WORD, 1)
-    options = {"word": word, "lowercase": True, "min_frequency": least}
-    return texts.train_tokenizer("words", map(clean, reviews), size, **options)
+    how = {"word": word, "lowercase": True, "min_frequency": least}
+    return texts.train_tokenizer("words", map(clean, reviews), size, **how)
 
 
 def clean(text):
-    """A review without the breaks of its lines."""
+    """A review without breaks of lines."""
     return text.replace("<br />", " ")
 
 
 def kept(tokens, settings):
     """The tokens of a review that a model reads: those at both ends, or, in the post, the last."""
-    length = settings["max_length"]
-    first = 0 if settings["model"].startswith("post") else length // 2
-    cut = [*tokens[:first], *tokens[len(tokens) - length + first :]]
-    return tokens if len(tokens) <= length else cut
+    cut = len(tokens) - settings["max_length"]
+    first = 0 if settings["model"].startswith("post") else settings["max_length"] // 2
+    return [*tokens[:first], *tokens[first + cut :]] if cut > 0 else tokens
 
 
 def encode(tokenizer, reviews, settings):
     """A row of numbers for each review."""
-    whole = settings["model"] == "pretrained"  # It has tokens for the beginning and the end,
+    whole = settings["model"] == "pretrained"  # It has tokens of beginning and end, and one 0.
     rows = texts.encode(tokenizer, map(clean, reviews), special=whole)
     rows = [kept(row.tolist(), settings) or [0 if whole else UNKNOWN] for row in rows]
-    return [np.array(row, "int32") + whole for row in rows]  # and its number 0 is a token.
+    return [np.array(row, "int32") + whole for row in rows]
 
 
 def pad(rows, settings):
@@ -77,14 +77,16 @@ def pad(rows, settings):
 # shows the weights of the layer named "attention".
 
 
-def transformer(ids, size):
-    """An encoder of one block, and a learned query that sums up what it gives."""
-    x = keras_attention.ScaledEmbedding(size, 64, mask_zero=True)(ids)
-    x = keras_attention.SinCosPositionEmbedding()(x)
-    x = keras.layers.Dropout(0.2)(x)
-    x = keras_attention.TransformerBlock(128, num_heads=4, dropout=0.2, residual="pre")(x)
-    x = keras.layers.LayerNormalization()(x)
-    x = keras_attention.AttentionPooling(name="attention")(x)
+def transformer(ids, size, ngrams):
+    """A block on words and on the pairs and triples that end at each, and a query that sums up."""
+    of_words = keras.layers.Embedding(size, 64, name="words")
+    of_ngrams = keras.layers.Embedding(ngrams, 64, embeddings_initializer="zeros", name="ngrams")
+    parts = of_words(ids[..., 0]), of_ngrams(ids[..., 1]), of_ngrams(ids[..., 2])
+    x = keras.layers.Add()([keras.layers.Dropout(0.5, (None, None, 1))(part) for part in parts])
+    x = keras.layers.Dropout(0.2)(keras_attention.SinCosPositionEmbedding()(x))
+    mask = keras.ops.not_equal(ids[..., 0], 0)
+    x = keras_attention.TransformerBlock(128, 4, dropout=0.2, residual="pre")(x, mask=mask)
+    x = keras_attention.AttentionPooling(name="attention")(x, mask=mask)
     return keras.layers.Dropout(0.5)(x)
 
 
@@ -98,16 +100,18 @@ def post(ids, size, positions):
     return keras.layers.Dropout(0.5)(x)
 
 
-def build(settings, size, folder_model=None):
-    """The classifier that reads numbers up to `size`."""
-    ids = keras.Input((None,), dtype="int32", name="ids")
+def build(settings, size, ngrams=0, folder_model=None):
+    """The classifier of so many words and n-grams, or of the model of a folder."""
+    if settings["model"] == "ngrams":
+        return imdb_ngrams.build(size, ngrams)
+    shape = (None, 3) if settings["model"] == "transformer" else (None,)
+    ids = keras.Input(shape, dtype="int32", name="ids")
     if folder_model:
-        x = texts.summary(ids, folder_model, settings["lora"])
-        x = keras.layers.Dropout(0.1)(x)
+        x = keras.layers.Dropout(0.1)(texts.summary(ids, folder_model, settings["lora"]))
     elif settings["model"] == "transformer":
-        x = transformer(ids, size)
+        x = transformer(ids, size, ngrams)
     else:
-        x = post(ids, size, positions=settings["model"] == "post-positions")
+        x = post(ids, size, settings["model"] == "post-positions")
     # In float32 always: bfloat16 cannot tell 0.996 from 1.
     x = keras.layers.Dense(1, "sigmoid", dtype="float32", name="probability")(x)
     return keras.Model(ids, x, name="classifier")
@@ -119,9 +123,8 @@ def build(settings, size, folder_model=None):
 def train(run, source, train_set, test_set, options):
     """Trains a model, or resumes it, and writes what the run is for.
 
-    After each epoch the model is measured on the test reviews, as the post does, or with
-    --validation on training reviews held out for it. Nothing is chosen by either: the epochs are as
-    many as requested, and the model that is kept is the last.
+    Epochs are measured on the test reviews, as in the post, or with --validation on training ones.
+    Nothing is chosen by either: the model that is kept is the last.
     """
     settings, seed = run.settings, options.seed
     train_set, test_set = (found.limited(options.limit, seed) for found in (train_set, test_set))
@@ -131,31 +134,32 @@ def train(run, source, train_set, test_set, options):
         sets["train"], sets["validation"] = train_set.split(options.validation, seed)
     keras.utils.set_random_seed(seed)
     model = tokenizer = None
-    if options.pretrained:  # Before anything is written: the folder may be wrong.
-        length = settings["max_length"]
-        model, tokenizer = texts.load_pretrained(options.pretrained, length, "--max-length")
-    data = {"data": [found.checksum() for found in sets.values()]}
-    sizes = {name: len(found) for name, found in sets.items()}
-    run.begin(data, dataset=source, full_imdb=full and not options.validation, sizes=sizes)
-    words = (sets["train"].texts, settings["model"], settings["vocabulary_size"])
-    tokenizer = texts.tokenizer_of(run, lambda: tokenizer or learn_tokenizer(*words))
+    if folder := options.pretrained:  # Before anything is written: it may be wrong.
+        model, tokenizer = texts.load_pretrained(folder, settings["max_length"], "--max-length")
+    facts = {"dataset": source, "full_imdb": full and not options.validation}
+    facts["sizes"] = {name: len(found) for name, found in sets.items()}
+    run.begin({"data": [found.checksum() for found in sets.values()]}, **facts)
+    learn = sets["train"].texts, settings["model"], settings["vocabulary_size"]
+    tokenizer = texts.tokenizer_of(run, lambda: tokenizer or learn_tokenizer(*learn))
     rows = {name: encode(tokenizer, found.texts, settings) for name, found in sets.items()}
     steps = settings["epochs"] * -(-len(rows["train"]) // settings["batch_size"])
-    size = tokenizer.get_vocab_size()
+    size, ngrams, optimizer = tokenizer.get_vocab_size(), 0, keras.optimizers.Adam()
+    if settings["model"] in NGRAMS:
+        rows, ngrams = imdb_ngrams.number(run, rows, size, *NGRAMS[settings["model"]])
+    classifier = build(settings, size, ngrams, model)
     if settings["model"] == "ngrams":
-        labels = sets["train"].labels
-        classifier, optimizer, rows = imdb_ngrams.prepare(run, rows, labels, size, steps)
-    else:
-        classifier, optimizer = build(settings, size, model), keras.optimizers.Adam()
-    if model:
+        imdb_ngrams.set_ratios(classifier, rows["train"], sets["train"].labels)
+        optimizer = imdb_ngrams.optimizer(steps)
+    elif settings["model"] == "transformer":  # It keeps the moving mean of the weights.
+        rate = keras.optimizers.schedules.PolynomialDecay(2e-3, steps, 0.0)
+        optimizer = keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.995)
+    elif model:
         optimizer = texts.fine_tuning(settings["learning_rate"], steps)
     jit = options.jit or keras.backend.backend() == "jax"
     classifier.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
+    how = settings["batch_size"], lambda some: pad(some, settings), seed, options.devices
     batches = {
-        name: texts.batches_by_length(
-            *(rows[name], found.labels[:, None], settings["batch_size"]),
-            *(lambda some: pad(some, settings), seed, options.devices, name == "train"),
-        )
+        name: texts.batches_by_length(rows[name], found.labels[:, None], *how, name == "train")
         for name, found in sets.items()
     }
     classifier.fit(
@@ -168,7 +172,6 @@ def train(run, source, train_set, test_set, options):
         callbacks=[shared.Epochs(run, batches["train"], adapters=bool(options.lora))],
     )
     loss, accuracy = classifier.evaluate(batches["test"], verbose=0)
-    # Of the same layers, without the optimizer, which may be of adapters.
     run.write(shared.MODEL, keras.Model(classifier.input, classifier.output).save)
     run.finish(test_loss=loss, test_accuracy=accuracy)
 
@@ -180,42 +183,40 @@ def predict(folder, reviews):
     """Prints what the model of a run says of texts, and which of their words it attended to."""
     figures, classifier = shared.load_run(folder, PROGRAM, reviews)
     settings, tokenizer = figures["settings"], texts.load_tokenizer(folder)
-    ngrams = imdb_ngrams.load(folder) if settings["model"] == "ngrams" else None
+    learned = imdb_ngrams.load(folder) if settings["model"] in NGRAMS else None
     for review in reviews:
-        # An argument that is not UTF-8 reaches Python as surrogates, which cannot be printed.
         review = " ".join(review.encode("utf-8", "replace").decode("utf-8").split())
-        shown = review if len(review) <= 60 else f"{review[:59]}…"
         (row,) = encode(tokenizer, [review], settings)
         words = [clean(review)[a:b].lower() for a, b in tokenizer.encode(clean(review)).offsets]
         known = (settings["model"] == "pretrained") | (row != UNKNOWN)
         words = list(zip(kept(words, settings), known.tolist(), strict=False))
         if not any(known and any(map(str.isalnum, word)) for word, known in words):
-            print(f'no label  "{shown}"\n    it has no words that the model knows')
+            print(f'no label  "{review[:60]}"\n    it has no words that the model knows')
             continue
-        if ngrams:
-            row = imdb_ngrams.add_numbers(row, ngrams, tokenizer.get_vocab_size())
+        if learned:
+            size, repeats = tokenizer.get_vocab_size(), NGRAMS[settings["model"]][-1]
+            row = imdb_ngrams.add_numbers(row, learned, size, repeats)
         numbers = pad([row], settings)
         probability = float(classifier.predict_on_batch(numbers)[0, 0])
         label = "positive" if probability >= 0.5 else "negative"
-        print(f'{label} {probability:.3f}  "{shown}"')
+        print(f'{label} {probability:.3f}  "{review[:60]}"')
         if settings["model"] != "pretrained":
             print(f"    attended most: {attended(classifier, numbers, words)}")
 
 
 def attended(classifier, numbers, words):
     """The words with the largest weights, in percentages that sum to 100."""
-    scores = collect_attention(classifier, numbers)
-    (weights,) = (found for name, found in scores.items() if name.startswith("attention"))
+    scores = collect_attention(classifier, numbers).items()
+    (weights,) = (found for name, found in scores if name.startswith("attention"))
     weights = np.asarray(weights[0], "float32").sum(axis=(0, 1))
     totals = {}
     for (word, known), weight in zip(words, weights / weights.sum(), strict=False):
         name = word if known else f"{word} (unknown)"
         totals[name] = totals.get(name, 0.0) + float(weight)
     ranking = sorted(totals, key=totals.get, reverse=True)
-    parts = [f"{name} {totals[name]:.1%}" for name in ranking[:8]]
     if len(ranking) > 8:
-        parts.append(f"others {sum(totals[name] for name in ranking[8:]):.1%}")
-    return ", ".join(parts)
+        ranking[8:], totals["others"] = ["others"], sum(totals[name] for name in ranking[8:])
+    return ", ".join(f"{name} {totals[name]:.1%}" for name in ranking)
 
 
 # The command line
@@ -232,23 +233,23 @@ def command(argv):
         return predict(options.folder, options.texts)
     option = parser.add_argument
     option("--model", choices=("best", "ngrams", "transformer", "post"), help=f"default: {DEFAULT}")
-    option("--positions", action="store_true", help="for --model post: add positions")
+    option("--positions", action="store_true", help="of --model post")
     option("--pretrained", metavar="FOLDER", help="train the model of a folder further")
     option("--lora", type=shared.at_least(1), metavar="RANK", help="by adapters of this rank")
     option("--learning-rate", type=shared.positive, metavar="RATE", help="of --pretrained")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
     source.add_argument("--sample", action="store_true", help="synthetic reviews, not IMDB")
-    for name in ("epochs", "batch-size", "max-length"):
-        option(f"--{name}", type=shared.at_least(1), metavar="N", help="default: the model's")
-    option("--vocabulary-size", type=shared.at_least(3), metavar="N", help="default: the model's")
+    for name in ("epochs", "batch-size", "max-length", "vocabulary-size"):
+        least = shared.at_least(3 if name == "vocabulary-size" else 1)
+        option(f"--{name}", type=least, metavar="N", help="default: the model's")
     option("--limit", type=shared.at_least(2), metavar="N", help="train on N, and test on N")
     help = "measure epochs on so much of the training reviews, and the test set only at the end"
     option("--validation", type=shared.fraction, default=0.0, metavar="FRACTION", help=help)
     shared.add_training_options(parser)
     options = parser.parse_args(argv)
     if options.positions and options.model != "post":
-        parser.error("--positions is for --model post; the other models have theirs")
+        parser.error("--positions is for --model post")
     if options.pretrained and (options.model or options.vocabulary_size):
         parser.error("--model and --vocabulary-size are not for --pretrained, which has both")
     if not options.pretrained and (options.lora or options.learning_rate):
@@ -261,13 +262,12 @@ def start(options):
     name = "pretrained" if options.pretrained else options.model or DEFAULT
     name += "-positions" if options.positions else ""
     settings = {"model": {"best": "ngrams"}.get(name, name)}
-    settings |= RECIPES[settings["model"]]
+    settings |= RECIPES[settings["model"].removesuffix("-positions")]
     if options.limit and options.positions:
-        # They are so much larger than new word vectors that it first learns next to nothing.
-        settings["epochs"] = 3
-    given = vars(options)
-    settings |= {key: given[key] for key in RECIPES["post"] if given[key]}
-    settings |= {k: given[k] for k in ("seed", "limit", "validation", "jit", "mixed_precision")}
+        settings["epochs"] = 3  # They are larger than new word vectors: it learns slowly at first.
+    settings |= {key: vars(options)[key] for key in RECIPES["post"] if vars(options)[key]}
+    given = ("seed", "limit", "validation", "jit", "mixed_precision")
+    settings |= {key: vars(options)[key] for key in given}
     settings["data_source"] = imdb_reviews.asked_for(options.data_dir, options.sample)
     if options.pretrained:
         rate = options.learning_rate or (5e-4 if options.lora else 2e-5)
@@ -286,8 +286,8 @@ def start(options):
                 shared.shout(warning)
             with shared.devices(options.devices):
                 train(run, *data, options)
-    sizes = "{train:,} training and {test:,} test reviews".format(**run.figures["sizes"])
     print(f"test accuracy {run.figures['test_accuracy']:.4f} after {settings['epochs']} epochs")
+    sizes = "{train:,} training and {test:,} test reviews".format(**run.figures["sizes"])
     print(f"on {run.figures['dataset']}: {sizes}\nin {output}")
 
 

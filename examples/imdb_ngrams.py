@@ -1,8 +1,7 @@
-"""The model `ngrams` of `imdb_classification`: a linear model of n-grams, weighed by attention.
+"""N-grams of words for `imdb_classification`, and its linear model of them, weighed by attention.
 
-An n-gram is one integer, its key. Those of enough training reviews have numbers, which follow those
-of the words. The others have 0. So has an n-gram that occurred earlier in the same review: as in
-Wang & Manning 2012, it counts once.
+An n-gram is one integer, its key. Those of enough training reviews have numbers from 1 on. The
+others have 0.
 """
 
 import zipfile
@@ -17,7 +16,7 @@ from keras_attention import Attention
 
 ops = keras.ops
 
-ORDERS, MIN_REVIEWS = 3, 2  # of words in the longest n-grams; that must have an n-gram
+MIN_REVIEWS = 2
 FILE = "ngrams.npz"
 
 
@@ -37,30 +36,47 @@ def keys(words, order, size):
     return np.where(whole, key, 0)
 
 
-def learn(rows, size):
-    """For each order the ascending keys of the n-grams that enough rows have."""
-    if size**ORDERS >= 2**63:
+def learn(rows, size, orders=(1, 2, 3), most=None):
+    """For each order the ascending keys of the n-grams that enough rows have, `most` of them."""
+    if size ** max(orders) >= 2**63:
         raise ValueError(f"The keys of n-grams need a smaller vocabulary. Received: size={size}")
-    learned = []
-    for order in range(1, ORDERS + 1):
+    learned = {}
+    for order in orders:
         found = np.concatenate([np.unique(keys(row, order, size)) for row in rows])
         values, reviews = np.unique(found, return_counts=True)
-        learned.append(values[(reviews >= MIN_REVIEWS) & (values > 0)])
+        enough = (reviews >= MIN_REVIEWS) & (values > 0)
+        values, reviews = values[enough], reviews[enough]
+        learned[order] = np.sort(values[np.argsort(-reviews, kind="stable")[:most]])
     return learned
 
 
-def add_numbers(words, learned, size):
-    """Words' numbers (T,), and for each order that of the n-gram ending there: (T, 1 + orders)."""
-    columns, first = [words], size
-    for order, known in enumerate(learned, start=1):
+def add_numbers(words, learned, size, repeats=False):
+    """Words' numbers (T,), and for each order that of the n-gram ending there: (T, 1 + orders).
+
+    Without `repeats` an n-gram that occurred earlier in the same review has the number 0: it counts
+    once, as in Wang & Manning 2012.
+    """
+    columns, first = [words], 1
+    for order, known in learned.items():
         key = keys(words, order, size)
         index = np.minimum(np.searchsorted(known, key), max(len(known) - 1, 0))
         is_known = known[index] == key if len(known) else np.zeros(len(key), bool)
-        is_first = np.zeros(len(key), bool)
-        is_first[np.unique(key, return_index=True)[1]] = True
-        columns.append(np.where(is_known & is_first, first + index, 0))
+        counts = np.full(len(key), repeats)
+        counts[np.unique(key, return_index=True)[1]] = True
+        columns.append(np.where(is_known & counts, first + index, 0))
         first += len(known)
     return np.stack(columns, axis=-1).astype("int32")
+
+
+def number(run, rows, size, orders, most, repeats):
+    """Adds n-grams to each set of rows. Returns the sets, and one more than the largest number."""
+    learned = learn(rows["train"], size, orders, most)
+    run.write(FILE, lambda path: save(path, learned))
+    rows = {
+        name: [add_numbers(row, learned, size, repeats) for row in found]
+        for name, found in rows.items()
+    }
+    return rows, 1 + sum(map(len, learned.values()))
 
 
 def log_ratios(rows, labels, size):
@@ -75,8 +91,14 @@ def log_ratios(rows, labels, size):
     return ratios.astype("float32")
 
 
-def build(size, ratios, attend=True):
-    """A classifier of numbers (B, T, 1 + orders), up to `size`, whose n-grams have such ratios.
+def set_ratios(model, rows, labels):
+    """Gives a model of `build` the log-count ratios of the training rows."""
+    ratio = model.get_layer("log_ratio")
+    ratio.set_weights([log_ratios(rows, labels, ratio.input_dim)[:, None]])
+
+
+def build(size, ngrams, attend=True):
+    """A linear classifier of numbers (B, T, 4), of words below `size` and n-grams below `ngrams`.
 
     The evidence of an n-gram is a learned weight times its log-count ratio, as in a linear model of
     Naive-Bayes features. There all words of a review count the same. Here each has an attention
@@ -84,22 +106,21 @@ def build(size, ratios, attend=True):
     same weight, to see what attention is worth.
     """
 
-    def table(name, **options):
+    def table(name, size, **options):
         return keras.layers.Embedding(size, 1, dtype="float32", name=name, **options)
 
-    ids = keras.Input((None, 1 + ORDERS), dtype="int32", name="ids")
-    words, ngrams = ids[..., 0], ids[..., 1:]
+    ids = keras.Input((None, 4), dtype="int32", name="ids")
+    words, grams = ids[..., 0], ids[..., 1:]
     # The mask is handed over as an argument: Keras's operations on tensors drop those they carry.
     mask = ops.not_equal(words, 0)
-    ratio = table("log_ratio", trainable=False)
-    weight = table("weight", embeddings_initializer="zeros")
-    evidence = ops.sum(ops.multiply(weight(ngrams), ratio(ngrams)), axis=2)
-    ratio.set_weights([ratios[:, None]])
+    ratio = table("log_ratio", ngrams, trainable=False)
+    weight = table("weight", ngrams, embeddings_initializer="zeros")
+    evidence = ops.sum(ops.multiply(weight(grams), ratio(grams)), axis=2)
     score = ops.zeros_like(evidence)
     if attend:
         options = {"dtype": "float32", "name": "position_score", "kernel_initializer": "zeros"}
         of_position = keras.layers.Dense(1, use_bias=False, **options)
-        score = table("word_score", embeddings_initializer="zeros")(words)
+        score = table("word_score", size, embeddings_initializer="zeros")(words)
         score = ops.add(score, of_position(positions(mask)))
     # The keys are scores already, which a query of 1 leaves as they are.
     attended = Attention(score="dot", dtype="float32", name="attention")(
@@ -113,17 +134,6 @@ def build(size, ratios, attend=True):
     return keras.Model(ids, output, name="classifier")
 
 
-def prepare(run, rows, labels, size, steps):
-    """The classifier, its optimizer, and all rows with the n-grams of the training rows."""
-    learned = learn(rows["train"], size)
-    run.write(FILE, lambda path: save(path, learned))
-    rows = {
-        name: [add_numbers(row, learned, size) for row in found] for name, found in rows.items()
-    }
-    size += sum(map(len, learned))
-    return build(size, log_ratios(rows["train"], labels, size)), optimizer(steps), rows
-
-
 def optimizer(steps):
     """Not Adam, which moves rare n-grams as far as frequent ones: all occurrences count."""
     return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(2.0, steps, 0.02))
@@ -132,7 +142,7 @@ def optimizer(steps):
 def save(path, learned):
     """Writes what `learn` found to a file."""
     with open(path, "wb") as file:
-        np.savez_compressed(file, *learned)
+        np.savez_compressed(file, **{str(order): keys for order, keys in learned.items()})
 
 
 def load(folder):
@@ -140,7 +150,7 @@ def load(folder):
     path = Path(folder) / FILE
     try:
         with np.load(path, allow_pickle=False) as file:
-            return [file[name] for name in file.files]
+            return {int(order): file[order] for order in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path} is missing or damaged: {one_line(error)}") from None
 

@@ -3,7 +3,6 @@
 import importlib.util
 
 import keras
-import numpy as np
 
 import keras_attention as ka
 from benchmarks import decoder_block, generation
@@ -62,14 +61,12 @@ def _imdb(name):
     from examples import imdb_classification as example
     from examples import imdb_ngrams
 
-    recipe = example.RECIPES[name]
+    recipe = example.RECIPES[name.removesuffix("-positions")]
     size, x = recipe["vocabulary_size"], (recipe["batch_size"], recipe["max_length"])
-    if name == "ngrams":
-        x = (*x, 1 + imdb_ngrams.ORDERS)
-        model = imdb_ngrams.build(size, np.zeros(size, "float32"))
-        optimizer = imdb_ngrams.optimizer(100)
-    else:
-        model, optimizer = example.build({"model": name}, size), keras.optimizers.Adam()
+    if name in example.NGRAMS:
+        x = (*x, 1 + len(example.NGRAMS[name][0]))
+    model = example.build({"model": name}, size, ngrams=200_000)
+    optimizer = imdb_ngrams.optimizer(100) if name == "ngrams" else keras.optimizers.Adam()
     # Its metric, the accuracy, would be made by the first batch.
     model.compile(optimizer, "binary_crossentropy", jit_compile=True)
     return steps.model_step(model, (x, "int32"), ((recipe["batch_size"], 1), "float32"))

@@ -42,19 +42,19 @@ def small_model(name):
     tokenizer, settings = tokenizer_of(name), settings_of(name)
     size = tokenizer.get_vocab_size()
 
+    ngrams, learned = 0, None
+    if name in imdb_classification.NGRAMS:
+        orders, most, repeats = imdb_classification.NGRAMS[name]
+        rows = imdb_classification.encode(tokenizer, TEXTS * 2, settings)
+        learned = imdb_ngrams.learn(rows, size, orders, most)
+        ngrams = 1 + sum(map(len, learned.values()))
+
     def row(text):
         (found,) = imdb_classification.encode(tokenizer, [text], settings)
-        return imdb_ngrams.add_numbers(found, learned, size) if name == "ngrams" else found
+        return imdb_ngrams.add_numbers(found, learned, size, repeats) if learned else found
 
-    if name == "ngrams":
-        rows = imdb_classification.encode(tokenizer, TEXTS * 2, settings)
-        learned = imdb_ngrams.learn(rows, size)
-        many = size + sum(map(len, learned))
-        ratios = np.random.default_rng(0).normal(size=many).astype("float32")
-        model = imdb_ngrams.build(many, ratios)
-    else:
-        model = imdb_classification.build(settings, size)
+    model = imdb_classification.build(settings, size, ngrams)
     rng = np.random.default_rng(1)
-    for variable in model.trainable_variables:
+    for variable in model.variables if name == "ngrams" else model.trainable_variables:
         variable.assign(rng.normal(size=variable.shape) / 4)
     return model, row

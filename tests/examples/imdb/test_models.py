@@ -111,7 +111,7 @@ def numbered(monkeypatch):
 
 @pytest.mark.parametrize("least", [1, 2, 9])
 def test_numbers_are_those_of_frequent_ngrams(numbered, least):
-    rows, learned, size = numbered(least)
+    rows, learned, _ = numbered(least)
     seen = {}
     for text, numbers in zip(WORDS, rows, strict=True):
         assert numbers.shape == (len(text.split()), 4)
@@ -124,28 +124,36 @@ def test_numbers_are_those_of_frequent_ngrams(numbered, least):
                 if gram is None or counts[gram] < least or gram in said:
                     assert number == 0
                 else:
-                    assert size <= number < size + sum(map(len, learned))
+                    assert 1 <= number <= sum(map(len, learned.values()))
                     assert seen.setdefault(gram, number) == number
                 said.add(gram)
-    assert len(set(seen.values())) == len(seen) == sum(map(len, learned))
+    assert len(set(seen.values())) == len(seen) == sum(map(len, learned.values()))
 
 
 def test_unknown_words_are_part_of_no_ngram(numbered):
     _, learned, size = numbered(1)
-    a, b = 2, 3
-    numbers = imdb_ngrams.add_numbers(np.array([b, 1, a, b, a]), learned, size)
+    a, b = tokenizer_of("post", WORDS).encode("a b").ids
+    numbers = imdb_ngrams.add_numbers(np.array([a, 1, b, a, b]), learned, size)
     assert (numbers[:, 1:] > 0).tolist() == [
         [True, False, False],
         [False, False, False],
         [True, False, False],
         [False, True, False],
         [False, True, True],
-    ] or numbers[1, 1:].tolist() == [0, 0, 0]
+    ]
+    repeated = imdb_ngrams.add_numbers(np.array([a, 1, b, a, b]), learned, size, repeats=True)
+    assert (repeated[:, 1] > 0).tolist() == [True, False, True, True, True]
+
+
+def test_the_most_frequent_ngrams_are_learned():
+    rows = [np.array(row) for row in ([2, 3, 2, 3], [2, 3], [3, 2], [2, 3, 4], [3, 4])]
+    learned = imdb_ngrams.learn(rows, 10, orders=(2,), most=2)
+    assert learned[2].tolist() == [32, 43] or learned[2].tolist() == [23, 32]
 
 
 def test_log_ratios(numbered):
-    rows, learned, size = numbered(1)
-    total = size + sum(map(len, learned))
+    rows, learned, _ = numbered(1)
+    total = 1 + sum(map(len, learned.values()))
     ratios = imdb_ngrams.log_ratios(rows, [1, 1, 0, 0, 0], total)
     number = rows[0][1, 2]  # "a b"
     # It is in both of the two positive reviews, and in two of the three negative ones.
@@ -154,7 +162,7 @@ def test_log_ratios(numbered):
 
 
 def test_ngrams_without_attention_weigh_all_words_alike():
-    model = imdb_ngrams.build(50, np.ones(50, "float32"), attend=False)
+    model = imdb_ngrams.build(50, 60, attend=False)
     np.testing.assert_allclose(weights(model, np.full((1, 5, 4), 3)), 1 / 5, rtol=1e-5)
 
 
