@@ -1,7 +1,0 @@
-"""The program itself."""
-
-import sys
-
-from examples.translation.command import main
-
-sys.exit(main())
