@@ -12,7 +12,9 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip("examples.translation_models", reason="the example needs the extra `translation`")
+pytest.importorskip(
+    "examples.translation_models", reason="the example needs the extra `translation`"
+)
 
 # Python has filters since 3.11.4.
 FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
