@@ -18,7 +18,7 @@ EXAMPLES = [
     "statsmodels>=0.14",
     "tokenizers>=0.22",
 ]
-TRANSLATION = ["sacrebleu>=2.4", "sacremoses", "sentencepiece"]
+TRANSLATION = ["sacrebleu>=2.4"]
 LANGUAGE_MODEL = ["safetensors>=0.5"]
 
 setup(
@@ -58,6 +58,7 @@ setup(
             *EXAMPLES,
             *TRANSLATION,
             *LANGUAGE_MODEL,
+            "sacremoses",
         ],
         "docs": [
             "mkdocs>=1.6,<2",

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from benchmarks import turns
-from examples.translation.models import Transformer
+from examples import translation
 from keras_attention import generation
 
 ops = keras.ops
@@ -44,16 +44,15 @@ SMALL = Size(1, 16, 32, 2, 50, batch=2, source=5, tokens=4, longest=8, trained=4
 
 def ours(size):
     """A built model of keras_attention."""
-    model = Transformer(
+    return translation.transformer(
         size.vocabulary,
         layers=size.layers,
         dim=size.dim,
         intermediate_dim=size.intermediate_dim,
         num_heads=size.heads,
         dropout=0.1,
+        positions="sin-cos",
     )
-    model.build()
-    return model
 
 
 def theirs(size):
@@ -81,8 +80,7 @@ def our_search(model, size, tokens, beams=None):
     """A function that writes `tokens` tokens for each source sentence."""
 
     def found(source):
-        cache, memory = model.start(source, tokens)
-        first = ops.ones((size.batch,), "int32")
+        first, cache, memory = model.start(source, ops.ones((size.batch, 1), "int32"), tokens)
         if beams is None:
             return generation.greedy(model.step, first, cache, memory, max_tokens=tokens).tokens
         return generation.beam_search(

@@ -46,26 +46,21 @@ def batches(tokenizer, sides, options):
             order = order[len(found[-1]) :]
         return [found[index] for index in rng.permutation(len(found))]
 
-    def length(rows):
-        return padded[rows].max()
-
     def arrays(rows):
         ends = [[np.append(side[row], STOP) for row in rows] for side in sides]
         starts = [np.append(START, sides[1][row]) for row in rows]
-        source, wanted, given = (texts.pad(x, length(rows)) for x in (*ends, starts))
+        source, wanted, given = (texts.pad(x, padded[rows].max()) for x in (*ends, starts))
         return (source, given), wanted
 
-    return texts.Batches(draw, arrays, length, options.seed, options.devices)
-
-
-# Models, from tokens (B, S) of sentences and (B, T) of translations after START to logits
+    more = {"seed": options.seed, "devices": options.devices}
+    return texts.Batches(draw, arrays, lambda rows: padded[rows].max(), **more)
 
 
 def transformer(size, layers, dim, intermediate_dim, num_heads, dropout, positions):
-    """An encoder and a decoder of pre-norm blocks with one table of subwords (Vaswani 2017)."""
+    """Blocks with one table of subwords (Vaswani et al. 2017), from (B, S), (B, T) to logits."""
     added = ka.SinCosPositionEmbedding() if positions == "sin-cos" else None
-    table = ka.ScaledEmbedding(size, dim, mask_zero=True)
-    embeddings = ka.Embeddings(table, added, dropout=dropout)
+    tokens = ka.ScaledEmbedding(size, dim, mask_zero=True)
+    embeddings = ka.Embeddings(tokens, added, dropout=dropout)
 
     def parts(name, **options):
         options |= {"dropout": dropout, "normalize_first": True}
@@ -100,6 +95,17 @@ def recurrent(size, mode, dim, units, dropout):
     x, _ = decoder(drop(embedding(target)), drop(encoded), initial_state=[state])
     x = keras.layers.Dense(dim, name="output")(drop(x))
     return keras.Model([source, target], embedding(x, reverse=True))
+
+
+def build(size, options):
+    """The model of the options for so many tokens."""
+    keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    if options.model != "transformer":
+        sizes = (64, 64) if options.small else (128, 256)
+        return recurrent(size, options.model, *sizes, options.dropout)
+    sizes = (1, 64, 128, 2) if options.small else (4, 128, 256, 4)
+    return transformer(size, *sizes, options.dropout, options.positions)
 
 
 def optimizer(options, steps):
@@ -214,9 +220,8 @@ def train(argv):
     with shared.Run(output, PROGRAM, settings) as run:
         if not run.finished:
             fit(run, options)
-        for name in ("test_bleu", "test_greedy_bleu", "validation_bleu", "bleu_signature"):
-            print(f"{name}: {run.figures[name]}")
-    print(f"in {output}: {', '.join(sorted(path.name for path in output.glob('[!.]*')))}")
+        names = "test_bleu", "test_greedy_bleu", "validation_bleu", "bleu_signature"
+        print(f"{output}:", *(f"{name} {run.figures[name]}" for name in names), sep="\n  ")
 
 
 def fit(run, options):
@@ -232,24 +237,16 @@ def fit(run, options):
     tokenizer = texts.tokenizer_of(run, lambda: texts.train_tokenizer(*learned))
     training, validation = (batches(tokenizer, parts[x], options) for x in ("train", "validation"))
 
-    def make():
-        keras.utils.set_random_seed(options.seed)
-        keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
-        size, dropout = tokenizer.get_vocab_size(), options.dropout
-        if options.model != "transformer":
-            sizes = (64, 64) if options.small else (128, 256)
-            return recurrent(size, options.model, *sizes, dropout)
-        sizes = (1, 64, 128, 2) if options.small else (4, 128, 256, 4)
-        return transformer(size, *sizes, dropout, options.positions)
+    size = tokenizer.get_vocab_size()
 
     def share(devices):
         mesh = np.reshape(devices, (-1, options.model_parallel))
         mesh = keras.distribution.DeviceMesh(mesh.shape, ["batch", "model"], mesh)
-        layout = ka.distribution.layout_map(mesh, make())
+        layout = ka.distribution.layout_map(mesh, build(size, options))
         return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 
     with shared.devices(options.devices, share if options.model_parallel > 1 else None):
-        model, adam = make(), optimizer(options, options.epochs * len(training))
+        model, adam = build(size, options), optimizer(options, options.epochs * len(training))
         model.compile(adam, ka.losses.SmoothedCrossentropy(), jit_compile=options.jit or JAX)
         # The mean of the weights is what is measured, and what the model has in the end.
         callbacks = [keras.callbacks.SwapEMAWeights(), shared.Epochs(run, training)]
@@ -271,7 +268,8 @@ def fit(run, options):
 
 def translate(argv):
     """Prints a line for each sentence, an empty one where it is not translated."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM} translate", description=__doc__)
+    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=translate.__doc__)
+    parser.add_argument("command", metavar="translate")
     parser.add_argument("directory", type=Path, metavar="DIR", help="of a finished run")
     parser.add_argument("sentences", nargs="+", metavar="sentence")
     parser.add_argument("--beams", type=at_least(1), default=4, help="of the search; default: 4")
@@ -293,8 +291,9 @@ def translate(argv):
 
 def main(argv=None):
     """Runs the program, and returns its exit status."""
-    commands = {"translate": lambda argv: translate(argv[1:])}
-    return shared.exit_status(lambda argv: commands.get((argv or [""])[0], train)(argv), argv)
+
+    argv = sys.argv[1:] if argv is None else argv
+    return shared.exit_status(translate if "translate" in argv[:1] else train, argv)
 
 
 if __name__ == "__main__":

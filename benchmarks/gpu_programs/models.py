@@ -73,16 +73,15 @@ def _imdb(name):
 
 
 def _translation(name):
-    from examples.translation import models, recipes
+    import argparse
 
-    recipe = recipes.RECIPES[name]
-    made = {"Transformer": models.Transformer, "Recurrent": models.Recurrent}[recipe.model]
-    sizes = dict(recipe.sizes, dropout=recipe.dropout)
-    if recipe.positions:
-        sizes["positions"] = recipe.positions
-    model = made(recipe.vocabulary_size, **sizes)
-    model.build()
-    optimizer = models.optimizer(recipe.learning_rate, recipe.warmup_steps, recipe.schedule, 100)
+    from examples import translation
+
+    options = argparse.Namespace(
+        model=name, seed=0, small=False, mixed_precision=False, **translation.DEFAULTS[name]
+    )
+    model = translation.build(6000, options)
+    optimizer = translation.optimizer(options, 100)
     model.compile(optimizer, ka.losses.SmoothedCrossentropy(), jit_compile=True)
     tokens = ((32, 32), "int32")
     return steps.model_step(model, [tokens, tokens], tokens)

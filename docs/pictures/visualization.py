@@ -1,8 +1,8 @@
 """Draws `visualization_page.png` and `visualization_heads.png` of a trained translator.
 
-python docs/pictures/visualization.py MODEL.keras
+python docs/pictures/visualization.py RUN
 
-The model is a Transformer of `examples.translation`. The page needs Playwright and Chromium.
+The run is one of `examples.translation`. The page needs Playwright and Chromium.
 """
 
 import sys
@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from playwright.sync_api import sync_playwright
 
-from examples.translation import models, text
+from examples import shared, texts, translation
 from keras_attention.visualization import attention_html, collect_attention, plot_attention
 
 SENTENCE = "A little girl in a red dress is throwing a ball to her dog because it wants to play."
@@ -25,11 +25,11 @@ HERE = Path(__file__).parent
 
 def translated(model, source):
     """START and the most likely tokens after it, before STOP."""
-    tokens = [text.START]
+    tokens = [translation.START]
     while len(tokens) < 40:
         logits = model((source, np.array([tokens], "int32")))
         best = int(keras.ops.argmax(logits[0, -1]))
-        if best == text.STOP:
+        if best == translation.STOP:
             break
         tokens.append(best)
     return tokens
@@ -37,14 +37,12 @@ def translated(model, source):
 
 def main():
     """Collects and draws."""
-    model = keras.models.load_model(sys.argv[1], compile=False)
-    if not isinstance(model, models.Transformer):
-        raise TypeError(f"Expected a Transformer. Received: {type(model).__name__}")
-    source = [*text.encode(model.tokenizer, [SENTENCE])[0], text.STOP]
-    source = np.array([source], "int32")
+    _, model = shared.load_run(sys.argv[1], translation.PROGRAM)
+    tokenizer = texts.load_tokenizer(sys.argv[1])
+    source = np.append(texts.encode(tokenizer, [SENTENCE])[0], translation.STOP)[None]
     target = np.array([translated(model, source)], "int32")
     words = (
-        [str(model.tokenizer.id_to_token(int(token))).replace("▁", "") for token in row[0]]
+        [str(tokenizer.id_to_token(int(token))).replace("▁", "") for token in row[0]]
         for row in (source, target)
     )
     draw(collect_attention(model, (source, target)), *words)
