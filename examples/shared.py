@@ -21,6 +21,7 @@ import numpy as np
 def quiet():
     """In this block nothing reaches standard error: TensorFlow writes there when imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow does not on every CPU.
     sys.stderr.flush()
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-import keras_attention as ka
 from examples import pairs, shared, texts
 from examples.shared import UsageError, at_least, keras
+from examples.shared import keras_attention as ka
 
 PROGRAM, JAX = "examples.translation", keras.backend.backend() == "jax"
 START, STOP = np.array([2, 3], "int32")  # 0 is padding, and 1 an unknown token
@@ -212,8 +212,8 @@ def train(argv):
     options = parser.parse_args(argv)
     if options.positions and options.model != "transformer":
         raise UsageError(f"--positions is for the transformer. --model is {options.model}.")
-    if options.devices % (m := options.model_parallel) or (m > 1 and not JAX):
-        raise UsageError(f"--model-parallel {m} is for JAX, and must divide --devices.")
+    if (n := options.devices) % (m := options.model_parallel) or (m > 1 and not JAX):
+        raise UsageError(f"--model-parallel {m} is for JAX, and must divide the --devices {n}.")
     output = options.output or Path("runs") / f"translation-{options.model}"
     settings = {**vars(options), "data_dir": bool(options.data_dir)}
     settings |= dict.fromkeys(["output", "devices", "model_parallel"])

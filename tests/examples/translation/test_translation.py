@@ -329,7 +329,7 @@ def test_wrong_command_line(arguments, capsys):
     ("arguments", "message"),
     [
         (["--model", "luong", "--positions", "shaw"], "--positions is for the transformer"),
-        (["--devices", "4", "--model-parallel", "3"], "must divide --devices"),
+        (["--devices", "4", "--model-parallel", "3"], "must divide the --devices 4"),
         (["--data-dir", "nowhere"], "nowhere is not a directory"),
         (["translate", "nowhere", "Hello."], "figures.json cannot be read"),
     ],
