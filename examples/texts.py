@@ -41,7 +41,10 @@ def train_tokenizer(kind, texts, size, special=(), word=r"\w+", lowercase=False,
         trainer = trainers.UnigramTrainer(unk_token=UNKNOWN, **options)
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.train_from_iterator(texts, trainer)
+    try:
+        tokenizer.train_from_iterator(texts, trainer)
+    except Exception as error:  # The package has no class of its own for too few tokens.
+        raise UsageError(f"No {size:,} tokens can be learned: {one_line(error)}") from None
     return tokenizer
 
 

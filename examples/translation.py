@@ -131,8 +131,7 @@ def steps(model):
     def start(source, prompt, length):
         encoded, state = encode(source)
         states = keras.tree.flatten(decoder.cell.start_states(encoded, [state], source != 0))
-        # Keys, values and mask of what is attended to never change.
-        return prompt[:, -1], states[:-3], states[-3:]
+        return prompt[:, -1], states[:-3], states[-3:]  # The last: keys, values and mask.
 
     def step(tokens, cache, memory):
         x, states = decoder.cell(embedding(tokens[:, None])[:, 0], [[*cache, *memory]])
@@ -148,7 +147,7 @@ def translator(model, tokenizer, beams, rows=64):
 
     def search(source):
         most = source.shape[1] * 3 // 2 + 8
-        last, cache, memory = start(source, keras.ops.full((rows, 1), START, "int32"), most)
+        last, cache, memory = start(source, keras.ops.full_like(source[:, :1], START), most)
         options = {"num_beams": beams, "max_tokens": most, "stop_tokens": [int(STOP)]}
         return ka.generation.beam_search(step, last, cache, memory, **options).tokens[:, 0]
 
@@ -160,7 +159,8 @@ def translator(model, tokenizer, beams, rows=64):
         while order:
             part, order = order[:rows], order[rows:]
             # Empty rows, so that there is one program for each length.
-            read = [sources[index] for index in part] + [sources[0][:0]] * (rows - len(part))
+            empty = [sources[0][:0]] * (min(rows, len(sources)) - len(part))
+            read = [sources[index] for index in part] + empty
             tokens = keras.ops.convert_to_numpy(search(texts.pad(read, multiple=16)))
             found |= zip(part, tokenizer.decode_batch(tokens.tolist()), strict=False)
         return [found[index] for index in range(len(sources))]
@@ -215,8 +215,7 @@ def train(argv):
     if (n := options.devices) % (m := options.model_parallel) or (m > 1 and not JAX):
         raise UsageError(f"--model-parallel {m} is for JAX, and must divide the --devices {n}.")
     output = options.output or Path("runs") / f"translation-{options.model}"
-    settings = {**vars(options), "data_dir": bool(options.data_dir)}
-    settings |= dict.fromkeys(["output", "devices", "model_parallel"])
+    settings = {**vars(options), "data_dir": bool(options.data_dir), "output": None}
     with shared.Run(output, PROGRAM, settings) as run:
         if not run.finished:
             fit(run, options)
@@ -243,6 +242,7 @@ def fit(run, options):
         mesh = np.reshape(devices, (-1, options.model_parallel))
         mesh = keras.distribution.DeviceMesh(mesh.shape, ["batch", "model"], mesh)
         layout = ka.distribution.layout_map(mesh, build(size, options))
+        keras.utils.clear_session()  # The next model's weights have the same names.
         return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 
     with shared.devices(options.devices, share if options.model_parallel > 1 else None):

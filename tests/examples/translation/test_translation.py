@@ -83,6 +83,11 @@ def test_a_batch_is_shifted_by_one(tokenizer, monkeypatch):
         assert tokens[-1] == stop and tokenizer.decode(tokens) == sentence
 
 
+def test_too_few_tokens_are_an_error():
+    with pytest.raises(UsageError, match="No 5 tokens can be learned: .*large enough"):
+        texts.train_tokenizer("unigram", ["ein hund"], 5, ["[START]", "[STOP]"])
+
+
 def test_pairs_that_are_all_too_long_are_an_error(tokenizer, monkeypatch):
     with pytest.raises(UsageError, match="All pairs are longer than 2 subwords"):
         batches(tokenizer, [["A dog sits."], ["Ein Hund sitzt."]], monkeypatch, lengths=(1, 2))
