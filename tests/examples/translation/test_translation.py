@@ -84,7 +84,7 @@ def test_a_batch_is_shifted_by_one(tokenizer, monkeypatch):
 
 
 def test_too_few_tokens_are_an_error():
-    with pytest.raises(UsageError, match="No 5 tokens can be learned: .*large enough"):
+    with pytest.raises(UsageError, match=r"No 5 tokens can be learned: .*large enough"):
         texts.train_tokenizer("unigram", ["ein hund"], 5, ["[START]", "[STOP]"])
 
 
@@ -187,14 +187,15 @@ def test_neither_padding_nor_company_changes_a_translation(tokenizer, monkeypatc
     model = translation.transformer(tokenizer.get_vocab_size(), 1, 16, 16, 2, 0.0, "shaw")
     # A new model hardly looks at the sentences, and translates all alike.
     for variable in model.decoder.trainable_variables:
-        if "cross_attention/value" in variable.path or "context_attention/value" in variable.path:
+        if "context_attention/value" in variable.path:
             variable.assign(20 * variable)
     sentences = ["She sits.", "A man runs in a house again.", "He waits today."]
     together = translation.translator(model, tokenizer, beams=3, rows=4)(sentences)
     pad = texts.pad
     monkeypatch.setattr(texts, "pad", lambda rows, multiple: pad(rows, multiple=3 * multiple))
     alone = [translation.translator(model, tokenizer, 3, rows=1)([x])[0] for x in sentences]
-    shortest = min(map(len, alone))
+    shortest = min(map(len, together + alone))
+    assert shortest > 10
     assert [x[:shortest] for x in together] == [x[:shortest] for x in alone]
     assert len(set(together)) > 1
 
