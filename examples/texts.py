@@ -1,5 +1,6 @@
 """Tokens, by the package `tokenizers`, batches of them, and folders in Hugging Face's format."""
 
+import json
 from pathlib import Path
 
 import keras
@@ -45,6 +46,12 @@ def train_tokenizer(kind, texts, size, special=(), word=r"\w+", lowercase=False,
         tokenizer.train_from_iterator(texts, trainer)
     except Exception as error:  # The package has no class of its own for too few tokens.
         raise UsageError(f"No {size:,} tokens can be learned: {one_line(error)}") from None
+    if kind == "unigram":  # The order of equally likely pieces is by chance.
+        state, first = json.loads(tokenizer.to_str()), len(options["special_tokens"])
+        vocab = [(piece, round(score, 6)) for piece, score in state["model"]["vocab"]]
+        vocab = vocab[:first] + sorted(vocab[first:], key=lambda pair: (-pair[1], pair[0]))
+        state["model"]["vocab"] = vocab
+        tokenizer = Tokenizer.from_str(json.dumps(state))
     return tokenizer
 
 

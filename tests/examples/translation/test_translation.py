@@ -83,6 +83,15 @@ def test_a_batch_is_shifted_by_one(tokenizer, monkeypatch):
         assert tokens[-1] == stop and tokenizer.decode(tokens) == sentence
 
 
+def test_subwords_are_those_of_the_texts(tokenizer):
+    english, german = pairs.made_up()["train"]
+    again = texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
+    assert again.to_str() == tokenizer.to_str()
+    rows = texts.encode(tokenizer, english)
+    assert [tokenizer.decode(row) for row in rows] == english
+    assert min(map(min, rows)) > translation.STOP
+
+
 def test_too_few_tokens_are_an_error():
     with pytest.raises(UsageError, match=r"No 5 tokens can be learned: .*large enough"):
         texts.train_tokenizer("unigram", ["ein hund"], 5, ["[START]", "[STOP]"])
