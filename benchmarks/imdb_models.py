@@ -31,7 +31,7 @@ def keras_attention_of(*sizes, score=None, **options):
     return call
 
 
-def hub_transformer(ids, size, ngrams):
+def hub_transformer(ids, size, ngrams, length):
     """The model `transformer` of KerasHub's layers."""
     import keras_hub
 
@@ -76,8 +76,8 @@ def rows(names, small, jit):
         if small:
             size, length, batch = 50, 8, 2
 
-        def build(name=name, size=size):
-            return example.build({"model": name}, size, ngrams=size)
+        def build(name=name, size=size, length=length):
+            return example.build({"model": name, "max_length": length}, size, ngrams=size)
 
         ours = build()
         theirs = [mock.patch.object(keras_attention, "Attention", keras_attention_of)]

@@ -26,7 +26,7 @@ PROGRAM = "examples.imdb_classification"
 DEFAULT = "best"  # the former name of ngrams
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "transformer": dict(vocabulary_size=30_000, max_length=256, batch_size=128, epochs=3),
+    "transformer": dict(vocabulary_size=30_000, max_length=256, batch_size=128, epochs=2),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),
     "pretrained": dict(vocabulary_size=None, max_length=256, batch_size=16, epochs=3),
@@ -77,13 +77,15 @@ def pad(rows, settings):
 # shows the weights of the layer named "attention".
 
 
-def transformer(ids, size, ngrams):
+def transformer(ids, size, ngrams, length):
     """A block on words and on the pairs and triples that end at each, and a query that sums up."""
+    # Those that are not known add nothing: training reviews have fewer of them than others.
     of_words = keras.layers.Embedding(size, 64, name="words")
     of_ngrams = keras.layers.Embedding(ngrams, 64, embeddings_initializer="zeros", name="ngrams")
-    parts = of_words(ids[..., 0]), of_ngrams(ids[..., 1]), of_ngrams(ids[..., 2])
+    ngrams = keras.ops.where(ids[..., 1:, None] > 0, of_ngrams(ids[..., 1:]), 0)
+    parts = of_words(ids[..., 0]), ngrams[:, :, 0], ngrams[:, :, 1]
     x = keras.layers.Add()([keras.layers.Dropout(0.5, (None, None, 1))(part) for part in parts])
-    x = keras.layers.Dropout(0.2)(keras_attention.SinCosPositionEmbedding()(x))
+    x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(x))
     mask = keras.ops.not_equal(ids[..., 0], 0)
     x = keras_attention.TransformerBlock(128, 4, dropout=0.2, residual="pre")(x, mask=mask)
     x = keras_attention.AttentionPooling(name="attention")(x, mask=mask)
@@ -109,7 +111,7 @@ def build(settings, size, ngrams=0, folder_model=None):
     if folder_model:
         x = keras.layers.Dropout(0.1)(texts.summary(ids, folder_model, settings["lora"]))
     elif settings["model"] == "transformer":
-        x = transformer(ids, size, ngrams)
+        x = transformer(ids, size, ngrams, settings["max_length"])
     else:
         x = post(ids, size, settings["model"] == "post-positions")
     # In float32 always: bfloat16 cannot tell 0.996 from 1.
@@ -139,16 +141,17 @@ def train(run, source, train_set, test_set, options):
     facts = {"dataset": source, "full_imdb": full and not options.validation}
     facts["sizes"] = {name: len(found) for name, found in sets.items()}
     run.begin({"data": [found.checksum() for found in sets.values()]}, **facts)
+    labels = sets["train"].labels
     learn = sets["train"].texts, settings["model"], settings["vocabulary_size"]
     tokenizer = texts.tokenizer_of(run, lambda: tokenizer or learn_tokenizer(*learn))
     rows = {name: encode(tokenizer, found.texts, settings) for name, found in sets.items()}
     steps = settings["epochs"] * -(-len(rows["train"]) // settings["batch_size"])
     size, ngrams, optimizer = tokenizer.get_vocab_size(), 0, keras.optimizers.Adam()
     if settings["model"] in NGRAMS:
-        rows, ngrams = imdb_ngrams.number(run, rows, size, *NGRAMS[settings["model"]])
+        rows, ngrams = imdb_ngrams.number(run, rows, labels, size, *NGRAMS[settings["model"]])
     classifier = build(settings, size, ngrams, model)
     if settings["model"] == "ngrams":
-        imdb_ngrams.set_ratios(classifier, rows["train"], sets["train"].labels)
+        imdb_ngrams.set_ratios(classifier, rows["train"], labels)
         optimizer = imdb_ngrams.optimizer(steps)
     elif settings["model"] == "transformer":  # It keeps the moving mean of the weights.
         rate = keras.optimizers.schedules.PolynomialDecay(2e-3, steps, 0.0)
@@ -217,9 +220,6 @@ def attended(classifier, numbers, words):
     if len(ranking) > 8:
         ranking[8:], totals["others"] = ["others"], sum(totals[name] for name in ranking[8:])
     return ", ".join(f"{name} {totals[name]:.1%}" for name in ranking)
-
-
-# The command line
 
 
 def command(argv):

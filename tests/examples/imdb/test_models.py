@@ -145,10 +145,13 @@ def test_unknown_words_are_part_of_no_ngram(numbered):
     assert (repeated[:, 1] > 0).tolist() == [True, False, True, True, True]
 
 
-def test_the_most_frequent_ngrams_are_learned():
-    rows = [np.array(row) for row in ([2, 3, 2, 3], [2, 3], [3, 2], [2, 3, 4], [3, 4])]
-    learned = imdb_ngrams.learn(rows, 10, orders=(2,), most=2)
-    assert learned[2].tolist() == [32, 43] or learned[2].tolist() == [23, 32]
+def test_the_ngrams_that_tell_labels_apart_are_learned():
+    # The pair 2 3 is in most rows, and tells nothing; 3 4 is in positive ones, 4 5 in negative.
+    rows = [[2, 3, 4], [2, 3, 2, 3], [3, 4, 2], [2, 3, 6], [2, 3, 4, 5], [4, 5, 2, 3], [6, 4, 5]]
+    rows, labels = [np.array(row) for row in rows], np.array([1, 1, 1, 0, 0, 0, 0])
+    learned = imdb_ngrams.learn(rows, 10, orders=(2,), most=1, labels=labels)
+    assert learned[2].tolist() == [54]
+    assert set(imdb_ngrams.learn(rows, 10, orders=(2,))[2]) >= {32, 43, 54}
 
 
 def test_log_ratios(numbered):

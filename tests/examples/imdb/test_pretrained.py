@@ -57,7 +57,9 @@ SETTINGS = settings_of("pretrained", max_length=16)
 
 def classifier(folder, lora=None):
     model, tokenizer = texts.load_pretrained(folder, 16, "--max-length")
-    return imdb_classification.build({**SETTINGS, "lora": lora}, None, model), tokenizer
+    return imdb_classification.build(
+        {**SETTINGS, "lora": lora}, None, folder_model=model
+    ), tokenizer
 
 
 def batch(tokenizer, given=TEXTS):
