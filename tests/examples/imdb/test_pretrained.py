@@ -156,6 +156,7 @@ sys.exit(main(["predict", *sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 def test_prediction_here_and_in_a_fresh_process(runs, capsys):
     output = runs["lora"]
     assert main("predict", output, "Superb.", "?!") == 0
@@ -174,6 +175,7 @@ def test_prediction_here_and_in_a_fresh_process(runs, capsys):
     assert done.stdout == said
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_figures(
     gpt2, folder, runs, tmp_path, monkeypatch, capsys
 ):
@@ -278,6 +280,7 @@ def test_a_package_that_is_missing_is_named(gpt2, folder, tmp_path, monkeypatch,
     assert "tokenizers" in err and 'pip install -e ".[examples]"' in err
 
 
+@pytest.mark.slow
 def test_other_weights_are_other_settings(gpt2, folder, tmp_path, monkeypatch, capsys):
     copy, output = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(gpt2, copy)

@@ -93,6 +93,7 @@ def test_saved_model_measures_what_the_figures_say(folder, finished):
     assert accuracy == pytest.approx(figures(finished)["test_accuracy"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_figures(
     folder, finished, tmp_path, monkeypatch, capsys
 ):

@@ -46,6 +46,7 @@ def folder(text_file, tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_a_folder_is_trained_further(folder, text_file, tmp_path, capsys):
     output = tmp_path / "run"
     options = ["--pretrained", folder, *TRAINED, "--data", text_file, "--output", output]
