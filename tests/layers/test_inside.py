@@ -15,6 +15,7 @@ def shapes(result):
     return [(tuple(x.shape), x.dtype) for x in outputs_of(result)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number, case", NUMBERED)
 def test_symbolic_calls(number, case):
     """Shapes of unknown and known sizes are those of the layer alone."""

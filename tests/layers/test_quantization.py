@@ -193,6 +193,7 @@ QUANTIZATIONS = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 def test_how_a_model_was_quantized_is_saved(name, tmp_path):
     options = inspect.signature(keras.quantizers.Int4QuantizationConfig).parameters
