@@ -23,7 +23,7 @@ import math
 
 import keras
 
-from keras_attention import masks, shapes
+from keras_attention import masks, shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, reference, semantics
 from keras_attention.kernels.semantics import MASKED
@@ -168,8 +168,10 @@ def _reason_by_mask(spec, query, key, value):
     if not pairs:
         return None
     if "lengths" in backend.FUSED_READS:
+        if not sizes.known(batch, queries, key.shape[1]):
+            return "a size is not known"
         pairs.append((1, 1, queries, key.shape[1]))
-    elements = math.prod(max(sizes) for sizes in zip(*pairs, strict=True))
+    elements = math.prod(map(max, zip(*pairs, strict=True)))
     most = ELEMENTS[backend.on_accelerator(query)]
     return "its mask of all pairs would be large" if elements > most else None
 
