@@ -334,7 +334,7 @@ def has_fast_bfloat16():
 
 def has_wide_products(array):
     seen = _tracing() or _C._are_functorch_transforms_active()
-    return not seen and array.device.type == "cuda" and _bmm_gives_float32()
+    return not seen and getattr(array, "is_cuda", False) and _bmm_gives_float32()
 
 
 @functools.cache
@@ -558,7 +558,7 @@ def fused_attention(query, key, value, mask, lengths, causal, left, scale):
         attn_mask=mask,
         is_causal=causal,
         scale=scale,
-        enable_gqa=groups != heads,
+        enable_gqa=bool(groups != heads),
     )
     return found.transpose(1, 2)
 

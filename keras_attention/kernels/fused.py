@@ -19,6 +19,7 @@ Neither defines the output of queries without keys: they get some keys, and thei
 zeroed.
 """
 
+import functools
 import math
 
 import keras
@@ -40,11 +41,6 @@ def unsupported_reason(spec, query, key, value):
     """The reason the backend cannot compute a problem, or None."""
     if not backend.FUSED_READS:
         return "no fused kernel of this backend is used"
-    return _general_reason(spec, query, key, value) or _form(spec, query, key, value)[1]
-
-
-def _general_reason(spec, query, key, value):
-    """The reason it cannot be, whatever form masks have, or None."""
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     adjustments = semantics.adjustments(spec.replace(biases=(), position_biases=()))
     for given, why in (
@@ -61,7 +57,8 @@ def _general_reason(spec, query, key, value):
     ):
         if given:
             return why
-    return blockwise.unsupported_reason(spec, query, key, value)
+    arrays = query, key, value
+    return blockwise.unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
 
 
 def _form(spec, query, key, value):
@@ -207,11 +204,12 @@ def _by_mask(spec, query, key, value):
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
     if not _needs_lse(spec):
 
-        def by_fused(query, key, value, mask=None):
-            return backend.fused_attention(query, key, value, mask, None, causal, None, spec.scale)
+        def otherwise(query, key, value, mask):
+            return _by_tiles(spec, query, key, value)
 
-        given = () if mask is None else (mask,)
-        return _on_device(spec, by_fused, (query, key, value), given), None, has_keys
+        given = {"lengths": None, "causal": causal, "left": None, "scale": spec.scale}
+        fused = functools.partial(backend.fused_attention, **given)
+        return backend.where_fused(fused, otherwise, (query, key, value, mask)), None, has_keys
 
     def plain(query, key, value, sink=None):
         result = reference.run(spec.replace(sink=sink, return_lse=True), query, key, value)

@@ -231,7 +231,9 @@ def on_processor_cores(monkeypatch):
     )
     taken = []
     attend = backend.fused_attention
-    monkeypatch.setattr(backend, "fused_attention", lambda *x: taken.append(x) or attend(*x))
+    monkeypatch.setattr(
+        backend, "fused_attention", lambda *x, **given: taken.append(x) or attend(*x, **given)
+    )
     return taken
 
 
