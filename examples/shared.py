@@ -44,9 +44,12 @@ class UsageError(Exception):
 
 
 def exit_status(command, argv=None):
-    """Runs `command` on the arguments: 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    """Runs `command`: 0, or 2 (a user's mistake), 130 (Ctrl-C), 141 (its pipe was closed)."""
     try:
         command(sys.argv[1:] if argv is None else [str(argument) for argument in argv])
+    except BrokenPipeError:  # `head` has read enough. What is left to print is dropped.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     except (UsageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -64,8 +67,7 @@ def add_training_options(parser):
     parser.add_argument("--output", type=Path, metavar="DIR", help="the folder of the run")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="default: 0")
     parser.add_argument("--jit", action="store_true", help="compile with XLA, as JAX always does")
-    help = "compute in bfloat16, keep float32 weights"
-    parser.add_argument("--mixed-precision", action="store_true", help=help)
+    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
     help = "share each batch among N devices, on JAX and TensorFlow; default: 1"
     parser.add_argument("--devices", type=at_least(1), default=1, metavar="N", help=help)
 
@@ -98,8 +100,7 @@ def one_line(error):
 
 def shout(warning):
     """Prints what nobody should miss, between two rules, to standard error."""
-    rule = "*" * 80
-    print(f"{rule}\n{warning}\n{rule}", file=sys.stderr, flush=True)
+    print("*" * 80, warning, "*" * 80, sep="\n", file=sys.stderr, flush=True)
 
 
 def read_text(path, largest=2**30):
@@ -169,8 +170,7 @@ class Run:
                 f"--output {self.path} is not a run of {self.program}: it holds {names[0]}. "
                 "Give a new folder."
             )
-        # A tuple is read as a list.
-        for name, value in json.loads(json.dumps(self.settings)).items():
+        for name, value in json.loads(json.dumps(self.settings)).items():  # Tuples are lists.
             if self.figures and (saved := self.figures["settings"].get(name)) != value:
                 raise UsageError(
                     f"{self.path} holds a run with other settings: {name} is {saved!r} there and "

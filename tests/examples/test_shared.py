@@ -39,10 +39,13 @@ def contents(path):
         (UsageError("No such dog."), 2, "error: No such dog.\n"),
         (OSError(36, "File name too long", "x"), 2, "error: [Errno 36] File name too long: 'x'\n"),
         (ImportError("No dogs"), 2, 'error: No dogs: pip install -e ".[examples]" has it.\n'),
+        (BrokenPipeError(), 141, ""),
         (KeyboardInterrupt(), 130, "\nInterrupted. The same command goes on from there.\n"),
     ],
 )
-def test_exit_status(raised, status, message, capsys):
+def test_exit_status(raised, status, message, capsys, monkeypatch):
+    monkeypatch.setattr(shared.os, "dup2", lambda *descriptors: None)
+
     def command(arguments):
         assert arguments == ["--seed", "3"]
         if raised:
