@@ -29,7 +29,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
     package_data={
         "keras_attention": ["py.typed"],

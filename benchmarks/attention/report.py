@@ -72,7 +72,7 @@ def surroundings(options):
     found = gpu()
     affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "backend": BACKEND,
         "versions": {
             "python": platform.python_version(),
