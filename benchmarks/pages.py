@@ -313,6 +313,27 @@ def llama_block():
     return table(["", *files, "`transformers`", "compiled"], rows)
 
 
+def square_sequences():
+    """What attention adds to a recurrent decoder, by its size."""
+
+    def cell(report, kind):
+        mean, deviation = report["means"][kind], report["standard_deviations"][kind]
+        return f"{mean:.4f} ± {deviation:.4f}"
+
+    rows, kinds = [], ("without_attention", "with_attention")
+    for hidden in (4, 8, 11):
+        report = results(f"square_sequences_{hidden}")
+        pairs = list(zip(*(report["test_losses"][kind] for kind in kinds), strict=True))
+        lower = sum(attention < plain for plain, attention in pairs)
+        rows.append([str(hidden)])
+        for kind in kinds:
+            rows[-1] += [cell(report, kind), f"{report['parameters'][kind]:,}"]
+        rows[-1].append(f"{lower} of {len(pairs)}")
+    rows.append(["the rule of geometry", f"{report['rule_loss']:.4f}", "", "", "", ""])
+    head = ["`--hidden`", "without attention", "weights", "with attention", "weights"]
+    return table([*head, "seeds in which attention is better"], rows)
+
+
 TABLES = {
     "summary": summary,
     **{SETTINGS[name].lower(): lambda name=name: attention(name) for name in SETTINGS},
@@ -325,6 +346,7 @@ TABLES = {
     "models": models,
     "generation": generation,
     "llama block": llama_block,
+    "square sequences": square_sequences,
 }
 
 

@@ -159,6 +159,12 @@ SEARCHED = {
     "cross-attention": "getting_started",
     "attention weights": "visualization",
     "windows": "patterns",
+    "slow": "performance",
+    "out of memory": "performance",
+    "cite": "stability",
+    "decode with a cache": "caches",
+    "tfa.seq2seq": "tfa",
+    "which words mattered": ("visualization", "imdb", "getting_started"),
 }
 FOUND = """() => document.querySelector(".md-search-result__item a")?.getAttribute("href")"""
 in_a_browser = pytest.mark.skipif(not BROWSER, reason="opens the site in a browser, on request")

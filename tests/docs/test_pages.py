@@ -19,8 +19,6 @@ WORDS, FIGURES = 110, 4
 # Pages with paragraphs that are longer, or have more figures: they are to be rewritten.
 NOT_YET = {
     "docs/imdb.md",
-    "docs/square_sequences.md",
-    "docs/translation.md",
 }
 
 pytestmark = pytest.mark.any_backend
