@@ -22,6 +22,7 @@ from keras_attention.layers.attention_rnn import AttentionRNN
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.feed_forward_attention import FeedForwardAttention
+from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.hard_attention import HardAttention
 from keras_attention.layers.local_attention import LocalAttention
 from keras_attention.layers.local_self_attention import (
@@ -31,6 +32,7 @@ from keras_attention.layers.local_self_attention import (
 )
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.patch_embedding import PatchEmbedding
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
@@ -60,17 +62,20 @@ __all__ = [
     "FeedForward",
     "FeedForwardAttention",
     "HardAttention",
+    "LearnedGridEmbedding",
     "LearnedPositionEmbedding",
     "LocalAttention",
     "LocalSelfAttention",
     "Logits",
     "MixtureOfExperts",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "RMSNorm",
     "ReinforceLoss",
     "RelativePositionAttention",
     "ScaledEmbedding",
     "SelfAttention",
+    "SinCosGridEmbedding",
     "SinCosPositionEmbedding",
     "SparseSelfAttention",
     "TransformerBlock",

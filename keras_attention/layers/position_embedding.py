@@ -40,6 +40,9 @@ class PositionEmbedding(saving.ConfigurableLayer):
                 "`x` must be (batch, positions, features) with a known number of features. "
                 f"Received: x.shape={tuple(x_shape)}"
             )
+        self._check_features(x_shape)
+
+    def _check_features(self, x_shape):
         if self.merge_mode == "add" and self.dim not in (None, x_shape[-1]):
             raise ValueError(
                 "With merge_mode='add', `dim` must be None or the number of features of `x`. "
@@ -51,18 +54,21 @@ class PositionEmbedding(saving.ConfigurableLayer):
     ) -> Tensor:
         _check_given(x, start_index, positions)
         size = self.dim or x.shape[-1]
-        batch, length = ops.shape(x)[:2]
         if positions is None:
             start = ops.cast(start_index, "int32")
             start = start[:, None] if len(start.shape) == 1 else start
-            positions = start + ops.arange(length, dtype="int32")
-        embedding = self.embed(ops.cast(positions, "int32"), size)
+            positions = start + ops.arange(ops.shape(x)[1], dtype="int32")
+        return self._merge(x, self.embed(ops.cast(positions, "int32"), size))
+
+    def _merge(self, x, embedding):
+        """`x` (B, …, D) and vectors that broadcast to (B, …, size) as one."""
         if self.merge_mode == "add":
             # The sum is also computed in float32: in bfloat16 the position would be rounded first.
             wide = shapes.accumulation_dtype(x, embedding)
             return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
         embedding = ops.cast(embedding, self.compute_dtype)
-        embedding = ops.broadcast_to(embedding, (batch, length, size))
+        shape = (*ops.shape(x)[:-1], embedding.shape[-1])
+        embedding = ops.broadcast_to(embedding, shape)
         if self.merge_mode == "none":
             return embedding
         return ops.concatenate([x, embedding], axis=-1)
@@ -139,15 +145,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
         self.layout = shapes.check_choice("layout", layout, LAYOUTS)
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
-        pairs = (size + 1) // 2
-        # In float64, so that the frequencies are as accurate as possible.
-        frequencies = float(self.max_wavelength) ** (-2.0 * np.arange(pairs) / size)
-        wide = "float64" if self.compute_dtype == "float64" else "float32"
-        angle = angles(ops.cast(positions, wide), frequencies)
-        if self.layout == "half_split":
-            return ops.concatenate([ops.sin(angle), ops.cos(angle)[..., : size // 2]], axis=-1)
-        waves = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
-        return ops.reshape(waves, (*ops.shape(positions), 2 * pairs))[..., :size]
+        return sin_cos(positions, size, self.max_wavelength, self.layout, self.compute_dtype)
 
 
 @saving.register
@@ -214,21 +212,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         )
 
     def _check_range(self, x, start_index, positions):
-        """Rejects positions past the table, if they are known."""
-        _check_given(x, start_index, positions)
-        if positions is None:
-            length = backend.known_size(x.shape[1])
-            first, last = _extremes(start_index)
-            last = None if last is None or length is None else last + length - 1
-            if last is None and length is not None and length > self.max_length:
-                first, last = 0, length - 1
-        else:
-            first, last = _extremes(positions)
-        if (first is not None and first < 0) or (last is not None and last >= self.max_length):
-            raise ValueError(
-                f"Positions must lie in [0, max_length={self.max_length}). "
-                f"Received positions from {first} to {last}"
-            )
+        check_range("max_length", self.max_length, x, start_index, positions)
 
     def call(
         self, x: Tensor, start_index: int | Tensor = 0, positions: Tensor | None = None
@@ -241,9 +225,46 @@ class LearnedPositionEmbedding(PositionEmbedding):
         return super().compute_output_spec(x, start_index, positions)
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
-        vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
-        inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))
+        return rows_of(self.embeddings, positions, self.max_length)
+
+
+def sin_cos(
+    positions: Tensor, size: int, max_wavelength: float, layout: Layout, dtype: str
+) -> Tensor:
+    """Sines and cosines (..., size) of integer positions (...), in float32 or float64."""
+    pairs = (size + 1) // 2
+    # In float64, so that the frequencies are as accurate as possible.
+    frequencies = float(max_wavelength) ** (-2.0 * np.arange(pairs) / size)
+    wide = "float64" if dtype == "float64" else "float32"
+    angle = angles(ops.cast(positions, wide), frequencies)
+    if layout == "half_split":
+        return ops.concatenate([ops.sin(angle), ops.cos(angle)[..., : size // 2]], axis=-1)
+    waves = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
+    return ops.reshape(waves, (*ops.shape(positions), 2 * pairs))[..., :size]
+
+
+def rows_of(table: Tensor, positions: Tensor, count: int) -> Tensor:
+    """Rows (..., size) of a table of so many; zeros for positions outside of it."""
+    vectors = ops.take(table, ops.clip(positions, 0, count - 1), axis=0)
+    inside = ops.logical_and(positions >= 0, positions < count)
+    return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))
+
+
+def check_range(name: str, count: int, x: Tensor, start_index: Any, positions: Any) -> None:
+    """Rejects positions past a table of so many, if they are known."""
+    _check_given(x, start_index, positions)
+    if positions is None:
+        length = backend.known_size(x.shape[1])
+        first, last = _extremes(start_index)
+        last = None if last is None or length is None else last + length - 1
+        if last is None and length is not None and length > count:
+            first, last = 0, length - 1
+    else:
+        first, last = _extremes(positions)
+    if (first is not None and first < 0) or (last is not None and last >= count):
+        raise ValueError(
+            f"Positions must lie in [0, {name}={count}). Received positions from {first} to {last}"
+        )
 
 
 def _check_given(x, start_index, positions):

@@ -4,6 +4,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import positions
+from keras_attention.layers.grid_embedding import GridEmbedding
 from keras_attention.layers.position_embedding import PositionEmbedding
 from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
 
@@ -62,6 +63,74 @@ ROWS = {
         ValueError,
         r"`start_index` must be an integer, or one for each row of `x`, \(batch,\)\. "
         r"Received: start_index\.shape=\(3,\), x\.shape=\(2, 3, 4\)",
+    ),
+    # Grids
+    "a grid embedding without vectors": (
+        lambda: GridEmbedding((1, T))(X),
+        TypeError,
+        r"GridEmbedding must implement `vectors\(self, sizes, size\)`\.",
+    ),
+    "a sequence of a grid that is not known": (
+        lambda: ka.SinCosGridEmbedding()(X),
+        ValueError,
+        r"`grid` must have the sizes of the grid that it is made of\. "
+        r"Received: grid=None, x\.shape=\(2, 3, 4\)",
+    ),
+    "a grid with a class token": (
+        lambda: ka.SinCosGridEmbedding((2, 2), prefix=1)(zeros(B, 2, 2, D)),
+        ValueError,
+        r"or a grid of as many axes as `grid` has, .*which has no `prefix`\. "
+        r"Received: x\.shape=\(2, 2, 2, 4\), grid=\(2, 2\), prefix=1",
+    ),
+    "a sequence of another grid": (
+        lambda: ka.LearnedGridEmbedding((2, 2))(X),
+        ValueError,
+        r"A sequence of the grid \(2, 2\) with 0 positions before it has 4 positions; "
+        r"for others give `positions`\. Received: x\.shape=\(2, 3, 4\)",
+    ),
+    "positions of a grid that is no sequence": (
+        lambda: ka.SinCosGridEmbedding()(zeros(B, 2, 2, D), positions=np.arange(4)),
+        ValueError,
+        r"`start_index` and `positions` are of a sequence, .*Received: x\.shape=\(2, 2, 2, 4\)",
+    ),
+    "cells past the grid": (
+        lambda: ka.LearnedGridEmbedding((1, 2))(X, positions=np.arange(T)),
+        ValueError,
+        r"Positions must lie in \[0, prefix \+ cells of the grid=2\)\. "
+        r"Received positions from 0 to 2",
+    ),
+    "a table of other axes than the images": (
+        lambda: ka.LearnedGridEmbedding((2, 2), size=(3,)),
+        ValueError,
+        r"`size` be None or as many\. Received: grid=\(2, 2\), size=\(3,\)",
+    ),
+    "a larger image without interpolation": (
+        lambda: ka.LearnedGridEmbedding((2, 2), interpolation=None)(zeros(B, 2, 3, D)),
+        ValueError,
+        r"Without an `interpolation`, .* Received: grid=\(2, 2\), and a grid of \(2, 3\)",
+    ),
+    # Patches
+    "a patch of no pixels": (
+        lambda: ka.PatchEmbedding((2, 0), D),
+        ValueError,
+        r"Invalid `patch_size`: expected an integer of at least 1, .*\(2, 0\)",
+    ),
+    "images without channels": (
+        lambda: ka.PatchEmbedding(2, D)(X),
+        ValueError,
+        r"`images` must have the axes \(batch, size, size\) and a known number of channels, in the "
+        r"format '.*', for patch_size=\(2, 2\)\. Received: images\.shape=\(2, 3, 4\)",
+    ),
+    "images that patches do not fit": (
+        lambda: ka.PatchEmbedding(2, D, data_format="channels_last")(zeros(B, 4, 5, 3)),
+        ValueError,
+        r"Sizes of `images` must be multiples of those of `patch_size`.*"
+        r"Received: images\.shape=\(2, 4, 5, 3\), patch_size=\(2, 2\)",
+    ),
+    "a mask of patches, not of pixels": (
+        lambda: ka.PatchEmbedding(2, D)(zeros(B, 4, 4, 4), mask=np.ones((B, 4), bool)),
+        ValueError,
+        r"`mask` must have 3 axes, as `images` without channels\. Received: mask\.shape=\(2, 4\)",
     ),
     # Positions
     "a wavelength that is text": (

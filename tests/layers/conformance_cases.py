@@ -387,6 +387,20 @@ CASES = [
         id="LearnedPositionEmbedding-none",
     ),
     Case(
+        ka.SinCosGridEmbedding,
+        {"grid": (2, 2), "prefix": 1},
+        {"dim": 8, "merge_mode": "concat", "max_wavelength": 100},
+        mixes_positions=False,
+        any_length=False,
+    ),
+    Case(
+        ka.LearnedGridEmbedding,
+        {"grid": (3, 2), "prefix": 1, "size": (2, 2)},
+        {"interpolation": "linear", "dim": 8, "merge_mode": "concat", **POSITION_TABLE},
+        mixes_positions=False,
+        any_length=False,
+    ),
+    Case(
         ka.ScaledEmbedding,
         {"vocabulary_size": 10, "dim": 6},
         {"mask_zero": True, "scale": 2.0, **POSITION_TABLE},

@@ -58,9 +58,10 @@ def test_pieces_are_the_whole(case):
     conformance.check_pieces_are_the_whole(case)
 
 
-# A cell is no layer of sequences, a recurrent layer has a memory, and a loss takes rewards:
-# test_attention_cell, test_attention_rnn and test_hard_attention check them.
-OTHERS = {"AttentionCell", "AttentionRNN", "ReinforceLoss"}
+# A cell is no layer of sequences, a recurrent layer has a memory, a loss takes rewards, and patches
+# are of images: test_attention_cell, test_attention_rnn, test_hard_attention and
+# test_patch_embedding check them.
+OTHERS = {"AttentionCell", "AttentionRNN", "PatchEmbedding", "ReinforceLoss"}
 # Of tokens; see tests/models.
 OTHERS |= {"Decoder", "Embeddings", "Encoder", "EncoderDecoder", "Logits"}
 

@@ -1,0 +1,159 @@
+"""Patches of images: the equation, masks of pixels, formats, axes, and files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import masks
+from tests.arrays import numpy, random
+from tests.gradients import weight_gradients
+
+B, H, W, C, D = 2, 4, 6, 3, 5
+IMAGES = random(B, H, W, C)
+# The second image is three rows of four pixels.
+PIXELS = np.zeros((B, H, W), bool)
+PIXELS[0], PIXELS[1, :3, :4] = True, True
+PATCHES = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0]], bool)
+
+
+def made(patch_size=2, **kwargs):
+    """A layer with a bias that is not zero."""
+    return ka.PatchEmbedding(patch_size, D, bias_initializer="ones", **kwargs)
+
+
+def expected(layer, images):
+    """The equation, patch by patch, in float64."""
+    kernel, bias = (w.astype("float64") for w in layer.get_weights())
+    (p, q), found = layer.patch_size, []
+    for row in range(0, images.shape[1], p):
+        for column in range(0, images.shape[2], q):
+            patch = images[:, row : row + p, column : column + q].reshape(len(images), -1)
+            found.append(patch.astype("float64") @ kernel + bias)
+    return np.stack(found, axis=1)
+
+
+@pytest.mark.parametrize("patch_size", [2, (1, 3)])
+def test_it_is_the_equation(patch_size):
+    layer = made(patch_size)
+    output = numpy(layer(IMAGES))
+    np.testing.assert_allclose(output, expected(layer, IMAGES), rtol=1e-5, atol=1e-5)
+    grid = made(patch_size, flatten=False)
+    grid.build(IMAGES.shape)
+    grid.set_weights(layer.get_weights())
+    sizes = [n // p for n, p in zip((H, W), layer.patch_size, strict=True)]
+    np.testing.assert_array_equal(numpy(grid(IMAGES)), output.reshape(B, *sizes, D))
+    first = made(patch_size, data_format="channels_first")
+    first.build((None, C, None, None))
+    first.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(numpy(first(IMAGES.transpose(0, 3, 1, 2))), output)
+
+
+def test_it_is_a_convolution_with_strides():
+    layer = made()
+    output = numpy(layer(IMAGES))
+    convolution = keras.layers.Conv2D(D, 2, strides=2, data_format="channels_last")
+    convolution.build(IMAGES.shape)
+    kernel, bias = layer.get_weights()
+    convolution.set_weights([kernel.reshape(2, 2, C, D), bias])
+    found = numpy(convolution(IMAGES)).reshape(B, -1, D)
+    np.testing.assert_allclose(output, found, rtol=1e-5, atol=1e-5)
+
+
+def test_series_and_films():
+    series, film = random(B, 8, C), random(B, 2, H, W, C)
+    layer = made((4,))
+    found = numpy(layer(series))
+    kernel, bias = layer.get_weights()
+    np.testing.assert_allclose(
+        found, series.reshape(B, 2, -1) @ kernel + bias, rtol=1e-5, atol=1e-5
+    )
+    assert made((2, 2, 3))(film).shape == (B, 4, D)
+    # Of one frame, a patch is that of an image.
+    layer = made((1, 2, 2))
+    found = numpy(layer(film))
+    image = made()
+    image.build(IMAGES.shape)
+    image.set_weights(layer.get_weights())
+    np.testing.assert_allclose(found[:, 6:], numpy(image(film[:, 1])), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("flatten", [False, True])
+def test_padding_of_images_changes_nothing(carried, flatten):
+    layer = made(flatten=flatten)
+    alone = np.pad(IMAGES[1:, :3, :4], ((0, 0), (0, 1), (0, 0), (0, 0)))
+    alone = numpy(layer(alone))
+    garbage = np.where(PIXELS[..., None], IMAGES, np.nan)
+    if carried:
+        images = masks.carry(keras.ops.convert_to_tensor(garbage), keras.ops.array(PIXELS))
+        output = layer(images)
+    else:
+        output = layer(garbage, mask=PIXELS)
+    found = PATCHES if flatten else PATCHES.reshape(B, 2, 3)
+    np.testing.assert_array_equal(numpy(masks.implicit(output)), found)
+    real = numpy(output).reshape(B, 6, D)[1][PATCHES[1]]
+    np.testing.assert_allclose(real, alone.reshape(4, D), rtol=1e-5, atol=1e-5)
+    assert masks.implicit(layer(IMAGES)) is None
+
+
+def test_padding_has_no_gradient():
+    layer = made()
+    layer(IMAGES)
+    garbage = np.where(PIXELS[..., None], IMAGES, np.inf).astype("float32")
+    clean = np.where(PIXELS[..., None], IMAGES, 0.0).astype("float32")
+
+    def outputs(images):
+        return [keras.ops.square(layer(images, mask=PIXELS))]
+
+    both = (weight_gradients(layer, outputs, [x]) for x in (clean, garbage))
+    for one, other in zip(*both, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert np.isfinite(numpy(b)).all()
+            np.testing.assert_array_equal(numpy(a), numpy(b))
+
+
+def test_pixels_may_be_integers_in_half_precision():
+    pixels = np.arange(B * H * W * C).reshape(B, H, W, C).astype("uint8")
+    layer = made()
+    whole = numpy(layer(pixels))
+    np.testing.assert_allclose(whole, expected(layer, pixels), rtol=1e-5, atol=1e-3)
+    for policy in ("mixed_bfloat16", "mixed_float16"):
+        half = made(dtype=policy)
+        half.build(IMAGES.shape)
+        half.set_weights(layer.get_weights())
+        found = half(pixels)
+        assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
+        found = numpy(keras.ops.cast(found, "float32"))
+        np.testing.assert_allclose(found, whole, atol=0.02 * np.abs(whole).max())
+
+
+def test_symbols_files_and_arguments(tmp_path):
+    options = {
+        "flatten": False,
+        "use_bias": False,
+        "data_format": "channels_first",
+        "kernel_initializer": "he_normal",
+        "bias_initializer": "ones",
+    }
+    config = ka.PatchEmbedding((2, 3), D, **options).get_config()
+    again = ka.PatchEmbedding.from_config(config).get_config()
+    assert again == config and again["patch_size"] == [2, 3] and again["dim"] == D
+    plain = ka.PatchEmbedding(2, D, data_format="channels_last").get_config()
+    assert all(config[name] != plain[name] for name in options)
+    # Images of sizes that are not known, and the mask that a model of layers carries.
+    images = keras.Input((None, None, C))
+    patches = made(flatten=False)(images)
+    assert tuple(patches.shape) == (None, None, None, D)
+    patches = ka.LearnedGridEmbedding((2, 2))(patches)
+    output = keras.layers.Reshape((-1, D))(patches)
+    output = ka.AttentionPooling()(output)
+    model = keras.Model(images, [output, made()(images)])
+    assert tuple(model.outputs[1].shape) == (None, None, D)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for size in ((4, 4), (4, 6)):
+        given = IMAGES[:, : size[0], : size[1]]
+        for one, other in zip(model(given), loaded.predict(given, verbose=0), strict=True):
+            np.testing.assert_allclose(numpy(one), other, rtol=1e-5, atol=1e-5)
+    assert made()(IMAGES[:0]).shape == (0, 6, D)
