@@ -154,10 +154,11 @@ class PatchEmbedding(saving.ConfigurableLayer):
 
     def compute_output_shape(self, images_shape, mask_shape=None):
         batch, *sizes, _ = self._channels_last(images_shape)
-        if self.flatten and None in sizes:
-            return (batch, None, self.dim)
         counts = [
             None if size is None else size // patch
             for size, patch in zip(sizes, self.patch_size, strict=True)
         ]
-        return (batch, *([math.prod(counts)] if self.flatten else counts), self.dim)
+        if not self.flatten:
+            return (batch, *counts, self.dim)
+        known = [count for count in counts if count is not None]
+        return (batch, math.prod(known) if len(known) == len(counts) else None, self.dim)
