@@ -41,6 +41,7 @@ setup(
         "jax": ["jax"],
         "torch": ["torch"],
         "visualization": ["matplotlib>=3.7"],
+        "inspection": ["scipy"],
         "examples": EXAMPLES,
         "translation": [*EXAMPLES, *TRANSLATION],
         "language_model": [*EXAMPLES, *LANGUAGE_MODEL],
@@ -59,6 +60,7 @@ setup(
             *TRANSLATION,
             *LANGUAGE_MODEL,
             "sacremoses",
+            "scipy",
         ],
         "docs": [
             "mkdocs>=1.6,<2",

@@ -21,6 +21,7 @@ __all__ = [
     "get_keras_mask",
     "infers_shapes",
     "keep_inputs_as_they_are",
+    "method_of_weights",
     "never_rematerialize",
     "recurrent_loop",
     "rematerialization",
@@ -167,6 +168,39 @@ def run_operations(model, inputs, replaced):
     `keras.models.clone_model` is public and replaces operations, but makes a new symbolic graph.
     """
     return model._run_through_graph(inputs, replaced)
+
+
+def method_of_weights(layer):
+    """Of an attention layer of Keras, how the method that uses its weights is to be replaced.
+
+    Returns a function: from one that returns a factor of the weights of the next call, to the name
+    of the method and another. None for other layers. `return_attention_scores` is public, and gives
+    weights, but nothing lets one change them.
+    """
+    if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)):
+        softmax = layer._masked_softmax
+
+        def of_heads(factor):
+            def multiplied(scores, attention_mask=None):
+                weights = softmax(scores, attention_mask)
+                return weights * keras.ops.cast(factor(), weights.dtype)
+
+            return "_masked_softmax", multiplied
+
+        return of_heads
+    if isinstance(layer, keras.layers.Attention):
+        apply = layer._apply_scores
+
+        def of_one_head(factor):
+            def multiplied(scores, value, scores_mask=None, training=False):
+                _, weights = apply(scores, value, scores_mask, training)
+                weights = weights * keras.ops.cast(factor()[:, 0], weights.dtype)
+                return keras.ops.matmul(weights, value), weights
+
+            return "_apply_scores", multiplied
+
+        return of_one_head
+    return None
 
 
 def saving_a_model():

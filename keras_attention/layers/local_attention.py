@@ -128,6 +128,8 @@ class PredictedCenter:
         distance = self._distance(query, key, key_mask)
         near = ops.less_equal(ops.abs(distance), float(window))
         multiplier = ops.exp(-2.0 * ops.square(distance / window))
+        if spec.multiplier is not None:
+            multiplier = multiplier * spec.multiplier
         return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
 
     def _distance(self, query, key, key_mask):

@@ -75,23 +75,17 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     block/attention (1, 2, 4, 4)
     pooling/attention (1, 1, 1, 4)
     """
-    if not isinstance(model, keras.Layer):
-        raise TypeError(f"`model` must be a Keras model or layer. Received: {type(model).__name__}")
-    if not model.built:
-        raise ValueError(
-            "The model has no weights yet: call it once before `collect_attention`. "
-            f"Received: {type(model).__name__} {model.name!r}, not built"
-        )
+    check_model("collect_attention", model)
     records = _Records()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_one_at_a_time)
+        stack.enter_context(one_at_a_time)
         # Scores in the order of the inputs.
         stack.enter_context(real_first.off())
-        for name, layer in _attention_layers(model).items():
-            stack.enter_context(_asked(layer, functools.partial(records.add, name)))
+        for name, layer in attention_layers(model).items():
+            stack.enter_context(asked(layer, functools.partial(records.add, name)))
         # Assignments to variables stay in the scope: random generators do not advance.
         stack.enter_context(keras.StatelessScope())
-        _Inference(functools.partial(model, inputs, **kwargs))(ops.zeros(()), training=False)
+        Inference(functools.partial(model, inputs, **kwargs))(ops.zeros(()), training=False)
     if records.unseen:
         warnings.warn(
             "Not collected, being called where values are not known yet, in a compiled program or "
@@ -106,11 +100,22 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     return records.scores
 
 
+def check_model(function, model):
+    """Raises unless `model` is a built layer, for a function of that name."""
+    if not isinstance(model, keras.Layer):
+        raise TypeError(f"`model` must be a Keras model or layer. Received: {type(model).__name__}")
+    if not model.built:
+        raise ValueError(
+            f"The model has no weights yet: call it once before `{function}`. "
+            f"Received: {type(model).__name__} {model.name!r}, not built"
+        )
+
+
 # Two collections of one model would wrap and restore each other's calls.
-_one_at_a_time = threading.RLock()
+one_at_a_time = threading.RLock()
 
 
-class _Inference(keras.Layer):
+class Inference(keras.Layer):
     """Calls a model as a part of something.
 
     Keras discards the losses of the model's last call if a call starts at the model itself.
@@ -148,10 +153,9 @@ class _Records:
         self.scores[name if count == 1 else f"{name} (call {count})"] = np.array(weights)
 
 
-@contextlib.contextmanager
-def _asked(layer, add):
-    """Passes a layer's scores to `add` at each call, whose result does not change."""
-    call, own = layer.call, vars(layer).get("call")
+def asked(layer, add):
+    """A scope in which a layer's scores are passed to `add`, and its results do not change."""
+    call = layer.call
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -165,18 +169,25 @@ def _asked(layer, add):
             return (output, scores, *rest)
         return (output, *rest) if rest else output
 
+    return replaced(layer, "call", with_scores)
+
+
+@contextlib.contextmanager
+def replaced(layer, name, method):
+    """A scope in which a layer has another method of a name."""
+    own = vars(layer).get(name)
     # Bypasses Keras and PyTorch, which would track it as a part of the layer.
-    object.__setattr__(layer, "call", with_scores)
+    object.__setattr__(layer, name, method)
     try:
         yield
     finally:
         if own is None:
-            object.__delattr__(layer, "call")
+            object.__delattr__(layer, name)
         else:
-            object.__setattr__(layer, "call", own)
+            object.__setattr__(layer, name, own)
 
 
-def _attention_layers(model):
+def attention_layers(model):
     """The attention layers of a model that contain no others, by their names."""
     named: dict[str, keras.Layer] = {}
     attends: dict[int, bool] = {}

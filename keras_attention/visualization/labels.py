@@ -96,7 +96,7 @@ def _named(scores):
 def _three_axes(name, weights):
     """Weights (H, T, S) of (T, S), (H, T, S) or (1, H, T, S)."""
     of = f" of {name!r}" if name else ""
-    weights = _array(weights, of)
+    weights = array(weights, of)
     if not 2 <= weights.ndim <= 4 or 0 in weights.shape:
         raise ValueError(
             f"`scores`{of} must be (queries, keys), (heads, queries, keys), or that with a batch "
@@ -116,7 +116,7 @@ def _three_axes(name, weights):
     return weights
 
 
-def _array(weights, of):
+def array(weights, of):
     """Weights of any backend, on any device and in any dtype, in float32."""
     if hasattr(weights, "detach"):
         # From PyTorch, which has dtypes that NumPy lacks.

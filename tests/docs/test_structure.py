@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Data flows down: each part may import those on later lines, and itself.
 ORDER = [
     {"__init__"},
+    {"inspection"},
     {"convert", "distribution", "generation", "lora", "mask_flow", "visualization"},
     {"models"},
     {"layers", "ops"},

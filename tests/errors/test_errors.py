@@ -23,6 +23,7 @@ from tests.errors import (
     huggingface,
     huggingface_sequences,
     inputs,
+    inspection,
     lora,
     models,
     positions,
@@ -46,6 +47,7 @@ PARTS = (
     generation_settings.ROWS,
     huggingface.ROWS,
     huggingface_sequences.ROWS,
+    inspection.ROWS,
     visualization.ROWS,
 )
 ROWS = {name: row for part in PARTS for name, row in part.items()}

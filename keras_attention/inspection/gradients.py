@@ -1,0 +1,128 @@
+"""`attention_gradients`: what a change of each weight would change in a model's output."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_attention import keras_private
+from keras_attention.backend import backend
+from keras_attention.hints import Tensor, Tensors
+from keras_attention.layers.attention import Attention
+from keras_attention.models import real_first
+from keras_attention.visualization import collect
+
+ops = keras.ops
+
+
+def attention_gradients(
+    model: keras.Layer,
+    inputs: Tensors,
+    target: Callable[[Any], Tensor] | None = None,
+    **kwargs: Any,
+) -> dict[str, np.ndarray]:
+    r"""Weight times gradient, `w · ∂ target / ∂ w`, of every attention weight of a model.
+
+    A weight can be large and change nothing, where values are small or later layers ignore them.
+    This product estimates by how much the target would fall without the weight (Jain & Wallace
+    2019 compare weights with gradients; Barkan et al. 2021 multiply them). It is positive where
+    attention speaks for the target, and negative where it speaks against.
+
+    Args:
+        model: as in `collect_attention`; its attention layers are those of this package, and
+            `MultiHeadAttention`, `GroupQueryAttention`, `Attention` and `AdditiveAttention` of
+            Keras.
+        inputs, **kwargs: as in `model(inputs, **kwargs)`.
+        target: a function from the model's output to numbers, which are summed. By default the
+            largest of the last axis: the class that the model predicts.
+
+    Returns:
+        A dict of NumPy arrays (B, H, T, S), float32, with the keys of `collect_attention`. They are
+        0 where masked. `head_importance` sums them to a number for each head; the positive part,
+        `np.maximum(g, 0)`, can be given to `attention_rollout`. The model does not change.
+
+    Raises:
+        TypeError: `model` is no layer, or an attention layer in it is of another class.
+        ValueError: the model is not built, no attention layer was called, or one attends over more
+            than one axis.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention.inspection import attention_gradients
+    >>> x = keras.Input((None, 8))
+    >>> y = keras_attention.TransformerBlock(16, 2, name="block")(x)
+    >>> y = keras_attention.AttentionPooling(name="pooling")(y)
+    >>> model = keras.Model(x, keras.layers.Dense(3)(y))
+    >>> found = attention_gradients(model, keras.random.normal((1, 4, 8)))
+    >>> for name, array in found.items():
+    ...     print(name, array.shape)
+    block/attention (1, 2, 4, 4)
+    pooling/attention (1, 1, 1, 4)
+    """
+    weights = collect.collect_attention(model, inputs, **kwargs)
+    target = _largest if target is None else target
+    names = list(weights)
+
+    def total(*factors):
+        """The target, where each weight is multiplied by its factor."""
+        given = dict(zip(names, factors, strict=True))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(collect.one_at_a_time)
+            stack.enter_context(real_first.off())
+            for name, layer in collect.attention_layers(model).items():
+                # Keras's layers have weights on the way only where they return them.
+                stack.enter_context(collect.asked(layer, lambda scores: None))
+                stack.enter_context(_multiplied(name, layer, _of_calls(given, name)))
+            stack.enter_context(keras.StatelessScope())
+            outputs = []
+            run = functools.partial(model, inputs, **kwargs)
+            collect.Inference(lambda: outputs.append(run()))(ops.zeros(()), training=False)
+            return ops.sum(target(outputs[0]))
+
+    for name, array in weights.items():
+        if array.ndim != 4:
+            raise ValueError(
+                "Layers must attend over one axis of positions. Received: weights of "
+                f"{name!r} of shape {array.shape}"
+            )
+    ones = [ops.ones(array.shape, "float32") for array in weights.values()]
+    value, pull = backend.vjp(total, ones)
+    found = [ops.convert_to_numpy(array) for array in pull(ops.ones_like(value))]
+    return {name: array.astype("float32") for name, array in zip(names, found, strict=True)}
+
+
+def _largest(output):
+    """The largest number of each row of a model's output."""
+    return ops.max(output, axis=-1)
+
+
+def _of_calls(factors, name):
+    """A function that returns the factor of each call of a layer in turn."""
+    calls = [name, *(f"{name} (call {number})" for number in range(2, len(factors) + 2))]
+    found = iter([factors[call] for call in calls if call in factors])
+    return lambda: next(found)
+
+
+def _multiplied(name, layer, factor):
+    """A scope in which the weights of each call of a layer are multiplied by `factor()`."""
+    if isinstance(layer, Attention):
+        attend = layer.attend
+
+        def by_factor(*args, **given):
+            return attend(*args, **{**given, "multiplier": factor()})
+
+        return collect.replaced(layer, "attend", by_factor)
+    found = keras_private.method_of_weights(layer)
+    if found is None:
+        raise TypeError(
+            "Attention layers must be of this package, or `MultiHeadAttention`, "
+            "`GroupQueryAttention`, `Attention` or `AdditiveAttention` of Keras. "
+            f"Received: {name!r} of class {type(layer).__name__}"
+        )
+    return collect.replaced(layer, *found(factor))

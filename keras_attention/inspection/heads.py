@@ -1,0 +1,305 @@
+"""Models without some of their heads: of the same size, or smaller."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_attention import keras_private, shapes
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.positions import Position
+from keras_attention.visualization import collect
+
+ops = keras.ops
+
+# The layers with a projection of all heads to the output.
+PROJECTED = MultiHeadAttention, keras.layers.MultiHeadAttention
+
+
+def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> keras.Layer:
+    """A copy of a model in which the output of some heads is 0 (Michel et al. 2019, equation 1).
+
+    The rows of the output projection that read these heads are 0, or the head's values where there
+    is no such projection. So it is evaluated, compiled and saved like the model itself, to see what
+    the heads are worth. `prune_heads` makes the same model smaller.
+
+    Args:
+        model: a built model, or layer, whose configuration Keras can save.
+        heads: by the names that `collect_attention` gives to layers, the numbers of the heads.
+
+    Returns:
+        A new model of the same class, not compiled.
+
+    Raises:
+        TypeError: `model` is no Keras model or layer.
+        ValueError: the model is not built; a name or a number is none of its own; or a layer cannot
+            do without a head: it has no projection, or heads share its values.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention.inspection import ablate_heads
+    >>> x = keras.Input((None, 8))
+    >>> y = keras_attention.TransformerBlock(16, num_heads=2, name="block")(x)
+    >>> model = keras.Model(x, y)
+    >>> without = ablate_heads(model, {"block/attention": [1]})
+    >>> without.count_params() == model.count_params()
+    True
+    """
+    chosen = _read("ablate_heads", model, heads)
+    copy = _configured_copy(model)
+    for old, new in _pairs(model, copy):
+        new.assign(old.value)
+    parts = collect.attention_layers(copy)
+    for name, (_, gone) in chosen.items():
+        _clear(name, parts[name], gone)
+    return copy
+
+
+def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> keras.Layer:
+    """A smaller copy of a model, without some of its heads (Michel et al. 2019; Voita et al. 2019).
+
+    Its layers have fewer heads, in their configurations too, so that it saves, loads and runs as
+    any model. Its outputs are those of `ablate_heads`.
+
+    Args:
+        model, heads: as in `ablate_heads`. At least one head of a layer is kept. Where heads share
+            keys and values, as many heads of each group are pruned, or whole groups. The
+            self-attention and the cross-attention that a `TransformerBlock` made lose the same
+            number of heads.
+
+    Returns:
+        A new model of the same class, not compiled.
+
+    Raises:
+        TypeError: `model` is no Keras model or layer.
+        ValueError: as `ablate_heads`, or heads cannot be pruned as described, or the bias of a
+            position depends on the number of heads, as that of ALiBi does.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention.inspection import prune_heads
+    >>> x = keras.Input((None, 8))
+    >>> y = keras_attention.TransformerBlock(16, num_heads=2, name="block")(x)
+    >>> model = keras.Model(x, y)
+    >>> smaller = prune_heads(model, {"block/attention": [1]})
+    >>> smaller.get_layer("block").num_heads
+    1
+    """
+    chosen = _read("prune_heads", model, heads)
+    for name, (layer, _) in chosen.items():
+        if not isinstance(layer, PROJECTED):
+            raise ValueError(
+                "Only heads that an output projection reads can be pruned: the output of other "
+                "layers would have fewer features. `ablate_heads` can set them to 0. "
+                f"Received: {name!r} of class {type(layer).__name__}"
+            )
+    kept = {name: _Kept.of(name, layer, gone) for name, (layer, gone) in chosen.items()}
+    makers = _makers(model)
+    with contextlib.ExitStack() as stack:
+        for name, (layer, _) in chosen.items():
+            maker = makers.get(id(layer), layer)
+            made = [part for part in chosen if makers.get(id(chosen[part][0])) is maker]
+            counts = {kept[part].counts for part in made}
+            if maker is not layer and (len(counts), len(made)) != (1, len(_made(maker))):
+                raise ValueError(
+                    "All attentions that a `TransformerBlock` made have its number of heads: as "
+                    f"many of each must be pruned. Received: heads={dict(heads)}"
+                )
+            stack.enter_context(_configured(maker, layer, kept[name]))
+        copy = _configured_copy(model)
+    parts = collect.attention_layers(copy)
+    for name in chosen:
+        if _sizes(parts[name]) != kept[name].counts:
+            raise ValueError(
+                "The heads of a layer are pruned by its own configuration, or that of a "
+                f"`TransformerBlock`. Received: {name!r}, which another layer made"
+            )
+    of = {id(weight): name for name, (layer, _) in chosen.items() for weight in layer.weights}
+    for old, new in _pairs(model, copy):
+        array = ops.convert_to_numpy(old.value)
+        if old.shape != new.shape:
+            name = of[id(old)]
+            array = kept[name].of_weight(chosen[name][0], old, array, new.shape)
+        new.assign(array)
+    for name, (layer, _) in chosen.items():
+        _check_position(name, layer, parts[name], kept[name].heads)
+    return copy
+
+
+class _Kept(NamedTuple):
+    """The heads of the queries, and of keys and values, that are kept of a layer."""
+
+    heads: list[int]
+    groups: list[int]
+
+    @classmethod
+    def of(cls, name, layer, gone):
+        """Those of a layer without the heads `gone`."""
+        count, groups = _sizes(layer)
+        each = count // groups
+        heads = [head for head in range(count) if head not in gone]
+        left = {group: [head for head in heads if head // each == group] for group in range(groups)}
+        left = {group: members for group, members in left.items() if members}
+        if len({len(members) for members in left.values()}) != 1:
+            raise ValueError(
+                "A head must be kept of each layer, and where heads share keys and values, as many "
+                f"of each group that is kept. Received: {sorted(gone)} of {count} heads of "
+                f"{name!r}, in {groups} groups"
+            )
+        return cls(heads, list(left))
+
+    @property
+    def counts(self):
+        """The numbers of heads."""
+        return len(self.heads), len(self.groups)
+
+    def of_weight(self, layer, weight, array, shape):
+        """The part of a weight of `layer` that is kept, of `shape`."""
+        count, groups = _sizes(layer)
+        shared = [*layer.key_dense.weights, *layer.value_dense.weights]
+        of_groups = any(weight is one for one in shared)
+        count, kept = (groups, self.groups) if of_groups else (count, self.heads)
+        sizes = zip(array.shape, shape, strict=True)
+        [axis] = [n for n, (before, after) in enumerate(sizes) if before != after]
+        apart = (*array.shape[:axis], count, array.shape[axis] // count, *array.shape[axis + 1 :])
+        return np.take(array.reshape(apart), kept, axis=axis).reshape(shape)
+
+
+def _read(function, model, heads):
+    """The layer and the set of heads that a call names, by the layer's name."""
+    collect.check_model(function, model)
+    layers = collect.attention_layers(model)
+    if not isinstance(heads, Mapping) or not heads:
+        raise ValueError(
+            "`heads` must be a dict from names of layers to numbers of heads, such as "
+            f"{{'encoder/attention': [0]}}. Received: heads={heads!r}"
+        )
+    found = {}
+    for name, numbers in heads.items():
+        if name not in layers:
+            raise ValueError(
+                f"`heads` must name attention layers, {sorted(layers)}. Received: {name!r}"
+            )
+        layer = layers[name]
+        ours = isinstance(layer, Attention) and layer.key_dim is not None
+        if not ours and not isinstance(layer, keras.layers.MultiHeadAttention):
+            raise ValueError(
+                "Heads can be taken from layers of this package that project their inputs, "
+                "`key_dim`, and from `keras.layers.MultiHeadAttention`. "
+                f"Received: {name!r} of class {type(layer).__name__}"
+            )
+        numbers = [shapes.check_integer(f"heads[{name!r}]", n, unsigned=True) for n in numbers]
+        if not numbers or max(numbers) >= layer.num_heads:
+            raise ValueError(
+                f"`heads[{name!r}]` must be numbers of heads, from 0 to {layer.num_heads - 1}. "
+                f"Received: {numbers}"
+            )
+        found[name] = layer, set(numbers)
+    return found
+
+
+def _sizes(layer):
+    """The numbers of heads of queries, and of keys and values."""
+    ours = isinstance(layer, Attention)
+    return layer.num_heads, (ours and layer.num_key_value_heads) or layer.num_heads
+
+
+def _configured_copy(model):
+    """A new model of the configuration of a model, without its `compile`."""
+    config = keras.saving.serialize_keras_object(model)
+    config.pop("compile_config", None)
+    return keras.saving.deserialize_keras_object(config)
+
+
+def _pairs(model, copy):
+    """The variables of a model, each with that of the copy."""
+    if len(model.variables) != len(copy.variables):
+        raise ValueError(
+            "A model must have the weights that its configuration says: no adapters, no quantized "
+            f"layers, and no layer used twice but by a functional model. Received: {model.name!r} "
+            f"with {len(model.variables)} variables, and {len(copy.variables)} by its configuration"
+        )
+    return zip(model.variables, copy.variables, strict=True)
+
+
+def _clear(name, layer, heads):
+    """Sets the weights to 0 that let the output of a layer depend on some of its heads."""
+    count, groups = _sizes(layer)
+    heads = sorted(heads)
+    if isinstance(layer, PROJECTED):
+        weights, axis = [layer.output_dense.kernel], 0
+    elif groups == count and (
+        layer.position is None or type(layer.position).build_values is Position.build_values
+    ):
+        weights, axis = layer.value_dense.weights, -1
+    else:
+        raise ValueError(
+            f"A layer without an output projection must have values of its own for each head. "
+            f"Received: {name!r} of class {type(layer).__name__}"
+        )
+    for weight in weights:
+        array = np.array(ops.convert_to_numpy(weight.value))
+        if axis == 0:
+            array[heads] = 0
+        else:
+            array.reshape((*array.shape[:-1], count, -1))[..., heads, :] = 0
+        weight.assign(array)
+
+
+def _makers(model):
+    """The `TransformerBlock` that made an attention layer, by the layer's `id`."""
+    blocks = [
+        part
+        for part in (model, *keras_private.sublayers(model))
+        if isinstance(part, TransformerBlock)
+    ]
+    return {id(part): block for block in blocks for part in _made(block)}
+
+
+def _made(block):
+    """The attention layers that a block made of its own arguments."""
+    made = [block.attention] if block.get_config()["attention"] is None else []
+    return [*made, block.cross_attention_layer] if block.cross_attention else made
+
+
+def _configured(maker, layer, kept):
+    """A scope in which the configuration of a layer, or of the block that made it, has fewer heads.
+
+    `get_config` is replaced, since the configuration of a model has no way from a layer to its own
+    part of it.
+    """
+    get_config = maker.get_config
+    heads, groups = kept.counts
+    fewer = {"num_heads": heads, "key_dim": layer.key_dim}
+    if isinstance(layer, Attention) and layer.num_key_value_heads is not None:
+        fewer["num_key_value_heads"] = groups
+
+    return collect.replaced(maker, "get_config", lambda: {**get_config(), **fewer})
+
+
+def _check_position(name, old, new, kept):
+    """Raises if a position gives the heads that were kept another bias than before."""
+    position = getattr(old, "position", None)
+    if position is None or "bias" not in position.overrides:
+        return
+    i, j = np.arange(9, dtype="int32")[:, None], np.arange(9, dtype="int32")[None]
+    before, after = (
+        layer.position.bias(ops.convert_to_tensor(i), ops.convert_to_tensor(j), layer.num_heads)
+        for layer in (old, new)
+    )
+    before, after = ops.convert_to_numpy(before), ops.convert_to_numpy(after)
+    if before.shape[-3] > 1:
+        before = before[..., kept, :, :]
+    if not np.allclose(before, after):
+        raise ValueError(
+            "The bias of a position must not depend on the number of heads. "
+            f"Received: {position!r} of {name!r}"
+        )

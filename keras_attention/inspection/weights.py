@@ -1,0 +1,40 @@
+"""Reading the weights of layers, as `collect_attention` returns them."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_attention.visualization import labels
+
+# Weights (B, H, T, S) by the names of layers, or in their order.
+Weights: TypeAlias = Mapping[str, np.ndarray] | Iterable[np.ndarray]
+
+
+def read(scores):
+    """Arrays (B, H, T, S) in float64, by the names of their layers.
+
+    Raises:
+        ValueError, TypeError: `scores` are no such arrays.
+    """
+    if isinstance(scores, Mapping):
+        named = dict(scores)
+    elif isinstance(scores, (list, tuple)):
+        named = dict(enumerate(scores))
+    else:
+        raise TypeError(
+            "`scores` must be a dict or a list of arrays (B, H, T, S), such as the result of "
+            f"`collect_attention`. Received: {type(scores).__name__}"
+        )
+    found = {}
+    for name, weights in named.items():
+        array = labels.array(weights, f" of {name!r}").astype("float64")
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"`scores` of {name!r} must be (B, H, T, S), none of them 0. "
+                f"Received: shape {array.shape}"
+            )
+        found[name] = array
+    if not found:
+        raise ValueError(f"`scores` must have a layer at least. Received: {scores!r}")
+    return found

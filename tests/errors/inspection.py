@@ -1,0 +1,169 @@
+"""What is raised by `keras_attention.inspection`."""
+
+import sys
+from unittest import mock
+
+import keras
+import numpy as np
+
+import keras_attention as ka
+from keras_attention import inspection
+from tests.errors.calls import X
+
+WEIGHTS = np.ones((1, 1, 2, 2)) / 2
+
+
+def flow_without_scipy():
+    with mock.patch.dict(sys.modules, {"scipy.sparse": None}):
+        inspection.attention_flow([WEIGHTS])
+
+
+def model_of(layer):
+    """A functional model with a layer called "layer"."""
+    x = keras.Input((None, X.shape[-1]))
+    return keras.Model(x, layer(x))
+
+
+def block(**options):
+    return ka.TransformerBlock(8, 4, key_dim=2, name="layer", **options)
+
+
+def prune(layer, heads, name="layer"):
+    return lambda: inspection.prune_heads(model_of(layer), {name: heads})
+
+
+def with_adapters():
+    model = model_of(ka.MultiHeadAttention(2, 4, name="layer"))
+    ka.enable_lora(model, 1)
+    inspection.ablate_heads(model, {"layer": [0]})
+
+
+def with_another_attention():
+    class Custom(keras.layers.Layer):
+        def call(self, x, return_attention_scores=False):
+            return (x, x[:, None]) if return_attention_scores else x
+
+    inspection.attention_gradients(model_of(Custom(name="custom")), X)
+
+
+@keras.saving.register_keras_serializable(package="errors")
+class Owner(keras.layers.Layer):
+    """A layer whose configuration has nothing of the attention that it makes."""
+
+    def build(self, shape):
+        self.attention = ka.MultiHeadAttention(2, 4, name="attention")
+        self.attention.build(shape)
+
+    def call(self, x):
+        return self.attention(x)
+
+
+def prune_one_of_two():
+    x = keras.Input((None, X.shape[-1]))
+    y = block(causal=True, cross_attention=True)(x, x)
+    inspection.prune_heads(keras.Model(x, y), {"layer/attention": [0]})
+
+
+ROWS = {
+    "inspecting one array": (
+        lambda: inspection.attention_entropy(WEIGHTS),
+        TypeError,
+        r"`scores` must be a dict or a list of arrays \(B, H, T, S\).* Received: ndarray",
+    ),
+    "inspecting weights without a batch": (
+        lambda: inspection.attention_entropy({"a": WEIGHTS[0]}),
+        ValueError,
+        r"`scores` of 'a' must be \(B, H, T, S\).* Received: shape \(1, 2, 2\)",
+    ),
+    "inspecting no layers": (
+        lambda: inspection.attention_rollout({}),
+        ValueError,
+        r"`scores` must have a layer at least\. Received: \{\}",
+    ),
+    "rollout of layers that do not fit": (
+        lambda: inspection.attention_rollout([WEIGHTS, np.ones((1, 1, 2, 3))]),
+        ValueError,
+        r"layers on top of each other.* Received: shape \(1, 1, 2, 3\) of 1 with B=1 and T=2",
+    ),
+    "flow without SciPy": (flow_without_scipy, ImportError, "`pip install scipy`"),
+    "a grid of too many patches": (
+        lambda: inspection.attention_distance([WEIGHTS], grid=(2, 2)),
+        ValueError,
+        r"no more patches than .* Received: grid=\(2, 2\), scores of 0 of shape \(1, 1, 2, 2\)",
+    ),
+    "gradients of another library's attention": (
+        with_another_attention,
+        TypeError,
+        "must be of this package, or .* Received: 'custom' of class Custom",
+    ),
+    "gradients over two axes": (
+        lambda: inspection.attention_gradients(
+            model_of_pictures(), np.zeros((1, 2, 2, 4), "float32")
+        ),
+        ValueError,
+        r"one axis of positions\. Received: weights of 'attention'",
+    ),
+    "pruning no heads": (
+        lambda: inspection.prune_heads(model_of(ka.SelfAttention(2, 4)), {}),
+        ValueError,
+        r"`heads` must be a dict from names of layers .* Received: heads=\{\}",
+    ),
+    "pruning an unknown layer": (
+        prune(block(), [0], "decoder"),
+        ValueError,
+        r"must name attention layers, \['layer/attention'\]\. Received: 'decoder'",
+    ),
+    "pruning a layer without projections": (
+        prune(ka.Attention(name="layer"), [0]),
+        ValueError,
+        "that project their inputs.* Received: 'layer' of class Attention",
+    ),
+    "pruning a head that is not there": (
+        prune(block(), [4], "layer/attention"),
+        ValueError,
+        r"must be numbers of heads, from 0 to 3\. Received: \[4\]",
+    ),
+    "pruning concatenated heads": (
+        prune(ka.Attention(2, 4, name="layer"), [0]),
+        ValueError,
+        "Only heads that an output projection reads.* Received: 'layer' of class Attention",
+    ),
+    "pruning all heads": (
+        prune(ka.MultiHeadAttention(2, 4, name="layer"), [0, 1]),
+        ValueError,
+        r"A head must be kept .* Received: \[0, 1\] of 2 heads of 'layer', in 2 groups",
+    ),
+    "pruning one of a block's attentions": (
+        prune_one_of_two,
+        ValueError,
+        r"as many of each must be pruned\. Received: heads=\{'layer/attention': \[0\]\}",
+    ),
+    "pruning a layer that another made": (
+        prune(Owner(name="layer"), [0], "layer/attention"),
+        ValueError,
+        "Received: 'layer/attention', which another layer made",
+    ),
+    "ablating with adapters": (
+        with_adapters,
+        ValueError,
+        "the weights that its configuration says: no adapters",
+    ),
+    "ablating shared values": (
+        lambda: inspection.ablate_heads(
+            model_of(ka.Attention(2, 4, num_key_value_heads=1, name="layer")), {"layer": [0]}
+        ),
+        ValueError,
+        "must have values of its own for each head",
+    ),
+    "pruning heads with ALiBi": (
+        prune(block(position="alibi"), [0], "layer/attention"),
+        ValueError,
+        "must not depend on the number of heads",
+    ),
+}
+
+
+def model_of_pictures():
+    x = keras.Input((2, 2, 4))
+    layer = ka.MultiHeadAttention(2, 4, attention_axes=(1, 2), name="attention")
+    return keras.Model(x, layer(x, x))

@@ -1,0 +1,188 @@
+"""Rollout, flow, gradients, measures of heads, and models without some heads."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import inspection
+from keras_attention.visualization import collect_attention
+
+ops = keras.ops
+
+IDS = np.array([[3, 5, 2, 7, 0], [4, 1, 0, 0, 0]])
+
+
+def numpy(x):
+    return np.array(ops.convert_to_numpy(x), "float32")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A block with grouped heads, a layer of Keras and a pooling; all weights are random."""
+    keras.utils.set_random_seed(1)
+    tokens = keras.Input((None,), dtype="int32")
+    x = ka.ScaledEmbedding(20, 8, mask_zero=True)(tokens)
+    x = ka.TransformerBlock(
+        16, 4, num_key_value_heads=2, qk_norm="rms", position="relative_bias", name="block"
+    )(x)
+    x = keras.layers.MultiHeadAttention(3, 4, name="of_keras")(x, x)
+    x = ka.AttentionPooling(name="pooling")(x)
+    model = keras.Model(tokens, keras.layers.Dense(3)(x))
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
+    return model
+
+
+def random_weights(*shape):
+    weights = np.random.default_rng(len(shape)).exponential(size=shape)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def test_rollout_is_the_product_of_the_layers():
+    first, second = random_weights(2, 3, 5, 5), random_weights(2, 3, 5, 5)
+    pooling = random_weights(2, 2, 1, 5)
+    expected = pooling.mean(1)
+    for weights in (second, first):
+        expected = expected @ (0.7 * weights.mean(1) + 0.3 * np.eye(5))
+    found = inspection.attention_rollout([first, second, pooling], residual=0.3)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-12)
+
+
+def test_padding_has_no_part_in_a_rollout(model):
+    scores = collect_attention(model, IDS)
+    found = inspection.attention_rollout(scores)
+    assert (found[1, :, 2:] == 0).all()
+    np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-6)
+
+
+def test_flow_through_two_layers_is_the_narrower_edge_of_each_path():
+    layers = [random_weights(1, 2, 4, 4), random_weights(1, 2, 4, 4)[:, ::-1]]
+    below, above = (0.5 * weights[0].mean(0) + 0.5 * np.eye(4) for weights in layers)
+    expected = np.minimum(above[:, :, None], below[None]).sum(1)
+    np.testing.assert_allclose(inspection.attention_flow(layers)[0], expected, atol=1e-5)
+
+
+def test_entropy_and_distance_leave_out_queries_without_weights():
+    even, near = np.zeros((1, 1, 4, 4)), np.zeros((1, 1, 4, 4))
+    even[..., :2, :2] = 0.5
+    near[0, 0, [0, 1], [1, 0]] = 0.25  # Of a layer whose weights do not sum to one.
+    weights = {"layer": np.concatenate([even, near], axis=1)}
+    entropy = inspection.attention_entropy(weights)["layer"]
+    np.testing.assert_allclose(entropy, [np.log(2), 0.0], atol=1e-7)
+    np.testing.assert_allclose(inspection.attention_distance(weights)["layer"], [0.5, 1.0])
+    nothing = inspection.attention_entropy({"layer": np.zeros((1, 1, 2, 2))})["layer"]
+    assert np.isnan(nothing).all()
+
+
+def test_distances_on_a_grid_are_euclidean():
+    weights = np.zeros((1, 1, 5, 5))
+    weights[0, 0, np.arange(5), [0, 4, 2, 3, 4]] = 1  # Patch (0, 0) attends to patch (1, 1).
+    found = inspection.attention_distance({"layer": weights}, grid=(2, 2))["layer"]
+    np.testing.assert_allclose(found, [np.sqrt(2) / 4])
+
+
+def test_gradients_are_those_of_a_change_of_a_head(model):
+    names = ("block/attention", "of_keras")
+    before = [numpy(weight) for weight in model.weights]
+    found = inspection.attention_gradients(model, IDS, lambda output: output[:, 1])
+    assert {name: array.shape for name, array in found.items()} == {
+        name: weights.shape for name, weights in collect_attention(model, IDS).items()
+    }
+    assert (found["block/attention"][1, :, :, 2:] == 0).all()
+    for name in names:
+        # A factor ξ of one head is a factor of the rows of the output projection that read it.
+        layer = {"of_keras": model.get_layer("of_keras")}.get(name)
+        layer = model.get_layer("block").attention if layer is None else layer
+        kernel = layer.output_dense.kernel
+        whole = numpy(kernel)
+        results = []
+        for factor in (0.99, 1.01):
+            changed = whole.copy()
+            changed[1] *= factor
+            kernel.assign(changed)
+            results.append(numpy(model(IDS))[:, 1].sum())
+        kernel.assign(whole)
+        change = (results[1] - results[0]) / 0.02
+        np.testing.assert_allclose(found[name][:, 1].sum(), change, rtol=0.02, atol=2e-3)
+    for old, new in zip(before, model.weights, strict=True):
+        np.testing.assert_array_equal(old, numpy(new))
+
+
+def test_gradients_of_a_layer_of_one_head_of_keras_and_of_a_predicted_window():
+    x = keras.Input((4, 6))
+    y = keras.layers.Attention(name="luong")([x, x])
+    y = ka.LocalAttention(2, "predictive", name="local")(y)
+    model = keras.Model(x, y)
+    given = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    found = inspection.attention_gradients(model, given, ops.sum)
+    # The output is linear in the weights of the last layer, without any other path.
+    np.testing.assert_allclose(found["local"].sum(), numpy(model(given)).sum(), rtol=1e-4)
+    assert np.abs(found["luong"]).max() > 1e-3
+
+
+def test_importance_sums_the_gradients_of_each_example():
+    gradients = np.random.default_rng(0).normal(size=(3, 2, 4, 4))
+    found = inspection.head_importance({"layer": gradients})["layer"]
+    np.testing.assert_allclose(found, np.abs(gradients.sum((2, 3))).mean(0), rtol=1e-6)
+
+
+HEADS = {"block/attention": [0, 3], "of_keras": [1]}
+
+
+def test_a_pruned_model_is_the_ablated_one_and_loads(model, tmp_path):
+    ablated = inspection.ablate_heads(model, HEADS)
+    pruned = inspection.prune_heads(model, HEADS)
+    expected = numpy(ablated(IDS))
+    assert np.abs(expected - numpy(model(IDS))).max() > 1e-3
+    np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
+    assert pruned.count_params() < ablated.count_params() == model.count_params()
+    assert pruned.get_layer("block").attention.num_heads == 2
+    pruned.save(tmp_path / "pruned.keras")
+    loaded = keras.saving.load_model(tmp_path / "pruned.keras")
+    np.testing.assert_allclose(numpy(loaded(IDS)), expected, atol=1e-5)
+
+
+def test_a_group_of_heads_goes_with_its_key_head(model):
+    heads = {"block/attention": [2, 3]}
+    pruned = inspection.prune_heads(model, heads)
+    attention = pruned.get_layer("block").attention
+    assert (attention.num_heads, attention.num_key_value_heads) == (2, 1)
+    expected = numpy(inspection.ablate_heads(model, heads)(IDS))
+    np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_decoder_loses_as_many_heads_of_both_attentions():
+    x, context = keras.Input((None, 8)), keras.Input((None, 6))
+    y = ka.TransformerBlock(16, 4, causal=True, cross_attention=True, name="block")(x, context)
+    model = keras.Model([x, context], y)
+    given = [keras.random.normal((2, 3, 8)), keras.random.normal((2, 5, 6))]
+    heads = {"block/attention": [0], "block/cross_attention": [2]}
+    expected = numpy(inspection.ablate_heads(model, heads)(given))
+    np.testing.assert_allclose(
+        numpy(inspection.prune_heads(model, heads)(given)), expected, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_heads_without_an_output_projection_are_ablated():
+    x = keras.Input((None, 8))
+    model = keras.Model(x, ka.Attention(2, 3, use_bias=True, name="attention")(x))
+    given = keras.random.normal((2, 4, 8))
+    found = numpy(inspection.ablate_heads(model, {"attention": [0]})(given))
+    assert (found[..., :3] == 0).all()
+    np.testing.assert_array_equal(found[..., 3:], numpy(model(given))[..., 3:])
+
+
+@pytest.mark.slow
+def test_heads_of_a_stack_are_pruned():
+    blocks = [ka.TransformerBlock(16, 2, name=f"block_{n}") for n in range(2)]
+    model = ka.Encoder(blocks, ka.Embeddings(ka.ScaledEmbedding(20, 8, mask_zero=True)))
+    model(IDS)
+    [name, _] = collect_attention(model, IDS)
+    expected = numpy(inspection.ablate_heads(model, {name: [1]})(IDS))
+    pruned = inspection.prune_heads(model, {name: [1]})
+    np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
+    assert [block.num_heads for block in pruned.blocks] == [1, 2]
