@@ -9,7 +9,6 @@ characters are trained on, and the others measured. With --pretrained the model 
 from a folder of Hugging Face's format. An interrupted run resumes by the same command.
 """
 
-import argparse
 import itertools
 import math
 import sys
@@ -230,8 +229,7 @@ def generate(model, tokenizer, context, prompt, length=500, temperature=0.8, top
 
 def train(argv):
     """Trains a model, or goes on with an interrupted run, and prints how good it is."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = shared.command_line(PROGRAM, __doc__)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", type=Path, metavar="FILE", help="a text file")
     source.add_argument("--sample", action="store_true", help="use the made-up sample")
@@ -274,7 +272,7 @@ def train(argv):
 
 def print_generated(argv):
     """Prints a prompt, and each token after it as soon as it is drawn."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM} generate")
+    parser = shared.command_line(f"{PROGRAM} generate", print_generated.__doc__)
     parser.add_argument("folder", metavar="DIR", help="of a finished run")
     parser.add_argument("prompt", help="what to go on with")
     parser.add_argument("--length", type=at_least(1), default=500, metavar="N", help="of tokens")
@@ -292,8 +290,7 @@ def print_generated(argv):
 
 def main(argv=None):
     """Runs the program, and returns its exit status."""
-    commands = {"generate": lambda argv: print_generated(argv[1:])}
-    return shared.exit_status(lambda argv: commands.get((argv or [""])[0], train)(argv), argv)
+    return shared.exit_status(train, argv, generate=print_generated)
 
 
 if __name__ == "__main__":

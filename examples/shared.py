@@ -43,23 +43,32 @@ class UsageError(Exception):
     """Something that the user can put right: the message says what, in a line or two."""
 
 
-def exit_status(command, argv=None):
-    """Runs `command`: 0, or 2 (a user's mistake), 130 (Ctrl-C), 141 (its pipe was closed)."""
+def exit_status(command, argv=None, **others):
+    """Runs `command`, or one of `others` if the first argument is its name.
+
+    Returns 0, 2 for a user's mistake, 130 for Ctrl-C, 141 where the pipe it writes to was closed.
+    """
+    argv = [str(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    command = others[argv.pop(0)] if argv and argv[0] in others else command
     try:
-        command(sys.argv[1:] if argv is None else [str(argument) for argument in argv])
+        command(argv)
     except BrokenPipeError:  # `head` has read enough. What is left to print is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
-    except (UsageError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except ImportError as error:
-        print(f'error: {error}: pip install -e ".[examples]" has it.', file=sys.stderr)
+    except (UsageError, OSError, ImportError) as error:
+        hint = ': pip install -e ".[examples]" has it.' if isinstance(error, ImportError) else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from there.", file=sys.stderr)
         return 130
     return 0
+
+
+def command_line(program, description):
+    """A parser of the options of a program, which shows the description as it is written."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(f"python -m {program}", None, description, formatter_class=form)
 
 
 def add_training_options(parser):
@@ -166,10 +175,8 @@ class Run:
         if FIGURES in names:
             self.figures = read_figures(self.path, self.program)
         elif names:
-            raise UsageError(
-                f"--output {self.path} is not a run of {self.program}: it holds {names[0]}. "
-                "Give a new folder."
-            )
+            found = f"it holds {names[0]}. Give a new folder."
+            raise UsageError(f"--output {self.path} is not a run of {self.program}: {found}")
         for name, value in json.loads(json.dumps(self.settings)).items():  # Tuples are lists.
             if self.figures and (saved := self.figures["settings"].get(name)) != value:
                 raise UsageError(
@@ -178,20 +185,15 @@ class Run:
                 )
 
     def begin(self, settings=None, **facts):
-        """Locks the folder, and starts the run or takes up the one that is there.
-
-        The `settings` are those known from the data, and `facts` go into `figures.json` too.
-        """
+        """Locks the folder, and starts or resumes the run, with settings known from the data."""
         import filelock
 
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.enter_context(filelock.FileLock(self.path / LOCK, timeout=0))
         except filelock.Timeout:
-            raise UsageError(
-                f"Another process is writing to --output {self.path}. Wait until it has ended, or "
-                "give another folder."
-            ) from None
+            message = f"Another process is writing to --output {self.path}. Give another folder."
+            raise UsageError(message) from None
         except OSError as error:
             raise UsageError(f"--output {self.path} cannot be written: {error}.") from None
         # A file that is removed while it is locked locks nobody out: filelock looks for that.
@@ -388,10 +390,8 @@ def devices(count, share=None):
     else:
         names = keras.distribution.list_devices()
     if len(names) < count:
-        raise UsageError(
-            f"--devices {count} needs as many devices, and there are {len(names)}: "
-            f"{', '.join(names)}. For virtual ones on a CPU see docs/scaling.md."
-        )
+        found = f"{len(names)}: {', '.join(names)}. docs/scaling.md has virtual ones on a CPU."
+        raise UsageError(f"--devices {count} needs as many devices, and there are {found}")
     if tensorflow:
         made = tf.distribute.MirroredStrategy(names[:count])
     else:

@@ -9,7 +9,6 @@ to last), figures.json, squares.png and alignments.png. It takes about two minut
 interrupted, the same command goes on after the last seed.
 """
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from examples.shared import Run, at_least, exit_status, fraction, number
-from keras_attention import Attention, AttentionCell, scores
+from examples import shared
+from examples.shared import at_least
+from keras_attention import Attention, AttentionCell, scores, visualization
 
 PROGRAM = "examples.square_sequences"
 KINDS = {"without_attention": False, "with_attention": True}
@@ -151,9 +151,11 @@ def compare(run):
     models = {kind: keras.models.load_model(run.path / f"{kind}.keras") for kind in KINDS}
     predicted = {k: m.predict(test[:, :2], BATCH, verbose=0) for k, m in models.items()}
     alignments = predicted["with_attention"]["alignments"][:, 0]
-    corners = {kind: found["corners"] for kind, found in predicted.items()}
-    run.write("squares.png", lambda path: draw_squares(path, test, corners))
-    run.write("alignments.png", lambda path: draw_alignments(path, alignments))
+    found = {kind: found["corners"] for kind, found in predicted.items()}
+    run.write("squares.png", lambda path: draw_squares(path, test, found))
+    corners, title = [f"corner {n}" for n in (1, 2, 3, 4)], "mean of the test squares"
+    drawn = visualization.plot_attention(alignments.mean(0), corners[2:], corners[:2], title)
+    run.write("alignments.png", lambda path: drawn.savefig(path, dpi=100, format="png"))
     losses = {kind: [e["loss"] for e in run.epochs if e["kind"] == kind] for kind in KINDS}
     run.finish(
         test_losses=losses,
@@ -189,67 +191,40 @@ def draw_squares(path, corners, predicted):
     figure.savefig(path, dpi=100, format="png")
 
 
-def draw_alignments(path, alignments):
-    """Weights of the given corners for each predicted one: the mean, and some squares'."""
-    from matplotlib.figure import Figure
-
-    shown = {"mean of all squares": alignments.mean(axis=0)}
-    shown |= {f"square {n + 1}": weights for n, weights in enumerate(alignments[:3])}
-    figure = Figure(figsize=(2.8 * len(shown), 3.2), layout="constrained")
-    subplots = figure.subplots(1, len(shown))
-    for axes, (title, weights) in zip(subplots, shown.items(), strict=True):
-        image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues")
-        for (row, column), weight in np.ndenumerate(weights):
-            color = "white" if weight > 0.6 else "black"
-            axes.text(column, row, f"{weight:.2f}", ha="center", va="center", color=color)
-        axes.set(title=title, xlabel="corner that was given", xticks=(0, 1), xticklabels=(1, 2))
-        axes.set(yticks=(0, 1), yticklabels=(3, 4))
-    subplots[0].set_ylabel("corner to predict")
-    figure.colorbar(image, ax=figure.axes, label="weight")
-    figure.savefig(path, dpi=100, format="png")
-
-
 # The command line
 
-COUNTS = {
-    "seeds": (5, 2, "runs of each model, with data and weights of their own"),
-    "epochs": (50, 2, "passes over the training squares"),
-    "train": (2048, 256, "squares to train on"),
-    "test": (2048, 128, "squares to measure on"),
-    "hidden": (8, 8, "units of encoder and decoder"),
-}
+SMALL = {"seeds": 2, "epochs": 2, "train": 256, "test": 128}
 
 
 def parse(argv):
     """The settings of a command line, and the folder."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = shared.command_line(PROGRAM, __doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/square-sequences"), metavar="DIR")
-    for name, (default, _, what) in COUNTS.items():
-        help = f"{what}; default: {default}"
-        parser.add_argument(f"--{name}", type=at_least(1), metavar="N", help=help)
-    probability = number(float, "between 0 and 1", lambda value: 0 <= value <= 1)
-    help = "how often the decoder reads the true corner in training; default: 0.5"
-    parser.add_argument("--teacher-forcing", type=probability, default=0.5, metavar="P", help=help)
-    help = "standard deviation of the noise of a coordinate; default: 0.05"
-    parser.add_argument("--noise", type=fraction, default=0.05, metavar="SIGMA", help=help)
     help = "a trial of seconds, which shows nothing"
     parser.add_argument("--small", action="store_true", help=help)
+    probability = shared.number(float, "between 0 and 1", lambda value: 0 <= value <= 1)
+    for name, kind, default, meaning in (
+        ("seeds", at_least(1), 5, "runs of each model, with data and weights of their own"),
+        ("epochs", at_least(1), 50, "passes over the training squares"),
+        ("train", at_least(1), 2048, "squares to train on"),
+        ("test", at_least(1), 2048, "squares to measure on"),
+        ("hidden", at_least(1), 8, "units of encoder and decoder"),
+        ("teacher-forcing", probability, 0.5, "how often training reads the true corner"),
+        ("noise", shared.fraction, 0.05, "standard deviation of the noise of a coordinate"),
+    ):
+        text = f"{meaning}; default: {default}"
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
+    if parser.parse_known_args(argv)[0].small:
+        parser.set_defaults(**SMALL)
     settings = vars(parser.parse_args(argv))
-    output, small = settings.pop("output"), settings.pop("small")
-    for name, (default, trial, _) in COUNTS.items():
-        if settings[name] is None:
-            settings[name] = trial if small else default
-    return settings, output
+    del settings["small"]
+    return settings, settings.pop("output")
 
 
 def command(argv):
     """Runs the program."""
     settings, output = parse(argv)
-    with Run(output, PROGRAM, settings) as run:
+    with shared.Run(output, PROGRAM, settings) as run:
         if run.finished:
             print(f"The run in {output} is finished already.")
         else:
@@ -267,7 +242,7 @@ def command(argv):
 
 def main(argv=None):
     """Runs the program and returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
-    return exit_status(command, argv)
+    return shared.exit_status(command, argv)
 
 
 if __name__ == "__main__":

@@ -179,8 +179,7 @@ def forecast(series, model, options, scale):
 
 def train(argv):
     """Trains both models, unless that is done, and prints how far off each forecast is."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = shared.command_line(PROGRAM, __doc__)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", type=Path, metavar="FILE", help="a CSV file with a header")
     source.add_argument("--sample", action="store_true", help="use the synthetic sample")
@@ -216,7 +215,7 @@ def train(argv):
 
 def predict(argv):
     """Prints the forecasts after the end of a series, a line for each step."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM} predict")
+    parser = shared.command_line(f"{PROGRAM} predict", predict.__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", type=Path, metavar="FILE", help="another series of the kind")
@@ -232,8 +231,7 @@ def predict(argv):
 
 def main(argv=None):
     """Runs the program, and returns its exit status."""
-    commands = {"predict": lambda argv: predict(argv[1:])}
-    return shared.exit_status(lambda argv: commands.get((argv or [""])[0], train)(argv), argv)
+    return shared.exit_status(train, argv, predict=predict)
 
 
 if __name__ == "__main__":

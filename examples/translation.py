@@ -7,7 +7,6 @@
 sentence a line; without it see `pairs`. The same command resumes an interrupted run.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -184,8 +183,7 @@ def draw_attention(path, model, tokenizer, sentence, translation):
 
 def train(argv):
     """Trains a model and measures its translations, unless that is done."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = shared.command_line(PROGRAM, __doc__)
     parser.add_argument("--model", choices=DEFAULTS, default="transformer")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--data-dir", type=Path, metavar="DIR", help="a folder of pairs")
@@ -268,8 +266,7 @@ def fit(run, options):
 
 def translate(argv):
     """Prints a line for each sentence, an empty one where it is not translated."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=translate.__doc__)
-    parser.add_argument("command", metavar="translate")
+    parser = shared.command_line(f"{PROGRAM} translate", translate.__doc__)
     parser.add_argument("directory", type=Path, metavar="DIR", help="of a finished run")
     parser.add_argument("sentences", nargs="+", metavar="sentence")
     parser.add_argument("--beams", type=at_least(1), default=4, help="of the search; default: 4")
@@ -291,9 +288,7 @@ def translate(argv):
 
 def main(argv=None):
     """Runs the program, and returns its exit status."""
-
-    argv = sys.argv[1:] if argv is None else argv
-    return shared.exit_status(translate if "translate" in argv[:1] else train, argv)
+    return shared.exit_status(train, argv, translate=translate)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -48,7 +49,7 @@ def tokenizer():
 
 def batches(tokenizer, sides, monkeypatch, batch_tokens=256, lengths=(24, 32, 48)):
     monkeypatch.setattr(translation, "LENGTHS", np.array(lengths))
-    options = translation.argparse.Namespace(batch_tokens=batch_tokens, seed=0, devices=1)
+    options = SimpleNamespace(batch_tokens=batch_tokens, seed=0, devices=1)
     return translation.batches(tokenizer, sides, options)
 
 
@@ -182,7 +183,7 @@ def test_masks_are_kept_through_every_layer(kind, monkeypatch):
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine"])
 def test_schedules_rise_to_the_rate_and_fall(schedule):
-    options = translation.argparse.Namespace(learning_rate=2e-3, warmup=100, schedule=schedule)
+    options = SimpleNamespace(learning_rate=2e-3, warmup=100, schedule=schedule)
     adam = translation.optimizer(options, 1000)
     rates = [float(adam._learning_rate(step)) for step in (1, 50, 100, 500, 1000)]
     np.testing.assert_allclose(rates[2], 2e-3, rtol=1e-4)
