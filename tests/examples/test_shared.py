@@ -279,21 +279,11 @@ def losses(path):
 
 
 @pytest.mark.parametrize("adapters", [False, True])
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, monkeypatch, capsys):
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, interrupted, capsys):
     whole = train(tmp_path / "whole", adapters=adapters)
     assert len(set(losses(tmp_path / "whole"))) == 3
-    finish_epoch = Run.finish_epoch
-
-    def interrupt(run, **figures):
-        # At the worst moment: the backup is there, and the figures are not.
-        if len(run.epochs) == 2:
-            raise KeyboardInterrupt
-        finish_epoch(run, **figures)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "finish_epoch", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "run", adapters=adapters)
+    with interrupted(2), pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", adapters=adapters)
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")[:2]
     capsys.readouterr()
     resumed = train(tmp_path / "run", adapters=adapters)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from examples import square_sequences
-from examples.shared import Run
 from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
 
@@ -154,16 +153,8 @@ def test_saved_models_need_nothing_but_the_package(finished):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_to_the_same_losses(finished, tmp_path, monkeypatch, capsys):
-    finish_epoch = Run.finish_epoch
-
-    def interrupt(run, **figures):
-        if len(run.epochs) == 1:
-            raise KeyboardInterrupt
-        finish_epoch(run, **figures)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "finish_epoch", interrupt)
+def test_an_interrupted_run_goes_on_to_the_same_losses(finished, tmp_path, interrupted, capsys):
+    with interrupted(1):
         assert main("--small", "--output", tmp_path) == 130
     assert main("--small", "--output", tmp_path) == 0
     assert "Resuming after epoch 1" in capsys.readouterr().out

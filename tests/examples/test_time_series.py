@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("filelock", reason="the example needs the extra `examples`")
 
-from examples import shared, time_series
+from examples import time_series
 from examples.shared import UsageError
 from examples.time_series import MISSING, main
 
@@ -128,18 +128,10 @@ def test_padding_and_missing_values_change_nothing(kind):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_and_forecasts(csv_file, tmp_path, monkeypatch, capsys):
+def test_a_run_resumes_and_forecasts(csv_file, tmp_path, interrupted, capsys):
     options = [*TINY, "--data", csv_file]
     assert main([*options, "--output", tmp_path / "whole"]) == 0
-    finish_epoch = shared.Run.finish_epoch
-
-    def interrupt(run, **found):
-        if run.epochs:
-            raise KeyboardInterrupt
-        finish_epoch(run, **found)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shared.Run, "finish_epoch", interrupt)
+    with interrupted(1):
         assert main([*options, "--output", tmp_path / "run"]) == 130
     assert main([*options, "--output", tmp_path / "run"]) == 0
     out = capsys.readouterr().out

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from examples import imdb_classification, imdb_reviews
-from examples.shared import Run
 from examples.texts import load_tokenizer, pad
 from tests.examples.imdb.runs import TINY, curves, figures, main
 
@@ -95,19 +94,11 @@ def test_saved_model_measures_what_the_figures_say(folder, finished):
 
 @pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_figures(
-    folder, finished, tmp_path, monkeypatch, capsys
+    folder, finished, tmp_path, interrupted, capsys
 ):
     output = tmp_path / "run"
     command = [*TINY, "--epochs", 3, "--data-dir", folder, "--output", output]
-    finish_epoch = Run.finish_epoch
-
-    def interrupt(run, **figures):
-        if len(run.epochs) == 2:
-            raise KeyboardInterrupt
-        finish_epoch(run, **figures)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "finish_epoch", interrupt)
+    with interrupted(2):
         assert main(*command) == 130
     assert curves(output) == curves(finished)[:2]
     assert main(*command) == 0

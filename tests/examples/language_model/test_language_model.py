@@ -269,18 +269,10 @@ def test_the_run_leaves_what_it_says(text_file, finished):
 
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_figures(
-    text_file, finished, tmp_path, monkeypatch, capsys
+    text_file, finished, tmp_path, interrupted, capsys
 ):
     options = [*TINY, "--dropout", 0.1, "--data", text_file, "--output", tmp_path]
-    finish_epoch = shared.Run.finish_epoch
-
-    def interrupt(run, **found):
-        if run.epochs:
-            raise KeyboardInterrupt
-        finish_epoch(run, **found)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shared.Run, "finish_epoch", interrupt)
+    with interrupted(1):
         assert main(options) == 130
     assert main(options) == 0
     assert "Resuming after epoch 1" in capsys.readouterr().out

@@ -262,18 +262,11 @@ def test_the_run_leaves_what_it_says(finished):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_to_the_same_figures(finished, tmp_path, monkeypatch, capsys):
-    output, finish_epoch = tmp_path / "run", shared.Run.finish_epoch
+def test_an_interrupted_run_resumes_to_the_same_figures(finished, tmp_path, interrupted, capsys):
+    output = tmp_path / "run"
     # Without a search, which takes as long to compile as all else.
     command = ["--epochs", 2, "--output", output, "--beams", 1]
-
-    def interrupt(run, **found):
-        if run.epochs:
-            raise KeyboardInterrupt
-        finish_epoch(run, **found)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shared.Run, "finish_epoch", interrupt)
+    with interrupted(1):
         assert train(*command) == 130
     assert curves(output) == curves(finished)[:1]
     assert train(*command) == 0
