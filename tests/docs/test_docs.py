@@ -218,6 +218,11 @@ def test_the_search_box_finds_pages(site, browser):
     assert not wrong
 
 
+def test_the_citation_is_of_this_version():
+    version = keras_attention.__version__.partition(".dev")[0]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_every_architecture_of_hugging_face_is_in_the_table():
     page = (DOCS / "models.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .* \| (`[\w-]+`.*?) \| \d\.\de-\d \|", page, re.MULTILINE)
