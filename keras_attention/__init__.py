@@ -25,6 +25,7 @@ from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.feed_forward_attention import FeedForwardAttention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.hard_attention import HardAttention
+from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.layers.local_attention import LocalAttention
 from keras_attention.layers.local_self_attention import (
     AtrousSelfAttention,
@@ -63,6 +64,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardAttention",
     "HardAttention",
+    "LayerScale",
     "LearnedGridEmbedding",
     "LearnedPositionEmbedding",
     "LocalAttention",

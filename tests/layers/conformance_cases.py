@@ -346,6 +346,7 @@ CASES = [
         mixes_positions=False,
     ),
     Case(ka.RMSNorm, {}, {"epsilon": 0.1, "offset": 1.0}, mixes_positions=False),
+    Case(ka.LayerScale, {}, {"value": 0.5}, mixes_positions=False),
     Case(
         ka.MixtureOfExperts,
         {"num_experts": 5, "top_k": 2, "intermediate_dim": 6, "gated": True},

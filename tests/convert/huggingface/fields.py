@@ -81,6 +81,7 @@ T5 = {
 }
 VIT = {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}
 VIT |= {"image_size": 8, "patch_size": 4, "num_channels": 2}
+DINO = {k: v for k, v in VIT.items() if k != "intermediate_size"}
 GPT2 = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 64}
 MIXTURE = {**GROUPS, "sliding_window": 4, "num_experts_per_tok": 2, **TOKENS}
 OSS = {**GEMMA, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.7}
@@ -170,6 +171,7 @@ FAMILIES = {
     "whisper": ("WhisperForConditionalGeneration", {**SOUNDS, "begin_suppress_tokens": None}),
     "vit": ("ViTForImageClassification", {**VIT, "num_labels": 3}),
     "deit": ("DeiTModel", VIT),
+    "dinov2": ("Dinov2Model", {**DINO, "mlp_ratio": 2}),
     "clip_text_model": ("CLIPTextModel", {**SIZES, "eos_token_id": 49}),
     "clip_vision_model": ("CLIPVisionModel", VIT),
 }
@@ -479,6 +481,9 @@ IGNORED = {
     "begin_suppress_tokens": [1],
     "summary_activation": "relu",
     "pooler_act": "relu",
+    "stage_names": ["stem", "stage1", "stage2"],
+    **dict.fromkeys(("out_features", "_out_features"), ["stage1"]),
+    **dict.fromkeys(("out_indices", "_out_indices"), [1]),
 }
 IGNORED |= dict.fromkeys(TYPES, "float32")
 

@@ -26,11 +26,14 @@ IMAGES = {
     "num_channels": 2,
 }
 SQUARE = {**IMAGES, "image_size": 8}
+DINO = {**SQUARE, "mlp_ratio": 2, "layerscale_value": 0.3}
+del DINO["intermediate_size"]
 MODELS = {
     "ViTModel": IMAGES,
     "ViTForImageClassification": {**IMAGES, "num_labels": 5},
     "DeiTModel": IMAGES,
     "DeiTForImageClassification": {**IMAGES, "num_labels": 5},
+    "Dinov2Model": DINO,
     "CLIPVisionModel": SQUARE,
     "CLIPVisionModelWithProjection": {**SQUARE, "projection_dim": 6},
     "CLIPTextModel": SIZES,
