@@ -33,11 +33,13 @@ NEEDED = {
     ka.AttentionRNN: {"cell": ka.AttentionCell(keras.layers.SimpleRNNCell(4), "dot")},
     ka.AtrousSelfAttention: {"rate": 2},
     ka.FeedForward: {"intermediate_dim": 4},
+    ka.LearnedGridEmbedding: {"grid": (4, 4)},
     ka.LearnedPositionEmbedding: {"max_length": 4},
     ka.LocalAttention: {"window": 2},
     ka.LocalSelfAttention: {"neighbors": 2},
     ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
     ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
+    ka.PatchEmbedding: {"patch_size": 2, "dim": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
     ka.SparseSelfAttention: {"rate": 2},
@@ -100,18 +102,19 @@ KIND = {
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k",
-    "size": "left right",
+    "size": "left right prefix",
     "integer": "seed ignore_class",
-    "sizes": "output_shape attention_axes",
+    "sizes": "output_shape attention_axes grid patch_size",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit",
-    "number": "entropy_factor scale offset",
+    "number": "entropy_factor scale offset value",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
-    "zero_output_for_mask tied normalize_weights",
-    "name": "mode gradient merge_mode layout scaling norm qk_norm residual",
+    "zero_output_for_mask tied normalize_weights flatten",
+    "name": "mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
+    "data_format",
     "factors": "short_factors long_factors",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "
@@ -125,6 +128,7 @@ KIND = {
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {
+    (ka.LearnedGridEmbedding, "size"): "sizes",
     (regularizers.Entropy, "factor"): "number",
     (schedules.InverseSquareRoot, "scale"): "positive",
     (ka.ScaledEmbedding, "scale"): "positive",

@@ -482,8 +482,10 @@ IGNORED = {
     "summary_activation": "relu",
     "pooler_act": "relu",
     "stage_names": ["stem", "stage1", "stage2"],
-    **dict.fromkeys(("out_features", "_out_features"), ["stage1"]),
-    **dict.fromkeys(("out_indices", "_out_indices"), [1]),
+    "out_features": ["stage1"],
+    "_out_features": ["stage1"],
+    "out_indices": [1],
+    "_out_indices": [1],
 }
 IGNORED |= dict.fromkeys(TYPES, "float32")
 

@@ -5,7 +5,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import patterns, positions
-from tests.golden.cases.case import CASES, VOCABULARY, WIDTH, Case, of_layer
+from tests.golden.cases.case import CASES, TABLE, VOCABULARY, WIDTH, Case, of_layer
 
 IDS = np.array([[1, 5, 3, 7], [2, 9, 0, 0]], "int32")
 NEW = {"since": "0.2.0"}
@@ -48,6 +48,44 @@ of_layer(
     lambda: ka.MixtureOfExperts(5, 1, 6, normalize_weights=False),
     **NEW,
 )
+of_layer("layer_scale", ka.LayerScale, **NEW)
+of_layer("layer_scale-options", lambda: ka.LayerScale(0.5), **NEW)
+of_layer("grid_learned", lambda: ka.LearnedGridEmbedding((2, 2)), **NEW)
+of_layer(
+    "grid_learned-all",
+    lambda: ka.LearnedGridEmbedding(
+        (2, 2), prefix=1, size=(1, 3), interpolation="linear", dim=5, merge_mode="concat", **TABLE
+    ),
+    **NEW,
+)
+of_layer(
+    "grid_sin_cos-all",
+    lambda: ka.SinCosGridEmbedding((1, 3), 1, max_wavelength=100, dim=5, merge_mode="concat"),
+    **NEW,
+)
+
+
+def of_images(name, make, *shape):
+    """A case of layers over images of such a shape."""
+
+    def model():
+        images = keras.Input(shape)
+        return keras.Model(images, make()(images))
+
+    images = np.random.default_rng(0).normal(size=(2, *shape)).astype("float32")
+    CASES[name] = Case(model, (images,), **NEW)
+
+
+of_images("grid_sin_cos", ka.SinCosGridEmbedding, 2, 3, 8)
+of_images("patches", lambda: ka.PatchEmbedding(2, 5), 4, 6, 3)
+of_images(
+    "patches-all",
+    lambda: ka.PatchEmbedding(
+        (2, 3), 6, flatten=False, use_bias=False, data_format="channels_first",
+        kernel_initializer="he_normal", bias_initializer="ones",
+    ),
+    3, 4, 6,
+)  # fmt: skip
 LENGTH = {"factor": 4.0, "original_max_length": 3}
 for name, make in {
     "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),
