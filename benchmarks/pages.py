@@ -334,7 +334,53 @@ def square_sequences():
     return table([*head, "seeds in which attention is better"], rows)
 
 
+def linear():
+    """Layers that attend through a state, against softmax."""
+    files = {
+        "TensorFlow": "tensorflow",
+        "oneDNN off": "onednn_off",
+        "JAX": "jax",
+        "PyTorch": "torch",
+    }
+    found = {title: results(f"linear_{name}") for title, name in files.items()}
+    found = {title: report for title, report in found.items() if report}
+    if not found:
+        return "Not measured yet.\n"
+    names = [x for x in next(iter(found.values()))["tokens"] if x != "MultiHeadAttention"]
+    head = ["", *found]
+
+    def row(title, cell):
+        return [title, *(figure(cell(report)) for report in found.values())]
+
+    def step(report, length, name):
+        return report["steps"][length][name]
+
+    rows = []
+    for name in names:
+        for length in ("2048", "8192"):
+            rows.append(
+                row(
+                    f"step, `{name}` / softmax, T{length}",
+                    lambda x, n=name, t=length: step(x, t, n) / step(x, t, "MultiHeadAttention"),
+                )
+            )
+        rows.append(
+            row(
+                f"step, `{name}`, T65536 / T8192",
+                lambda x, n=name: step(x, "65536", n) / step(x, "8192", n),
+            )
+        )
+        rows.append(
+            row(
+                f"token, `{name}`, after 100,000 / after 10",
+                lambda x, n=name: x["tokens"][n]["100000"] / x["tokens"][n]["10"],
+            )
+        )
+    return table(head, rows)
+
+
 TABLES = {
+    "linear": linear,
     "summary": summary,
     **{SETTINGS[name].lower(): lambda name=name: attention(name) for name in SETTINGS},
     "positions": positions,

@@ -23,9 +23,12 @@ from keras_attention.layers.attention_rnn import AttentionRNN
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.feed_forward_attention import FeedForwardAttention
+from keras_attention.layers.gated_delta_net import GatedDeltaNet
+from keras_attention.layers.gated_linear_attention import GatedLinearAttention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.hard_attention import HardAttention
 from keras_attention.layers.layer_scale import LayerScale
+from keras_attention.layers.linear_attention import LinearAttention
 from keras_attention.layers.local_attention import LocalAttention
 from keras_attention.layers.local_self_attention import (
     AtrousSelfAttention,
@@ -41,6 +44,7 @@ from keras_attention.layers.position_embedding import (
 )
 from keras_attention.layers.reinforce_loss import ReinforceLoss
 from keras_attention.layers.relative_position_attention import RelativePositionAttention
+from keras_attention.layers.retention import Retention
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
@@ -63,10 +67,13 @@ __all__ = [
     "EncoderDecoder",
     "FeedForward",
     "FeedForwardAttention",
+    "GatedDeltaNet",
+    "GatedLinearAttention",
     "HardAttention",
     "LayerScale",
     "LearnedGridEmbedding",
     "LearnedPositionEmbedding",
+    "LinearAttention",
     "LocalAttention",
     "LocalSelfAttention",
     "Logits",
@@ -76,6 +83,7 @@ __all__ = [
     "RMSNorm",
     "ReinforceLoss",
     "RelativePositionAttention",
+    "Retention",
     "ScaledEmbedding",
     "SelfAttention",
     "SinCosGridEmbedding",

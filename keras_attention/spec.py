@@ -228,6 +228,7 @@ class AttentionResult:
             means that all have.
         mask: the whole mask, from padding, pattern and segments, if weights are returned.
         log_probability: of the keys chosen by hard attention, (B, H, T), if requested.
+        state: the next cache, of a recurrence that was given one.
     """
 
     output: Tensor
@@ -236,6 +237,7 @@ class AttentionResult:
     has_keys: Tensor | None = None
     mask: Tensor | None = None
     log_probability: Tensor | None = None
+    state: dict[str, Tensor] | None = None
 
     def replace(self, **changes):
         """The same but for `changes`."""

@@ -227,6 +227,8 @@ class Attention(saving.ConfigurableLayer):
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
     # those after it.
     one_sequence = False
+    # The kinds of cache that it takes.
+    layouts: tuple[type[kv_cache.Layout], ...] = kv_cache.LAYOUTS
 
     def _check_slots(self):
         """Rejects incompatible slots."""
@@ -400,6 +402,7 @@ class Attention(saving.ConfigurableLayer):
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=segment_ids,
             return_weights=return_attention_scores,
+            **({"state": memory.cache} if layout.is_state else {}),
         )
         if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
@@ -412,7 +415,8 @@ class Attention(saving.ConfigurableLayer):
             scores = self.heads.scores(result.weights, x.query, x.value)
         if x.query_mask is not None:
             output = masks.carry(output, x.query_mask)
-        return self._returned(output, scores, result.log_probability, memory.cache)
+        cache = memory.cache if result.state is None else result.state
+        return self._returned(output, scores, result.log_probability, cache)
 
     def _numbers(self, name, given, query, value):
         """`positions` or `segment_ids` for query and key."""
@@ -632,7 +636,7 @@ class Attention(saving.ConfigurableLayer):
         (query, value, key), _ = inputs.three_inputs(
             (given.query, given.value, given.key), (None, None, None)
         )
-        if cache is not None:
+        if cache is not None and "value" in cache:
             cached = cache["value"]
             batch, _, length, size = cached.shape
             value = key = keras.KerasTensor((batch, length, size), cached.dtype)

@@ -266,7 +266,8 @@ class EinsumHeads(DenseHeads):
         # The order is that of Keras's weights.
         made = {role: self.projection(role, given[role]) for role in ("query", "key")}
         if self.layer.use_gate:
-            made["gate"] = self._einsum("gate", query_shape, 1, heads, activation="sigmoid")
+            activation = self.layer.gate_activation
+            made["gate"] = self._einsum("gate", query_shape, 1, heads, activation=activation)
         made["value"] = self.projection("value", value_shape)
         size = self.layer.output_sizes or query_shape[-1:]
         made["output"] = self._einsum("attention_output", (*query_shape[:-1], *heads), 2, size)

@@ -8,6 +8,8 @@ sequence, that is entry p. If it is shorter, the cache is a ring of the last C t
 The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
 
+A state is `{"state": (B, G, K', V'), "index": (B,)}`: sums over all tokens, of constant size.
+
 A `Layout` is a layer's interface to either. To add one, with quantized keys for instance, add a
 class to `LAYOUTS` and a function that makes its dictionary.
 
@@ -37,26 +39,32 @@ def make(batch_size, length, heads, key_dim, value_dim, dtype):
     }
 
 
-def layout(cache, window, needs_length=False):
-    """The `Layout` of a cache, whose arguments are the others.
+def layout(cache, window, needs_length=False, kinds=None):
+    """The `Layout` of a cache, among `kinds`; the arguments between are its own.
 
     Raises ValueError if `cache` has none of the layouts.
     """
+    kinds = LAYOUTS if kinds is None else kinds
     names = set(cache) if isinstance(cache, dict) else None
-    for kind in LAYOUTS:
+    for kind in kinds:
         if names == set(kind.arrays) and kind.fits(cache, window):
             return kind(window, needs_length)
     received = type(cache).__name__ if names is None else sorted(names)
     raise ValueError(
-        "`cache` must be what `make_cache` or a call gave, a dict of 'key', 'value' and "
-        "'index', or what `cache_context` gave, of 'key', 'value' and 'mask'. "
+        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(kinds[-1])}, or what "
+        f"`cache_context` gave, of {_named(Context)}. "
         f"Received: {received}"
     )
 
 
+def _named(kind):
+    *names, last = map(repr, kind.arrays)
+    return f"{', '.join(names)} and {last}"
+
+
 def check(cache, layout, batch, heads, key_dim, value_dim):
     """Raises unless the arrays of a cache have these sizes, None being any, and their dtypes."""
-    expected = layout.shapes(batch, _slots(cache), heads, key_dim, value_dim)
+    expected = layout.shapes(batch, entries(cache), heads, key_dim, value_dim)
     for name, kind in layout.arrays.items():
         found = tuple(cache[name].shape)
         if found != expected[name] and not _agree(found, expected[name]):
@@ -75,9 +83,9 @@ def _agree(found, expected):
     return len(found) == len(expected) and all(None in two or two[0] == two[1] for two in known)
 
 
-def _slots(cache):
-    """The number of entries if it is known, or None."""
-    return (*tuple(cache["key"].shape)[2:3], None)[0]
+def entries(cache):
+    """The number of entries if it is known, or None, as for a state, which has none."""
+    return (*tuple(cache["key"].shape)[2:3], None)[0] if "key" in cache else None
 
 
 def is_context(cache):
@@ -169,8 +177,8 @@ class Layout:
     # The arrays of the dictionary, and substrings of their dtypes' names.
     arrays: typing.ClassVar[dict[str, str]] = {}
     # Whether tokens are appended, whether old ones are overwritten, and whether all keys and values
-    # are in the cache before the call.
-    appends = forgets = is_memory = False
+    # are in the cache before the call; whether it has sums of tokens, and none of them.
+    appends = forgets = is_memory = is_state = False
 
     def __init__(self, window=None, needs_length=False):
         self.window = window
@@ -188,6 +196,7 @@ class Layout:
             "value": (batch, heads, slots, value_dim),
             "index": (batch,),
             "mask": (batch, slots),
+            "state": (batch, heads, key_dim, value_dim),
         }
 
     def update(self, cache, key, value, mask, dtype):
@@ -243,13 +252,13 @@ class Ring(Full):
 
     @classmethod
     def fits(cls, cache, window):
-        slots = _slots(cache)
+        slots = entries(cache)
         # The number of entries may be unknown in a graph: a ring is correct for any.
         return window is not None and (slots is None or slots >= window)
 
     def update(self, cache, key, value, mask, dtype):
         slots, count, lost = length(cache), backend.shape(key)[1], None
-        if _slots(cache) is None:
+        if entries(cache) is None:
             # A number of entries that is unknown in the graph may be too small for a ring.
             after = end(cache["index"], count, mask)
             lost = ops.logical_and(after > slots, slots < self.window)
@@ -271,8 +280,19 @@ class Ring(Full):
         )
 
 
+class State(Layout):
+    """Sums over all tokens so far, of constant size, to which a call's own tokens are added."""
+
+    arrays: typing.ClassVar = {"state": "float", "index": "int32"}
+    appends = is_state = True
+
+    def update(self, cache, key, value, mask, dtype):
+        after = end(cache["index"], backend.shape(key)[1], mask)
+        return Update({**cache, "index": after}, key, value, mask=mask)
+
+
 # In the order in which they are tried.
-LAYOUTS = [Context, Ring, Full]
+LAYOUTS: tuple[type[Layout], ...] = (Context, Ring, Full)
 
 
 def append(cache, key, value, mask=None, after=None):

@@ -74,6 +74,9 @@ class MultiHeadAttention(Attention):
     0.0
     """
 
+    # Of the gate, with `use_gate`.
+    gate_activation = "sigmoid"
+
     def __init__(
         self,
         num_heads: int,

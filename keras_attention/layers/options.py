@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
 
 from keras_attention import normalizations, patterns, positions, regularizers, scores
 from keras_attention.hints import Constraint, Initializer, Regularizer
@@ -45,3 +46,25 @@ class AttentionOptions(ProjectionOptions, total=False):
     """All but the sizes."""
 
     score: scores.ScoreLike
+
+
+class StateOptions(TypedDict, total=False):
+    """Those of layers that attend through a state, which have no weights of pairs."""
+
+    use_bias: bool | Literal["qkv"]
+    output_shape: int | Sequence[int] | None
+    attention_axes: int | Sequence[int] | None
+    kernel_initializer: Initializer
+    bias_initializer: Initializer
+    kernel_regularizer: Regularizer | None
+    bias_regularizer: Regularizer | None
+    activity_regularizer: Regularizer | None
+    kernel_constraint: Constraint | None
+    bias_constraint: Constraint | None
+    seed: int | None
+    num_key_value_heads: int | None
+    qk_norm: QkNorm
+    clip_qkv: float | None
+    name: str | None
+    dtype: Any
+    trainable: bool

@@ -518,7 +518,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         keys, scores = x.shape[1], {}
         if cache is not None:
             self._check_cached(x, cache, given.return_attention_scores)
-            keys, cache = cache["key"].shape[2], kv_cache.specs(cache)
+            keys, cache = kv_cache.entries(cache), kv_cache.specs(cache)
         if given.return_attention_scores:
             scores["attention"] = self._scores(x, keys)
             if self.cross_attention:

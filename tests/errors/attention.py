@@ -4,7 +4,8 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import ops, patterns, positions
+from keras_attention import ops, patterns, positions, scores
+from keras_attention.layers.state_attention import StateAttention
 from tests.errors.calls import (
     SHARED,
     SHARED_SCORE,
@@ -23,6 +24,49 @@ from tests.errors.calls import (
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
+    # States
+    "a feature map that compares": (
+        lambda: ka.LinearAttention(2, 4, feature_map=scores.Additive(3)),
+        ValueError,
+        r"A feature map is a `scores.Score` with.*`features\(size\)`.*Received: feature_map=<Addit",
+    ),
+    "weights of a state": (
+        lambda: ka.Retention(2, 4)(X, return_attention_scores=True),
+        ValueError,
+        r"Retention sees all tokens up to each.*Received: return_attention_scores",
+    ),
+    "weights of tokens in a state": (
+        lambda: ka.LinearAttention(2, 4)(
+            X, cache=ka.LinearAttention(2, 4).make_cache(B), return_attention_scores=True
+        ),
+        ValueError,
+        r"A state has sums of tokens.*Received with a cache.*: return_attention_scores",
+    ),
+    "a state of another size": (
+        lambda: ka.Retention(2, 4)(X, cache=ka.LinearAttention(2, 4).make_cache(B)),
+        ValueError,
+        r"`cache\['state'\]` must be of shape \(2, 2, 4, 4\).*Received: \(2, 2, 4, 5\)",
+    ),
+    "keys in place of a state": (
+        lambda: ka.Retention(2, 4)(X, cache=ka.MultiHeadAttention(2, 4).make_cache(B, T)),
+        ValueError,
+        r"`cache` must be what `make_cache`.*a dict of 'state' and 'index'.*Received: \['index'",
+    ),
+    "a position of retention that adds": (
+        lambda: ka.Retention(2, 4, position="alibi"),
+        ValueError,
+        r"Retention has no scores.*Received: position='alibi'",
+    ),
+    "decays of other heads": (
+        lambda: ka.Retention(2, 4, decays=[0.5]),
+        ValueError,
+        r"`decays` must be 2 numbers in \(0, 1\].*Received: decays=\[0.5\]",
+    ),
+    "a state that nobody defines": (
+        lambda: StateAttention(2, 4)(X),
+        TypeError,
+        r"StateAttention must implement `recur`",
+    ),
     # Ranges, positions and segments
     "a mode of another name": (
         lambda: ka.LocalAttention(2, "local-p"),

@@ -13,6 +13,17 @@ class Nearer(positions.Position):
         return -0.3 * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
 
+@keras.saving.register_keras_serializable(package="conformance")
+class Squares(scores.Score):
+    def features(self, size):
+        return size
+
+    def prepare_query(self, query):
+        return keras.ops.square(query)
+
+    prepare_key = prepare_query
+
+
 PROJECTIONS = {
     "kernel_initializer": "he_normal",
     "bias_initializer": "ones",
@@ -84,6 +95,17 @@ BLOCK = {
     **HEAD_OPTIONS,
 }
 
+
+# What layers take that have no weights of pairs.
+STATE = {
+    "value_dim": 3,
+    "use_bias": "qkv",
+    "output_shape": (2, 5),
+    "attention_axes": (1,),
+    "seed": 3,
+    "num_key_value_heads": 1,
+    **PROJECTIONS,
+}
 
 CASES = [
     Case(
@@ -238,6 +260,52 @@ CASES = [
         },
         CROSS,
         returns_scores=True,
+    ),
+    Case(
+        ka.LinearAttention,
+        {"num_heads": 2, "key_dim": 4},
+        {
+            "feature_map": Squares(),
+            "causal": True,
+            "use_gate": True,
+            "qk_norm": "rms",
+            "clip_qkv": 1.5,
+            **STATE,
+        },
+        CROSS,
+        returns_scores=True,
+    ),
+    Case(
+        ka.Retention,
+        {"num_heads": 2, "key_dim": 4},
+        {
+            "decays": (0.5,),
+            "position": None,
+            "use_gate": False,
+            "head_norm": "layer",
+            **STATE,
+        },
+        # Right padding changes nothing in a causal layer.
+        mixes_positions=False,
+        beside={"decays": {"num_key_value_heads": 1}},
+    ),
+    Case(
+        ka.GatedLinearAttention,
+        {"num_heads": 2, "key_dim": 4},
+        {
+            "decay_rank": 3,
+            "decay_temperature": 2.0,
+            "use_gate": False,
+            "head_norm": "layer",
+            **STATE,
+        },
+        mixes_positions=False,
+    ),
+    Case(
+        ka.GatedDeltaNet,
+        {"num_heads": 2, "key_dim": 4},
+        {"use_decay": False, "use_gate": False, "head_norm": "layer", **STATE},
+        mixes_positions=False,
     ),
     Case(
         ka.HardAttention,

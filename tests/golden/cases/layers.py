@@ -9,6 +9,7 @@ from tests.golden.cases.case import (
     ALL,
     CASES,
     HEADS,
+    PROJECTIONS,
     SCORES,
     TABLE,
     WIDTH,
@@ -94,6 +95,45 @@ HARD = {name: value for name, value in ALL.items() if name != "use_sink"}
 of_layer("hard", lambda: ka.HardAttention(2, 4), 8, 6, **SCORES)
 of_layer("hard-reinforce", lambda: ka.HardAttention(2, 4, gradient="reinforce"), 8, 6)
 of_layer("hard-all", lambda: ka.HardAttention(2, 4, temperature=0.5, **HARD), 8, 6)
+STATE = {
+    "value_dim": 3,
+    "use_bias": "qkv",
+    "output_shape": 5,
+    "attention_axes": 1,
+    "seed": 3,
+    "num_key_value_heads": 1,
+    **PROJECTIONS,
+}
+of_layer("linear", lambda: ka.LinearAttention(2, 4), 8, 6, since="0.2.0", **SCORES)
+of_layer(
+    "linear-all",
+    lambda: ka.LinearAttention(
+        2, 4, feature_map="elu", causal=True, use_gate=True, qk_norm="rms", clip_qkv=1.5, **STATE
+    ),
+    since="0.2.0",
+)
+of_layer("retention", lambda: ka.Retention(2, 4), since="0.2.0")
+of_layer(
+    "retention-all",
+    lambda: ka.Retention(
+        2, 4, decays=(0.5,), position=None, use_gate=False, head_norm="layer", **STATE
+    ),
+    since="0.2.0",
+)
+of_layer("gated_linear", lambda: ka.GatedLinearAttention(2, 4), since="0.2.0")
+of_layer(
+    "gated_linear-all",
+    lambda: ka.GatedLinearAttention(
+        2, 4, decay_rank=None, decay_temperature=2.0, use_gate=False, head_norm=False, **STATE
+    ),
+    since="0.2.0",
+)
+of_layer("gated_delta", lambda: ka.GatedDeltaNet(2, 4), since="0.2.0")
+of_layer(
+    "gated_delta-all",
+    lambda: ka.GatedDeltaNet(2, 4, use_decay=False, use_gate=False, head_norm="layer", **STATE),
+    since="0.2.0",
+)
 of_layer("pooling", ka.AttentionPooling, **SCORES)
 of_layer(
     "pooling-all",

@@ -1,0 +1,65 @@
+r"""The gated delta rule: a state that replaces what it has of a key, in time linear in the length.
+
+    S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ,    o_t = S_tᵀ q_t
+
+Yang et al. 2025, equation 10; with a = 1 the delta rule (Schlag et al. 2021; Yang et al. 2024).
+Inside a chunk of sums c of log a, from the state S before it, what is written in place of v is
+
+    ṽ = (I + A)^{−1} (β v − β exp(c) k S),   A_ts = β_t exp(c_t − c_s) k_t · k_s for s < t
+
+so the next state is an affine function of S, and with ṽ outputs are those of `recurrence`.
+"""
+
+import keras
+
+from keras_attention import shapes
+from keras_attention.backend import backend
+from keras_attention.kernels import recurrence, scan
+from keras_attention.kernels.chunks import Chunks
+
+ops = keras.ops
+
+
+def run(query, key, value, rate, log_decay=None, state=None, chunk=None):
+    """The output (B, T, H, V) and the state after the last token, (B, G, K, V).
+
+    Args:
+        query, key, value, state, chunk: as in `recurrence.run`; keys should have length 1 at most.
+        rate: β, (B, T, G, 1), 0 for a token that writes nothing.
+        log_decay: log a, at most 0, (B, T, G, 1), or None for 0.
+    """
+    wide = shapes.accumulation_dtype(query, key, value)
+    chunks = Chunks(query, key, chunk or recurrence.CHUNK)
+    query, key, value, rate = (ops.cast(x, wide) for x in (query, key, value, rate))
+    query, key = chunks.of_queries(query), chunks.of_keys(key)
+    value, rate = chunks.of_keys(value), chunks.of_keys(rate)
+    decay = ops.zeros_like(rate) if log_decay is None else chunks.sums(ops.cast(log_decay, wide))
+    ratios = recurrence.ratios(decay, chunks.causal())
+    last = decay[..., -1:, :]
+    into_state = key * ops.exp(last - decay)
+
+    written, read = _written(key, value, rate, decay, ratios)
+    weights = chunks.products(query, key) * ratios[:, :, :, None]
+    updates = backend.matmul(into_state, written, transpose_first=True)
+    if state is None and chunks.alone:
+        return chunks.together(chunks.combine(weights, written)), updates[0]
+    state = ops.zeros_like(updates[0]) if state is None else ops.cast(state, wide)
+    erased = backend.matmul(into_state, read, transpose_first=True)
+    factors = ops.exp(last) * ops.eye(key.shape[-1], dtype=wide) - erased
+    before, state = scan.states(factors, updates, state, matrices=True)
+    written = written - backend.matmul(read, before)
+    output = chunks.combine(weights, written)
+    output = output + chunks.combine(query * ops.exp(decay)[:, :, :, None], before)
+    return chunks.together(output), state
+
+
+def _written(key, value, rate, decay, ratios):
+    """(I + A)^{−1} β v, (N, B, G, C, V), and (I + A)^{−1} β exp(c) k, (N, B, G, C, K)."""
+    products = backend.matmul(key, key, transpose_second=True) * ratios * rate
+    size = ops.shape(products)[-1]
+    at = ops.arange(size, dtype="int32")
+    identity = ops.cast(ops.equal(at[:, None], at), products.dtype)
+    system = ops.where(at[:, None] > at, products, identity)
+    both = ops.concatenate([rate * value, rate * ops.exp(decay) * key], axis=-1)
+    both = ops.solve_triangular(system, both, lower=True)
+    return both[..., : value.shape[-1]], both[..., value.shape[-1] :]

@@ -1,0 +1,77 @@
+"""The states of a linear recurrence over chunks, with a gradient that is a recurrence too.
+
+    S_{n+1} = F_n S_n + U_n
+
+Only this is sequential in the kernels of `recurrence` and `delta`: all else they compute for all
+chunks at once.
+"""
+
+import keras
+
+from keras_attention.backend import backend
+from keras_attention.sizes import known
+
+ops = keras.ops
+
+
+def states(factors, updates, start, matrices=False):
+    """The states before each chunk, (N, B, G, K, V), and the last, (B, G, K, V).
+
+    Args:
+        factors: F, (N, B, G, K or 1, 1), elements that multiply; matrices (N, B, G, K, K); or None.
+        updates: U, (N, B, G, K, V).
+        start: S_0, (B, G, K, V).
+        matrices: whether factors are matrices.
+    """
+    count = backend.shape(updates)[0]
+    if known(count) and count == 1:
+        factor = None if factors is None else factors[0]
+        return start[None], _times(factor, start, matrices) + updates[0]
+    arrays = [updates, start] if factors is None else [updates, start, factors]
+    return _scan(arrays, matrices, reverse=False)
+
+
+def _times(factor, state, matrices, transposed=False):
+    if factor is None:
+        return state
+    if matrices:
+        return backend.matmul(factor, state, transpose_first=transposed)
+    return factor * state
+
+
+def _scan(arrays, matrices, reverse):
+    """`states`, whose order and matrices are the other way around with `reverse`."""
+
+    def make(constants):
+        def forward(updates, start, factors=None):
+            count = backend.shape(updates)[0]
+
+            def step(i, carry):
+                state, before = carry
+                n = count - 1 - i if reverse else i
+                before = backend.write_buffer(before, n, state)
+                factor = None if factors is None else factors[n]
+                return _times(factor, state, matrices, reverse) + updates[n], before
+
+            dtype = keras.backend.standardize_dtype(start.dtype)
+            buffer = backend.make_buffer(count, backend.shape(start), dtype, zeros=False)
+            last, before = backend.fori_loop(0, count, step, (start, buffer))
+            return (backend.stack_buffer(before), last), ()
+
+        def backward(arrays, outputs, saved, upstream):
+            _, _, *factors = arrays
+            of_updates, of_start = _scan([*upstream, *factors], matrices, not reverse)
+            found = [of_updates, of_start]
+            if factors and matrices:
+                pair = (outputs[0], of_updates) if reverse else (of_updates, outputs[0])
+                found.append(backend.matmul(*pair, transpose_second=True))
+            elif factors:
+                products = ops.sum(of_updates * outputs[0], axis=-1, keepdims=True)
+                if factors[0].shape[-2] == 1:
+                    products = ops.sum(products, axis=-2, keepdims=True)
+                found.append(products)
+            return tuple(found)
+
+        return forward, backward
+
+    return backend.custom_vjp(make, arrays, saves=False)

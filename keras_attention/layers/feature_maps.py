@@ -1,0 +1,116 @@
+"""Feature maps of linear attention, as scores: φ(query) · φ(key), never negative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_attention import normalizations, saving, shapes
+from keras_attention.hints import Tensor
+from keras_attention.scores import Score
+
+ops = keras.ops
+
+
+@saving.register
+class EluFeatures(Score):
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, equation 7)."""
+
+    def features(self, size: int) -> int:
+        """The number of features of φ, of heads of `size`."""
+        return size
+
+    def prepare_query(self, query: Tensor) -> Tensor:
+        return ops.elu(query) + 1.0
+
+    def prepare_key(self, key: Tensor) -> Tensor:
+        return self.prepare_query(key)
+
+
+@saving.register
+class RandomFeatures(Score):
+    r"""Positive orthogonal random features, whose products estimate exp(q · k / √K).
+
+    `φ(x) = exp(ω · x' − |x'|² / 2) / √m` with `x' = x / K^¼`, for each of m vectors ω
+    (Choromanski et al. 2021, FAVOR+, equation 5). The vectors are orthogonal in groups of K, of
+    the lengths of normal ones, and a weight that is not trained.
+
+    Args:
+        num_features: m.
+        seed: of the vectors; None draws others for each layer.
+    """
+
+    def __init__(self, num_features: int = 256, seed: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.num_features = shapes.check_count("num_features", num_features)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+
+    def features(self, size: int) -> int:
+        return self.num_features
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        self.vectors = self.add_weight(
+            name="vectors",
+            shape=(query_shape[-1], self.num_features),
+            initializer=self._drawn,
+            trainable=False,
+        )
+
+    def _drawn(self, shape, dtype=None):
+        rng = np.random.default_rng(self.seed)
+        size, count = shape
+        groups = []
+        for _ in range(-(-count // size)):
+            columns, triangle = np.linalg.qr(rng.normal(size=(size, size)))
+            # Without these signs the first elements would all be negative.
+            groups.append(columns * np.sign(np.diag(triangle)))
+        lengths = np.linalg.norm(rng.normal(size=(count, size)), axis=1)
+        vectors = np.concatenate(groups, axis=1)[:, :count] * lengths
+        return ops.convert_to_tensor(vectors, dtype)
+
+    def prepare_query(self, query: Tensor) -> Tensor:
+        exponents = self._exponents(query)
+        # A factor of a query changes none of its weights.
+        return ops.exp(exponents - ops.stop_gradient(ops.max(exponents, axis=-1, keepdims=True)))
+
+    def prepare_key(self, key: Tensor) -> Tensor:
+        # A factor of all keys would depend on later ones.
+        return ops.exp(ops.clip(self._exponents(key), -80.0, 80.0))
+
+    def _exponents(self, x):
+        x = x * x.shape[-1] ** -0.25
+        squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+        vectors = ops.cast(ops.convert_to_tensor(self.vectors), x.dtype)
+        return ops.matmul(x, vectors) - 0.5 * squares
+
+
+BUILTIN = {"elu": EluFeatures, "favor": RandomFeatures}
+
+
+def get(feature_map: Any) -> Score:
+    """The feature map that the argument names: an object, its saved config, or a string."""
+    found = saving.slot("feature_map", Score, BUILTIN, feature_map)
+    if not found.prepares_apart or found.compares_pairs or not hasattr(found, "features"):
+        raise ValueError(
+            "A feature map is a `scores.Score` with `prepare_query`, `prepare_key` and "
+            f"`features(size)`, and no other method of comparing. Received: feature_map={found!r}"
+        )
+    return found
+
+
+@saving.register
+class SumToOne(normalizations.Normalization):
+    """weight_s = score_s / Σ score, of scores that are not negative; 0 if all are 0."""
+
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None:
+            scores = ops.where(mask, scores, ops.zeros_like(scores))
+        return divided(scores, ops.sum(scores, axis=-1, keepdims=True))
+
+
+def divided(array: Tensor, total: Tensor) -> Tensor:
+    """`array / total`, and 0 where the total is."""
+    return array / ops.where(total > 0, total, ops.ones_like(total))

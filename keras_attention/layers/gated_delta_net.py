@@ -1,0 +1,127 @@
+"""`GatedDeltaNet`: a state that replaces what it has of a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from keras_attention import keras_private, saving, shapes
+from keras_attention.kernels import delta
+from keras_attention.layers.attention import QkNorm
+from keras_attention.layers.options import StateOptions
+from keras_attention.layers.state_heads import GatedStateAttention
+from keras_attention.scores.base import unit
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ops = keras.ops
+
+
+@saving.register
+class GatedDeltaNet(GatedStateAttention):
+    r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
+
+    `S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
+    written in place of what the state has of its key, at the rate `β_t = sigmoid(x_t W_β)`, and
+    the rest decays by `a_t = exp(−A softplus(x_t W_a + b))`. Queries, keys and values are silu of
+    the projections; queries and keys have length 1. The output is
+    `(silu(X W^G) ⊙ Norm(heads)) W^O`. The paper has short convolutions after the projections, which
+    this layer has not: put one before it.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
+        use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
+        use_gate: whether heads are multiplied by the gate, a projection of the query.
+        head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        output_shape, attention_axes: as in `MultiHeadAttention`.
+        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
+            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
+    is skipped.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
+        of constant size.
+
+    Raises:
+        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8)
+    >>> expected = layer(x)
+    >>> cache = layer.make_cache(batch_size=2)
+    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> last, cache = layer(x[:, 4:], cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        use_decay: bool = True,
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        **kwargs: Unpack[StateOptions],
+    ):
+        super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self.use_decay = shapes.check_flag("use_decay", use_decay)
+
+    @property
+    def written(self) -> dict[str, int]:
+        return {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+
+    def build_decay(self):
+        if self.use_decay:
+            # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
+            heads = (self.heads.key_value_heads,)
+            self.decay_scale = self.add_weight(
+                name="decay_scale", shape=heads, initializer=_spread(1.0, 16.0)
+            )
+            self.decay_bias = self.add_weight(
+                name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
+            )
+
+    def recur(self, query, key, value, mask, causal, state):
+        wide = shapes.accumulation_dtype(query, key, value)
+        key, rate, *decay = self.apart(key)
+        query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
+        query, key = unit(query) * self.key_dim**-0.5, unit(key)
+        rate = ops.sigmoid(ops.cast(rate, wide))
+        if mask is not None:
+            real = ops.expand_dims(mask, (2, 3))
+            rate = ops.where(real, rate, ops.zeros_like(rate))
+        log_decay = self._log_decay(ops.cast(decay[0], wide)) if decay else None
+        if decay and mask is not None:
+            log_decay = ops.where(real, log_decay, ops.zeros_like(log_decay))
+        return delta.run(query, key, value, rate, log_decay, state)
+
+    def _log_decay(self, projected):
+        with keras_private.uncast_variables():
+            scale, bias = (
+                ops.cast(weight, projected.dtype)[:, None]
+                for weight in (self.decay_scale, self.decay_bias)
+            )
+        return -ops.exp(scale) * ops.softplus(projected + bias)
+
+
+def _spread(low, high, softplus=False):
+    """An initializer of logarithms of numbers from low to high, or of what softplus makes them."""
+
+    def initializer(shape, dtype=None):
+        numbers = (
+            np.geomspace(low, high, shape[0]) if softplus else np.linspace(low, high, shape[0])
+        )
+        found = np.log(np.expm1(numbers)) if softplus else np.log(numbers)
+        return ops.convert_to_tensor(found, dtype)
+
+    return initializer

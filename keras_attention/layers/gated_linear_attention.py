@@ -1,0 +1,99 @@
+"""`GatedLinearAttention`: a sum over the past that forgets by what it reads, each feature alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.kernels import recurrence
+from keras_attention.layers.attention import QkNorm
+from keras_attention.layers.options import StateOptions
+from keras_attention.layers.state_heads import GatedStateAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ops = keras.ops
+
+
+@saving.register
+class GatedLinearAttention(GatedStateAttention):
+    r"""Gated linear attention (Yang et al. 2024, section 4.4), always causal.
+
+    `S_t = diag(a_t) S_{t−1} + k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`, where
+    `a_t = sigmoid(x_t W_1 W_2 + b)^(1 / τ)` is a decay of each feature of the keys. The output is
+    `(silu(X W^G) ⊙ Norm(heads)) W^O`.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
+        decay_rank: columns of W_1; None for one matrix in place of the two.
+        decay_temperature: τ: the larger, the slower heads forget.
+        use_gate: whether heads are multiplied by the gate, a projection of the query.
+        head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        output_shape, attention_axes: as in `MultiHeadAttention`.
+        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
+            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
+    is skipped. A decay is at least exp(−5) per token, below which nothing is left after two.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
+        of constant size.
+
+    Raises:
+        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8)
+    >>> expected = layer(x)
+    >>> cache = layer.make_cache(batch_size=2)
+    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> last, cache = layer(x[:, 4:], cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    True
+    """
+
+    written_bias = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        decay_rank: int | None = 16,
+        decay_temperature: float = 16.0,
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        **kwargs: Unpack[StateOptions],
+    ):
+        super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
+        self.decay_temperature = shapes.check_number(
+            "decay_temperature", decay_temperature, above=0
+        )
+
+    @property
+    def written(self) -> dict[str, int]:
+        return {"decay": self.key_dim}
+
+    @property
+    def written_rank(self) -> int | None:
+        return self.decay_rank
+
+    def recur(self, query, key, value, mask, causal, state):
+        wide = shapes.accumulation_dtype(query, key, value)
+        key, decay = self.apart(key)
+        decay = ops.log_sigmoid(ops.cast(decay, wide)) / self.decay_temperature
+        decay = ops.maximum(decay, ops.cast(recurrence.SMALLEST, wide))
+        if mask is not None:
+            real = ops.expand_dims(mask, (2, 3))
+            key = ops.where(real, key, ops.zeros_like(key))
+            decay = ops.where(real, decay, ops.zeros_like(decay))
+        query = ops.cast(query, wide) * self.key_dim**-0.5
+        return recurrence.run(query, key, value, decay, state)

@@ -1,0 +1,113 @@
+"""`LinearAttention`: feature maps of query and key in place of the softmax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+
+from keras_attention import keras_private, patterns, saving, scores, shapes
+from keras_attention.kernels import recurrence
+from keras_attention.layers import feature_maps, kv_cache
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.options import StateOptions
+from keras_attention.layers.state_attention import StateAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+ops = keras.ops
+
+
+@saving.register
+class LinearAttention(StateAttention):
+    r"""Multi-head attention in time and memory linear in the length (Katharopoulos et al. 2020).
+
+    `output_t = Σ_s φ(q_t) · φ(k_s) v_s / Σ_s φ(q_t) · φ(k_s)`, equation 4: the sums
+    `Σ_s φ(k_s) v_sᵀ` and `Σ_s φ(k_s)` are those of all queries, and with a cache those of all
+    earlier tokens.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
+        feature_map: φ, applied to each head: "elu" for `elu(x) + 1`.
+        causal: whether position t sees only positions up to t.
+        use_gate, output_shape, attention_axes: as in `MultiHeadAttention`.
+        **kwargs: all other arguments of `Attention` but those of weights of pairs: slots, dropout,
+            sink, soft cap and regularizer.
+
+    Call arguments are those of `MultiHeadAttention`. Masks of padding and `use_causal_mask` keep
+    the cost linear. `attention_mask`, `attention_bias`, `positions`, `segment_ids` and
+    `return_attention_scores` are computed from all pairs, in quadratic time.
+
+    Returns:
+        As `MultiHeadAttention`. `make_cache` makes a state of constant size.
+
+    Raises:
+        ValueError, TypeError: a size, a slot or a mask is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.LinearAttention(num_heads=4, key_dim=8, causal=True)
+    >>> expected = layer(x)
+    >>> cache = layer.make_cache(batch_size=2)
+    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> last, cache = layer(x[:, 4:], cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    True
+    """
+
+    layouts = (kv_cache.Context, kv_cache.State)
+    one_sequence = False
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        feature_map: scores.ScoreLike = "elu",
+        causal: bool = False,
+        use_gate: bool = False,
+        **kwargs: Unpack[StateOptions],
+    ):
+        saving.check_free(type(self), kwargs)
+        score = feature_maps.get(feature_map)
+        normalization = feature_maps.SumToOne()
+        super().__init__(
+            *(num_heads, key_dim, value_dim),
+            score=score,
+            normalization=normalization,
+            use_gate=use_gate,
+            **kwargs,
+        )
+        self.causal = shapes.check_flag("causal", causal)
+        self.preset_pattern = patterns.Causal() if self.causal else None
+
+    @property
+    def feature_map(self) -> scores.Score:
+        """The feature map."""
+        return self.score
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        return self.feature_map.features(self.key_dim), self.value_dim + 1
+
+    def attend_to_pairs(self, names, *heads, **given):
+        return MultiHeadAttention.attend(self, *heads, **given)
+
+    def recur(self, query, key, value, mask, causal, state):
+        wide = shapes.accumulation_dtype(query, key, value)
+        with keras_private.uncast_variables():
+            query, key = self.score.prepare(ops.cast(query, wide), ops.cast(key, wide))
+        if mask is not None:
+            key = ops.where(ops.expand_dims(mask, (2, 3)), key, ops.zeros_like(key))
+        # The sums of the features of keys are those of keys times a value of 1.
+        value = ops.cast(value, wide)
+        value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)
+        if causal:
+            sums, state = recurrence.run(query, key, value, state=state)
+        else:
+            sums, state = recurrence.at_once(query, key, value)
+        return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state

@@ -1,0 +1,160 @@
+"""The base of layers that attend through a state: sums over tokens, in time linear in their number.
+
+They take the road of `Attention.call`. What follows the heads is another function of them, `recur`.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from keras_attention import masks, patterns, shapes
+from keras_attention.backend import backend
+from keras_attention.hints import Cache, Dtype, Tensor
+from keras_attention.layers import kv_cache
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.sizes import known
+from keras_attention.spec import AttentionResult
+
+ops = keras.ops
+
+# What has no meaning without a weight for each pair.
+FIXED = (
+    "score",
+    "normalization",
+    "pattern",
+    "position",
+    "dropout",
+    "logit_soft_cap",
+    "use_sink",
+    "scores_regularizer",
+    "sliding_window",
+    "flash_attention",
+)
+
+
+class StateAttention(MultiHeadAttention):
+    """Multi-head attention whose heads are combined through a state.
+
+    Subclasses have `recur(query, key, value, mask, causal, state)`, which returns the output
+    (B, T, H, V) and the state (B, G, K', V'), and the sizes of the state, `state_shape`.
+    """
+
+    _fixed_arguments: tuple[str, ...] = FIXED
+    layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.State,)
+    one_sequence = True
+    preset_pattern: patterns.Pattern | None = patterns.Causal()
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """K' and V' of the state."""
+        return self.key_dim, self.value_dim
+
+    def attend(self, query, key, value, positions, training=None, real=None, state=None, **given):
+        """The `AttentionResult` of heads, as in `Attention`.
+
+        Args:
+            state: the cache, with the next index; None without one.
+        """
+        key_mask = given.get("key_mask")
+        query_mask, _, positioned = (key_mask, None, False) if real is None else real
+        padding = (query_mask is not None) + (key_mask is not None)
+        of_pairs = {
+            "attention_mask": len(given["masks"]) > padding,
+            "attention_bias": bool(given["biases"]),
+            "segment_ids": given["segment_ids"] is not None,
+            "positions": positioned,
+            "return_attention_scores": given["return_weights"],
+            "cache_context": real is None and state is None,
+        }
+        if any(of_pairs.values()) or (key.shape[1] == 0 and not self.one_sequence):
+            names = [name for name, was_given in of_pairs.items() if was_given]
+            if state is not None:
+                raise ValueError(
+                    "A state has sums of tokens, and no weights of them. Received with a cache of "
+                    f"`make_cache`: {', '.join(names)}"
+                )
+            heads = query, key, value, positions, training
+            return self.attend_to_pairs(names, *heads, real=real, **given)
+        causal = state is not None or given["pattern"] is not None
+        if causal and not self.one_sequence and not _as_many(query, key):
+            key, value, key_mask = _cut(query, key, value, key_mask)
+        if self.position is not None and not given.get("encoded"):
+            query, key = self.position.encode(query, key, positions.query, positions.key)
+        before = None if state is None else state["state"]
+        output, after = self.recur(query, key, value, key_mask, causal, before)
+        has_keys = _has_keys(query_mask, key_mask, causal)
+        if has_keys is not None:
+            output = ops.where(ops.expand_dims(has_keys, (2, 3)), output, ops.zeros_like(output))
+            has_keys = ops.expand_dims(has_keys, 1)
+        output = ops.cast(output, keras.backend.standardize_dtype(value.dtype))
+        if state is not None:
+            state = {**state, "state": ops.cast(after, state["state"].dtype)}
+        return AttentionResult(output, has_keys=has_keys, state=state)
+
+    def attend_to_pairs(self, names, *heads, **given):
+        """The result where arguments of these names need all pairs."""
+        raise ValueError(
+            f"{type(self).__name__} sees all tokens up to each, through sums of them, and has no "
+            f"weights of pairs. Received: {', '.join(names)}"
+        )
+
+    def recur(self, query, key, value, mask, causal, state):
+        """The output (B, T, H, V) of heads, and the state after them.
+
+        Args:
+            mask: (B, S), True = a real token, or None.
+            causal: whether a query sees keys up to its own index only; then T = S.
+            state: before the first token, or None.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `recur`.")
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
+    ) -> Cache:
+        """An empty cache, for `layer(x, cache=cache)`, as in `Attention`, of constant size.
+
+        Args:
+            batch_size: number of rows.
+            length, dtype: ignored: a row may have any number of tokens, and sums are in float32.
+
+        Returns:
+            `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
+
+        Raises:
+            ValueError: `batch_size` is not a positive integer.
+        """
+        if isinstance(batch_size, (bool, int, float)):
+            shapes.check_count("batch_size", batch_size)
+        shape = (batch_size, self.heads.key_value_heads, *self.state_shape)
+        wide = "float64" if self.compute_dtype == "float64" else "float32"
+        return {
+            "state": ops.zeros(shape, wide),
+            "index": ops.zeros((batch_size,), "int32"),
+        }
+
+
+def _as_many(query, key):
+    """Whether there are surely as many keys as queries."""
+    return known(query.shape[1]) and query.shape[1] == key.shape[1]
+
+
+def _cut(query, key, value, key_mask):
+    """Keys, values and their mask (B, S) as many as queries: later ones are seen by none."""
+    length, given = backend.shape(query)[1], backend.shape(key)[1]
+    if key_mask is None:
+        key_mask = ops.ones((1, given), "bool")
+    missing = backend.most_size(length - given, 0)
+    widths = [(0, 0), (0, missing), (0, 0), (0, 0)]
+    found = ops.pad(key, widths), ops.pad(value, widths), ops.pad(key_mask, widths[:2])
+    return tuple(array[:, :length] for array in found)
+
+
+def _has_keys(query_mask, key_mask, causal):
+    """Which queries have a key, (B, T) or (B, 1), or None for all."""
+    if key_mask is None or key_mask is query_mask:
+        return query_mask
+    if causal:
+        seen = ops.cumsum(ops.cast(key_mask, "int32"), axis=1) > 0
+    else:
+        seen = ops.any(key_mask, axis=1, keepdims=True)
+    return masks.both(query_mask, seen)

@@ -1,0 +1,115 @@
+"""Heads of layers that attend through a state: their gates, and the norm of each head's output.
+
+What a token writes beside its key and value, such as its decay, is projected with them, and comes
+as more features of the key, which `apart` takes apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import saving
+from keras_attention.layers import norms
+from keras_attention.layers.attention import QK_NORMS, QkNorm
+from keras_attention.layers.heads import EinsumHeads
+from keras_attention.layers.state_attention import FIXED, StateAttention
+
+ops = keras.ops
+
+
+class StateHeads(EinsumHeads):
+    """Heads whose keys have more features, `layer.written`: {"name": how many}."""
+
+    def build(self, query_shape, value_shape, key_shape):
+        made = super().build(query_shape, value_shape, key_shape)
+        rank, shape = self.layer.written_rank, key_shape
+        for name, size in self.layer.written.items():
+            self.features[name] = key_shape[-1]
+            if rank is not None:
+                made[f"{name}_in"] = self._einsum(f"{name}_in", key_shape, 1, (rank,))
+                shape = (*key_shape[:-1], rank)
+            made[name] = self._einsum(name, shape, 1, (self.key_value_heads, size))
+        return made
+
+    def split(self, x, role):
+        if role in self.layer.written and self.layer.written_rank is not None:
+            self.check_features(role, x)
+            heads = self.dense(role)(self.dense(f"{role}_in")(x))
+            return heads if self.axes is None else self.axes.fold(heads)
+        return super().split(x, role)
+
+    def split_all(self, query, key, value):
+        of_query, of_key, of_value = super().split_all(query, key, value)
+        if not self.layer.written:
+            return [of_query, of_key, of_value]
+        written = [self.split(key, name) for name in self.layer.written]
+        return [of_query, ops.concatenate([of_key, *written], axis=-1), of_value]
+
+    def _has_bias(self, name):
+        if name in self.layer.written:
+            return self.layer.written_bias
+        return super()._has_bias(name)
+
+    def join(self, result, query):
+        norm = self.layer.head_norm_layer
+        if norm is not None:
+            result = result.replace(output=norm(result.output))
+        return super().join(result, query)
+
+
+class GatedStateAttention(StateAttention):
+    """The base of those whose heads are normalized and gated before the output projection."""
+
+    # `qk_norm` and `clip_qkv` would see all features of the keys.
+    _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")
+    # Whether their projections have biases.
+    written_bias = False
+    gate_activation = "silu"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        **kwargs: Any,
+    ):
+        saving.check_free(type(self), kwargs)
+        super().__init__(num_heads, key_dim, value_dim, use_gate=use_gate, **kwargs)
+        self.head_norm = norms.check("head_norm", head_norm, QK_NORMS)
+        self.heads = StateHeads(self)
+
+    @property
+    def written(self) -> dict[str, int]:
+        """Features of the keys beside their own, projected from the inputs."""
+        return {}
+
+    @property
+    def written_rank(self) -> int | None:
+        """The rank of their projections, or None for any."""
+        return None
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.head_norm_layer = None
+        if self.head_norm:
+            shape = (None, None, self.num_heads, self.value_dim)
+            self.head_norm_layer = norms.make(
+                self.head_norm, "head_norm", shape, self.dtype_policy, center=False
+            )
+
+        self.build_decay()
+
+    def build_decay(self):
+        """Makes weights of the decay that are no projections."""
+
+    def apart(self, key):
+        """The keys (B, T, G, K), and what is written beside them, in the order of `written`."""
+        found, start = [], 0
+        for size in (self.key_dim, *self.written.values()):
+            found.append(key[..., start : start + size])
+            start += size
+        return found

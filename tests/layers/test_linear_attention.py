@@ -1,0 +1,205 @@
+"""Layers that attend through a state, against their equations in float64 and in three forms."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import generation
+from keras_attention.layers.feature_maps import RandomFeatures
+from tests.arrays import numpy
+from tests.gradients import gradients
+
+B, T, D, H, K, V = 2, 9, 8, 2, 4, 3
+X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+LAYERS = {
+    "linear": lambda **kwargs: ka.LinearAttention(H, K, V, causal=True, **kwargs),
+    "favor": lambda **kwargs: ka.LinearAttention(
+        H, K, V, causal=True, feature_map=RandomFeatures(16, seed=1), **kwargs
+    ),
+    "retention": lambda **kwargs: ka.Retention(H, K, V, decays=(0.5, 0.9), **kwargs),
+    "gated": lambda **kwargs: ka.GatedLinearAttention(
+        H, K, V, decay_rank=3, decay_temperature=2.0, **kwargs
+    ),
+    "delta": lambda **kwargs: ka.GatedDeltaNet(H, K, V, **kwargs),
+    "delta-constant": lambda **kwargs: ka.GatedDeltaNet(H, K, V, use_decay=False, **kwargs),
+}
+each_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+def heads(layer, x=X):
+    """Query, key and value (B, T, H, ·) in float64."""
+    found = []
+    for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
+        kernel, bias = (numpy(w).astype("float64") for w in (dense.kernel, dense.bias))
+        found.append(np.einsum("btd,dhk->bthk", x.astype("float64"), kernel) + bias)
+    return found
+
+
+def output(layer, combined):
+    """The layer's output of heads (B, T, H, V)."""
+    dense = layer.output_dense
+    return np.einsum("bthv,hvd->btd", combined, numpy(dense.kernel)) + numpy(dense.bias)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_linear_attention_is_equation_four(causal):
+    layer = ka.LinearAttention(H, K, V, causal=causal)
+    found = numpy(layer(X))
+    query, key, value = heads(layer)
+    query, key = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
+    weights = np.einsum("bthk,bshk->bhts", query, key)
+    weights *= np.tril(np.ones((T, T))) if causal else 1
+    weights /= weights.sum(-1, keepdims=True)
+    expected = output(layer, np.einsum("bhts,bshv->bthv", weights, value))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    same, scores = layer(X, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(same), found, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(numpy(scores), weights, rtol=1e-4, atol=1e-6)
+
+
+def test_retention_is_equations_five_to_eight():
+    layer = LAYERS["retention"](position=None)
+    found = numpy(layer(X))
+    query, key, value = heads(layer)
+    ages = np.arange(T)[:, None] - np.arange(T)
+    decays = np.stack([np.where(ages >= 0, gamma ** np.abs(ages), 0.0) for gamma in (0.5, 0.9)])
+    weights = np.einsum("bthk,bshk->bhts", query, key) / np.sqrt(K) * decays
+    combined = np.einsum("bhts,bshv->bthv", weights, value)
+    combined /= np.sqrt(np.mean(combined**2, axis=-1, keepdims=True) + 1e-6)
+    gate = np.einsum("btd,dhv->bthv", X, numpy(layer._gate_dense.kernel))
+    expected = output(layer, combined * gate / (1 + np.exp(-gate)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gated(layer, combined):
+    """The layer's output of heads (B, T, H, V), normalized and gated."""
+    combined = combined / np.sqrt(np.mean(combined**2, axis=-1, keepdims=True) + 1e-6)
+    return output(layer, combined * silu(projected(layer, "gate")))
+
+
+def projected(layer, *names):
+    """A product of the inputs and the kernels of these names."""
+    x = X.astype("float64")
+    for name in names:
+        x = np.tensordot(x, numpy(getattr(layer, f"_{name}_dense").kernel), axes=1)
+    return x
+
+
+def test_gated_linear_attention_is_its_recurrence():
+    layer = LAYERS["gated"]()
+    found = numpy(layer(X))
+    query, key, value = heads(layer)
+    decay = (1 / (1 + np.exp(-projected(layer, "decay_in", "decay")))) ** (1 / 2)
+    state, outputs = np.zeros((B, H, K, V)), []
+    for t in range(T):
+        state = decay[:, t][..., None] * state + key[:, t][..., None] * value[:, t][:, :, None]
+        outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], state) / np.sqrt(K))
+    np.testing.assert_allclose(found, gated(layer, np.stack(outputs, 1)), rtol=1e-4, atol=1e-5)
+
+
+def test_the_gated_delta_net_is_its_recurrence():
+    layer = LAYERS["delta"]()
+    found = numpy(layer(X))
+    query, key, value = map(silu, heads(layer))
+    query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+    rate = 1 / (1 + np.exp(-projected(layer, "rate")))
+    scale, bias = (numpy(w)[:, None] for w in (layer.decay_scale, layer.decay_bias))
+    decay = np.exp(-np.exp(scale) * np.log1p(np.exp(projected(layer, "decay") + bias)))
+    state, outputs = np.zeros((B, H, K, V)), []
+    for t in range(T):
+        k, beta = key[:, t], rate[:, t][..., None]
+        state = decay[:, t][..., None] * (
+            state - beta * np.einsum("bhk,bhl,bhlv->bhkv", k, k, state)
+        )
+        state = state + beta * k[..., None] * value[:, t][:, :, None]
+        outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], state) / np.sqrt(K))
+    np.testing.assert_allclose(found, gated(layer, np.stack(outputs, 1)), rtol=1e-4, atol=1e-5)
+
+
+def test_random_features_estimate_softmax():
+    # Of short vectors: the variance grows with the exponential of squared lengths.
+    softmax, x = ka.MultiHeadAttention(H, K), X / 4
+    expected = numpy(softmax(x))
+    layer = ka.LinearAttention(H, K, feature_map=RandomFeatures(4096, seed=2))
+    layer.build(X.shape)
+    vectors = layer.feature_map.vectors
+    assert not vectors.trainable and any(vectors is w for w in layer.weights)
+    for mine, other in zip(layer.trainable_weights, softmax.weights, strict=True):
+        mine.assign(other)
+    np.testing.assert_allclose(numpy(layer(x)), expected, atol=0.05 * np.abs(expected).max())
+
+
+@each_layer
+def test_padding_on_either_side_changes_nothing(name):
+    layer = LAYERS[name]()
+    expected = numpy(layer(X))
+    padded = np.pad(X, [(0, 0), (3, 2), (0, 0)], constant_values=9.0)
+    mask = np.pad(np.ones((B, T), bool), [(0, 0), (3, 2)])
+    found = numpy(layer(padded, query_mask=mask))
+    np.testing.assert_allclose(found[:, 3:-2], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found[~mask], 0.0)
+
+
+@each_layer
+def test_no_token_sees_later_ones(name):
+    layer = LAYERS[name]() if name == "retention" else LAYERS[name](num_key_value_heads=1)
+    changed = X.copy()
+    changed[:, 5] += 1
+    difference = np.abs(numpy(layer(changed)) - numpy(layer(X))).max(axis=(0, 2))
+    np.testing.assert_array_equal(difference[:5], 0.0)
+    assert (difference[5:] > 1e-4).all()
+
+
+@each_layer
+def test_a_state_has_a_constant_size(name):
+    layer = LAYERS[name]()
+    expected, cache = numpy(layer(X)), layer.make_cache(B)
+    shapes = {part: tuple(x.shape) for part, x in cache.items()}
+    for cut in (slice(0, 7), slice(7, 8), slice(8, T)):
+        found, cache = layer(X[:, cut], cache=cache)
+        np.testing.assert_allclose(numpy(found), expected[:, cut], rtol=1e-4, atol=1e-5)
+    assert {part: tuple(x.shape) for part, x in cache.items()} == shapes
+
+
+def test_cross_attention_sees_all_keys():
+    layer, memory = ka.LinearAttention(H, K), X[:, :5]
+    expected = layer(X, memory, return_attention_scores=True)[0]
+    np.testing.assert_allclose(numpy(layer(X, memory)), numpy(expected), rtol=1e-4, atol=1e-5)
+    found = layer(X, cache=layer.cache_context(keras.ops.convert_to_tensor(memory)))[0]
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-4, atol=1e-5)
+    for query, key in ((X, memory), (memory, X)):
+        expected = layer(query, key, use_causal_mask=True, return_attention_scores=True)[0]
+        found = layer(query, key, use_causal_mask=True)
+        np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_those_of_all_pairs():
+    layer = LAYERS["linear"](num_key_value_heads=1)
+    x = np.random.default_rng(1).normal(size=(1, 70, D)).astype("float32")
+    layer(x)
+    linear = gradients(lambda x: keras.ops.square(layer(x)), [x])[0]
+    pairs = gradients(lambda x: keras.ops.square(layer(x, return_attention_scores=True)[0]), [x])[0]
+    np.testing.assert_allclose(linear, pairs, rtol=1e-3, atol=1e-4 * np.abs(pairs).max())
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["favor", "retention", "delta"])
+def test_a_decoder_generates_with_states(name):
+    blocks = [
+        ka.TransformerBlock(16, H, causal=True, attention=LAYERS[name](), normalize_first=True)
+        for _ in range(2)
+    ]
+    embeddings = ka.Embeddings(ka.ScaledEmbedding(11, D, mask_zero=True))
+    model = ka.Decoder(blocks, embeddings, logits=ka.Logits(11))
+    prompt = np.array([[5, 7, 3], [0, 9, 4]], "int32")
+    last, cache = model.start(keras.ops.convert_to_tensor(prompt), max_tokens=4)
+    tokens = numpy(generation.greedy(model.step, last, cache, max_tokens=4).tokens)
+    whole = np.concatenate([prompt, tokens], axis=1)
+    chosen = numpy(model(keras.ops.convert_to_tensor(whole))).argmax(-1)[:, 2:-1]
+    np.testing.assert_array_equal(chosen, tokens)
