@@ -116,6 +116,28 @@ def check_count(name, value, minimum=1, optional=False):
     return int(value)
 
 
+def check_grid(name, sizes):
+    """`sizes` as a tuple of integers, one for each axis of a grid."""
+    if not isinstance(sizes, (list, tuple)) or not sizes:
+        raise ValueError(
+            f"`{name}` must be the sizes of a grid's axes, such as (height, width). "
+            f"Received: {name}={sizes!r}"
+        )
+    return tuple(check_count(name, size) for size in sizes)
+
+
+def check_axes(name, value, grid, minimum=1):
+    """A tuple with an integer for each axis of a grid, of a tuple or of one integer for all."""
+    if not isinstance(value, (list, tuple)):
+        return (check_count(name, value, minimum),) * len(grid)
+    if len(value) != len(grid):
+        raise ValueError(
+            f"`{name}` must be an integer, or one for each of the {len(grid)} axes of the grid. "
+            f"Received: {name}={value!r}"
+        )
+    return tuple(check_count(name, size, minimum) for size in value)
+
+
 def check_integer(name, value, unsigned=False):
     """`value` as an int, or None; raises for anything else, and outside int32.
 

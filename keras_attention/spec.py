@@ -105,12 +105,15 @@ class PositionBias:
         arrays: arrays with gradients, such as a table of embeddings.
         by_distance: whether it depends on the distance j − i alone.
         bounded: whether its values are surely finite, and small enough to add up in float32.
+        grid: (sizes, prefix) of a grid after so many positions, if it depends on the differences
+            of coordinates alone; or None.
     """
 
     function: Callable[..., Tensor]
     arrays: tuple[Tensor, ...] = ()
     by_distance: bool = False
     bounded: bool = False
+    grid: tuple[tuple[int, ...], int] | None = None
 
     def __call__(self, query, key):
         """The bias of all pairs of positions (T,) or (B, T), and (S,) or (B, S)."""

@@ -205,6 +205,7 @@ PATTERNS = st.recursive(
         st.builds(patterns.Strided, st.integers(1, 6)),
         st.builds(patterns.Prefix, st.integers(1, 9)),
         st.builds(patterns.Block, st.integers(1, 9)),
+        st.sampled_from([patterns.GridWindow((5, 4), 2, 1), patterns.Axial((5, 4), prefix=1)]),
         st.just(Thirds()),
     ),
     lambda inner: st.one_of(

@@ -44,6 +44,9 @@ NEEDED = {
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
     ka.SparseSelfAttention: {"rate": 2},
     ka.TransformerBlock: {"intermediate_dim": 4, "num_heads": 2},
+    patterns.Axial: {"grid": (4, 4, 4)},
+    patterns.GridWindow: {"grid": (8, 8), "size": 5},
+    patterns.Neighborhood: {"grid": (9, 9), "size": 5},
     patterns.And: {"patterns": [patterns.Causal()]},
     patterns.Block: {"size": 2},
     patterns.Dilated: {"rate": 2},
@@ -52,6 +55,8 @@ NEEDED = {
     patterns.Prefix: {"length": 2},
     patterns.SlidingWindow: {"left": 2, "right": 2},
     patterns.Strided: {"rate": 2},
+    positions.AxialRotary: {"grid": (4, 4)},
+    positions.GridRelativeBias: {"grid": (4, 4)},
     positions.Shaw: {"max_distance": 3},
     schedules.InverseSquareRoot: {"dim": 4, "warmup_steps": 4},
     scores.Location: {"max_length": 4},
@@ -102,8 +107,8 @@ KIND = {
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k",
-    "size": "left right prefix",
-    "integer": "seed ignore_class",
+    "size": "left right prefix shift",
+    "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
@@ -141,8 +146,8 @@ NAMES = ["name"]
 def public_classes():
     modules = (ka, losses, normalizations, patterns, positions, regularizers, schedules, scores)
     found = [getattr(module, name) for module in modules for name in module.__all__]
-    # A `Span` is what a pattern answers, and the bases make nothing.
-    bases = {patterns.Pattern, patterns.Span, positions.Position, scores.Score}
+    # `Span` and `Groups` are what a pattern answers, and the bases make nothing.
+    bases = {patterns.Pattern, patterns.Span, patterns.Groups, positions.Position, scores.Score}
     bases |= {normalizations.Normalization, regularizers.Regularizer}
     return [cls for cls in found if isinstance(cls, type) and cls not in bases]
 
@@ -202,6 +207,8 @@ def test_a_wrong_value_is_refused_by_name(cls, name):
         for cls in public_classes()
         for name in own_arguments(cls)
         if KIND[name] not in ("name", "Keras's", "object")
+        # It has no scaling "longrope".
+        and not (cls is positions.AxialRotary and KIND[name] == "factors")
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
@@ -210,5 +217,9 @@ def test_numbers_of_numpy_are_those_of_python(cls, name):
     if name in ("max_distance", "num_buckets", "beta_fast"):
         # Others of the arguments bound these.
         python, numpy = 100, np.int64(100)
+    if (cls, name) == (patterns.Neighborhood, "size"):
+        python, numpy = 3, np.int32(3)
+    if (cls, name) in ((patterns.GridWindow, "grid"), (patterns.Neighborhood, "grid")):
+        python, numpy = (9, 7), (np.int64(9), 7)
     expected, found = (make(cls, name, value).get_config()[name] for value in (python, numpy))
     assert json.dumps(found) == json.dumps(expected)

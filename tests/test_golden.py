@@ -173,7 +173,12 @@ REGISTERED = {
 
 
 # `Hard("reinforce")` is chosen by `HardAttention`, whose own argument is in its configuration.
-NEVER_SAVED = {(f"{saving.PACKAGE}>Hard", "gradient")}
+# `AxialRotary` has no "longrope".
+NEVER_SAVED = {
+    (f"{saving.PACKAGE}>Hard", "gradient"),
+    (f"{saving.PACKAGE}>AxialRotary", "short_factors"),
+    (f"{saving.PACKAGE}>AxialRotary", "long_factors"),
+}
 
 
 def has_default(cls, argument):

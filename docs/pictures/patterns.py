@@ -32,6 +32,10 @@ SHOWN = {
     "prefix_language_model": patterns.Causal() | patterns.Prefix(5),
     "dilated_window": patterns.SlidingWindow(4, 4) & patterns.Dilated(2),
     "not_block": ~patterns.Block(4),
+    "grid_window": patterns.GridWindow((4, 4), 2),
+    "shifted_window": patterns.GridWindow((4, 4), 2, shift=1),
+    "neighborhood": patterns.Neighborhood((4, 4), 3),
+    "axial": patterns.Axial((4, 4)),
 }
 
 

@@ -12,7 +12,15 @@ import keras
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, explanation, fused, merge, strategies
+from keras_attention.kernels import (
+    blockwise,
+    explanation,
+    folding,
+    fused,
+    grouped,
+    merge,
+    strategies,
+)
 from keras_attention.patterns.derived import Stretched
 from keras_attention.spec import Positions
 
@@ -65,6 +73,8 @@ def in_words(spec, query, key, value):
 def _in_words(spec, query, key, value):
     if _unsupported_reason(spec, query, key, value):
         return explanation.tiles(spec, query, key, value)
+    if grouped.unsupported_reason(spec, query, key, value) is None:
+        return grouped.in_words(spec)
     span = spec.pattern.span()
     if span.rate > 1:
         return f"{span.rate} sequences of positions {span.rate} apart"
@@ -75,6 +85,8 @@ def _in_words(spec, query, key, value):
 def _share(part):
     """About how many of all pairs are computed of a part."""
     spec, query, key, _ = part
+    if grouped.unsupported_reason(*part) is None:
+        return grouped.share(spec)
     span = spec.pattern.span()
     if span.left is None or span.right is None:
         return 1 / span.rate
@@ -88,9 +100,12 @@ def _has_tables(spec):
 
 def _unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a part, or None."""
+    no_groups = grouped.unsupported_reason(spec, query, key, value)
+    if no_groups is None:
+        return None
     span = spec.pattern.span() if spec.pattern is not None else None
     if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
-        return _NO_WINDOW
+        return no_groups
     positions = spec.positions
     if not positions.counted:
         return "positions are not consecutive from a known offset"
@@ -118,6 +133,8 @@ def _unsupported_reason(spec, query, key, value):
 
 def _attend(spec, query, key, value, needs_lse):
     """As `blockwise.attend`."""
+    if grouped.unsupported_reason(spec, query, key, value) is None:
+        return grouped.attend(spec, query, key, value, needs_lse)
     span = spec.pattern.span()
     if span.rate > 1:
         return _apart(spec, query, key, value, span.rate, needs_lse)
@@ -147,7 +164,7 @@ def _apart(spec, query, key, value, rate, needs_lse):
             bias, function=lambda i, j, *arrays: bias.function(i * rate, j * rate, *arrays)
         )
 
-    fold_mask = _Fold(batch, rate, fold, fold)
+    fold_mask = folding.Fold(batch, rate, fold, fold)
     masks = [fold_mask(mask) for mask in spec.masks]
     if length % rate:
         masks.append(fold_mask(_real_keys(length)))
@@ -156,7 +173,7 @@ def _apart(spec, query, key, value, rate, needs_lse):
         biases=tuple(map(fold_mask, spec.biases)),
         position_biases=tuple(map(stretched, spec.position_biases)),
         segment_ids=spec.segment_ids
-        and tuple(fold(_each(part, batch)) for part in spec.segment_ids),
+        and tuple(fold(folding.each(part, batch)) for part in spec.segment_ids),
         pattern=Stretched(spec.pattern, rate),
         positions=Positions.of(size, size),
     )
@@ -170,7 +187,7 @@ def _apart(spec, query, key, value, rate, needs_lse):
     )
     lse = ops.reshape(lse, (batch, rate, heads, size))
     lse = ops.reshape(ops.transpose(lse, (0, 2, 3, 1)), (batch, heads, size * rate))
-    return _cut(output, 1, 0, length), _cut(lse, 2, 0, length)
+    return folding.cut(output, 1, 0, length), folding.cut(lse, 2, 0, length)
 
 
 # Windows
@@ -193,16 +210,16 @@ def _windows(spec, query, key, value, span, needs_lse):
 
     def of_queries(array, axis=1):
         """(B, T, …) as (B · blocks, t, …)."""
-        return _batch(_fit(array, axis, 0, count * size), axis, count, size)
+        return folding.batched(_fit(array, axis, 0, count * size), axis, count, size)
 
     def of_keys(array, axis=1):
         """(B, S, …) as (B · blocks, s, …), the keys that each block can reach."""
         views = -(-reach // size)
         whole = _fit(array, axis, first, (count + views - 1) * size)
-        return _batch(_views(whole, axis, count, views, reach), axis, count, reach)
+        return folding.batched(_views(whole, axis, count, views, reach), axis, count, reach)
 
     batch = ops.shape(query)[0]
-    fold_mask = _Fold(batch, count, of_queries, of_keys)
+    fold_mask = folding.Fold(batch, count, of_queries, of_keys)
     positions = Positions.of(size, reach, offset=span.left)
     if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
         # The same distances, at positions relative to each block.
@@ -218,8 +235,8 @@ def _windows(spec, query, key, value, span, needs_lse):
         biases=tuple(map(fold_mask, spec.biases)),
         segment_ids=spec.segment_ids
         and (
-            of_queries(_each(spec.segment_ids[0], batch)),
-            of_keys(_each(spec.segment_ids[1], batch)),
+            of_queries(folding.each(spec.segment_ids[0], batch)),
+            of_keys(folding.each(spec.segment_ids[1], batch)),
         ),
         positions=positions,
     )
@@ -229,7 +246,7 @@ def _windows(spec, query, key, value, span, needs_lse):
     output = ops.reshape(output, (batch, count * size, heads, features))
     lse = ops.reshape(lse, (batch, count, heads, size))
     lse = ops.reshape(ops.transpose(lse, (0, 2, 1, 3)), (batch, heads, count * size))
-    return _cut(output, 1, 0, queries), _cut(lse, 2, 0, queries)
+    return folding.cut(output, 1, 0, queries), folding.cut(lse, 2, 0, queries)
 
 
 # Shared by both
@@ -246,10 +263,10 @@ def _fit(array, axis, start, length):
     `start` may be negative.
     """
     before = max(0, -start)
-    array = _cut(array, axis, max(0, start), array.shape[axis])
+    array = folding.cut(array, axis, max(0, start), array.shape[axis])
     after = length - before - array.shape[axis]
     if after < 0:
-        array = _cut(array, axis, 0, length - before)
+        array = folding.cut(array, axis, 0, length - before)
     if before or after > 0:
         widths = [(0, 0)] * len(array.shape)
         widths[axis] = (before, max(0, after))
@@ -267,9 +284,9 @@ def _views(array, axis, count, views, reach):
 
     def forward(array):
         array = ops.reshape(array, (*before, count + views - 1, size, *after))
-        parts = [_cut(array, axis, view, count) for view in range(views)]
+        parts = [folding.cut(array, axis, view, count) for view in range(views)]
         last = reach - (views - 1) * size
-        parts[-1] = _cut(parts[-1], axis + 1, 0, last)
+        parts[-1] = folding.cut(parts[-1], axis + 1, 0, last)
         found = ops.concatenate(parts, axis=axis + 1)
         return (ops.reshape(found, (*before, count * reach, *after)),), ()
 
@@ -290,43 +307,3 @@ def _views(array, axis, count, views, reach):
         return forward(array)[0][0]
     # TensorFlow's own gradient of a slice is slow.
     return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
-
-
-def _cut(array, axis, start, length):
-    """At most `length` elements along an axis from `start`."""
-    if start == 0 and length >= array.shape[axis]:
-        return array
-    return array[(slice(None),) * axis + (slice(start, start + length),)]
-
-
-def _batch(array, axis, count, size):
-    """(B, …, count · size, …) as (B · count, …, size, …)."""
-    shape = list(ops.shape(array))
-    split = ops.reshape(array, (*shape[:axis], count, size, *shape[axis + 1 :]))
-    split = ops.moveaxis(split, axis, 1)
-    shape[axis] = size
-    return ops.reshape(split, (shape[0] * count, *shape[1:]))
-
-
-def _each(array, batch):
-    """An array with one row per sequence, of one that may have a single row."""
-    if array.shape[0] == 1:
-        return ops.repeat(array, batch, axis=0)
-    return array
-
-
-class _Fold:
-    """Folds arrays that broadcast to (B, H, T, S), with T or S only, like queries or keys."""
-
-    def __init__(self, batch, count, of_queries, of_keys):
-        self.batch, self.count = batch, count
-        self.of_queries, self.of_keys = of_queries, of_keys
-
-    def __call__(self, array):
-        if array.shape[2] != 1:
-            folded = self.of_queries(array, 2)
-        elif array.shape[3] != 1:
-            folded = self.of_keys(array, 3)
-        else:
-            return array if array.shape[0] == 1 else ops.repeat(array, self.count, axis=0)
-        return ops.tile(folded, (self.batch, 1, 1, 1)) if array.shape[0] == 1 else folded

@@ -32,12 +32,18 @@ from keras_attention.patterns.built_in import (
     SlidingWindow,
     Strided,
 )
+from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
+from keras_attention.patterns.groups import Groups
 
 __all__ = [
     "And",
+    "Axial",
     "Block",
     "Causal",
     "Dilated",
+    "GridWindow",
+    "Groups",
+    "Neighborhood",
     "Not",
     "Or",
     "Pattern",

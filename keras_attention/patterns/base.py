@@ -12,6 +12,7 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
+from keras_attention.patterns.groups import Groups, inexact
 
 ops = keras.ops
 
@@ -64,6 +65,13 @@ class Pattern(saving.Configurable):
         Unbounded, unless a subclass overrides it.
         """
         return Span()
+
+    def groups(self) -> Groups | None:
+        """Groups of queries and of the keys that they see, or None: a promise, as `span` is.
+
+        For patterns whose visible keys are not near one another in the sequence.
+        """
+        return None
 
     @property
     def sees_itself(self) -> bool:
@@ -211,6 +219,14 @@ class And(_Combination):
             all(span.by_distance for span in spans),
             all(span.exact for span in spans),
         )
+
+    def groups(self) -> Groups | None:
+        each = (pattern.groups() for pattern in self.patterns)
+        found = [groups for groups in each if groups is not None]
+        if not found:
+            return None
+        fewest = min(found, key=lambda groups: groups.pairs)
+        return fewest if len(self.patterns) == 1 else inexact(fewest)
 
     def parts(self) -> list[Pattern]:
         found: list[list[Pattern]] = [[]]

@@ -25,13 +25,26 @@ from typing import TypeAlias
 from keras_attention import saving
 from keras_attention.hints import Config
 from keras_attention.positions.alibi import ALiBi
+from keras_attention.positions.axial_rotary import AxialRotary
 from keras_attention.positions.base import Position
 from keras_attention.positions.disentangled import Disentangled
+from keras_attention.positions.grid_bias import GridRelativeBias
 from keras_attention.positions.relative_bias import RelativeBias
 from keras_attention.positions.rotary import Rotary
 from keras_attention.positions.shaw import Shaw
 
-__all__ = ["BUILTIN", "ALiBi", "Disentangled", "Position", "RelativeBias", "Rotary", "Shaw", "get"]
+__all__ = [
+    "BUILTIN",
+    "ALiBi",
+    "AxialRotary",
+    "Disentangled",
+    "GridRelativeBias",
+    "Position",
+    "RelativeBias",
+    "Rotary",
+    "Shaw",
+    "get",
+]
 
 BUILTIN = {
     "rotary": Rotary,

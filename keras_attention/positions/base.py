@@ -37,6 +37,9 @@ class Position(saving.ConfigurableLayer):
     _has_own_dtype = True
     # Whether `bias` depends on the distance j − i alone, so that few distances cover all pairs.
     by_distance = False
+    # (sizes, prefix) of a grid after so many positions, if `bias` depends on the differences of
+    # coordinates on it alone, so that it is the same in all of its windows; or None.
+    on_grid: tuple[tuple[int, ...], int] | None = None
     # Whether `bias` is surely finite, and small enough to add up in float32: it is not clipped.
     bounded = False
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
@@ -157,4 +160,4 @@ class Position(saving.ConfigurableLayer):
                 return self.bias(i, j, num_heads)
 
         values = tuple(ops.convert_to_tensor(variable) for variable in variables)
-        return PositionBias(function, values, self.by_distance, self.bounded)
+        return PositionBias(function, values, self.by_distance, self.bounded, self.on_grid)

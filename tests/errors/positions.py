@@ -9,11 +9,29 @@ from keras_attention.layers.position_embedding import PositionEmbedding
 from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
 
 SCALED = ka.scores.ScaledDot(0.5)
+GRID_BIAS = positions.GridRelativeBias((2, 2))
+ka.SelfAttention(2, 4, position=GRID_BIAS).build((B, 4, D))
 DISENTANGLED = positions.Disentangled(8, 6)
 ka.SelfAttention(2, 4, position=DISENTANGLED).build((B, T, D))
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
+    "a bias of a grid in layers of unlike heads": (
+        lambda: ka.SelfAttention(3, 4, position=GRID_BIAS)(zeros(B, 4, D)),
+        ValueError,
+        r"Layers sharing a GridRelativeBias need one number of heads\. It was built for 2\. "
+        r"Received: num_heads=3",
+    ),
+    "too few features for the axes of a grid": (
+        lambda: ka.SelfAttention(2, 6, position=positions.AxialRotary((2, 2)))(zeros(B, 4, D)),
+        ValueError,
+        r"must be a multiple of 4\. Received: 6",
+    ),
+    "a scaling of axial rotary by the length": (
+        lambda: positions.AxialRotary((2, 2), scaling="dynamic", original_max_length=4),
+        ValueError,
+        r"`scaling` of AxialRotary must not depend on the length\. Received: scaling='dynamic'",
+    ),
     # Position embeddings
     "an unknown merge mode": (
         lambda: ka.SinCosPositionEmbedding(merge_mode="sum"),

@@ -68,6 +68,34 @@ ROWS = {
         r"Forgetful must store its constructor argument `distance` in an attribute of that name, "
         r"`self\.distance`, to be saved and compared\. Received: none",
     ),
+    "a grid without sizes": (
+        lambda: patterns.Axial(16),
+        ValueError,
+        r"`grid` must be the sizes of a grid's axes, such as \(height, width\)\. Received: grid=16",
+    ),
+    "sizes of other axes than the grid's": (
+        lambda: patterns.Neighborhood((8, 8), (3, 3, 3)),
+        ValueError,
+        r"`size` must be an integer, or one for each of the 2 axes of the grid\. "
+        r"Received: size=\(3, 3, 3\)",
+    ),
+    "a window shifted by all of it": (
+        lambda: patterns.GridWindow((8, 8), 4, 4),
+        ValueError,
+        r"`shift` must be less than `size`, and `size` at most the grid's along each axis\. "
+        r"Received: grid=\(8, 8\), size=\(4, 4\), shift=\(4, 4\)",
+    ),
+    "an even neighborhood": (
+        lambda: patterns.Neighborhood((8, 8), 4),
+        ValueError,
+        r"must be odd, and at most the grid's along each axis\. "
+        r"Received: grid=\(8, 8\), size=\(4, 4\)",
+    ),
+    "an axis that the grid has not": (
+        lambda: patterns.Axial((8, 8), 2),
+        ValueError,
+        r"`axis` must be one of the 2 axes of the grid, or None\. Received: axis=2",
+    ),
     "a list of patterns that is none": (
         lambda: patterns.And("causal"),
         TypeError,

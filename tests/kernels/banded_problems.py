@@ -5,7 +5,17 @@ import numpy as np
 
 from keras_attention import positions
 from keras_attention.kernels import strategies
-from keras_attention.patterns import Block, Causal, Dilated, Prefix, SlidingWindow, Strided
+from keras_attention.patterns import (
+    Axial,
+    Block,
+    Causal,
+    Dilated,
+    GridWindow,
+    Neighborhood,
+    Prefix,
+    SlidingWindow,
+    Strided,
+)
 from keras_attention.spec import PositionBias
 from tests.problems import inputs, random, relative_bias, some
 
@@ -32,6 +42,17 @@ def alibi():
 
 def fold_masks():
     return [some(B, 1, 1, T), some(1, 1, T, 1, rate=0.8), some(1, H, 1, T, rate=0.8)]
+
+
+# With enough scores for a kernel of many.
+GRID, N = (8, 12), 96
+ON_GRID = {"queries": N, "keys": N}
+
+
+def grid_bias(grid=GRID, prefix=0):
+    position = positions.GridRelativeBias(grid, 4, prefix)
+    position.build((B, N, H, K), (B, N, H, K))
+    return position.bias_between(H)
 
 
 def tables(heads=H):
@@ -121,6 +142,35 @@ CASES = {
         {"sink": random(H)},
         {"pattern": Strided(5) & Causal(), "mask": some(B, 1, 1, T)},
         {},
+    ),
+    "grid window": lambda: (
+        {"table": random(49, H), "bias": random(1, H, 1, N)},
+        {"pattern": GridWindow(GRID, 4, 2), "between": grid_bias(), "mask": some(B, 1, 1, N)},
+        ON_GRID,
+    ),
+    "uneven grid window": lambda: (
+        {"sink": random(H), "bias": random(B, 1, 98, 1)},
+        {
+            "pattern": GridWindow((7, 14), (3, 4), (1, 2)) & Causal(),
+            "between": alibi(),
+            "segment_ids": segments(B, 98, 98),
+        },
+        {"queries": 98, "keys": 98},
+    ),
+    "neighborhood": lambda: (
+        {"table": random(52, H), "bias": random(1, H, N + 1, 1)},
+        {
+            "pattern": Neighborhood((24, 4), 3, prefix=1),
+            "between": grid_bias((24, 4), 1),
+            "mask": [some(B, 1, 1, N + 1), some(1, 1, N + 1, 1, rate=0.8)],
+            "segment_ids": segments(B, N + 1, N + 1),
+        },
+        {"queries": N + 1, "keys": N + 1, "groups": H},
+    ),
+    "axial": lambda: (
+        {"table": random(8, H), "sink": random(H)},
+        {"pattern": Axial(GRID, prefix=2), "between": relative_bias()},
+        {"queries": N + 2, "keys": N + 2},
     ),
     "shaw in a window": lambda: (tables(), {"pattern": SlidingWindow(2, 2)}, {}),
     "shaw": lambda: (tables(), {"mask": some(B, 1, 1, T)}, {"groups": H}),

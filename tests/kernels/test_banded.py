@@ -56,7 +56,7 @@ QUICK = (
     "causal window", "window of itself", "few queries", "nothing allowed", "few keys", "many keys",
     "few queries of many keys", "beyond the keys", "biases of heads", "dilated causal",
     "block with a table", "relative bias", "strided causal", "not by distance", "dilated window",
-    "shaw prefix",
+    "shaw prefix", "axial", "neighborhood", "grid window",
 )  # fmt: skip
 
 

@@ -66,6 +66,20 @@ for name, pattern in {
         f"pattern-{name}", lambda pattern=pattern: ka.MultiHeadAttention(2, 4, pattern=pattern)
     )
 
+for name, pattern in {
+    "grid_window": patterns.GridWindow((2, 3), 2),
+    "grid_window-options": patterns.GridWindow((2, 3), 2, 1, prefix=1),
+    "neighborhood": patterns.Neighborhood((3, 3), 1),
+    "neighborhood-options": patterns.Neighborhood((1, 3), (1, 3), prefix=1),
+    "axial": patterns.Axial((2, 3)),
+    "axial-options": patterns.Axial((2, 3), axis=0, prefix=1),
+}.items():
+    of_layer(
+        f"pattern-{name}",
+        lambda pattern=pattern: ka.MultiHeadAttention(2, 4, pattern=pattern),
+        since="0.2.0",
+    )
+
 # Positions
 
 YARN = {"scaling": "yarn", "factor": 4.0, "original_max_length": 3}
@@ -93,6 +107,21 @@ for name, make in {
 CASES["position-rotary-dynamic"] = dataclasses.replace(
     CASES["position-rotary-dynamic"], tolerance=1e-3
 )
+
+for name, make in {
+    "axial_rotary": lambda: positions.AxialRotary((2, 3)),
+    "axial_rotary-options": lambda: positions.AxialRotary(
+        (2, 3), 1, max_wavelength=100, dim=4, layout="interleaved", **YARN, beta_fast=8.0,
+        beta_slow=2.0, attention_factor=1.5, truncate=False,
+    ),
+    "grid_relative_bias": lambda: positions.GridRelativeBias((2, 3)),
+    "grid_relative_bias-options": lambda: positions.GridRelativeBias((2, 3), 2, 1, **TABLE),
+}.items():  # fmt: skip
+    of_layer(
+        f"position-{name}",
+        lambda make=make: ka.MultiHeadAttention(2, 4, position=make()),
+        since="0.2.0",
+    )
 
 of_layer(
     "position-disentangled",

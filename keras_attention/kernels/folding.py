@@ -1,0 +1,105 @@
+"""Folds stretches of a sequence into the batch, for kernels that compute each by itself."""
+
+import keras
+import numpy as np
+
+from keras_attention import shapes
+from keras_attention.backend import backend
+
+ops = keras.ops
+
+
+def cut(array, axis, start, length):
+    """At most `length` elements along an axis from `start`."""
+    if start == 0 and length >= array.shape[axis]:
+        return array
+    return array[(slice(None),) * axis + (slice(start, start + length),)]
+
+
+def batched(array, axis, count, size):
+    """(B, …, count · size, …) as (B · count, …, size, …)."""
+    shape = list(ops.shape(array))
+    split = ops.reshape(array, (*shape[:axis], count, size, *shape[axis + 1 :]))
+    split = ops.moveaxis(split, axis, 1)
+    shape[axis] = size
+    return ops.reshape(split, (shape[0] * count, *shape[1:]))
+
+
+def each(array, batch):
+    """An array with one row per sequence, of one that may have a single row."""
+    if array.shape[0] == 1:
+        return ops.repeat(array, batch, axis=0)
+    return array
+
+
+class Fold:
+    """Folds arrays that broadcast to (B, H, T, S), with T or S only, like queries or keys."""
+
+    def __init__(self, batch, count, of_queries, of_keys):
+        self.batch, self.count = batch, count
+        self.of_queries, self.of_keys = of_queries, of_keys
+
+    def __call__(self, array):
+        if array.shape[2] != 1:
+            folded = self.of_queries(array, 2)
+        elif array.shape[3] != 1:
+            folded = self.of_keys(array, 3)
+        else:
+            return array if array.shape[0] == 1 else ops.repeat(array, self.count, axis=0)
+        return ops.tile(folded, (self.batch, 1, 1, 1)) if array.shape[0] == 1 else folded
+
+
+class Take:
+    """Elements along an axis by an index (N, n), whose gradient takes as well.
+
+    Negative is any element. The first `every` elements of the `length` that there are, if there
+    are any, are the first ones of each of N.
+    """
+
+    def __init__(self, index, length, every=0):
+        self.shape, self.every = index.shape, every
+        self.index = np.maximum(index, 0).astype("int32")
+        flat = index.ravel()
+        takers = np.argsort(flat, kind="stable")
+        takers = takers[flat[takers] >= every]
+        taken = flat[takers] - every
+        counts = np.bincount(taken, minlength=length - every)
+        number = np.arange(len(taken)) - (np.cumsum(counts) - counts)[taken]
+        # Column k has the k-th place that each element was taken to.
+        self.takers = np.full((length - every, max(1, counts.max(initial=0))), -1, "int32")
+        self.takers[taken, number] = takers
+
+    def __call__(self, array, axis):
+        """(…, length, …) as (…, N · n, …)."""
+        if "float" not in keras.backend.standardize_dtype(array.dtype):
+            return _take(array, self.index.ravel(), axis)
+
+        def forward(array):
+            return (_take(array, self.index.ravel(), axis),), ()
+
+        def backward(arrays, outputs, saved, upstream):
+            # A sum, rounded once.
+            wide = ops.cast(upstream[0], shapes.accumulation_dtype(upstream[0]))
+            return (ops.cast(self._gradient(wide, axis), array.dtype),)
+
+        # A gradient that scatters is slow.
+        return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
+
+    def _gradient(self, upstream, axis):
+        total = None
+        for takers in self.takers.T:
+            part = _take(upstream, np.maximum(takers, 0), axis)
+            if (takers < 0).any():
+                real = (takers >= 0).reshape((-1,) + (1,) * (len(upstream.shape) - axis - 1))
+                part = ops.where(ops.convert_to_tensor(real), part, ops.cast(0, part.dtype))
+            total = part if total is None else total + part
+        if not self.every:
+            return total
+        shape = list(ops.shape(upstream))
+        each = ops.reshape(upstream, (*shape[:axis], *self.shape, *shape[axis + 1 :]))
+        first = ops.sum(cut(each, axis + 1, 0, self.every), axis=axis)
+        return ops.concatenate([first, total], axis=axis)
+
+
+def _take(array, index, axis):
+    return backend.take(array, ops.convert_to_tensor(index, dtype="int32"), axis)

@@ -1,0 +1,152 @@
+"""Patterns of groups of queries that see the same few keys, such as windows of an image.
+
+The tokens of each group become a short sequence of a larger batch, by an index that is known
+beforehand (`patterns.Groups`); `blockwise` computes it. `banded` calls this for each part of a
+pattern.
+"""
+
+import functools
+
+import keras
+import numpy as np
+
+from keras_attention import sizes
+from keras_attention.kernels import blockwise, folding, strategies
+from keras_attention.spec import Positions
+
+ops = keras.ops
+
+
+def unsupported_reason(spec, query, key, value):
+    """The reason this kernel cannot compute a part, or None."""
+    groups = spec.pattern.groups() if spec.pattern is not None else None
+    if groups is None:
+        return "the pattern has no window and no rate"
+    if not spec.positions.counted or spec.positions.offset:
+        return "positions are not consecutive from 0"
+    lengths = query.shape[1], key.shape[1]
+    if not sizes.known(*lengths) or lengths != (groups.length, groups.length):
+        return f"the groups are those of {groups.length} queries and keys"
+    if spec.relative_keys is not None or spec.relative_values is not None:
+        return "embeddings of distances are for consecutive keys"
+    for array in (*spec.masks, *spec.biases):
+        if array.shape[2] != 1 and array.shape[3] != 1:
+            return "a mask or bias has all pairs"
+    if share(spec) > 0.5:
+        return "the groups are as large as the sequence, or nearly"
+    if strategies.are_few(spec, query, key):
+        return "there are few scores"
+    return None
+
+
+def share(spec):
+    """Which share of all pairs is computed."""
+    groups = spec.pattern.groups()
+    return groups.pairs / groups.length**2
+
+
+def in_words(spec):
+    """How a problem is computed, for `ops.explain`."""
+    of_queries, of_keys, *_ = _takes(spec.pattern.groups())
+    count, size = of_queries.shape
+    return f"{count} groups of {size} queries and the {of_keys.shape[1]} keys that they may see"
+
+
+def attend(spec, query, key, value, needs_lse):
+    """As `blockwise.attend`."""
+    prefix = spec.pattern.groups().prefix
+    found = _attend(spec, query, key, value, needs_lse)
+    if not prefix:
+        return found
+    first = blockwise.attend(_of_first(spec, prefix), query[:, :prefix], key, value, needs_lse)
+    pairs = zip(first, found, (1, 2), strict=True)
+    return tuple(ops.concatenate([own, rest], axis) for own, rest, axis in pairs)
+
+
+def _of_first(spec, count):
+    """The spec of the first queries."""
+
+    def cut(array):
+        return folding.cut(array, 2, 0, count)
+
+    ids = spec.segment_ids
+    return spec.replace(
+        masks=tuple(map(cut, spec.masks)),
+        biases=tuple(map(cut, spec.biases)),
+        segment_ids=ids and (folding.cut(ids[0], 1, 0, count), ids[1]),
+        positions=Positions.of(count, spec.pattern.groups().length),
+        seed=spec.seed + 1 if isinstance(spec.seed, int) else spec.seed,
+    )
+
+
+def _attend(spec, query, key, value, needs_lse):
+    """That of the queries after the prefix."""
+    groups = spec.pattern.groups()
+    of_queries, of_keys, back, real = _takes(groups)
+    batch, (count, size), keys = ops.shape(query)[0], of_queries.shape, of_keys.shape[1]
+
+    def fold_queries(array, axis=1):
+        """(B, T, …) as (B · N, t, …)."""
+        return folding.batched(of_queries(array, axis), axis, count, size)
+
+    def fold_keys(array, axis=1):
+        """(B, S, …) as (B · N, s, …)."""
+        return folding.batched(of_keys(array, axis), axis, count, keys)
+
+    fold = folding.Fold(batch, count, fold_queries, fold_keys)
+    masks, biases = ([fold(array) for array in arrays] for arrays in (spec.masks, spec.biases))
+    if real is not None:
+        masks.append(ops.tile(ops.convert_to_tensor(real), (batch, 1, 1, 1)))
+    alike = [bias for bias in spec.position_biases if _is_alike(bias, groups)]
+    others = [bias for bias in spec.position_biases if not _is_alike(bias, groups)]
+    for bias in alike:
+        # The same in all groups: computed once.
+        found = bias(*(ops.convert_to_tensor(x.index[groups.alike]) for x in (of_queries, of_keys)))
+        biases.append(ops.reshape(found, (1,) * (4 - len(found.shape)) + tuple(found.shape)))
+    positions = Positions.of(size, keys)
+    if others or not groups.exact:
+        of_each = (
+            ops.tile(ops.convert_to_tensor(x.index), (batch, 1)) for x in (of_queries, of_keys)
+        )
+        positions = Positions(*of_each, consecutive=False)
+    ids = spec.segment_ids
+    folded = spec.replace(
+        masks=tuple(masks),
+        biases=tuple(biases),
+        position_biases=tuple(others),
+        segment_ids=ids
+        and (fold_queries(folding.each(ids[0], batch)), fold_keys(folding.each(ids[1], batch))),
+        positions=positions,
+        pattern=None if groups.exact else spec.pattern,
+    )
+    arrays = fold_queries(query), fold_keys(key), fold_keys(value)
+    output, lse = blockwise.attend(folded, *arrays, needs_lse)
+    heads, features = query.shape[2], value.shape[3]
+    output = ops.reshape(output, (batch, count * size, heads, features))
+    lse = ops.transpose(ops.reshape(lse, (batch, count, heads, size)), (0, 2, 1, 3))
+    lse = ops.reshape(lse, (batch, heads, count * size))
+    return back(output, 1), back(lse, 2)
+
+
+def _is_alike(bias, groups):
+    """Whether a position's bias is the same for each group, as it is for `groups.alike`."""
+    if groups.alike is None:
+        return False
+    by_distance = bias.by_distance and not groups.prefix
+    return by_distance or (groups.grid, groups.prefix) == bias.grid
+
+
+@functools.lru_cache(maxsize=64)
+def _takes(groups):
+    """How to take queries and keys into groups, and results back; and which keys are real, or None.
+
+    The mask is (N, 1, 1, s).
+    """
+    queries, keys, prefix = groups.queries, groups.keys, groups.prefix
+    if prefix:
+        first = np.broadcast_to(np.arange(prefix), (len(keys), prefix))
+        keys = np.concatenate([first, keys], axis=1)
+    back = folding.Take(queries.reshape(1, -1) - prefix, groups.length - prefix).takers.T
+    real = None if (keys >= 0).all() else (keys >= 0)[:, None, None]
+    takes = folding.Take(queries, groups.length), folding.Take(keys, groups.length, prefix)
+    return *takes, folding.Take(back, queries.size), real

@@ -1,0 +1,269 @@
+"""Patterns on the coordinates of a grid: an image, a video, or a volume, in row-major order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
+from keras_attention.patterns.base import And, Not, Pattern, Span
+from keras_attention.patterns.groups import Groups, boxes
+
+ops = keras.ops
+
+
+def coordinates(positions, grid):
+    """The coordinate of each axis, of positions in row-major order.
+
+    The first one goes on beyond the grid: it is also that of the next image in the sequence.
+    """
+    found = []
+    for size in reversed(grid[1:]):
+        found.append(positions % size)
+        positions = positions // size
+    return [positions, *reversed(found)]
+
+
+def _strides(grid):
+    """The distance of neighbors along each axis."""
+    found = [1]
+    for size in reversed(grid[1:]):
+        found.append(found[-1] * size)
+    return found[::-1]
+
+
+class _Grid(Pattern):
+    """A pattern on `grid`, after `prefix` positions that all see, and that see all."""
+
+    sees_itself = True
+    grid: tuple[int, ...]
+    prefix: int
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        if not self.prefix:
+            return self._near(i, j)
+        near = self._near(i - self.prefix, j - self.prefix)
+        first = ops.logical_or(ops.less(i, self.prefix), ops.less(j, self.prefix))
+        return ops.logical_or(near, first)
+
+    def _near(self, i, j):
+        """Whether positions on the grid see each other."""
+
+    def _span(self, sizes):
+        """Bounds of a pattern that reaches less than `sizes` along each axis."""
+        if self.prefix:
+            return Span()
+        most = sum((n - 1) * step for n, step in zip(sizes, _strides(self.grid), strict=True))
+        return Span(most, most)
+
+
+@saving.register
+class GridWindow(_Grid):
+    """Attends within windows of a grid, such as an image: ⌊(r − shift) / size⌋ of both are equal,
+    for the row r, and likewise for the column.
+
+    The windows of Swin Transformers (Liu et al. 2021, section 3.2). Successive layers have a
+    `shift` of 0 and of half a window. A shifted window at the border is smaller, as in the paper,
+    where the image is rotated, and what did not lie side by side is masked. Only pairs of one
+    window are computed.
+
+    Args:
+        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
+            axes: (depth, height, width) of a video. Positions beyond it are those of a next image.
+        size: of a window, an integer of at most the grid's, or one for each axis.
+        shift: where the first whole window starts, less than `size`; likewise.
+        prefix: the number of positions before the grid, such as class tokens, which attend to all,
+            and to which all attend.
+
+    Raises:
+        ValueError: a number is not as described.
+
+    >>> from keras_attention import patterns
+    >>> window = patterns.GridWindow((4, 4), 2)
+    >>> [j for j in range(16) if window(5, j)]
+    [0, 1, 4, 5]
+    >>> shifted = patterns.GridWindow((4, 4), 2, shift=1)
+    >>> [j for j in range(16) if shifted(5, j)]
+    [5, 6, 9, 10]
+    """
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        size: int | Sequence[int],
+        shift: int | Sequence[int] = 0,
+        prefix: int = 0,
+    ):
+        self.grid = shapes.check_grid("grid", grid)
+        self.size = shapes.check_axes("size", size, self.grid)
+        self.shift = shapes.check_axes("shift", shift, self.grid, minimum=0)
+        axes = zip(self.shift, self.size, self.grid, strict=True)
+        if any(not first < width <= most for first, width, most in axes):
+            raise ValueError(
+                "`shift` must be less than `size`, and `size` at most the grid's along each axis. "
+                f"Received: grid={self.grid}, size={self.size}, shift={self.shift}"
+            )
+        self.prefix = shapes.check_count("prefix", prefix, 0)
+
+    def _window(self, at):
+        """The number of the window of a position."""
+        rows, *others = coordinates(at, self.grid)
+        image, number = rows // self.grid[0], 0
+        for size, width, first, along in zip(
+            self.grid, self.size, self.shift, [rows % self.grid[0], *others], strict=True
+        ):
+            # One window more than fit, for what is before the first.
+            number = number * (size // width + 2) + (along + (width - first)) // width
+            image = image * (size // width + 2)
+        return image + number
+
+    def _near(self, i, j):
+        return ops.equal(self._window(i), self._window(j))
+
+    def span(self) -> Span:
+        return self._span(self.size)
+
+    def groups(self) -> Groups:
+        return boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
+
+
+@saving.register
+class Neighborhood(_Grid):
+    """Attends to the nearest `size` by `size` keys of a grid: the neighborhood of a query, moved
+    inward at the border, so that all see the same number of keys.
+
+    Neighborhood attention (Hassani et al. 2023, section 3.1). Time and memory grow with the number
+    of queries times that of the keys around 8 by 8 queries, (7 + size)².
+
+    Args:
+        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
+            axes: (depth, height, width) of a video. Positions beyond it are those of a next image.
+        size: of a neighborhood, an odd number of at most the grid's, or one for each axis.
+        prefix: the number of positions before the grid, such as class tokens, which attend to all,
+            and to which all attend.
+
+    Raises:
+        ValueError: a number is not as described.
+
+    >>> from keras_attention import patterns
+    >>> near = patterns.Neighborhood((5, 5), 3)
+    >>> [j for j in range(25) if near(12, j)]
+    [6, 7, 8, 11, 12, 13, 16, 17, 18]
+    >>> [j for j in range(25) if near(0, j)]
+    [0, 1, 2, 5, 6, 7, 10, 11, 12]
+    """
+
+    def __init__(self, grid: Sequence[int], size: int | Sequence[int], prefix: int = 0):
+        self.grid = shapes.check_grid("grid", grid)
+        self.size = shapes.check_axes("size", size, self.grid)
+        for most, width in zip(self.grid, self.size, strict=True):
+            if width > most or not width % 2:
+                raise ValueError(
+                    "`size` of a neighborhood must be odd, and at most the grid's along each axis. "
+                    f"Received: grid={self.grid}, size={self.size}"
+                )
+        self.prefix = shapes.check_count("prefix", prefix, 0)
+
+    def _near(self, i, j):
+        near = None
+        of_queries, of_keys = coordinates(i, self.grid), coordinates(j, self.grid)
+        for most, width, at, key in zip(self.grid, self.size, of_queries, of_keys, strict=True):
+            image = at // most * most
+            first = ops.minimum(ops.maximum(at - image - width // 2, 0), most - width) + image
+            inside = ops.logical_and(key >= first, key < first + width)
+            near = inside if near is None else ops.logical_and(near, inside)
+        return near
+
+    def span(self) -> Span:
+        return self._span(self.size)
+
+    def groups(self) -> Groups:
+        # About 64 queries to a box, which reaches over its border by half a neighborhood. Those at
+        # the border of the grid reach further inward, and find those keys in a box of so many.
+        width = {1: 64, 2: 8}.get(len(self.grid), 4)
+        box, halo = [], []
+        for most, size in zip(self.grid, self.size, strict=True):
+            box.append(min(most, max(-(-most // -(-most // width)), size // 2 + 1)))
+            halo.append(size // 2 if box[-1] < most else 0)
+        return boxes(self.grid, tuple(box), tuple(halo), None, self.prefix, exact=False)
+
+
+@saving.register
+class Axial(_Grid):
+    """Attends along the axes of a grid: to the same row and to the same column.
+
+    Axial attention (Ho et al. 2019, section 3). The paper's layers have one axis each, given by
+    `axis`; without it, a query sees all keys that differ from it in one coordinate, as in
+    criss-cross attention (Huang et al. 2019). Only these pairs are computed.
+
+    Args:
+        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
+            axes: (depth, height, width) of a video. Positions beyond it are those of a next image.
+        axis: along which to attend, counted from the first, or if negative from the last: 0 is
+            along columns of an image, 1 along rows. None is all of them.
+        prefix: the number of positions before the grid, such as class tokens, which attend to all,
+            and to which all attend.
+
+    Raises:
+        ValueError: a number is not as described.
+
+    >>> from keras_attention import patterns
+    >>> cross = patterns.Axial((4, 4))
+    >>> [j for j in range(16) if cross(5, j)]
+    [1, 4, 5, 6, 7, 9, 13]
+    >>> [j for j in range(16) if patterns.Axial((4, 4), axis=0)(5, j)]
+    [1, 5, 9, 13]
+    """
+
+    def __init__(self, grid: Sequence[int], axis: int | None = None, prefix: int = 0):
+        self.grid = shapes.check_grid("grid", grid)
+        axis = shapes.check_integer("axis", axis)
+        if axis is not None and not -len(self.grid) <= axis < len(self.grid):
+            raise ValueError(
+                f"`axis` must be one of the {len(self.grid)} axes of the grid, or None. "
+                f"Received: axis={axis}"
+            )
+        self.axis = axis
+        self.prefix = shapes.check_count("prefix", prefix, 0)
+
+    def _near(self, i, j):
+        of_queries, of_keys = coordinates(i, self.grid), coordinates(j, self.grid)
+        image = ops.equal(of_queries[0] // self.grid[0], of_keys[0] // self.grid[0])
+        same = [ops.equal(at, key) for at, key in zip(of_queries, of_keys, strict=True)]
+        axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
+        near = None
+        for axis in axes:
+            along = image
+            for other, equal in enumerate(same):
+                if other != axis:
+                    along = ops.logical_and(along, equal)
+            near = along if near is None else ops.logical_or(near, along)
+        return near
+
+    def parts(self) -> list[Pattern]:
+        if self.axis is not None:
+            return [self]
+        # Two axes cross at the query alone. What the first has, with the prefix, no other does.
+        first, *others = (
+            Axial(self.grid, axis, self.prefix) for axis in reversed(range(len(self.grid)))
+        )
+        return [first, *(And([other, Not(first)]) for other in others)]
+
+    @property
+    def sees_itself(self) -> bool:  # type: ignore[override]
+        return self.axis is not None
+
+    def span(self) -> Span:
+        if self.axis is None:
+            return self._span(self.grid)
+        along = self.axis % len(self.grid)
+        return self._span([n if axis == along else 1 for axis, n in enumerate(self.grid)])
+
+    def groups(self) -> Groups | None:
+        if self.axis is None:
+            return None
+        along = self.axis % len(self.grid)
+        box = tuple(n if axis == along else 1 for axis, n in enumerate(self.grid))
+        return boxes(self.grid, box, (0,) * len(box), None, self.prefix)

@@ -1,0 +1,120 @@
+"""`GridRelativeBias`: a learned bias per head and offset on a grid, as in Swin and BEiT."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.backend import backend
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.patterns.grids import coordinates
+from keras_attention.positions.base import Position
+
+ops = keras.ops
+
+
+@saving.register
+class GridRelativeBias(Position):
+    r"""score(i, j) = qᵀ k + E[r_i − r_j, c_i − c_j, h], for rows r and columns c. Liu et al. 2021
+    (Swin), equation 4.
+
+    The table has a row for each offset, from −(size − 1) to size − 1 along each axis, in row-major
+    order of r_i − r_j and c_i − c_j: that of Swin's `relative_position_bias_table`. Offsets beyond
+    share the last row of their axis. With a `prefix` there are three more rows, as in BEiT (Bao et
+    al. 2022): for queries of the prefix, for keys of it, and for both.
+
+    In the windows of `patterns.GridWindow`, and in the neighborhoods of `patterns.Neighborhood`, on
+    the same grid and with the same prefix, the bias is computed once for all of them.
+
+    Args:
+        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
+            axes: (depth, height, width) of a video.
+        size: the number of different distances along an axis, 0 included: an integer, or one for
+            each axis; the size of a window for `patterns.GridWindow`. None is that of the grid.
+        prefix: the number of positions before the grid, such as class tokens.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table E,
+            (rows, H).
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number is not as described, or layers with different numbers of heads share
+            it.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import patterns, positions
+    >>> layer = keras_attention.SelfAttention(
+    ...     4, 8,
+    ...     pattern=patterns.GridWindow((6, 9), 3),
+    ...     position=positions.GridRelativeBias((6, 9), 3),
+    ... )
+    >>> layer(keras.random.normal((2, 54, 32))).shape
+    (2, 54, 32)
+    >>> layer.position.embeddings.shape
+    (25, 4)
+    """
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        size: int | Sequence[int] | None = None,
+        prefix: int = 0,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
+    ):
+        grid = shapes.check_grid("grid", grid)
+        sizes = shapes.check_axes("size", grid if size is None else size, grid)
+        prefix = shapes.check_count("prefix", prefix, 0)
+        super().__init__(**kwargs)
+        self.grid, self.size, self.prefix = grid, sizes, prefix
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+
+    @property
+    def on_grid(self):  # type: ignore[override]
+        return self.grid, self.prefix
+
+    def build(self, query_shape, key_shape):
+        shape = (self._offsets() + 3 * bool(self.prefix), query_shape[2])
+        shapes.check_memory("embeddings", shape)
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=shape,
+            initializer=self.embeddings_initializer,
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
+        )
+
+    def _offsets(self):
+        return math.prod([2 * n - 1 for n in self.size])
+
+    def rows(self, i: Tensor, j: Tensor) -> Tensor:
+        """The row of the table for queries at positions `i` and keys at positions `j`."""
+        of_queries, of_keys = (coordinates(x - self.prefix, self.grid) for x in (i, j))
+        row: Any = 0
+        for n, at, key in zip(self.size, of_queries, of_keys, strict=True):
+            row = row * (2 * n - 1) + ops.clip(at - key, 1 - n, n - 1) + (n - 1)
+        if not self.prefix:
+            return row
+        row = ops.where(i < self.prefix, self._offsets(), row)
+        of_prefix = ops.where(i < self.prefix, self._offsets() + 2, self._offsets() + 1)
+        return ops.where(j < self.prefix, of_prefix, row)
+
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
+        if num_heads != self.embeddings.shape[1]:
+            raise ValueError(
+                "Layers sharing a GridRelativeBias need one number of heads. It was built for "
+                f"{self.embeddings.shape[1]}. Received: num_heads={num_heads}"
+            )
+        columns, rows = ops.transpose(self.embeddings), self.rows(i, j)
+        if len(rows.shape) == 2:
+            return backend.take(columns, rows, axis=1)
+        return ops.moveaxis(backend.take(columns, rows[:, 0], axis=1), 0, 1)

@@ -1,0 +1,102 @@
+"""Patterns of grids: each against its definition on coordinates, pair by pair, and its promises."""
+
+import numpy as np
+import pytest
+
+from keras_attention.patterns import Axial, Causal, GridWindow, Neighborhood
+from tests.arrays import numpy
+
+pytestmark = pytest.mark.any_backend
+
+EVERY = [
+    GridWindow((4, 6), 2), GridWindow((4, 6), 2, 1), GridWindow((5, 7), (3, 4), (1, 2), prefix=2),
+    GridWindow((6,), 3, 1), GridWindow((2, 2, 4), 2, (1, 0, 1)), GridWindow((4, 4), 4, 2),
+    Neighborhood((10, 9), 3), Neighborhood((9, 7), (5, 7)), Neighborhood((5, 5), 5, prefix=1),
+    Neighborhood((3, 9, 4), 3), Neighborhood((70,), 5), Axial((5, 4), 0), Axial((5, 4), -1, 2),
+    Axial((3, 4, 2), 1), Axial((2, 3, 2)), Axial((4, 5), prefix=1), Axial((7,)),
+]  # fmt: skip
+every_pattern = pytest.mark.parametrize("pattern", EVERY, ids=map(repr, EVERY))
+
+
+def sees(pattern, query, key):
+    """Whether the token at coordinates `query` of a grid sees that at `key`."""
+    name = type(pattern).__name__
+    if name == "GridWindow":
+        return all(
+            (a - first) // size == (b - first) // size
+            for a, b, size, first in zip(query, key, pattern.size, pattern.shift, strict=True)
+        )
+    if name == "Neighborhood":
+        firsts = [
+            min(max(a - size // 2, 0), most - size)
+            for a, size, most in zip(query, pattern.size, pattern.grid, strict=True)
+        ]
+        return all(f <= b < f + n for b, f, n in zip(key, firsts, pattern.size, strict=True))
+    differ = {axis for axis, (a, b) in enumerate(zip(query, key, strict=True)) if a != b}
+    if pattern.axis is None:
+        return len(differ) <= 1
+    return differ <= {pattern.axis % len(pattern.grid)}
+
+
+def defined(pattern):
+    """All pairs of one grid and its prefix."""
+    tokens = list(np.ndindex(*pattern.grid))
+    seen = np.ones((len(tokens) + pattern.prefix,) * 2, bool)
+    seen[pattern.prefix :, pattern.prefix :] = [
+        [sees(pattern, a, b) for b in tokens] for a in tokens
+    ]
+    return seen
+
+
+def evaluated(pattern, length):
+    return numpy(pattern(np.arange(length), np.arange(length)))
+
+
+@every_pattern
+def test_pairs_are_those_of_the_definition_and_promises_are_kept(pattern):
+    expected = defined(pattern)
+    length = len(expected)
+    found = evaluated(pattern, length)
+    np.testing.assert_array_equal(found, expected)
+    if isinstance(pattern, Neighborhood):
+        assert (found.sum(1)[pattern.prefix :] == np.prod(pattern.size) + pattern.prefix).all()
+    span, (queries, keys) = pattern.span(), np.nonzero(found)
+    assert (span.left is None) == (span.right is None) == bool(pattern.prefix)
+    assert span.left is None or np.abs(queries - keys).max() <= span.left
+    assert not pattern.sees_itself or found.diagonal().all()
+    parts = [evaluated(part, length) for part in pattern.parts()]
+    np.testing.assert_array_equal(np.sum(parts, axis=0), found)
+    for part, seen in zip(pattern.parts(), parts, strict=True):
+        if (groups := part.groups()) is not None:
+            check_groups(groups, seen)
+            check_groups((part & Causal()).groups(), evaluated(part & Causal(), length))
+
+
+def check_groups(groups, seen):
+    length = len(seen)
+    assert groups.length == length
+    real = groups.queries[groups.queries >= 0]
+    assert sorted(real) == list(range(groups.prefix, length))
+    covered = np.zeros(seen.shape, bool)
+    covered[: groups.prefix] = covered[:, : groups.prefix] = True
+    at = np.stack(np.unravel_index(np.arange(length - groups.prefix), groups.grid), -1)
+    offsets = []
+    for queries, keys in zip(groups.queries, groups.keys, strict=True):
+        both = (queries >= 0)[:, None] & (keys >= 0)
+        pairs = np.broadcast_arrays(queries[:, None], keys)
+        covered[pairs[0][both], pairs[1][both]] = True
+        both[both] = seen[pairs[0][both], pairs[1][both]]
+        offsets.append((both, at[keys - groups.prefix] - at[queries - groups.prefix][:, None]))
+    assert (covered >= seen).all()
+    assert not groups.exact or (covered == seen).all()
+    if groups.alike is not None:
+        _, expected = offsets[groups.alike]
+        assert all((found == expected)[both].all() for both, found in offsets)
+
+
+@every_pattern
+def test_positions_after_the_grid_are_a_next_one(pattern):
+    one = np.prod(pattern.grid)
+    queries, keys = np.arange(2 * one) + pattern.prefix, np.arange(2 * one) + pattern.prefix
+    expected = np.kron(np.eye(2, dtype=bool), defined(pattern)[pattern.prefix :, pattern.prefix :])
+    np.testing.assert_array_equal(numpy(pattern(queries, keys)), expected)
