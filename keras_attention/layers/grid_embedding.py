@@ -29,6 +29,9 @@ CUBIC = -0.75
 class GridEmbedding(PositionEmbedding):
     """The base of both: merges the vectors of a grid's cells into a grid or a sequence of them."""
 
+    # A cell is where it is, whether those before it are masked or not.
+    counts = False
+
     def __init__(self, grid: tuple[int, ...] | None = None, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = shapes.check_sizes("grid", grid, 1)

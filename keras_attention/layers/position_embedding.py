@@ -21,6 +21,9 @@ MERGE_MODES = get_args(MergeMode)
 class PositionEmbedding(saving.ConfigurableLayer):
     """The base of both: computes each row's positions, and merges the vectors of `embed`."""
 
+    # Whether positions in models count the real tokens of a row, so that padding changes nothing.
+    counts = True
+
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True

@@ -58,7 +58,8 @@ class Stack(saving.ConfigurableLayer, keras.Model):
             return inputs, mask
         if mask is None:
             mask = self.embeddings.compute_mask(inputs)
-        if positions is None and not (mask is None and offset is None):
+        counts = self.embeddings.positions is None or self.embeddings.positions.counts
+        if counts and positions is None and not (mask is None and offset is None):
             positions = real_first.counted(ops.shape(inputs)[1], mask, offset)
         x = self.embeddings(inputs, types, positions, training=training)
         return x, masks.both(mask, masks.implicit(x))

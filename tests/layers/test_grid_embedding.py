@@ -160,6 +160,12 @@ def test_in_an_encoder_of_images(tmp_path):
     images = random(2, 6, 4, 1)
     expected = numpy(encoder(images))
     assert expected.shape == (2, 7, D)
+    # A masked patch leaves the others where they are.
+    kept = np.array([[1, 1, 0, 1, 0, 1, 1], [1] * 7], bool)
+    vectors = numpy(positions(patches(images)))[:1, kept[0]]
+    alone = numpy(ka.Encoder(encoder.blocks)(vectors))
+    found = numpy(encoder(images, mask=kept))
+    np.testing.assert_allclose(found[:1, kept[0]], alone, rtol=1e-4, atol=1e-5)
     before = numpy(positions.embeddings)
     encoder.compile("sgd", "mse")
     encoder.save(tmp_path / "encoder.keras")
