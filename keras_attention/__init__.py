@@ -21,12 +21,14 @@ from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.attention_pooling import AttentionPooling
 from keras_attention.layers.attention_rnn import AttentionRNN
 from keras_attention.layers.class_token import ClassToken
+from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.feed_forward_attention import FeedForwardAttention
 from keras_attention.layers.gated_delta_net import GatedDeltaNet
 from keras_attention.layers.gated_linear_attention import GatedLinearAttention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.hard_attention import HardAttention
+from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.layers.linear_attention import LinearAttention
 from keras_attention.layers.local_attention import LocalAttention
@@ -62,6 +64,7 @@ __all__ = [
     "AttentionRNN",
     "ClassToken",
     "Decoder",
+    "DifferentialAttention",
     "Embeddings",
     "Encoder",
     "EncoderDecoder",
@@ -79,6 +82,7 @@ __all__ = [
     "Logits",
     "MixtureOfExperts",
     "MultiHeadAttention",
+    "MultiHeadLatentAttention",
     "PatchEmbedding",
     "RMSNorm",
     "ReinforceLoss",

@@ -32,6 +32,7 @@ NEEDED = {
     ka.AttentionCell: {"cell": keras.layers.SimpleRNNCell(4), "attention": "dot"},
     ka.AttentionRNN: {"cell": ka.AttentionCell(keras.layers.SimpleRNNCell(4), "dot")},
     ka.AtrousSelfAttention: {"rate": 2},
+    ka.DifferentialAttention: {"num_heads": 2, "key_dim": 4},
     ka.FeedForward: {"intermediate_dim": 4},
     ka.LearnedGridEmbedding: {"grid": (4, 4)},
     ka.LearnedPositionEmbedding: {"max_length": 4},
@@ -39,6 +40,7 @@ NEEDED = {
     ka.LocalSelfAttention: {"neighbors": 2},
     ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
     ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
+    ka.MultiHeadLatentAttention: {"num_heads": 2, "key_dim": 4, "rope_dim": 2, "latent_dim": 4},
     ka.PatchEmbedding: {"patch_size": 2, "dim": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
@@ -50,6 +52,7 @@ NEEDED = {
     patterns.And: {"patterns": [patterns.Causal()]},
     patterns.Block: {"size": 2},
     patterns.Dilated: {"rate": 2},
+    patterns.Global: {"length": 2},
     patterns.Not: {"pattern": patterns.Causal()},
     patterns.Or: {"patterns": [patterns.Causal()]},
     patterns.Prefix: {"length": 2},
@@ -69,6 +72,8 @@ BESIDE = {
     "num_heads": {"num_heads": 2, "key_dim": 4},
     "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
     "max_distance": {"num_buckets": 8},
+    "num_groups": {"num_experts": 8, "top_groups": 1, "top_k": 2},
+    "top_groups": {"num_experts": 16, "num_groups": 4},
     "factor": {"scaling": "linear"},
     "limit": {"gated": True},
     "offset": {"gated": True},
@@ -106,20 +111,21 @@ KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
-    "num_experts top_k",
+    "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups shared_dim",
     "size": "left right prefix shift",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
-    "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit",
+    "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
+    "norm_epsilon",
     "number": "entropy_factor scale offset value",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
-    "zero_output_for_mask tied normalize_weights flatten",
+    "zero_output_for_mask tied normalize_weights flatten use_correction_bias",
     "name": "mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format",
+    "data_format scoring",
     "factors": "short_factors long_factors",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "

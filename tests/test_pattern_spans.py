@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from keras_attention import patterns
-from keras_attention.patterns import Block, Causal, Dilated, Prefix, SlidingWindow, Strided
+from keras_attention.patterns import Block, Causal, Dilated, Global, Prefix, SlidingWindow, Strided
 from tests.problems import PATTERNS
 
 QUERIES, KEYS = np.arange(-12, 30), np.arange(-5, 40)
@@ -21,7 +21,8 @@ EVERY = [
     Strided(5), Prefix(3), Block(1), Block(6), ~Causal(), ~Dilated(3), Causal() & Strided(3),
     Strided(3) & Strided(4), Dilated(4) & Dilated(6), Dilated(4) | Dilated(6), Causal() | Prefix(2),
     SlidingWindow(3, 9) & SlidingWindow(7, 2), SlidingWindow(3, 9) | SlidingWindow(7, 2),
-    SlidingWindow(3, 9) | Causal(), Block(4) & Dilated(2), ~~Block(3), ~(Causal() & Prefix(2)),
+    SlidingWindow(3, 9) | Causal(), Global(3), SlidingWindow(2, 1) | Global(2),
+    Block(4) & Dilated(2), ~~Block(3), ~(Causal() & Prefix(2)),
 ]  # fmt: skip
 
 

@@ -28,6 +28,8 @@ SHOWN = {
     "strided": patterns.Strided(4),
     "prefix": patterns.Prefix(4),
     "block": patterns.Block(4),
+    "global": patterns.Global(2),
+    "global_window": patterns.SlidingWindow(1, 1) | patterns.Global(2),
     "causal_window": patterns.Causal() & patterns.SlidingWindow(3, 0),
     "prefix_language_model": patterns.Causal() | patterns.Prefix(5),
     "dilated_window": patterns.SlidingWindow(4, 4) & patterns.Dilated(2),

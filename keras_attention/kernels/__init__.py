@@ -15,6 +15,7 @@ from keras_attention.kernels import (
     blockwise,
     explanation,
     fused,
+    global_tokens,
     merge,
     reference,
     ring,
@@ -41,6 +42,13 @@ class Kernel(typing.NamedTuple):
 
 
 KERNELS = [
+    Kernel(
+        "global",
+        global_tokens,
+        "the pattern has a few global tokens, and windows or rates beside them",
+        "time O(T · (window + global tokens)), memory O(T)",
+        global_tokens.in_words,
+    ),
     Kernel(
         "banded",
         banded,

@@ -227,8 +227,8 @@ class Attention(saving.ConfigurableLayer):
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
     # those after it.
     one_sequence = False
-    # The kinds of cache that it takes.
-    layouts: tuple[type[kv_cache.Layout], ...] = kv_cache.LAYOUTS
+    # The kinds of cache that it takes; None for `kv_cache.LAYOUTS`.
+    layouts: tuple[type[kv_cache.Layout], ...] | None = None
 
     def _check_slots(self):
         """Rejects incompatible slots."""
@@ -275,7 +275,7 @@ class Attention(saving.ConfigurableLayer):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
         if self.use_sink:
-            self.sink = self.add_weight(name="sink", shape=(self.num_heads,), initializer="zeros")
+            self.sink = self.add_weight(name="sink", shape=(query_heads[2],), initializer="zeros")
         # A Dropout layer rather than a seed generator, to keep its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
@@ -357,11 +357,11 @@ class Attention(saving.ConfigurableLayer):
         if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
             x = self.heads.restricted(x)
 
-        encoded = False
+        encoded, heads = False, self.heads.cached if layout.appends else self.heads
         if layout.is_memory:
             query, key, value = self.split(x.query, "query"), None, None
         else:
-            query, key, value = self.split_all(x.query, x.key, x.value)
+            query, key, value = self.split_all(x.query, x.key, x.value, heads)
         if cache is not None and layout.appends:
             if x.key_mask is not None:
                 mask = ops.broadcast_to(x.key_mask, ops.shape(query)[:2])
@@ -407,7 +407,7 @@ class Attention(saving.ConfigurableLayer):
         if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
             self.add_loss(self.scores_regularizer(weights, result.mask))
-        output = self.heads.join(result, x.query)
+        output = heads.join(result, x.query)
         if memory.lost is not None:
             output = kv_cache.spoil(output, memory.lost)
         scores = None
@@ -438,9 +438,9 @@ class Attention(saving.ConfigurableLayer):
         """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""
         return self.normed(self.heads.split(x, role), role)
 
-    def split_all(self, query, key, value):
-        """As `split`, of the three."""
-        heads = self.heads.split_all(query, key, value)
+    def split_all(self, query, key, value, heads=None):
+        """As `split`, of the three; `heads` are those of a cache, or None for the layer's."""
+        heads = (heads or self.heads).split_all(query, key, value)
         if self.clip_qkv is None and not self.qk_norm:
             return heads
         return [self.normed(x, role) for x, role in zip(heads, ROLES, strict=True)]
@@ -462,6 +462,7 @@ class Attention(saving.ConfigurableLayer):
             training: whether weights are dropped.
             **given: what else `slots.problem` takes.
         """
+        value = self.heads.values(value)
         if self.position is not None:
             given["projected"] = self._projected(self.position)
         if self.scores_regularizer is not None:
@@ -540,12 +541,11 @@ class Attention(saving.ConfigurableLayer):
             shapes.check_count("batch_size", batch_size)
         shapes.check_count("length", length)
         window = decoding.window(self)
+        heads, key_dim, value_dim = self.heads.cached.stored
         return kv_cache.make(
             batch_size,
             length if window is None else min(length, window),
-            self.heads.key_value_heads,
-            self.key_dim,
-            self.value_dim,
+            *(heads, key_dim, value_dim),
             dtype or self.compute_dtype,
         )
 
@@ -636,8 +636,8 @@ class Attention(saving.ConfigurableLayer):
         (query, value, key), _ = inputs.three_inputs(
             (given.query, given.value, given.key), (None, None, None)
         )
-        if cache is not None and "value" in cache:
-            cached = cache["value"]
+        cached = None if cache is None else cache.get("value", cache.get("key"))
+        if cached is not None:
             batch, _, length, size = cached.shape
             value = key = keras.KerasTensor((batch, length, size), cached.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)

@@ -37,8 +37,10 @@ def layout(layer, query, cache, return_attention_scores=False, **given):
         query, given["value"] = query[0], query[1:]
     size, needs_length = layer.cache_window, layer.position and layer.position.needs_length
     layout = kv_cache.layout(cache, size, needs_length, layer.layouts)
-    sizes = layer.state_shape if layout.is_state else (layer.key_dim, layer.value_dim)
-    kv_cache.check(cache, layout, query.shape[0], layer.heads.key_value_heads, *sizes)
+    count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
+    if layout.is_state:
+        sizes = layer.state_shape
+    kv_cache.check(cache, layout, query.shape[0], count, *sizes)
     refused = ["value", "key", "value_mask", "key_mask"]
     if layout.appends:
         refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]

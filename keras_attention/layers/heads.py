@@ -4,12 +4,16 @@
     DenseHeads   projections of (B, T, D), heads concatenated in the output
     EinsumHeads  projections of any axes, and one of the output
 
+Two presets have their own: `LatentHeads` and `DifferentialHeads`.
+
 A layer has one of them. The projections are attributes of the layer, where saved files look for
 their weights.
 
 Inputs with more axes are folded to (B, T, H, K) when they are split, and what masks them with them:
 `axes` is how, or None for three axes. Nothing but `split`, `restricted`, `join` and `scores` asks.
 """
+
+from typing import Any
 
 import keras
 
@@ -42,6 +46,8 @@ class Heads:
         self.layer = layer
         # G.
         self.key_value_heads = layer.num_key_value_heads or layer.num_heads
+        # What splits and joins where tokens are appended to a cache.
+        self.cached: Any = self
 
     # Sizes
 
@@ -77,6 +83,14 @@ class Heads:
         """The shape of the weights that the layer returns."""
         return (query_shape[0], self.layer.num_heads, query_shape[1], value_shape[1])
 
+    @property
+    def stored(self):
+        """What a cache stores: the number of heads, and features of keys and of values.
+
+        Without values, None, the keys are the values too.
+        """
+        return self.key_value_heads, self.layer.key_dim, self.layer.value_dim
+
     # Arrays
 
     def build(self, query_shape, value_shape, key_shape):
@@ -102,6 +116,10 @@ class Heads:
             value, key = (self.axes.matched(x, query) for x in (value, key))
         given = zip(ROLES, (query, key, value), strict=True)
         return [self.split(x, role) for role, x in given]
+
+    def values(self, value):
+        """Values as they are combined, of those that a cache stores."""
+        return value
 
     def join(self, result, query):
         """The layer's output of an `AttentionResult`."""
@@ -208,16 +226,11 @@ class DenseHeads(Heads):
         dense = layer._query_dense, layer._key_dense, layer._value_dense
         if self.axes is not None or not projections.plain(layer, *dense):
             return super().split_all(query, key, value)
-        groups = self.key_value_heads
-        sizes = (
-            (layer.num_heads, layer.key_dim),
-            (groups, layer.key_dim),
-            (groups, layer.value_dim),
-        )
         found = []
         for n, (role, x) in enumerate(zip(ROLES, (query, key, value), strict=True)):
             self.check_features(role, x)
-            found.append(projections.to_heads(x, dense[n], sizes[n]))
+            size = (self.count(role), self.size(role, None))
+            found.append(projections.to_heads(x, dense[n], size))
         return found
 
 

@@ -5,6 +5,8 @@ A cache of self-attention is `{"key": (B, G, C, K), "value": (B, G, C, V), "inde
 of unequal length need no mask: the token at position p is entry p mod C. If C is the longest
 sequence, that is entry p. If it is shorter, the cache is a ring of the last C tokens.
 
+Without "value", the keys are the values too.
+
 The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
 
@@ -30,11 +32,11 @@ ops = keras.ops
 
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
     """An empty cache of `length` entries."""
-    for name, size in (("key", key_dim), ("value", value_dim)):
+    sizes = {"key": key_dim} if value_dim is None else {"key": key_dim, "value": value_dim}
+    for name, size in sizes.items():
         shapes.check_memory(name, [n for n in (heads, length, size) if isinstance(n, int)])
     return {
-        "key": ops.zeros((batch_size, heads, length, key_dim), dtype),
-        "value": ops.zeros((batch_size, heads, length, value_dim), dtype),
+        **{n: ops.zeros((batch_size, heads, length, size), dtype) for n, size in sizes.items()},
         "index": ops.zeros((batch_size,), "int32"),
     }
 
@@ -105,8 +107,8 @@ def context(key, value, mask):
 
 def read(cache, dtype):
     """Value (B, C, G, V) and key (B, C, G, K) of a cache, in a dtype."""
-    value, key = ops.cast(cache["value"], dtype), ops.cast(cache["key"], dtype)
-    return _transposed(value), _transposed(key)
+    key = _transposed(ops.cast(cache["key"], dtype))
+    return _transposed(ops.cast(cache["value"], dtype)) if "value" in cache else key, key
 
 
 def _transposed(array):
@@ -270,10 +272,13 @@ class Ring(Full):
         old_value, old_key = read(cache, dtype)
         at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)
         real = ops.ones_like(new, dtype="bool") if mask is None else mask
+        found_key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
         return Update(
             after,
-            ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1),
-            ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1),
+            found_key,
+            found_key
+            if value is None
+            else ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1),
             ops.concatenate([at, new], axis=1),
             ops.concatenate([at >= 0, real], axis=1),
             lost,
@@ -291,14 +296,29 @@ class State(Layout):
         return Update({**cache, "index": after}, key, value, mask=mask)
 
 
+class Keys(Full):
+    """All tokens so far, whose keys are their values."""
+
+    arrays: typing.ClassVar = {"key": "float", "index": "int32"}
+
+
+class KeysRing(Ring):
+    """The last C tokens, whose keys are their values."""
+
+    arrays = Keys.arrays
+
+
 # In the order in which they are tried.
-LAYOUTS: tuple[type[Layout], ...] = (Context, Ring, Full)
+LAYOUTS: list[type[Layout]] = [Context, Ring, Full]
+# Those of keys that are the values too.
+KEYS_ALONE: tuple[type[Layout], ...] = (Context, KeysRing, Keys)
 
 
 def append(cache, key, value, mask=None, after=None):
     """The cache after writing new tokens, (B, T, G, K) and (B, T, G, V).
 
     Args:
+        value: None where the cache has keys alone.
         mask: (B, T), which of the tokens are real; None for all. The others are left out.
         after: the new index, if it is known.
     """
@@ -311,11 +331,13 @@ def append(cache, key, value, mask=None, after=None):
         # The token's index, computed once for key and value.
         at = _rows(cache["key"], index)
         key = _write_one(cache["key"], key, at, mask)
-        value = _write_one(cache["value"], value, at, mask)
+        value = None if value is None else _write_one(cache["value"], value, at, mask)
     else:
         key = _write_many(cache["key"], key, index, after, mask)
-        value = _write_many(cache["value"], value, index, after, mask)
-    return {"key": key, "value": value, "index": after}
+        if value is not None:
+            value = _write_many(cache["value"], value, index, after, mask)
+    new = {"key": key, "value": value, "index": after}
+    return {name: new[name] for name in cache}
 
 
 def write(old, new, index, mask=None):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Literal, get_args
 
 import keras
 
 from keras_attention import activations, inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
+from keras_attention.layers import routing
+from keras_attention.layers.feed_forward import FeedForward
 
 ops = keras.ops
+
+Scoring = Literal["softmax", "sigmoid"]
+SCORINGS = get_args(Scoring)
 
 
 @saving.register
@@ -48,6 +53,16 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         offset: added to the projection that the gate multiplies.
         kernel_initializer, bias_initializer: of router and experts.
         normalize_weights: whether the weights of the chosen experts sum to 1.
+        scoring: "softmax", or "sigmoid" for weights that are sigmoids of r (DeepSeek-V3, 2024,
+            equations 13 to 15), divided by their sum with `normalize_weights`.
+        use_correction_bias: whether experts are chosen by weight plus `correction_bias`, which has
+            no gradient and no part in the weights. You balance experts by it: raise it where an
+            expert is used too little (DeepSeek-V3, equation 16).
+        num_groups, top_groups: experts are in `num_groups` groups, one after another, and each
+            position uses those of the `top_groups` whose two best experts have the largest sum.
+        scale: multiplier of the weights.
+        shared_dim: None, or the features inside one more network, without a router, which all
+            positions use (DeepSeekMoE, Dai et al. 2024).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -58,8 +73,9 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         (..., D), carrying the mask of `x`.
 
     Raises:
-        ValueError: a size or a number is not as described, `top_k` exceeds `num_experts`, or
-            `limit` or `offset` is given without `gated`.
+        ValueError: a size or a number is not as described, `top_k` exceeds `num_experts`, groups
+            are not of equal sizes of at least 2 or too few for `top_k`, or `limit` or `offset` is
+            given without `gated`.
 
     Example:
 
@@ -86,6 +102,12 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         normalize_weights: bool = True,
+        scoring: Scoring = "softmax",
+        use_correction_bias: bool = False,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        scale: float = 1.0,
+        shared_dim: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -101,6 +123,13 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
+        self.scoring = shapes.check_choice("scoring", scoring, SCORINGS)
+        self.use_correction_bias = shapes.check_flag("use_correction_bias", use_correction_bias)
+        self.num_groups = shapes.check_count("num_groups", num_groups)
+        self.top_groups = shapes.check_count("top_groups", top_groups)
+        self.scale = shapes.check_number("scale", scale)
+        self.shared_dim = shapes.check_count("shared_dim", shared_dim, optional=True)
+        self._check_groups()
         if self.top_k > self.num_experts:
             raise ValueError(
                 "`top_k` must be at most `num_experts`. "
@@ -110,6 +139,19 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             raise ValueError(
                 "`limit` and `offset` are of gated experts. "
                 f"Received: gated={gated}, limit={limit}, offset={offset}"
+            )
+
+    def _check_groups(self):
+        size, rest = divmod(self.num_experts, self.num_groups)
+        one = self.num_groups == self.top_groups == 1
+        if not one and (
+            rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
+        ):
+            raise ValueError(
+                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
+                "`top_groups` have at least `top_k` experts. Received: "
+                f"num_experts={self.num_experts}, top_k={self.top_k}, "
+                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
             )
 
     def build(self, x_shape):
@@ -129,6 +171,28 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             self.gate_kernel, self.gate_bias = self._add("gate", dim, inside)
         self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
+        self.correction_bias: Any = None
+        if self.use_correction_bias:
+            self.correction_bias = self.add_weight(
+                name="correction_bias",
+                shape=(self.num_experts,),
+                initializer="zeros",
+                trainable=False,
+                autocast=False,
+            )
+        self.shared: Any = None
+        if self.shared_dim is not None:
+            self.shared = FeedForward(
+                self.shared_dim,
+                self.activation,
+                gated=self.gated,
+                use_bias=self.use_bias,
+                kernel_initializer=saving.clone_initializer(self.kernel_initializer),
+                bias_initializer=saving.clone_initializer(self.bias_initializer),
+                name="shared",
+                dtype=self.dtype_policy,
+            )
+            self.shared.build(x_shape)
 
     def _add(self, name, inputs, outputs):
         """The kernels and the biases, if any, of a projection of all experts."""
@@ -161,12 +225,9 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         numbers = self._router(rows)
         # Probabilities have few digits in half precision.
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
-        best, chosen = ops.top_k(numbers, self.top_k)
-        if self.normalize_weights and self.top_k > 1:
-            weights = ops.softmax(best, axis=-1)
-        else:
-            over = best if self.normalize_weights else numbers
-            weights = ops.exp(best - ops.logsumexp(over, axis=-1, keepdims=True))
+        chosen, weights = routing.route(self, numbers)
+        if self.scale != 1:
+            weights = weights * self.scale
         if self.normalize_weights and self.top_k == 1 < self.num_experts and training is True:
             warnings.warn(
                 "The router of a MixtureOfExperts has no gradient where one expert is chosen and "
@@ -177,7 +238,10 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         count = backend.known_size(rows.shape[0])
         few = count is not None and count * self.top_k < self.num_experts
         output = (self._of_few if few else self._of_all)(rows, chosen, weights)
-        return masks.carry(ops.reshape(output, ops.shape(x)), mask)
+        output = ops.reshape(output, ops.shape(x))
+        if self.shared is not None:
+            output = output + self.shared(x)
+        return masks.carry(output, mask)
 
     def _of_all(self, rows, chosen, weights):
         """All experts, of which the chosen ones are added."""

@@ -137,6 +137,31 @@ class Prefix(Pattern):
 
 
 @saving.register
+class Global(Pattern):
+    """The first positions attend to all, and all to them: i < length or j < length.
+
+    Global attention of Longformer (Beltagy et al. 2020, section 3.1) and BigBird (Zaheer et al.
+    2020, section 2), in a union with a window: `SlidingWindow(w, w) | Global(n)`.
+
+    >>> import keras
+    >>> from keras_attention import patterns
+    >>> longformer = patterns.SlidingWindow(1, 1) | patterns.Global(1)
+    >>> keras.ops.convert_to_numpy(longformer(range(5), range(5))).astype(int)
+    array([[1, 1, 1, 1, 1],
+           [1, 1, 1, 0, 0],
+           [1, 1, 1, 1, 0],
+           [1, 0, 1, 1, 1],
+           [1, 0, 0, 1, 1]])
+    """
+
+    def __init__(self, length: int):
+        self.length = shapes.check_count("length", length)
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return ops.logical_or(ops.less(i, self.length), ops.less(j, self.length))
+
+
+@saving.register
 class Block(Pattern):
     """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
 

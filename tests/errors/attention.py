@@ -78,6 +78,22 @@ ROWS = {
         ValueError,
         r"argument `window`, expected an integer of at least 1\. Received: window=0",
     ),
+    "a position of other features than latent attention rotates": (
+        lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, position=positions.Rotary(dim=4)),
+        ValueError,
+        r"`position` must be Rotary\(dim=rope_dim\), or have a bias alone.*"
+        r"Received: position=Rotary, dim=4, rope_dim=2",
+    ),
+    "a score of latent attention": (
+        lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, score="cosine"),
+        TypeError,
+        r"MultiHeadLatentAttention does not accept `score`\. Received: score='cosine'",
+    ),
+    "halves of a value of odd size": (
+        lambda: ka.DifferentialAttention(2, 4, 5),
+        ValueError,
+        r"`value_dim` must be even.*Received: value_dim=5",
+    ),
     "positions that do not go with the score": (
         lambda: ka.Attention(2, 4, score="cosine", position=positions.Shaw(2)),
         ValueError,

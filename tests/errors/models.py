@@ -97,6 +97,12 @@ ROWS = {
         ValueError,
         r"`top_k` must be at most `num_experts`\. Received: top_k=5, num_experts=4",
     ),
+    "groups of one expert": (
+        lambda: ka.MixtureOfExperts(4, 2, 8, num_groups=4, top_groups=2),
+        ValueError,
+        r"`num_groups` must divide `num_experts` into groups of at least 2, of which `top_groups` "
+        r".*Received: num_experts=4, top_k=2, num_groups=4, top_groups=2",
+    ),
     "a bound of experts that are not gated": (
         lambda: ka.MixtureOfExperts(4, 2, 8, limit=7.0),
         ValueError,

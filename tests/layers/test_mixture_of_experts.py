@@ -24,10 +24,15 @@ def defined(layer, x):
     output = np.zeros_like(rows)
     numbers = rows @ weights["router/kernel"] + weights.get("router/bias", 0)
     for n, row in enumerate(rows):
-        chosen = np.argsort(-numbers[n])[: layer.top_k]
-        p = np.exp(numbers[n][chosen] - numbers[n].max())
-        over = p if layer.normalize_weights else np.exp(numbers[n] - numbers[n].max())
-        for share, e in zip(p / over.sum(), chosen, strict=True):
+        p = np.exp(numbers[n] - numbers[n].max())
+        p = sigmoid(numbers[n]) if layer.scoring == "sigmoid" else p / p.sum()
+        preferred = p + weights.get("correction_bias", 0)
+        groups = preferred.reshape(layer.num_groups, -1)
+        best = np.sort(groups, axis=1)[:, -2:].sum(axis=1)
+        preferred = np.where((best >= np.sort(best)[-layer.top_groups])[:, None], groups, -np.inf)
+        chosen = np.argsort(-preferred.ravel())[: layer.top_k]
+        over = p[chosen].sum() if layer.normalize_weights else 1.0
+        for share, e in zip(layer.scale * p[chosen] / over, chosen, strict=True):
             hidden = row @ weights["intermediate_kernel"][e] + bias("intermediate")[e]
             if layer.gated:
                 gate = row @ weights["gate_kernel"][e] + bias("gate")[e]
@@ -38,6 +43,11 @@ def defined(layer, x):
             else:
                 hidden = np.maximum(hidden, 0)
             output[n] += share * (hidden @ weights["output_kernel"][e] + bias("output")[e])
+        if layer.shared_dim is not None:
+            gate, linear = (
+                row @ weights[f"shared/{name}/kernel"] for name in ("gate", "intermediate")
+            )
+            output[n] += (gate * sigmoid(gate) * linear) @ weights["shared/output/kernel"]
     return output.reshape(x.shape)
 
 
@@ -46,7 +56,12 @@ OPTIONS = {
     "gated": {"activation": "silu", "gated": True, "use_bias": False},
     "clipped": {"activation": "silu", "gated": True, "limit": 0.5, "offset": 1.0},
     "switch": {"normalize_weights": False},
-}
+    "deepseek": {
+        "activation": "silu", "gated": True, "use_bias": False, "scoring": "sigmoid", "scale": 2.5,
+        "use_correction_bias": True, "num_groups": 4, "top_groups": 2, "shared_dim": 3,
+    },
+    "groups of a softmax": {"num_groups": 2, "use_correction_bias": True},
+}  # fmt: skip
 
 
 # Of one position, the weights of its experts are read; of ten, all experts are computed.
@@ -56,6 +71,8 @@ def test_it_is_its_equation(options, shape):
     layer = ka.MixtureOfExperts(E, 3, 5, **options)
     layer.build(shape)
     randomize(layer)
+    if layer.use_correction_bias:
+        layer.correction_bias.assign(np.random.default_rng(1).normal(size=E) / 4)
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     np.testing.assert_allclose(numpy(layer(x)), defined(layer, x), atol=1e-5)
 

@@ -75,8 +75,7 @@ def rotary(
         kinds: ours by the names of kinds.
         layout: which features are a pair.
     """
-    # If a file has both, `rope_scaling` is used.
-    given = config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
+    given = _given(config)
     if default and not given.values and config.values.get("rope_parameters") is None:
         given = _inside(config, default, "rope_parameters")
     kind = _kind(given, kinds)
@@ -87,6 +86,16 @@ def rotary(
     part = given["partial_rotary_factor"]
     dim = int(size * (config[fraction] if part is None else part))
     return _rotary(config, given, kind, size, dim, config[base], original, layout)
+
+
+def scale(config, size):
+    """The multiplier of scores of `size` features, by DeepSeek's field `mscale_all_dim` too."""
+    given = _given(config)
+    multiplier = given["mscale_all_dim"]
+    if not multiplier or _kind(given, KINDS) == "default":
+        return size**-0.5
+    factor = max(1.0, _there(given, "factor"))
+    return size**-0.5 * (0.1 * multiplier * math.log(factor) + 1.0) ** 2
 
 
 def rotary_by_type(config, size, bases, scaled):
@@ -110,6 +119,11 @@ def rotary_by_type(config, size, bases, scaled):
         given.require("truncate", True)
         found[name] = _rotary(config, given, kind, size, size, config[base])
     return found
+
+
+def _given(config):
+    """The parameters of positions; if a file has both fields, `rope_scaling` is used."""
+    return config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
 
 
 def _inside(config, values, name):

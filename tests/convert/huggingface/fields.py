@@ -86,6 +86,22 @@ GPT2 = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions"
 MIXTURE = {**GROUPS, "sliding_window": 4, "num_experts_per_tok": 2, **TOKENS}
 OSS = {**GEMMA, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.7}
 del OSS["query_pre_attn_scalar"]
+DEEPSEEK = {
+    **SIZES,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 10,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+    **TOKENS,
+}
 # The class of each `model_type`, and a configuration in which as many fields as can have a say.
 FAMILIES = {
     "llama": ("LlamaForCausalLM", GROUPS),
@@ -120,6 +136,7 @@ FAMILIES = {
             "use_sliding_window": True,
         },
     ),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", DEEPSEEK),
     "gemma": ("GemmaForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
     "gemma2": ("Gemma2ForCausalLM", GEMMA),
     "gemma3_text": ("Gemma3ForCausalLM", {**GEMMA, "final_logit_softcapping": 1.0}),

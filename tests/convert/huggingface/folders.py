@@ -61,6 +61,9 @@ def random_model(model_class, config, seed=0):
                 parameter.add_(0.3 * noise)
             else:
                 parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(std=0.2)
     return model
 
 

@@ -30,6 +30,7 @@ FAMILIES = {
         "llama mistral mixtral smollm3 starcoder2"
     ),
     "Qwen 2 and 3": "qwen2 qwen3 qwen3_moe",
+    "DeepSeek-V3, Moonlight": "deepseek_v3",
     "Gemma 1 to 3 (text)": "gemma gemma2 gemma3_text",
     "Phi 1 to 3": "phi phi3",
     "BLOOM, Command R, Falcon, GLM-4 (2025), MPT, Nemotron": (

@@ -46,6 +46,28 @@ OSS = {
 }
 GROUPS = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
 MIXTURE = {**GROUPS, "num_experts_per_tok": 2}
+DEEPSEEK = {
+    **SIZES,
+    "num_key_value_heads": 4,
+    "pad_token_id": 0,
+    "moe_intermediate_size": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+}
+MSCALE = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+    "original_max_position_embeddings": 16,
+}
 MODELS = {
     "gpt2": (transformers.GPT2LMHeadModel, GPT2),
     "gpt2, other options": (
@@ -134,6 +156,25 @@ MODELS = {
     "glm4": (transformers.Glm4ForCausalLM, {**GROUPS, "head_dim": 12}),
     "nemotron": (transformers.NemotronForCausalLM, GROUPS),
     "gptj": (transformers.GPTJForCausalLM, {**GPT2, "rotary_dim": 4}),
+    # A layer without experts before one with them.
+    "deepseek": (
+        transformers.DeepseekV3ForCausalLM,
+        {**DEEPSEEK, "q_lora_rank": 10, "rope_parameters": MSCALE, "first_k_dense_replace": 1},
+    ),
+    "deepseek, other options": (
+        transformers.DeepseekV3ForCausalLM,
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 2,
+        },
+    ),
     "mixtral": (
         transformers.MixtralForCausalLM,
         {**MIXTURE, "num_local_experts": 5, "sliding_window": 4},

@@ -33,6 +33,7 @@ ROTARY = {
     "gemma3_text": {"head_dim": 12},
     "modernbert": {},
     "gpt_oss": {"head_dim": 12},
+    "deepseek_v3": {"qk_rope_head_dim": 12},
 }
 
 

@@ -124,6 +124,11 @@ for name, make in {
     )
 
 of_layer(
+    "pattern-global",
+    lambda: ka.MultiHeadAttention(2, 4, pattern=patterns.SlidingWindow(1, 0) | patterns.Global(1)),
+    since="0.2.0",
+)
+of_layer(
     "position-disentangled",
     lambda: ka.MultiHeadAttention(2, 4, position=positions.Disentangled(8, 6)),
     since="0.2.0",

@@ -30,6 +30,22 @@ for name, arguments in {
 }.items():  # fmt: skip
     given = {"intermediate_dim": 16, "num_heads": 2, **arguments}
     of_layer(f"block-{name}", lambda given=given: ka.TransformerBlock(**given), **NEW)
+of_layer("latent", lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6), **NEW)
+of_layer(
+    "latent-all",
+    lambda: ka.MultiHeadLatentAttention(
+        2, 4, 2, 6, 3, 5, scale=0.3, position="alibi", use_bias=True
+    ),
+    **NEW,
+)
+of_layer("differential", lambda: ka.DifferentialAttention(2, 4), **NEW)
+of_layer(
+    "differential-all",
+    lambda: ka.DifferentialAttention(
+        4, 4, 6, depth=3, norm_epsilon=0.1, use_bias=True, num_key_value_heads=2
+    ),
+    **NEW,
+)
 of_layer("rms_norm", ka.RMSNorm, **NEW)
 of_layer("rms_norm-options", lambda: ka.RMSNorm(0.1, 1.0), **NEW)
 of_layer("sin_cos-interleaved", ka.SinCosPositionEmbedding, **NEW)
@@ -40,6 +56,14 @@ of_layer(
     lambda: ka.MixtureOfExperts(
         5, 2, 6, "silu", gated=True, use_bias=False, limit=2.0, offset=1.0,
         kernel_initializer="he_normal", bias_initializer="ones",
+    ),
+    **NEW,
+)  # fmt: skip
+of_layer(
+    "mixture_of_experts-groups",
+    lambda: ka.MixtureOfExperts(
+        8, 2, 6, gated=True, scoring="sigmoid", use_correction_bias=True, num_groups=4,
+        top_groups=2, scale=2.5, shared_dim=4,
     ),
     **NEW,
 )  # fmt: skip

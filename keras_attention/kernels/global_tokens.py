@@ -1,0 +1,133 @@
+"""Patterns with a few global tokens beside windows, in time proportional to the visible pairs.
+
+The first tokens are seen by all, and may see all (Longformer, BigBird). So attention is three
+problems: of all queries over the first keys, of all queries over the others, which `banded`
+computes, and of the first queries over all keys. The first two are merged, and the third replaces
+the rows that it has.
+"""
+
+import typing
+
+import keras
+
+from keras_attention import patterns, shapes
+from keras_attention.kernels import banded, blockwise, merge
+from keras_attention.patterns import And, Global, Or, Pattern, Prefix
+from keras_attention.spec import Positions
+
+ops = keras.ops
+
+_NONE = "the pattern has no global tokens beside a window or a rate"
+
+
+class _Union(typing.NamedTuple):
+    """A pattern `also & (near | first)`.
+
+    `keys` is how many of the first keys are seen by all, and `queries` how many of the first
+    queries see all.
+    """
+
+    keys: int
+    queries: int
+    near: Pattern
+    also: Pattern | None
+
+
+def _union(pattern):
+    """The `_Union` of a pattern, or None."""
+    among = pattern.patterns if isinstance(pattern, And) else [pattern]
+    for one in among:
+        first = [p for p in getattr(one, "patterns", ()) if isinstance(p, (Global, Prefix))]
+        if not isinstance(one, Or) or not first or len(first) == len(one.patterns):
+            continue
+        near = [p for p in one.patterns if p not in first]
+        return _Union(
+            max(p.length for p in first),
+            max([p.length for p in first if isinstance(p, Global)], default=0),
+            near[0] if len(near) == 1 else Or(near),
+            patterns.every(*(p for p in among if p is not one)),
+        )
+    return None
+
+
+def unsupported_reason(spec, query, key, value):
+    """The reason this kernel cannot compute a problem, or None."""
+    union = None if spec.pattern is None else _union(spec.pattern)
+    if union is None:
+        return _NONE
+    if spec.relative_keys is not None or spec.relative_values is not None:
+        return "it has no embeddings of distances"
+    if not spec.positions.counted or spec.positions.offset != 0:
+        return "positions are not consecutive from 0"
+    reason = banded.unsupported_reason(_near(spec, union), query, key, value)
+    if reason is None and 4 * max(union.keys, union.queries) > min(query.shape[1], key.shape[1]):
+        return "the global tokens are many of all"
+    return reason
+
+
+def run(spec, query, key, value):
+    """The `AttentionResult`, merged from its parts."""
+    union, dtype = _union(spec.pattern), keras.backend.standardize_dtype(value.dtype)
+    # Cast before the split, so that the sum of the parts' gradients is rounded once.
+    wide = shapes.accumulation_dtype(query, key, value)
+    query, key, value = (ops.cast(x, wide) for x in (query, key, value))
+    near = banded.run(_near(spec, union), query, key, value)
+    seen = spec.replace(pattern=union.also, has_keys=False)
+    of_first = _cut(seen, 3, union.keys, *_lengths(query, key), part=1)
+    first = blockwise.attend(of_first, query, key[:, : union.keys], value[:, : union.keys], True)
+    output, lse = merge.merge([(near.output, near.lse), first])
+    if union.queries:
+        rows = _cut(seen, 2, union.queries, *_lengths(query, key), part=2)
+        found = blockwise.attend(rows, query[:, : union.queries], key, value, True)
+        output = ops.concatenate([found[0], output[:, union.queries :]], axis=1)
+        lse = ops.concatenate([found[1], lse[:, :, union.queries :]], axis=2)
+    return blockwise.finish(spec, output, lse, dtype)
+
+
+def in_words(spec, query, key, value):
+    """What the parts are computed as, for `ops.explain`."""
+    union = _union(spec.pattern)
+    found = [
+        banded.in_words(_near(spec, union), query, key, value),
+        f"all queries over {union.keys} keys",
+    ]
+    if union.queries:
+        found.append(f"{union.queries} queries over all keys")
+    return ", ".join(found)
+
+
+def _lengths(query, key):
+    return query.shape[1], key.shape[1]
+
+
+def _near(spec, union):
+    """The problem of the keys that are not global, whose log-sum-exp is returned."""
+    others = ops.arange(spec.positions.key.shape[0], dtype="int32") >= union.keys
+    return spec.replace(
+        pattern=patterns.every(union.also, union.near),
+        masks=(*spec.masks, others[None, None, None]),
+        has_keys=False,
+        sink=None,
+        return_lse=True,
+    )
+
+
+def _cut(spec, axis, count, queries, keys, part):
+    """The problem of the first queries, with axis 2, or of the first keys, with 3."""
+
+    def cut(array):
+        if array.shape[axis] == 1:
+            return array
+        return array[(slice(None),) * axis + (slice(count),)]
+
+    segments = spec.segment_ids
+    if segments is not None:
+        segments = tuple(x[:, :count] if axis == n + 2 else x for n, x in enumerate(segments))
+    return spec.replace(
+        masks=tuple(map(cut, spec.masks)),
+        biases=tuple(map(cut, spec.biases)),
+        segment_ids=segments,
+        positions=Positions.of(*((count, keys) if axis == 2 else (queries, count))),
+        sink=None,
+        seed=spec.seed + 8 * part if isinstance(spec.seed, int) else spec.seed,
+    )

@@ -1,0 +1,138 @@
+"""`MultiHeadLatentAttention`: keys and values of one latent per token, and a small cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import positions, saving, scores, shapes
+from keras_attention.layers import kv_cache
+from keras_attention.layers.latent_heads import LatentHeads
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+
+
+@saving.register
+class MultiHeadLatentAttention(MultiHeadAttention):
+    r"""Multi-head latent attention of DeepSeek-V2 (2024), section 2.1.
+
+    Keys and values of all heads are projections of one latent per token, and one rotated key
+    `k^R`, which heads share, has the positions (equations 9 to 19, with RMSNorm of latents):
+
+        [c^R; c_s] = W^DKV x_s,    c = RMSNorm(c),    k^R_s = rotate(c^R_s)
+        q_t = W^Q x_t,    or W^UQ RMSNorm(W^DQ x_t) with `query_latent_dim`
+        score = (q^C_t · W_i^UK c_s + rotate(q^R_t) · k^R_s) / √(key_dim + rope_dim)
+        output = W^O Concat_i(Σ_s softmax(score)_ts W_i^UV c_s)
+
+    A cache stores the latent and the shared key alone: `latent_dim + rope_dim` numbers per token,
+    however many heads there are. With a cache, W^UK is applied to queries and W^UV to outputs, so
+    that keys and values of heads are never computed: one key for all heads, as in multi-query
+    attention. Without one, heads have their own, which takes fewer operations per pair.
+
+    Args:
+        num_heads: number of heads.
+        key_dim: features of each query and key head that come from the latent.
+        rope_dim: features of each query head, and of the shared key, that are rotated.
+        latent_dim: features of the latent of keys and values.
+        value_dim: features of each value head; defaults to `key_dim`.
+        query_latent_dim: None, or the features of the latent of queries.
+        scale: multiplier of scores; `1 / √(key_dim + rope_dim)` by default.
+        position: "rotary" rotates pairs of neighboring features, as DeepSeek's models do; or
+            `positions.Rotary(dim=rope_dim)` with its options; None; or a position that has a bias
+            alone, such as "alibi".
+        use_bias: whether the projections to latents and that of the output have biases.
+        **kwargs: `output_shape`, `sliding_window`, `flash_attention` and `use_gate` of
+            `MultiHeadAttention`, and all other arguments of `Attention` but those that need keys
+            of heads: `score`, `num_key_value_heads`, `qk_norm` and `clip_qkv`.
+
+    Call arguments are those of `Attention`: keys and values may come from a second sequence too.
+
+    Returns:
+        (B, T, D), carrying the query's mask.
+
+    Raises:
+        ValueError, TypeError: as `MultiHeadAttention`; the position changes features other than
+            the `rope_dim` first ones of a head.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.MultiHeadLatentAttention(
+    ...     num_heads=4, key_dim=8, rope_dim=4, latent_dim=16
+    ... )
+    >>> expected = layer(x, use_causal_mask=True)
+    >>> cache = layer.make_cache(batch_size=2, length=5)
+    >>> cache["key"].shape    # and no values: 20 numbers per token, not 4 · (12 + 8)
+    (2, 1, 5, 20)
+    >>> output, cache = layer(x, cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(output - expected)) < 1e-5)
+    True
+    """
+
+    layouts = kv_cache.KEYS_ALONE
+    _fixed_arguments = ("score", "num_key_value_heads", "qk_norm", "clip_qkv", "attention_axes")
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        rope_dim: int,
+        latent_dim: int,
+        value_dim: int | None = None,
+        query_latent_dim: int | None = None,
+        scale: float | None = None,
+        position: positions.PositionLike | None = "rotary",
+        use_bias: bool = False,
+        **kwargs: Any,
+    ):
+        saving.check_free(type(self), kwargs)
+        rope_dim = shapes.check_count("rope_dim", rope_dim)
+        if isinstance(position, str) and position == "rotary":
+            position = positions.Rotary(dim=rope_dim, layout="interleaved")
+        use_bias = shapes.check_flag("use_bias", use_bias)
+        super().__init__(
+            num_heads, key_dim, value_dim, use_bias=use_bias, position=position, **kwargs
+        )
+        self.rope_dim = rope_dim
+        self.latent_dim = shapes.check_count("latent_dim", latent_dim)
+        self.query_latent_dim = shapes.check_count(
+            "query_latent_dim", query_latent_dim, optional=True
+        )
+        self.scale = shapes.check_number("scale", scale, optional=True)
+        factor = (self.key_dim + rope_dim) ** -0.5 if self.scale is None else self.scale
+        self.score = scores.ScaledDot(factor)
+        self._check_position()
+        self.heads = LatentHeads(self)
+
+    def _check_position(self):
+        position = self.position
+        if position is None or position.overrides == {"bias"}:
+            return
+        if not isinstance(position, positions.Rotary) or position.dim != self.rope_dim:
+            raise ValueError(
+                "`position` must be Rotary(dim=rope_dim), or have a bias alone: other features of "
+                "keys are those of a latent, which heads project. Received: "
+                f"position={type(position).__name__}, dim={getattr(position, 'dim', None)}, "
+                f"rope_dim={self.rope_dim}"
+            )
+
+    @property
+    def latent_dense(self) -> keras.Layer:
+        """The projection to the rotated key and the latent of keys and values."""
+        return self._latent_dense
+
+    @property
+    def query_latent_dense(self) -> keras.Layer | None:
+        """The projection to the latent of queries, if there is one."""
+        return getattr(self, "_query_latent_dense", None)
+
+    @property
+    def latent_norm(self) -> keras.Layer:
+        """The norm of the latent of keys and values."""
+        return self._latent_norm
+
+    @property
+    def query_latent_norm(self) -> keras.Layer | None:
+        """The norm of the latent of queries, if there is one."""
+        return self._query_latent_norm

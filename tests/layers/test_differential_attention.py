@@ -1,0 +1,151 @@
+"""Differential attention: its equation, its masks and gradients, and `transformers`' layer."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from tests.arrays import close, random, wide
+from tests.gradients import weight_gradients
+from tests.layers.small_caches import made
+
+H, G, K, V = 4, 2, 3, 6
+B, T, D = 2, 5, 8
+X = random(B, T, D)
+KEPT = np.array([[True] * 5, [False, True, True, True, False]])
+
+
+def layer(**options):
+    options = {"num_key_value_heads": G, "depth": 3, "use_bias": True, **options}
+    return made(ka.DifferentialAttention(H, K, **options), X.shape)
+
+
+def softmax(scores, allowed):
+    powers = np.exp(scores) * allowed
+    return powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-300)
+
+
+def definition(layer, x, allowed, kept):
+    """The output and the weights in float64 NumPy, one head at a time."""
+    w = {"/".join(w.path.split("/")[-2:]): wide(w) for w in layer.weights}
+    vectors = [wide(layer.lambda_query), wide(layer.lambda_key)]
+    x = np.where(kept[..., None], x, 0).astype("float64")
+    query, key, value = (
+        np.einsum("btd,dhk->bhtk", x, w[f"{role}/kernel"]) + w[f"{role}/bias"][:, None]
+        for role in ("query", "key", "value")
+    )
+    start = 0.8 - 0.6 * np.exp(-0.3 * 2)
+    first, second = np.exp(np.sum(vectors[0] * vectors[1], axis=-1))
+    output, weights = np.zeros((B, T, D)), np.zeros((B, H, T, T))
+    each = H // G
+    for head in range(H):
+        group, number = divmod(head, each)
+        maps = []
+        for side in range(2):
+            q, k = query[:, (2 * group + side) * each + number], key[:, 2 * group + side]
+            maps.append(softmax(q @ k.transpose(0, 2, 1) / np.sqrt(K), allowed))
+        weights[:, head] = maps[0] - (first - second + start) * maps[1]
+        both = np.concatenate([value[:, 2 * group], value[:, 2 * group + 1]], axis=-1)
+        found = weights[:, head] @ both
+        found /= np.sqrt(np.mean(found**2, axis=-1, keepdims=True) + 1e-5)
+        found *= w["head_norm/scale"] * (1 - start)
+        output += found @ w["attention_output/kernel"][head]
+    return (output + w["attention_output/bias"]) * kept[..., None], weights * kept[:, None, :, None]
+
+
+def test_it_is_the_equation():
+    found = layer()
+    allowed = np.tril(np.ones((T, T), "bool")) & KEPT[:, None]
+    given = found(
+        *(X,), query_mask=KEPT, value_mask=KEPT, use_causal_mask=True, return_attention_scores=True
+    )
+    for ours, expected in zip(given, definition(found, X, allowed, KEPT), strict=True):
+        close(wide(ours), expected)
+
+
+@pytest.mark.any_backend
+def test_a_mask_and_a_bias_per_head_are_of_both_attentions():
+    found = layer()
+    mask = np.random.default_rng(1).random((B, H, T, T)) < 0.6
+    scores = wide(found(X, attention_mask=mask, return_attention_scores=True)[1])
+    assert (scores[~mask] == 0).all() and (scores[mask] != 0).mean() > 0.9
+    bias = np.where(mask, 0, -1e9).astype("float32")
+    rows = mask.any(axis=-1)
+    other = wide(found(X, attention_bias=bias, return_attention_scores=True)[1])
+    close(other[rows], scores[rows])
+
+
+@pytest.mark.ci
+def test_gradients_are_the_slopes():
+    found, weight = layer(), keras.ops.convert_to_tensor(random(B, T, D, seed=3))
+
+    def total(x):
+        return found(x, use_causal_mask=True) * weight
+
+    of_weights, (of_x,) = weight_gradients(found, total, [X])
+    for variable, gradient in zip(found.trainable_variables, of_weights, strict=True):
+        if np.abs(gradient).max() < 1e-6:
+            # A bias of the keys changes all scores of a query alike.
+            assert "key/bias" in variable.path
+            continue
+        value, step = keras.ops.convert_to_numpy(variable), 1e-2 * np.sign(gradient)
+        ends = []
+        for sign in (1, -1):
+            variable.assign(value + sign * step)
+            ends.append(wide(total(X)).sum())
+        variable.assign(value)
+        np.testing.assert_allclose((ends[0] - ends[1]) / 2, (gradient * step).sum(), rtol=0.05)
+    assert np.isfinite(of_x).all()
+
+
+@pytest.mark.any_backend
+def test_a_cache_stores_a_value_once():
+    cache = layer().make_cache(B, T)
+    assert cache["key"].shape == (B, 2 * G, T, K)
+    assert cache["value"].shape == (B, 2 * G, T, V // 2)
+
+
+@pytest.mark.ci
+def test_it_is_the_attention_of_transformers():
+    torch = pytest.importorskip("torch")
+    diffllama = pytest.importorskip("transformers.models.diffllama.modeling_diffllama")
+    config = diffllama.DiffLlamaConfig(
+        hidden_size=24, num_attention_heads=8, num_key_value_heads=4, rms_norm_eps=1e-5,
+        attention_bias=True, attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = diffllama.DiffLlamaAttention(config, 2).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    given = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
+    x = random(2, 7, 24)
+    ours = ka.DifferentialAttention(4, 3, num_key_value_heads=2, depth=3, use_bias=True)
+    ours.build(x.shape)
+
+    # Theirs have all first attentions, and then all second ones: (side, group, number).
+    def queries(w):
+        heads = w.reshape(2, 2, 2, 3, *w.shape[1:]).swapaxes(0, 1)
+        return heads.reshape(8, 3, *w.shape[1:])
+
+    def pairs(w):
+        heads = w.reshape(2, 2, 3, *w.shape[1:]).swapaxes(0, 1)
+        return heads.reshape(4, 3, *w.shape[1:])
+
+    values = {"head_norm/scale": np.ones(6)}
+    for role, order in (("query", queries), ("key", pairs), ("value", pairs)):
+        values[f"{role}/kernel"] = np.moveaxis(order(given[f"{role[0]}_proj.weight"]), -1, 0)
+        values[f"{role}/bias"] = order(given[f"{role[0]}_proj.bias"])
+    values["attention_output/kernel"] = given["o_proj.weight"].T.reshape(4, 6, 24)
+    values["attention_output/bias"] = given["o_proj.bias"]
+    for name in ("query", "key"):
+        both = [given[f"lambda_{name[0]}{n}"] for n in (1, 2)]
+        values[f"{ours.name}/lambda_{name}"] = np.stack(both)
+    for weight in ours.weights:
+        weight.assign(values.pop("/".join(weight.path.split("/")[-2:])))
+    assert not values
+    with torch.no_grad():
+        tensor = torch.tensor(x)
+        still = torch.ones(1, 7, 3), torch.zeros(1, 7, 3)
+        mask = torch.triu(torch.full((7, 7), -1e9), 1)[None, None]
+        expected = theirs(tensor, position_embeddings=still, attention_mask=mask)[0].numpy()
+    close(wide(ours(x, use_causal_mask=True)), expected)
