@@ -36,15 +36,15 @@ def hub_transformer(ids, size, ngrams, length):
     import keras_hub
 
     of_words, of_ngrams = keras.layers.Embedding(size, 64), keras.layers.Embedding(ngrams, 64)
-    parts = of_words(ids[..., 0]), of_ngrams(ids[..., 1]), of_ngrams(ids[..., 2])
-    x = keras.layers.Add()([keras.layers.Dropout(0.5, (None, None, 1))(part) for part in parts])
+    parts = of_words(ids[..., 0]), *(of_ngrams(ids[..., order]) for order in (1, 2, 3))
+    x = keras.layers.Add()([keras.layers.Dropout(0.3, (None, None, 1))(part) for part in parts])
     x = keras.layers.Add()([x, keras_hub.layers.SinePositionEncoding()(x)])
     x = keras.layers.Dropout(0.2)(x)
     mask = keras.ops.not_equal(ids[..., 0], 0)
-    encoder = keras_hub.layers.TransformerEncoder(128, 4, dropout=0.2, normalize_first=True)
+    encoder = keras_hub.layers.TransformerEncoder(128, 4, normalize_first=True)
     x = encoder(x, padding_mask=mask)
     x = keras.layers.GlobalAveragePooling1D()(x, mask=mask)
-    return keras.layers.Dropout(0.5)(x)
+    return keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
 
 
 def step(model, name, data, jit):
@@ -57,8 +57,7 @@ def step(model, name, data, jit):
 def reviews(name, size, batch, length):
     """Numbers of words, as frequent as Zipf's law has them, padded at random, and labels."""
     rng = np.random.default_rng(0)
-    columns = 1 + len(example.NGRAMS[name][0]) if name in example.NGRAMS else 0
-    shape = (batch, length, *([columns] if columns else []))
+    shape = (batch, length, *([4] if name in example.NGRAMS else []))
     ids = np.minimum(rng.zipf(1.1, shape), size - 1).astype("int32")
     real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
     return np.where(real.reshape(*real.shape, *[1] * (ids.ndim - 2)), ids, 0), rng.integers(

@@ -379,6 +379,18 @@ def linear():
     return table(head, rows)
 
 
+def movie_reviews():
+    """Test accuracies of the models of movie reviews, over the seeds that were measured."""
+    rows = []
+    for name, runs in results("imdb_accuracy")["rows"].items():
+        found = [run["test_accuracy"] for run in runs]
+        seeds = ", ".join(str(run["seed"]) for run in runs)
+        mean = f"**{sum(found) / len(found):.4f}**"
+        rows.append([f"`{name}`", seeds, str(runs[0]["epochs"]), mean])
+        rows[-1].append(", ".join(f"{accuracy:.4f}" for accuracy in found))
+    return table(["model", "seeds", "epochs", "mean", "each"], rows)
+
+
 TABLES = {
     "linear": linear,
     "summary": summary,
@@ -393,6 +405,7 @@ TABLES = {
     "generation": generation,
     "llama block": llama_block,
     "square sequences": square_sequences,
+    "movie reviews": movie_reviews,
 }
 
 

@@ -59,31 +59,30 @@ def learn(rows, size, orders=(1, 2, 3), most=None, labels=None):
     return learned
 
 
-def add_numbers(words, learned, size, repeats=False):
+def add_numbers(words, learned, size):
     """Words' numbers (T,), and for each order that of the n-gram ending there: (T, 1 + orders).
 
-    Without `repeats` an n-gram that occurred earlier in the same review has the number 0: it counts
-    once, as in Wang & Manning 2012.
+    An n-gram that occurred earlier in the same review has the number 0: it counts once, as in
+    Wang & Manning 2012.
     """
     columns, first = [words], 1
     for order, known in learned.items():
         key = keys(words, order, size)
         index = np.minimum(np.searchsorted(known, key), max(len(known) - 1, 0))
         is_known = known[index] == key if len(known) else np.zeros(len(key), bool)
-        counts = np.full(len(key), repeats)
+        counts = np.zeros(len(key), bool)
         counts[np.unique(key, return_index=True)[1]] = True
         columns.append(np.where(is_known & counts, first + index, 0))
         first += len(known)
     return np.stack(columns, axis=-1).astype("int32")
 
 
-def number(run, rows, labels, size, orders, most, repeats):
+def number(run, rows, labels, size, most):
     """Adds n-grams to each set of rows. Returns the sets, and one more than the largest number."""
-    learned = learn(rows["train"], size, orders, most, labels if most else None)
+    learned = learn(rows["train"], size, most=most, labels=labels if most else None)
     run.write(FILE, lambda path: save(path, learned))
     rows = {
-        name: [add_numbers(row, learned, size, repeats) for row in found]
-        for name, found in rows.items()
+        name: [add_numbers(row, learned, size) for row in found] for name, found in rows.items()
     }
     return rows, 1 + sum(map(len, learned.values()))
 
@@ -104,6 +103,18 @@ def set_ratios(model, rows, labels):
     """Gives a model of `build` the log-count ratios of the training rows."""
     ratio = model.get_layer("log_ratio")
     ratio.set_weights([log_ratios(rows, labels, ratio.input_dim)[:, None]])
+
+
+def begin_with_ratios(model, rows, labels):
+    """Starts the first feature of a Transformer's n-grams at their log-count ratios.
+
+    Its output begins by reading this feature.
+    """
+    ngrams, output = model.get_layer("ngrams"), model.get_layer("probability")
+    (table,), (kernel, bias) = ngrams.get_weights(), output.get_weights()
+    table[:, 0], kernel[0] = 0.3 * log_ratios(rows, labels, len(table)), 1.0
+    ngrams.set_weights([table])
+    output.set_weights([kernel, bias])
 
 
 def build(size, ngrams, attend=True):

@@ -232,12 +232,17 @@ def summary(ids, model, lora=None):
     return ops.take_along_axis(x, place[:, None, None], axis=1)[:, 0]
 
 
-def fine_tuning(rate, steps):
-    """Adam with decoupled weight decay and a linear warmup, followed by a cosine to 0."""
-    warmup = max(1, round(0.06 * steps))
-    schedule = keras.optimizers.schedules.CosineDecay(
+def warmup_and_cosine(rate, steps, share=0.06):
+    """A rate that rises linearly in this share of the steps, followed by a cosine to 0."""
+    warmup = max(1, round(share * steps))
+    return keras.optimizers.schedules.CosineDecay(
         rate / warmup, max(1, steps - warmup), warmup_target=rate, warmup_steps=warmup
     )
-    made = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
+
+
+def fine_tuning(rate, steps):
+    """Adam with decoupled weight decay and a linear warmup, followed by a cosine to 0."""
+    rate = warmup_and_cosine(rate, steps)
+    made = keras.optimizers.AdamW(rate, weight_decay=0.01, global_clipnorm=1.0)
     made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta", "scale"])
     return made

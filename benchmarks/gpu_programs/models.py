@@ -64,8 +64,8 @@ def _imdb(name):
     recipe = example.RECIPES[name.removesuffix("-positions")]
     size, x = recipe["vocabulary_size"], (recipe["batch_size"], recipe["max_length"])
     if name in example.NGRAMS:
-        x = (*x, 1 + len(example.NGRAMS[name][0]))
-    model = example.build({"model": name}, size, ngrams=200_000)
+        x = (*x, 4)
+    model = example.build({**recipe, "model": name}, size, ngrams=200_000)
     optimizer = imdb_ngrams.optimizer(100) if name == "ngrams" else keras.optimizers.Adam()
     # Its metric, the accuracy, would be made by the first batch.
     model.compile(optimizer, "binary_crossentropy", jit_compile=True)

@@ -16,10 +16,6 @@ PAGES = [
     if page.parent.name != "source"
 ]
 WORDS, FIGURES = 110, 4
-# Pages with paragraphs that are longer, or have more figures: they are to be rewritten.
-NOT_YET = {
-    "docs/imdb.md",
-}
 
 pytestmark = pytest.mark.any_backend
 
@@ -77,16 +73,9 @@ def test_paragraphs_and_figures_are_found():
     assert words(found[0]) == 8
 
 
-READABLE = [page for page in PAGES if page.relative_to(ROOT).as_posix() not in NOT_YET]
-
-
-@pytest.mark.parametrize("page", READABLE, ids=[str(page.relative_to(ROOT)) for page in READABLE])
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_a_page_can_be_read(page):
     assert not hard_to_read(page)
-
-
-def test_pages_that_are_to_be_rewritten_are_there():
-    assert {page.relative_to(ROOT).as_posix() for page in PAGES} >= NOT_YET
 
 
 def test_tables_of_results_are_what_the_files_say():

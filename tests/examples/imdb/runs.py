@@ -44,14 +44,13 @@ def small_model(name):
 
     ngrams, learned = 0, None
     if name in imdb_classification.NGRAMS:
-        orders, most, repeats = imdb_classification.NGRAMS[name]
         rows = imdb_classification.encode(tokenizer, TEXTS * 2, settings)
-        learned = imdb_ngrams.learn(rows, size, orders, most)
+        learned = imdb_ngrams.learn(rows, size)
         ngrams = 1 + sum(map(len, learned.values()))
 
     def row(text):
         (found,) = imdb_classification.encode(tokenizer, [text], settings)
-        return imdb_ngrams.add_numbers(found, learned, size, repeats) if learned else found
+        return imdb_ngrams.add_numbers(found, learned, size) if learned else found
 
     model = imdb_classification.build(settings, size, ngrams)
     rng = np.random.default_rng(1)

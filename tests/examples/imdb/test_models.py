@@ -141,8 +141,6 @@ def test_unknown_words_are_part_of_no_ngram(numbered):
         [False, True, False],
         [False, True, True],
     ]
-    repeated = imdb_ngrams.add_numbers(np.array([a, 1, b, a, b]), learned, size, repeats=True)
-    assert (repeated[:, 1] > 0).tolist() == [True, False, True, True, True]
 
 
 def test_the_ngrams_that_tell_labels_apart_are_learned():
@@ -162,6 +160,18 @@ def test_log_ratios(numbered):
     # It is in both of the two positive reviews, and in two of the three negative ones.
     assert ratios[number] == pytest.approx(np.log((2 + 1) / (2 + 2) / ((2 + 1) / (3 + 2))))
     assert ratios[0] == 0 and ratios.shape == (total,)
+
+
+def test_the_transformer_begins_with_log_ratios(numbered):
+    rows, learned, size = numbered(1)
+    total, labels = 1 + sum(map(len, learned.values())), [1, 1, 0, 0, 0]
+    model = imdb_classification.build(settings_of("transformer"), size, total)
+    imdb_ngrams.begin_with_ratios(model, rows, labels)
+    (table,) = model.get_layer("ngrams").get_weights()
+    ratios = imdb_ngrams.log_ratios(rows, labels, total)
+    np.testing.assert_allclose(table[:, 0], 0.3 * ratios, rtol=1e-6)
+    assert np.any(ratios) and not np.any(table[:, 1:])
+    assert model.get_layer("probability").get_weights()[0][0] == 1
 
 
 def test_ngrams_without_attention_weigh_all_words_alike():

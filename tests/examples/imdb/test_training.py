@@ -26,7 +26,7 @@ from tests.examples.imdb.runs import TINY, curves, figures, main
         ["--pretrained", "bert", "--vocabulary-size", "200"],
         ["--pretrained", "bert", "--lora", "0"],
         ["predict"],
-        ["predict", "runs/imdb-best"],
+        ["predict", "runs/imdb-transformer"],
     ],
     ids=" ".join,
 )
