@@ -15,6 +15,8 @@ EXAMPLES = [
     "tensorflow-datasets>=4.9.4",
     "importlib_resources",
     "matplotlib>=3.7",
+    "pillow",
+    "scikit-learn",
     "statsmodels>=0.14",
     "tokenizers>=0.22",
 ]

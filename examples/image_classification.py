@@ -1,0 +1,296 @@
+"""Classifies images by a compact Transformer, and draws what it looked at over them.
+
+    python -m examples.image_classification [--data NAME or FOLDER] [--epochs N] …
+    python -m examples.image_classification predict DIR [FILE …] [--picture FILE]
+
+--data is a name of tensorflow_datasets, such as cifar10, or a folder with a folder of images for
+each class. By default it is cifar10, or, if that is unavailable, the digits of scikit-learn, real
+images of 8 by 8 pixels that are in its wheel. Images are cut into patches, which attend to one
+another; a learned query weighs them. An interrupted run resumes by the same command.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import keras_attention as ka
+from examples import shared, texts
+from examples.shared import UsageError, at_least, keras
+
+PROGRAM = "examples.image_classification"
+DIGITS, DEFAULT = "digits", "cifar10"
+HOST = "www.tensorflow.org"
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
+
+
+def load_images(name=None, size=None):
+    """Images (n, H, W, C) of 0 to 255 and labels (n,), to train and to test, classes, and a name.
+
+    `name` is a folder, a name of `tensorflow_datasets`, "digits", or None for what can be had.
+    Images of a folder are resized to `size` pixels, or to those of the first.
+    """
+    if name is not None and Path(name).is_dir():
+        return of_folder(Path(name), size)
+    if name == DIGITS:
+        return digits()
+    try:
+        columns = shared.tensorflow_dataset(name or DEFAULT, HOST)
+        parts = [columns(split) for split in ("train", "test")]
+        return (
+            *((rows["image"], rows["label"].astype("int64")) for rows in parts),
+            [str(n) for n in range(int(parts[0]["label"].max()) + 1)],
+            name or DEFAULT,
+        )
+    except Exception as error:  # Missing packages, networks, disks, columns, … : no such images.
+        if name is not None:
+            raise UsageError(
+                f"--data {name} is no folder of images, and TensorFlow Datasets has no images and "
+                f"labels of that name here: {shared.one_line(error)}"
+            ) from None
+        shared.shout(
+            f"THESE ARE NOT THE IMAGES OF {DEFAULT}: they are scikit-learn's digits, which are "
+            f"real, small and easy.\n{shared.one_line(error)}"
+        )
+        return digits()
+
+
+def split(images, labels, classes, name, seed=0):
+    """A fifth to test, the same in all runs."""
+    order = np.random.default_rng(seed).permutation(len(images))
+    parts = order[len(order) // 5 :], order[: len(order) // 5]
+    return (*((images[part], labels[part]) for part in parts), classes, name)
+
+
+def digits():
+    """The digits that scikit-learn has in its wheel, of 8 by 8 pixels."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = np.round(found.images * (255 / 16))[..., None].astype("uint8")
+    return split(images, found.target.astype("int64"), [str(n) for n in range(10)], DIGITS)
+
+
+def read_image(path, shape):
+    """The pixels of a file, in a shape (H, W, C)."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image = image.convert("L" if shape[2] == 1 else "RGB")
+            return np.asarray(image.resize(shape[1::-1])).reshape(shape)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise UsageError(f"{path} cannot be read as an image: {shared.one_line(error)}") from None
+
+
+def of_folder(folder, size=None):
+    """The images of a folder that has a folder of them for each class."""
+    from PIL import Image
+
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    files = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in sorted((folder / name).iterdir())
+        if path.suffix.lower() in SUFFIXES
+    ]
+    labels = np.array([label for _, label in files])
+    if len(set(labels)) < 2 or len(files) < 10:
+        raise UsageError(
+            f"--data {folder} must have at least two folders of images, a class each, and ten "
+            f"images. It has {len(files)} in {len(classes)} folders."
+        )
+    if size is None:
+        read_image(files[0][0], (1, 1, 3))
+        with Image.open(files[0][0]) as image:
+            size = min(image.size)
+    images = np.stack([read_image(path, (size, size, 3)) for path, _ in files])
+    return split(images, labels, classes, str(folder))
+
+
+def warped(images, draws, options):
+    """Images that are rotated, scaled, shifted and mirrored, by draws (n, 5) from -1 to 1."""
+    count, height, width, _ = images.shape
+    size = np.array([height, width])[:, None]
+    angle, scale = options.rotate * np.pi / 180 * draws[:, 0], 1 + options.scale * draws[:, 1]
+    sine, cosine = scale * np.sin(angle), scale * np.cos(angle)
+    across = np.where(options.mirror & (draws[:, 4] > 0), -1, 1)
+    turn = np.array([[cosine, -sine * across], [sine, cosine * across]]).transpose(2, 0, 1)
+    pixels = np.indices((height, width)).reshape(2, -1) - (size - 1) / 2
+    at = turn @ pixels + (size - 1) / 2 + options.shift * size * draws[:, 2:4, None]
+    first = np.floor(at).astype(int)
+    part, found, row = at - first, 0, np.arange(count)[:, None]
+    # The edge goes on beyond it.
+    for down, right in np.ndindex(2, 2):
+        corner = np.array([[down], [right]])
+        y, x = (first + corner).clip(0, size - 1).transpose(1, 0, 2)
+        share = np.abs(1 - down - part[:, 0]) * np.abs(1 - right - part[:, 1])
+        found = found + share[..., None] * images[row, y, x]
+    return found.reshape(images.shape).astype("float32")
+
+
+def build(shape, classes, options):
+    """A model from images (B, H, W, C) of 0 to 255 to logits (B, classes)."""
+    patch = options.patch_size or max(2, min(shape[:2]) // 8)
+    grid = shape[0] // patch, shape[1] // patch
+    if 0 in grid:
+        raise UsageError(f"--patch-size {patch} is larger than the images, {shape[0]}x{shape[1]}.")
+    images = keras.Input(shape)
+    x = keras.layers.Rescaling(1 / 127.5, -1.0)(images)
+    # What is beyond the last whole patch is left out.
+    bottom, right = shape[0] - patch * grid[0], shape[1] - patch * grid[1]
+    x = keras.layers.Cropping2D(((0, bottom), (0, right)), data_format="channels_last")(x)
+    for features in (options.dim // 4, options.dim // 2):
+        stem = {"padding": "same", "data_format": "channels_last", "activation": "gelu"}
+        x = keras.layers.Conv2D(features, 3, **stem)(x)
+    x = ka.PatchEmbedding(patch, options.dim, data_format="channels_last", name="patches")(x)
+    x = ka.LearnedGridEmbedding(grid, name="positions")(x)
+    x = keras.layers.Dropout(options.dropout)(x)
+    parts = {"dropout": options.dropout, "residual": "pre", "activation": "gelu"}
+    for n in range(options.layers):
+        x = ka.TransformerBlock(2 * options.dim, 4, name=f"block_{n}", **parts)(x)
+    x = keras.layers.LayerNormalization()(x)
+    x, weights = ka.AttentionPooling(name="pooling")(x, return_attention_scores=True)
+    x = keras.layers.Dropout(options.dropout)(x)
+    logits = keras.layers.Dense(len(classes), dtype="float32", name="logits")(x)
+    return keras.Model(images, {"logits": logits, "weights": weights})
+
+
+def fit(run, data, options):
+    """Trains a model, and measures it on the images that it has not seen."""
+    (images, labels), tested, classes, name = data
+    if options.validation:
+        # Never the images that are tested at the end: to choose options by.
+        (images, labels), tested, *_ = split(images, labels, classes, name, seed=1)
+    parts = [images, labels, *tested]
+    run.begin(
+        {"images": shared.checksum(np.ascontiguousarray(part).tobytes() for part in parts)},
+        dataset=name,
+        classes=classes,
+    )
+    keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    steps, draws = -(-len(images) // options.batch_size), {}
+
+    def draw(rng):
+        draws["warp"] = rng.uniform(-1, 1, (len(images), 5))
+        return np.array_split(rng.permutation(len(images)), steps)
+
+    def arrays(rows):
+        wanted = np.eye(len(classes), dtype="float32")[labels[rows]]
+        return warped(images[rows], draws["warp"][rows], options), wanted
+
+    with shared.devices(options.devices):
+        model = build(images.shape[1:], classes, options)
+        trained = keras.Model(model.input, model.output["logits"])
+        batches = texts.Batches(draw, arrays, seed=options.seed, devices=options.devices)
+        total = options.epochs * steps
+        rate = keras.optimizers.schedules.CosineDecay(
+            0.0, total, warmup_target=options.learning_rate, warmup_steps=total // 10
+        )
+        adam = keras.optimizers.AdamW(rate, weight_decay=0.05, global_clipnorm=1.0)
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
+        jit = options.jit or keras.backend.backend() == "jax"
+        trained.compile(adam, loss, metrics=["accuracy"], jit_compile=jit)
+        how = {"shuffle": False, "verbose": shared.on_terminal()}
+        trained.fit(batches, epochs=options.epochs, callbacks=[shared.Epochs(run, batches)], **how)
+    found = probabilities(model, tested[0])[0].argmax(axis=-1)
+    run.write(shared.MODEL, model.save)
+    run.finish(test_accuracy=float(np.mean(found == tested[1])), tested=len(found))
+
+
+def probabilities(model, images):
+    """The probabilities (n, classes), and the weights (n, rows, columns) of the patches."""
+    found = model.predict(images.astype("float32"), batch_size=256, verbose=0)
+    grid = model.get_layer("positions").grid
+    weights = found["weights"].astype("float32").reshape(len(images), *grid)
+    return keras.ops.convert_to_numpy(keras.ops.softmax(found["logits"])), weights
+
+
+def draw_weights(path, images, weights, titles):
+    """Writes a picture of images, and beside each what the pooling weighed, over it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.6 * len(images), 3.4), layout="constrained")
+    rows = figure.subplots(2, len(images), squeeze=False)
+    height, width = images.shape[1:3]
+    for n, title in enumerate(titles):
+        for axes in rows[:, n]:
+            axes.imshow(images[n].squeeze(), cmap="gray")
+            axes.set_axis_off()
+        over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "alpha": 0.6}
+        rows[1, n].imshow(weights[n], cmap="magma", interpolation="bilinear", **over)
+        rows[0, n].set_title(title)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--picture {path} cannot be written: {error}") from None
+
+
+def train(argv):
+    """Trains a model, unless that is done, and prints how many images it classifies rightly."""
+    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--data", metavar="NAME or FOLDER", help=f"or {DIGITS}; see above")
+    for name, default, meaning in (
+        ("size", None, "pixels that images of a folder are resized to; default: as the first"),
+        ("patch-size", None, "pixels of a patch; default: an eighth of the image, at least 2"),
+        ("layers", 2, "blocks of attention; default: 2"),
+        ("dim", 64, "features; default: 64"),
+        ("epochs", 40, "rounds over the images; default: 40"),
+        ("batch-size", 64, "images of a step; default: 64"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=at_least(1), default=default, metavar="N", help=meaning
+        )
+    for name, default in (("dropout", 0.1), ("rotate", 10.0), ("scale", 0.1), ("shift", 0.1)):
+        kind = shared.number(float, "at least 0 and below 90", lambda value: 0 <= value < 90)
+        kind = kind if name == "rotate" else shared.fraction
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar="X")
+    parser.add_argument("--mirror", action="store_true", help="mirror half of the training images")
+    parser.add_argument("--learning-rate", type=shared.positive, default=2e-3, metavar="RATE")
+    parser.add_argument("--validation", action="store_true", help="test a part of the training set")
+    shared.add_training_options(parser)
+    options = parser.parse_args(argv)
+    if options.dim % 4:
+        raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
+    data = load_images(options.data, options.size)
+    settings = vars(options) | {"data": None, "output": None}
+    with shared.Run(options.output or Path("runs/images"), PROGRAM, settings) as run:
+        if not run.finished:
+            fit(run, data, options)
+        print(f"accuracy: {run.figures['test_accuracy']:.4f} of {run.figures['tested']} images")
+
+
+def predict(argv):
+    """Prints the class of images, a line for each, and draws what the model looked at."""
+    parser = argparse.ArgumentParser(f"python -m {PROGRAM} predict")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="images; default: ten tested ones")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what was looked at")
+    options = parser.parse_args(argv)
+    figures, model = shared.load_run(options.folder, PROGRAM, options.files)
+    shape, classes = model.input_shape[1:], figures["classes"]
+    if options.files:
+        names = options.files
+        images = np.stack([read_image(path, shape) for path in names])
+    else:
+        _, (images, labels), *_ = load_images(figures["dataset"], figures["settings"]["size"])
+        images, names = images[:10], [classes[label] for label in labels[:10]]
+    found, weights = probabilities(model, images)
+    titles = [f"{classes[row.argmax()]} ({row.max():.2f})" for row in found]
+    for name, title in zip(names, titles, strict=True):
+        print(f"{name}: {title}")
+    if options.picture:
+        draw_weights(options.picture, images, weights, titles)
+
+
+def main(argv=None):
+    """Runs the program, and returns its exit status."""
+    commands = {"predict": lambda argv: predict(argv[1:])}
+    return shared.exit_status(lambda argv: commands.get((argv or [""])[0], train)(argv), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`examples.image_classification`: images, their warps, the model, runs and predictions."""
+
+import argparse
+import json
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("filelock", reason="the example needs the extra `examples`")
+pytest.importorskip("PIL", reason="the example needs the extra `examples`")
+
+from PIL import Image
+
+from examples import image_classification as example
+from examples import shared
+from examples.image_classification import main
+from examples.shared import UsageError
+
+TINY = ["--dim", 8, "--layers", 1, "--epochs", 2, "--batch-size", 16, "--patch-size", 3]
+STILL = argparse.Namespace(rotate=0.0, scale=0.0, shift=0.0, mirror=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Thirty images of two classes, dark and bright, of 8 by 8 pixels and larger."""
+    path, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for name, least in (("bright", 170), ("dark", 0)):
+        (path / name).mkdir()
+        for n in range(15):
+            pixels = rng.integers(least, least + 80, (8 + n % 2, 8, 3)).astype("uint8")
+            Image.fromarray(pixels).save(path / name / f"{n:02}.png")
+        (path / name / "notes.txt").write_text("no image")
+    return path
+
+
+def test_images_of_a_folder(folder):
+    (images, labels), (tested, wanted), classes, name = example.load_images(str(folder))
+    assert images.shape == (24, 8, 8, 3) and tested.shape == (6, 8, 8, 3)
+    assert classes == ["bright", "dark"] and name == str(folder)
+    for pixels, label in ((images, labels), (tested, wanted)):
+        assert ((pixels.mean(axis=(1, 2, 3)) < 128) == label).all()
+    again = example.load_images(str(folder))
+    np.testing.assert_array_equal(again[1][0], tested)
+    assert example.load_images(str(folder), size=5)[0][0].shape == (24, 5, 5, 3)
+
+
+def test_where_images_come_from(monkeypatch, capsys):
+    pixels = np.arange(20 * 64).reshape(20, 8, 8) % 17.0
+    load = lambda: types.SimpleNamespace(images=pixels, target=np.arange(20) % 10)  # noqa: E731
+    datasets = types.SimpleNamespace(load_digits=load)
+    monkeypatch.setitem(sys.modules, "sklearn", types.SimpleNamespace(datasets=datasets))
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", datasets)
+    (images, _), (tested, _), classes, name = example.load_images("digits")
+    assert images.shape == (16, 8, 8, 1) and images.max() == 255 and len(tested) == 4
+    assert len(classes) == 10 and name == "digits" and capsys.readouterr().err == ""
+
+    def nothing(name, host):
+        raise OSError("no network")
+
+    monkeypatch.setattr(shared, "tensorflow_dataset", nothing)
+    assert example.load_images()[3] == "digits"
+    err = capsys.readouterr().err
+    assert "NOT THE IMAGES OF cifar10" in err and "no network" in err
+    with pytest.raises(UsageError, match=r"--data mnist is no folder of images, and .*no network"):
+        example.load_images("mnist")
+
+    rows = {"image": np.zeros((3, 4, 4, 3), "uint8"), "label": np.array([0, 2, 1])}
+    monkeypatch.setattr(shared, "tensorflow_dataset", lambda name, host: lambda split: rows)
+    train, tested, classes, name = example.load_images()
+    assert train[0].shape == (3, 4, 4, 3) and classes == ["0", "1", "2"] and name == "cifar10"
+
+
+def test_bad_input_is_one_line(folder, tmp_path, capsys):
+    (tmp_path / "few" / "one").mkdir(parents=True)
+    (tmp_path / "bad" / "one").mkdir(parents=True)
+    (tmp_path / "bad" / "two").mkdir()
+    for n in range(6):
+        for name in ("one", "two"):
+            (tmp_path / "bad" / name / f"{n}.png").write_text("no image")
+    for options, message in (
+        (["--data", tmp_path / "few"], "at least two folders of images, a class each"),
+        (["--data", tmp_path / "bad"], "0.png cannot be read as an image"),
+        (["--data", folder, "--dim", 6], "--dim must be a multiple of 4"),
+        (["--data", folder, "--patch-size", 9], "--patch-size 9 is larger than the images, 8x8"),
+    ):
+        assert main([*TINY, *options, "--output", tmp_path / "run"]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("error: ") and message in err and err.count("\n") == 1, err
+
+
+def test_warps():
+    images = np.random.default_rng(0).integers(0, 256, (3, 5, 5, 2)).astype("uint8")
+    draws = np.array([[1.0, 0, 0, 0, 1]] * 3)
+    np.testing.assert_allclose(example.warped(images, draws, STILL), images)
+    options = argparse.Namespace(**{**vars(STILL), "mirror": True})
+    np.testing.assert_allclose(example.warped(images, draws, options), images[:, :, ::-1])
+    options = argparse.Namespace(**{**vars(STILL), "rotate": 90.0})
+    turned = example.warped(images, draws, options)
+    np.testing.assert_allclose(turned, np.rot90(images, -1, (1, 2)), atol=1e-3)
+    options = argparse.Namespace(**{**vars(STILL), "shift": 0.2})
+    moved = example.warped(images, np.array([[0, 0, 1.0, 0, 0]] * 3), options)
+    # A fifth of five pixels, and the edge goes on.
+    np.testing.assert_allclose(moved, images[:, [1, 2, 3, 4, 4]], atol=1e-3)
+
+
+def test_the_weights_are_those_of_the_patches():
+    options = argparse.Namespace(dim=8, layers=1, dropout=0.0, patch_size=2)
+    model = example.build((7, 4, 1), ["a", "b", "c"], options)
+    images = np.random.default_rng(0).integers(0, 256, (4, 7, 4, 1))
+    found, weights = example.probabilities(model, images)
+    assert found.shape == (4, 3) and weights.shape == (4, 3, 2)
+    np.testing.assert_allclose(found.sum(axis=-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(weights.sum(axis=(1, 2)), 1.0, atol=1e-5)
+    # What is beyond the last whole patch is not seen.
+    changed = images.copy()
+    changed[:, 6] = 0
+    np.testing.assert_allclose(example.probabilities(model, changed)[0], found, atol=1e-5)
+    images[:, 0, 0] = 255 - images[:, 0, 0]
+    assert np.abs(example.probabilities(model, images)[0] - found).max() > 1e-5
+
+
+@pytest.mark.slow
+def test_a_run_resumes_and_predicts(folder, tmp_path, monkeypatch, capsys):
+    options = [*TINY, "--data", folder, "--mirror", "--learning-rate", 0.01]
+    assert main([*options, "--output", tmp_path / "whole"]) == 0
+    finish_epoch = shared.Run.finish_epoch
+
+    def interrupt(run, **found):
+        if run.epochs:
+            raise KeyboardInterrupt
+        finish_epoch(run, **found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared.Run, "finish_epoch", interrupt)
+        assert main([*options, "--output", tmp_path / "run"]) == 130
+    assert main([*options, "--output", tmp_path / "run"]) == 0
+    out = capsys.readouterr().out
+    assert "Resuming after epoch 1" in out and "of 6 images" in out
+    said, other = (
+        json.loads((tmp_path / run / "figures.json").read_text()) for run in ("whole", "run")
+    )
+    for one, two in zip(said["epochs"], other["epochs"], strict=True):
+        np.testing.assert_allclose(one["loss"], two["loss"], rtol=1e-5)
+    assert said["test_accuracy"] == other["test_accuracy"]
+    assert said["classes"] == ["bright", "dark"] and said["dataset"] == str(folder)
+    # Files, and the images that were tested.
+    files = [folder / "dark" / "00.png", folder / "bright" / "01.png"]
+    picture = tmp_path / "seen.png"
+    assert main(["predict", tmp_path / "run", *files, "--picture", picture]) == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        *map(str, files)
+    ]
+    with Image.open(picture) as image:
+        assert image.width > 200
+    assert main(["predict", tmp_path / "run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert main(["predict", tmp_path / "run", "--picture", tmp_path / "seen.none"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["predict", tmp_path / "run", tmp_path / "missing.png"]) == 2
+    assert "cannot be read as an image" in capsys.readouterr().err
+    # Parts of the training images, in half precision.
+    other = ["--validation", "--mixed-precision", "--epochs", 1, "--output", tmp_path / "half"]
+    assert main([*options, *other]) == 0
+    assert "of 4 images" in capsys.readouterr().out
+    keras.config.set_dtype_policy("float32")
