@@ -34,6 +34,8 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
     if given.logit_soft_cap is not None:
         shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
     normalization = _slot("normalization", given.normalization)
+    if not normalization.built:
+        _built("normalization", normalization, query.shape, key.shape)
     if given.return_lse and not isinstance(normalization, normalizations.Softmax):
         raise ValueError(
             "`return_lse` is the logarithm of what a softmax divides by: it needs "

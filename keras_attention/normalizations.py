@@ -19,24 +19,30 @@ broadcasting to (B, H, T, S); the kernel then sets the weights of masked keys to
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+import math
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Config, Seed, Tensor
+from keras_attention.kernels import entmax, semantics
 from keras_attention.kernels.sparsemax import sparsemax
-from keras_attention.spec import AttentionSpec
+from keras_attention.scores import full_precision
+from keras_attention.spec import AttentionSpec, ElementwiseNormalization
 
 ops = keras.ops
 
 __all__ = [
+    "AdaptiveEntmax",
+    "Entmax",
     "Hard",
     "Normalization",
     "Sigmoid",
     "Softmax",
     "Sparsemax",
+    "TopK",
     "get",
 ]
 
@@ -66,6 +72,11 @@ class Normalization(saving.Configurable):
     has_log_probability = False
     # Whether a sink may take part, as one more key.
     takes_sink = False
+    # Whether it has all its weights: those of one that is a layer are made in its `build`.
+    built = True
+
+    def build(self, query_shape, key_shape):
+        """Creates the weights of one that is a layer, for (B, T, H, K) and (B, S, G, K)."""
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Weights of the same shape as `scores`."""
@@ -111,6 +122,12 @@ class Sigmoid(Normalization):
     array([0.88, 0.82, 0.5 ], dtype=float32)
     """
 
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
+        elementwise = ElementwiseNormalization(ops.sigmoid, lambda weights: weights * (1 - weights))
+        return spec.replace(normalization=elementwise)
+
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return ops.sigmoid(scores)
 
@@ -131,6 +148,148 @@ class Sparsemax(Normalization):
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return sparsemax(scores, mask)
+
+
+@saving.register
+class Entmax(Normalization):
+    """α-entmax, sparse weights between softmax and sparsemax. Peters et al. 2019, equation 10.
+
+    `weight_s = max(0, (α − 1) score_s − τ)^(1 / (α − 1))`, with τ such that the weights sum to one.
+    The larger α, the more weights are exactly zero. With the default, 1.5, τ is found by sorting,
+    exactly; with 2 it is `Sparsemax`; with others, by Newton's method, to the rounding of float32.
+
+    Args:
+        alpha: α, from 1.01 to 2. Softmax is the limit 1.
+
+    Raises:
+        ValueError: `alpha` is not such a number.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> scores = keras.ops.array([2.0, 1.5, 0.0])
+    >>> keras.ops.convert_to_numpy(normalizations.Entmax().normalize(scores, None)).round(2)
+    array([0.67, 0.33, 0.  ], dtype=float32)
+    """
+
+    def __init__(self, alpha: float = 1.5):
+        self.alpha = _check_alpha(alpha)
+
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        if self.alpha == 2:
+            return sparsemax(scores, mask)
+        if self.alpha == 1.5:
+            return entmax.entmax15(scores, mask)
+        return entmax.entmax(scores, self.alpha, mask)
+
+
+@saving.register
+class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
+    """α-entmax whose α each head learns. Correia et al. 2019, "Adaptively Sparse Transformers".
+
+    The weights of `Entmax` with `α_h = 1.01 + 0.99 · sigmoid(a_h)` for head h, between softmax and
+    sparsemax; the paper has 1 + sigmoid. The gradient of α is exact (proposition 1). It is a Keras
+    layer, for it has weights.
+
+    Args:
+        alpha: the first α of all heads, above 1.01 and below 2.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: `alpha` is not such a number, or layers with different numbers of heads share
+            it.
+
+    >>> import keras
+    >>> from keras_attention import SelfAttention
+    >>> layer = SelfAttention(2, 4, normalization="adaptive_entmax")
+    >>> layer(keras.random.normal((2, 5, 8))).shape
+    (2, 5, 8)
+    >>> keras.ops.convert_to_numpy(layer.normalization.alphas()).round(3)
+    array([1.5, 1.5], dtype=float32)
+    """
+
+    _has_own_dtype = True
+    # As a layer, one is like itself alone.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+    __repr__ = keras.Layer.__repr__
+
+    def __init__(self, alpha: float = 1.5, **kwargs: Any):
+        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
+        super().__init__(**kwargs)
+        self.alpha = _check_alpha(alpha, open_end=True)
+
+    def build(self, query_shape, key_shape):
+        share = (self.alpha - _LEAST_ALPHA) / (2 - _LEAST_ALPHA)
+        self.logits = self.add_weight(
+            name="logits",
+            shape=(query_shape[2],),
+            initializer=keras.initializers.Constant(math.log(share / (1 - share))),
+        )
+
+    def alphas(self) -> Tensor:
+        """The α of each head, (H,)."""
+        return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * ops.sigmoid(self.logits)
+
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        shapes.check_same(
+            "Heads of layers that share an AdaptiveEntmax",
+            built=self.logits.shape[0],
+            received=scores.shape[1],
+        )
+        return entmax.entmax(scores, self.alphas()[:, None, None], mask)
+
+
+# Below it, 1 / (α − 1) would magnify the rounding of float32.
+_LEAST_ALPHA = 1.01
+
+
+def _check_alpha(alpha, open_end=False):
+    alpha = shapes.check_number("alpha", alpha)
+    if not (_LEAST_ALPHA < alpha < 2 if open_end else _LEAST_ALPHA <= alpha <= 2):
+        raise ValueError(
+            f"`alpha` must be {'above' if open_end else 'at least'} {_LEAST_ALPHA} and "
+            f"{'below' if open_end else 'at most'} 2: 1 is 'softmax', and 2 is 'sparsemax'. "
+            f"Received: alpha={alpha}"
+        )
+    return alpha
+
+
+@saving.register
+class TopK(Normalization):
+    """Softmax over the k largest scores of a query. Gupta et al. 2021, section 2.
+
+    `weight_s = exp(score_s) / Σ exp(score)` over the keys whose score is at least the k-th largest,
+    and exactly zero for others. Equal scores are treated alike: those equal to the k-th are all
+    kept, so that there may be more than k.
+
+    Args:
+        k: number of keys; with no more than k of them it is softmax.
+
+    Raises:
+        ValueError: `k` is no integer of at least 1.
+
+    >>> import keras
+    >>> from keras_attention import normalizations
+    >>> scores = keras.ops.array([2.0, 1.5, 0.0])
+    >>> keras.ops.convert_to_numpy(normalizations.TopK(2).normalize(scores, None)).round(2)
+    array([0.62, 0.38, 0.  ], dtype=float32)
+    """
+
+    def __init__(self, k: int):
+        self.k = shapes.check_count("k", k)
+
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        length = scores.shape[-1]
+        if length is not None and length <= self.k:
+            return ops.softmax(semantics.masked(scores, mask), axis=-1)
+        scores = semantics.masked(scores, mask)
+        padded = ops.stop_gradient(scores)
+        if length is None:
+            # There may be fewer than k at run time.
+            widths = [(0, 0)] * (len(scores.shape) - 1) + [(0, self.k)]
+            padded = ops.pad(padded, widths, constant_values=semantics.MASKED)
+        largest, _ = ops.top_k(padded, self.k)
+        return ops.softmax(semantics.masked(scores, scores >= largest[..., -1:]), axis=-1)
 
 
 @saving.register
@@ -210,7 +369,16 @@ def _one_hot(scores):
     return ops.cast(ops.equal(indices, largest), scores.dtype)
 
 
-BUILTIN = {"softmax": Softmax, "sigmoid": Sigmoid, "sparsemax": Sparsemax, "hard": Hard}
+BUILTIN = {
+    "softmax": Softmax,
+    "sigmoid": Sigmoid,
+    "sparsemax": Sparsemax,
+    "entmax": Entmax,
+    "entmax15": Entmax,
+    "adaptive_entmax": AdaptiveEntmax,
+    "top_k": TopK,
+    "hard": Hard,
+}
 
 
 # What the slot may be given: an object, its saved config, or a name.

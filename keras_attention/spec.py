@@ -121,6 +121,22 @@ class PositionBias:
 
 
 @dataclasses.dataclass(frozen=True)
+class ElementwiseNormalization:
+    """A normalization whose weight depends on its own score alone, so that tiles need no sums.
+
+    Args:
+        function: weights of scores, 0 of a masked one, with gradients.
+        derivative: that of the weights by the scores, as a function of the weights.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor]
+
+    def __call__(self, scores, mask):
+        return self.function(scores)
+
+
+@dataclasses.dataclass(frozen=True)
 class AttentionSpec:
     """The specification of attention, without its query, key and value.
 

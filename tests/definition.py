@@ -49,7 +49,7 @@ def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=
     raise ValueError(score)
 
 
-def normalize(scores, normalization="softmax"):
+def normalize(scores, normalization="softmax", k=2):
     """The weights of a list of scores, which are those of the keys that may be attended to."""
     if normalization == "sigmoid":
         return [1 / (1 + math.exp(-score)) for score in scores]
@@ -61,7 +61,27 @@ def normalize(scores, normalization="softmax"):
         return [float(index == scores.index(max(scores))) for index in range(len(scores))]
     if normalization == "sparsemax":
         return sparsemax(scores)
+    if normalization in ("entmax", "entmax15", "adaptive_entmax"):
+        return entmax(scores, 1.5)
+    if normalization == "top_k":
+        kth = sorted(scores)[-min(k, len(scores))]
+        powers = [math.exp(score - max(scores)) * (score >= kth) for score in scores]
+        return [power / sum(powers) for power in powers]
     raise ValueError(normalization)
+
+
+def entmax(scores, alpha):
+    """max(0, (α − 1) score − τ)^(1 / (α − 1)), with the threshold found by halving."""
+    power = 1 / (alpha - 1)
+    scaled = [(alpha - 1) * score for score in scores]
+    low, high = max(scaled) - 1, max(scaled)
+    for _ in range(80):
+        threshold = (low + high) / 2
+        if sum(max(score - threshold, 0) ** power for score in scaled) > 1:
+            low = threshold
+        else:
+            high = threshold
+    return [max(score - threshold, 0) ** power for score in scaled]
 
 
 def sparsemax(scores):

@@ -58,6 +58,7 @@ NEEDED = {
     patterns.Prefix: {"length": 2},
     patterns.SlidingWindow: {"left": 2, "right": 2},
     patterns.Strided: {"rate": 2},
+    normalizations.TopK: {"k": 2},
     positions.AxialRotary: {"grid": (4, 4)},
     positions.GridRelativeBias: {"grid": (4, 4)},
     positions.Shaw: {"max_distance": 3},
@@ -97,6 +98,7 @@ KINDS = {
         (3, 2),
         (np.int64(3), 2),
     ),
+    "alpha": ([*NOT_NUMBERS, 0.0, 1.0, 2.5], 1.75, np.float32(1.75)),
     "rate": ([*NOT_NUMBERS, -0.1, 1, 1.5, None], 0.5, np.float32(0.5)),
     "positive": ([*NOT_NUMBERS, 0, -1.0, -INFINITY], 2.5, np.float32(2.5)),
     "number": ([*NOT_NUMBERS, -INFINITY], -2.5, np.float32(-2.5)),
@@ -111,20 +113,22 @@ KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
-    "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups shared_dim",
+    "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups shared_dim "
+    "k max_position",
     "size": "left right prefix shift",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
+    "alpha": "alpha",
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
-    "norm_epsilon",
+    "norm_epsilon threshold scale_base gamma",
     "number": "entropy_factor scale offset value",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias",
-    "name": "mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
+    "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
     "data_format scoring",
     "factors": "short_factors long_factors",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
@@ -144,6 +148,7 @@ KIND_OF = {
     (schedules.InverseSquareRoot, "scale"): "positive",
     (ka.ScaledEmbedding, "scale"): "positive",
     (ka.Logits, "scale"): "positive",
+    (positions.FIRE, "scale"): "positive",
 }
 # Names Keras gives to what it makes, of any string.
 NAMES = ["name"]

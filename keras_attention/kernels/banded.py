@@ -39,6 +39,8 @@ def unsupported_reason(spec, query, key, value):
     if needs_all:
         return needs_all
     parts = merge.split(spec, query, key, value)
+    if len(parts) > 1 and spec.normalization is not None:
+        return "only results of softmax are merged"
     reasons = [_unsupported_reason(*part) for part in parts]
     if None not in reasons:
         return reasons[0]

@@ -10,7 +10,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import passes, plans, reference, semantics, strategies, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
-from keras_attention.spec import AttentionResult
+from keras_attention.spec import AttentionResult, ElementwiseNormalization
 
 ops = keras.ops
 
@@ -19,6 +19,13 @@ LARGEST_HALF = 65504.0  # of float16
 
 def unsupported_reason(spec, query, key, value):
     """The reason only the definition can compute a problem, or None."""
+    if isinstance(spec.normalization, ElementwiseNormalization):
+        spec = spec.replace(normalization=None)
+    return softmax_unsupported_reason(spec, query, key, value)
+
+
+def softmax_unsupported_reason(spec, query, key, value):
+    """The same, of a kernel that has softmax alone."""
     for given, why in (
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
@@ -100,6 +107,8 @@ def attend(spec, query, key, value, needs_lse):
 
     def make(constants):
         kind = passes.WholeRows if strategy.whole_rows else passes.Blocks
+        if spec.normalization is not None:
+            kind = passes.Elementwise
         narrow = strategy.gradient_dtype
         both = kind(tiles.with_constants(constants), inputs, wide, narrow, needs_lse, scale)
         return both.forward, both.backward

@@ -58,7 +58,7 @@ def unsupported_reason(spec, query, key, value):
         if given:
             return why
     arrays = query, key, value
-    return blockwise.unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
+    return blockwise.softmax_unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
 
 
 def _form(spec, query, key, value):

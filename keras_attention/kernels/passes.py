@@ -181,6 +181,10 @@ class Passes:
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
         return x["query"], x["key"]
 
+    def _of_scores(self, p, dp, mask, delta):
+        """The gradient of scores, of that of weights."""
+        return p * self._less_delta(dp, mask, delta)
+
     def _gradients(self, tile, arrays, p, mask, t):
         """The gradient of the query, and the others by name; `mask` is that of dropout.
 
@@ -200,7 +204,7 @@ class Passes:
             _, pull = backend.vjp(of_values, (dropped, arrays["relative_values"]))
             more, found["relative_values"] = pull(ops.cast(do, self.wide))
             dp = dp + more
-        ds = p * self._less_delta(dp, mask, t["delta"])
+        ds = self._of_scores(p, dp, mask, t["delta"])
         found["value"] = self._product(do, self._narrow(dropped), transpose_first=True)
         if not self.adjusts:
             ds = self._narrow(self._scaled(ds))
@@ -297,6 +301,47 @@ class Blocks(Passes):
         divided by their sums.
         """
         return saved[1][None] if saved else None
+
+
+class Elementwise(Blocks):
+    """Blocks of keys whose weights depend on their own scores alone: outputs are added up.
+
+    The place of lse has the largest score, which says whether a query has keys.
+    """
+
+    def _row(self, scored, value, arrays, chunk, i, saved):
+        """As of `Blocks`."""
+        tiles = self.tiles
+        q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
+
+        def column(tile, state):
+            k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
+            spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+            s = self._scores(spec, q, k)
+            p = ops.cast(self.spec.normalization.function(s), v.dtype)
+            mask = self._dropout_mask(p, tile)
+            if self.plan.single:
+                saved.extend([p] if mask is None else [p, mask])
+            m = ops.max(s, axis=-1, keepdims=True)
+            o = self._weighted(spec, self._dropped(p, mask), v)
+            return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
+
+        def zeros():
+            shape = backend.shape(q)[:3]
+            lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
+            return lowest, ops.zeros((*shape, value.shape[-1]), dtype=self.wide)
+
+        m, o = self._columns(chunk, i, column, None, zeros)
+        return o, m
+
+    def _of_scores(self, p, dp, mask, delta):
+        return self.spec.normalization.derivative(p) * self._dropped(dp, mask)
+
+    def _weights(self, spec, t):
+        return self.spec.normalization.function(self._scores(spec, t["q"], t["k"]))
+
+    def _share(self, saved, lse):
+        return None
 
 
 class WholeRows(Passes):

@@ -30,7 +30,7 @@ def unsupported_reason(spec, query, key, value):
         return "positions do not count from 0"
     if spec.biases or any(mask.shape[2] > 1 and mask.shape[3] > 1 for mask in spec.masks):
         return "a mask or bias is one of pairs"
-    return blockwise.unsupported_reason(spec, query, key, value)
+    return blockwise.softmax_unsupported_reason(spec, query, key, value)
 
 
 def run(spec, query, key, value):

@@ -27,7 +27,7 @@ def unsupported_reason(spec, query, key, value):
         return "there is more than one query"
     if spec.dropout:
         return "it has no dropout"
-    return blockwise.unsupported_reason(spec, query, key, value)
+    return blockwise.softmax_unsupported_reason(spec, query, key, value)
 
 
 def run(spec, query, key, value):

@@ -92,7 +92,10 @@ def choose(spec, query, key, value, sizes):
     """The `Strategy` of a problem in tiles, of some `plans.Sizes`."""
     given = requested()
     whole_rows = given.whole_rows
-    if whole_rows is None:
+    if spec.normalization is not None:
+        # There is no softmax of rows.
+        whole_rows = False
+    elif whole_rows is None:
         whole_rows = backend.prefers_whole_rows(sizes.scores)
     scores = given.scores
     if scores is None:

@@ -58,8 +58,8 @@ class Attention(saving.ConfigurableLayer):
         value_dim: features of each value head; defaults to `key_dim`.
         score: how well a key matches a query: "scaled_dot", "dot", "cosine", "general",
             "additive", "concat", or a `scores.Score`.
-        normalization: turns scores into weights: "softmax", "sigmoid", "sparsemax", "hard", or a
-            `normalizations.Normalization`.
+        normalization: turns scores into weights: "softmax", "sigmoid", "sparsemax", "entmax",
+            "hard", or a `normalizations.Normalization`.
         pattern: which keys a query may attend to by position: None for all, "causal", or a
             `patterns.Pattern` such as `Causal() & SlidingWindow(128, 0)`.
         position: how the two positions change a score: None, "rotary", "alibi",
@@ -271,7 +271,7 @@ class Attention(saving.ConfigurableLayer):
         if self.position is not None:
             self.position.build_inputs(query_shape, key_shape)
             self.position.build_values(self.heads.shape("value", value_shape))
-        for slot in (self.score, self.position):
+        for slot in (self.score, self.normalization, self.position):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
         if self.use_sink:

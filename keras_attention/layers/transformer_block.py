@@ -240,13 +240,17 @@ class TransformerBlock(saving.ConfigurableLayer):
         seed = self.seed
         if seed is not None:
             seed += 1 if of_self else 2
+        normalization = self.normalization
+        if not of_self and isinstance(normalization, keras.layers.Layer):
+            # With separate weights for the context, as a score.
+            normalization = type(normalization).from_config(normalization.get_config())
         return MultiHeadAttention(
             self.num_heads,
             key_dim,
             dropout=self.dropout,
             use_bias=self.use_bias,
             score=score,
-            normalization=self.normalization,
+            normalization=normalization,
             num_key_value_heads=self.num_key_value_heads,
             qk_norm=self.qk_norm,
             logit_soft_cap=self.logit_soft_cap,

@@ -27,22 +27,32 @@ from keras_attention.hints import Config
 from keras_attention.positions.alibi import ALiBi
 from keras_attention.positions.axial_rotary import AxialRotary
 from keras_attention.positions.base import Position
+from keras_attention.positions.cope import CoPE
 from keras_attention.positions.disentangled import Disentangled
+from keras_attention.positions.fire import FIRE
 from keras_attention.positions.grid_bias import GridRelativeBias
+from keras_attention.positions.kerple import Kerple
 from keras_attention.positions.relative_bias import RelativeBias
 from keras_attention.positions.rotary import Rotary
 from keras_attention.positions.shaw import Shaw
+from keras_attention.positions.transformer_xl import TransformerXL
+from keras_attention.positions.xpos import XPos
 
 __all__ = [
     "BUILTIN",
+    "FIRE",
     "ALiBi",
     "AxialRotary",
+    "CoPE",
     "Disentangled",
     "GridRelativeBias",
+    "Kerple",
     "Position",
     "RelativeBias",
     "Rotary",
     "Shaw",
+    "TransformerXL",
+    "XPos",
     "get",
 ]
 
@@ -52,6 +62,11 @@ BUILTIN = {
     "relative_bias": RelativeBias,
     "disentangled": Disentangled,
     "shaw": Shaw,
+    "kerple": Kerple,
+    "fire": FIRE,
+    "xpos": XPos,
+    "transformer_xl": TransformerXL,
+    "cope": CoPE,
 }
 
 

@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import keras_private, saving, shapes
 from keras_attention.hints import Tensor
-from keras_attention.scores import full_precision
+from keras_attention.scores import ScaledDot, full_precision
 from keras_attention.spec import AttentionSpec, PositionBias
 
 ops = keras.ops
@@ -161,3 +161,21 @@ class Position(saving.ConfigurableLayer):
 
         values = tuple(ops.convert_to_tensor(variable) for variable in variables)
         return PositionBias(function, values, self.by_distance, self.bounded, self.on_grid)
+
+
+def check_heads(position, built, received):
+    """Raises unless a bias per head is for as many heads as its position was built for."""
+    if received != built:
+        raise ValueError(
+            f"Layers sharing a {type(position).__name__} need one number of heads. It was built "
+            f"for {built}. Received: num_heads={received}"
+        )
+
+
+def check_scale(position, score, what):
+    """Raises if a position that divides its own terms, as `what` says, has a scale beside it."""
+    if isinstance(score, ScaledDot) and score.scale is not None:
+        raise ValueError(
+            f"{type(position).__name__} divides {what}, so that the score can have no other "
+            f"scale. Received: score=ScaledDot(scale={score.scale})"
+        )

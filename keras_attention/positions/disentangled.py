@@ -13,7 +13,7 @@ from keras_attention import saving, scores, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
-from keras_attention.positions.base import Position
+from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.relative_bias import check_distance
 from keras_attention.spec import AttentionSpec, Positions
 
@@ -134,11 +134,7 @@ class Disentangled(Position):
 
     def check_score(self, score):
         super().check_score(score)
-        if isinstance(score, scores.ScaledDot) and score.scale is not None:
-            raise ValueError(
-                "Disentangled divides all three terms by √(3 K), so that the score can have no "
-                f"other scale. Received: score=ScaledDot(scale={score.scale})"
-            )
+        check_scale(self, score, "all three terms by √(3 K)")
 
     def projected_table(self) -> Tensor:
         table = ops.convert_to_tensor(self.embeddings)

@@ -11,7 +11,7 @@ import numpy as np
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.positions.base import Position
+from keras_attention.positions.base import Position, check_heads
 
 ops = keras.ops
 
@@ -103,11 +103,7 @@ class RelativeBias(Position):
         return _buckets(self.num_buckets, self.max_distance, self.bidirectional)
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
-        if num_heads != self.embeddings.shape[1]:
-            raise ValueError(
-                "Layers sharing a RelativeBias need one number of heads. It was built for "
-                f"{self.embeddings.shape[1]}. Received: num_heads={num_heads}"
-            )
+        check_heads(self, self.embeddings.shape[1], num_heads)
         # A column for each distance and a row for each head, so that one lookup gives (H, T, S).
         columns = ops.transpose(ops.take(self.embeddings, self.buckets(), axis=0))
         at = ops.clip(j - i, -self.max_distance, self.max_distance) + self.max_distance

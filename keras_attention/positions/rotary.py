@@ -185,7 +185,7 @@ class Rotary(Position):
         # One array, as of self-attention without a cache, has one rotation.
         at = {id(x): ops.cast(x, wide) for x in (query_positions, key_positions)}
         of_query, of_key = at[id(query_positions)], at[id(key_positions)]
-        last = None if self.encodes_alone else _last(of_query, of_key)
+        last = _last(of_query, of_key) if self.needs_length else None
         found = {id(x): self._rotation(x, size, last) for x in at.values()}
         return self._rotated(query, *found[id(of_query)]), self._rotated(key, *found[id(of_key)])
 

@@ -40,6 +40,7 @@ ORDER = [
 # The edges between two parts of one line.
 BESIDE = {
     ("convert", "generation"),
+    ("normalizations", "scores"),
     ("positions", "scores"),
     ("masks", "backend"),
     ("masks", "shapes"),

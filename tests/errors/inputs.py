@@ -215,7 +215,7 @@ ROWS = {
     "an unknown normalization": (
         lambda: ka.AttentionPooling(normalization="softmin"),
         ValueError,
-        r"Unknown normalization 'softmin'\. Expected one of \['hard', 'sigmoid', 'softmax', ",
+        r"Unknown normalization 'softmin'\. Expected one of \['adaptive_entmax', ",
     ),
     "an unknown pattern": (
         lambda: ka.TransformerBlock(8, 2, pattern="casual"),

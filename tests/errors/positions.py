@@ -254,4 +254,20 @@ ROWS = {
         r"Layers sharing a RelativeBias need one number of heads\. It was built for 2\. "
         r"Received: num_heads=3",
     ),
+    "a variant of another paper": (
+        lambda: positions.Kerple("gaussian"),
+        ValueError,
+        r"`variant` must be one of \('logarithmic', 'power'\)\. Received: variant='gaussian'",
+    ),
+    "more queries than scales are finite for": (
+        lambda: ka.SelfAttention(2, 4, position=positions.XPos(0.05))(X),
+        ValueError,
+        r"XPos\(scale_base=0\.05, gamma=0\.4\) takes at most 2 queries in one call: use a larger "
+        r"`scale_base`, or a cache and several calls\. Received: 3 queries",
+    ),
+    "an odd number of sines and cosines": (
+        lambda: positions.TransformerXL(5),
+        ValueError,
+        r"a sine and a cosine of each wavelength, so that `dim` must be even\. Received: dim=5",
+    ),
 }

@@ -18,6 +18,8 @@ from tests.errors.calls import (
     zeros,
 )
 
+ADAPTIVE = normalizations.AdaptiveEntmax()
+
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
     # patterns
@@ -56,6 +58,28 @@ ROWS = {
         lambda: (Nearness() & patterns.Causal())([0], [0]),
         TypeError,
         r"must return booleans, .* Received: int32 from Nearness\(\)",
+    ),
+    "an alpha of softmax": (
+        lambda: normalizations.Entmax(1.0),
+        ValueError,
+        r"`alpha` must be at least 1\.01 and at most 2: 1 is 'softmax', and 2 is 'sparsemax'\. "
+        r"Received: alpha=1\.0",
+    ),
+    "an alpha that is learned, at its end": (
+        lambda: normalizations.AdaptiveEntmax(2.0),
+        ValueError,
+        r"`alpha` must be above 1\.01 and below 2: .* Received: alpha=2\.0",
+    ),
+    "an alpha of each of other heads": (
+        lambda: [ka.SelfAttention(n, 4, normalization=ADAPTIVE)(X) for n in (2, 3)],
+        ValueError,
+        r"Heads of layers that share an AdaptiveEntmax must be equal\. "
+        r"Received: built=2, received=3",
+    ),
+    "an alpha that no layer owns": (
+        lambda: ka.ops.attend(*[zeros(B, T, 2, 4)] * 3, normalization="adaptive_entmax"),
+        ValueError,
+        r"`normalization` has weights, which a function cannot own: use a layer, or build it first",
     ),
     "a normalization that returns nothing": (
         lambda: ka.Attention(normalization=Speechless())(X),

@@ -27,7 +27,7 @@ B, T, S, H, G, K, V = 2, 3, 5, 4, 2, 4, 6
 BACKEND = keras.backend.backend()
 
 # What arguments without a default are given.
-REQUIRED = {"rank": 3, "max_length": 2 * S, "units": 3, "max_distance": 2}
+REQUIRED = {"rank": 3, "max_length": 2 * S, "units": 3, "max_distance": 2, "k": 2}
 
 
 def made(cls):
@@ -110,11 +110,15 @@ def layers_of(make, score, position, pattern, normalization, **given):
     found = {}
     for name in ("softmax", normalization):
         layer = make(
-            H, K, V, score=made(SCORES[score]), normalization=name, pattern=PATTERNS[pattern],
+            H, K, V, score=made(SCORES[score]), normalization=made(NORMALIZATIONS[name]),
+            pattern=PATTERNS[pattern],
             position=None if POSITIONS[position] is None else made(POSITIONS[position]), **given,
         )  # fmt: skip
         layer.build((B, T, 8), (B, S, 8))
-        for seed, variable in enumerate(layer.trainable_variables):
+        # All but the α of heads, which stays that of the definition.
+        own = layer.normalization.variables if name == "adaptive_entmax" else []
+        weights = [v for v in layer.trainable_variables if not any(v is one for one in own)]
+        for seed, variable in enumerate(weights):
             variable.assign(random(*variable.shape, seed=seed) / 2)
         found[name] = layer
     return found

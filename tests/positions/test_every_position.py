@@ -30,9 +30,28 @@ GIVEN = {
     "disentangled": lambda: positions.Disentangled(
         8, 20, keras.layers.LayerNormalization(epsilon=0.2), *weights(), name="given"
     ),
+    "kerple": lambda: positions.Kerple("power", name="given"),
+    "fire": lambda: positions.FIRE(5, 9.5, 0.2, name="given"),
+    "xpos": lambda: positions.XPos(
+        64.0,
+        0.5,
+        max_wavelength=500.0,
+        dim=4,
+        layout="interleaved",
+        scaling="yarn",
+        factor=4.0,
+        original_max_length=32,
+        beta_fast=16.0,
+        beta_slow=2.0,
+        attention_factor=1.2,
+        truncate=False,
+        name="given",
+    ),
+    "transformer_xl": lambda: positions.TransformerXL(6, 50.0, "ones", "ones", name="given"),
+    "cope": lambda: positions.CoPE(4, *weights(), name="given"),
 }
 # The shapes of their tables, in layers of H heads.
-TABLES = {"relative_bias": (8, H), "shaw": (H, 5, K), "disentangled": (8, D)}
+TABLES = {"relative_bias": (8, H), "shaw": (H, 5, K), "disentangled": (8, D), "cope": (5, K)}
 # As they are used: some have arguments that a model must keep.
 USED = {
     "alibi": lambda: positions.ALiBi(max_bias=3),
@@ -42,6 +61,11 @@ USED = {
     ),
     "shaw": lambda: positions.Shaw(2, per_head=True),
     "disentangled": lambda: positions.Disentangled(8, 6),
+    "kerple": lambda: positions.Kerple("power"),
+    "fire": lambda: positions.FIRE(4, threshold=2.0),
+    "xpos": lambda: positions.XPos(8.0, dim=4),
+    "transformer_xl": lambda: positions.TransformerXL(6),
+    "cope": lambda: positions.CoPE(2),
 }
 
 

@@ -38,9 +38,21 @@ for name, make, features in (
 
 # Normalizations
 
-for name in normalizations.BUILTIN:
+for name in ("softmax", "sigmoid", "sparsemax", "hard"):
     of_layer(
         f"normalization-{name}", lambda name=name: ka.Attention(2, 4, normalization=name), 8, 6
+    )
+for name, make in {
+    "entmax": lambda: "entmax15",
+    "entmax-alpha": lambda: normalizations.Entmax(1.25),
+    "adaptive_entmax": lambda: "adaptive_entmax",
+    "adaptive_entmax-alpha": lambda: normalizations.AdaptiveEntmax(1.75),
+    "top_k": lambda: normalizations.TopK(2),
+}.items():
+    of_layer(
+        f"normalization-{name}",
+        lambda make=make: ka.Attention(2, 4, normalization=make()),
+        since="0.2.0",
     )
 
 of_layer(
@@ -149,6 +161,37 @@ of_layer(
     ),
     since="0.2.0",
 )
+
+for name, make in {
+    "kerple": lambda: "kerple",
+    "kerple-options": lambda: positions.Kerple("power"),
+    "fire": lambda: "fire",
+    "fire-options": lambda: positions.FIRE(8, threshold=3.0, scale=0.5),
+    "xpos": lambda: "xpos",
+    "xpos-options": lambda: positions.XPos(
+        *(8.0, 0.3),
+        max_wavelength=100,
+        dim=2,
+        layout="interleaved",
+        **YARN,
+        beta_fast=8.0,
+        beta_slow=2.0,
+        attention_factor=1.5,
+        truncate=False,
+    ),
+    "xpos-longrope": lambda: positions.XPos(
+        scaling="longrope", original_max_length=3, short_factors=(1.0, 1.5), long_factors=(2.0, 3.0)
+    ),
+    "transformer_xl": lambda: "transformer_xl",
+    "transformer_xl-options": lambda: positions.TransformerXL(6, 50.0, "he_normal", "ones"),
+    "cope": lambda: "cope",
+    "cope-options": lambda: positions.CoPE(4, **TABLE),
+}.items():
+    of_layer(
+        f"position-{name}",
+        lambda make=make: ka.MultiHeadAttention(2, 4, position=make()),
+        since="0.2.0",
+    )
 
 # Heads
 

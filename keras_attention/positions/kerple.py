@@ -1,0 +1,78 @@
+"""`Kerple`: a penalty that grows with the distance, by a rate that each head learns."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
+from keras_attention.positions.base import Position, check_heads
+
+ops = keras.ops
+
+Variant = Literal["logarithmic", "power"]
+VARIANTS = get_args(Variant)
+
+
+@saving.register
+class Kerple(Position):
+    r"""Kernelized relative positions of Chi et al. 2022 (arXiv 2205.09921), section 4.
+
+    With r₁ and r₂ learned by each head:
+
+        logarithmic    score(i, j) = qᵀ k − r₁ · ln(1 + r₂ |i − j|),    r₁, r₂ > 0
+        power          score(i, j) = qᵀ k − r₁ · |i − j|^r₂,            r₁ > 0, 0 < r₂ ≤ 2
+
+    The weights are unbounded: r₁ and r₂ are their exponentials, and the r₂ of "power" is
+    2 · sigmoid. The paper clips r₁ and r₂ themselves. ALiBi is "power" with r₂ = 1 and fixed r₁.
+
+    Args:
+        variant: "logarithmic", which was the better one for longer texts in the paper, or "power".
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: `variant` is another, or layers with different numbers of heads share it.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.SelfAttention(8, 4, causal=True, position="kerple")
+    >>> layer(x).shape
+    (2, 5, 32)
+    >>> tuple(layer.position.rates()[0].shape)
+    (8,)
+    """
+
+    by_distance = True
+
+    def __init__(self, variant: Variant = "logarithmic", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.variant = shapes.check_choice("variant", variant, VARIANTS)
+
+    def build(self, query_shape, key_shape):
+        # Heads begin with different rates, around 1.
+        for name in ("first", "second"):
+            initializer = keras.initializers.RandomUniform(-1.0, 1.0)
+            shape = (query_shape[2],)
+            setattr(self, name, self.add_weight(name=name, shape=shape, initializer=initializer))
+
+    def rates(self) -> tuple[Tensor, Tensor]:
+        """The r₁ and r₂ of each head, (H,) each."""
+        first = ops.exp(self.first)
+        if self.variant == "power":
+            return first, 2.0 * ops.sigmoid(self.second)
+        return first, ops.exp(self.second)
+
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
+        check_heads(self, self.first.shape[0], num_heads)
+        first, second = (rate[:, None, None] for rate in self.rates())
+        distance = ops.cast(ops.abs(i - j), first.dtype)
+        if self.variant == "logarithmic":
+            return -first * ops.log1p(second * distance)
+        # By a logarithm of at least 0: the gradient of a power of 0 is none.
+        power = ops.exp(second * ops.log(ops.maximum(distance, 1.0)))
+        return -first * ops.where(distance > 0, power, ops.zeros_like(power))

@@ -1,0 +1,114 @@
+"""`XPos`: rotary positions whose products decay with the distance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_attention import saving, shapes
+from keras_attention.hints import Tensor
+from keras_attention.positions.rotary import Rotary
+
+ops = keras.ops
+
+# The largest logarithm of a scale, so that products of scaled numbers are finite in float32.
+_LARGEST = 30.0
+# More than any position.
+_FAR = 2**30
+
+
+@saving.register
+class XPos(Rotary):
+    r"""Extrapolatable rotary positions. Sun et al. 2023 (arXiv 2212.10554), algorithm 1.
+
+    `score(i, j) = (R_i q)ᵀ Ζ^((i − j) / scale_base) (R_j k)`, for keys before the query: R are the
+    rotations of `Rotary`, and Ζ multiplies pair n of d features by
+
+        ζ_n = (2 n / d + γ) / (1 + γ),  n = 0 … d/2 − 1
+
+    Fast pairs, of which far keys have any angle, decay fastest. It is for causal attention: the
+    scores of keys after the query would grow.
+
+    Query and key are scaled by powers of ζ from the middle of the queries on, in float32 whatever
+    their dtype, and a cache stores keys before that. So the distance to keys is not limited, but
+    the queries of one call are, to `most_queries`: longer texts are computed in calls with a cache.
+
+    Args:
+        scale_base: positions in which a pair is multiplied by its ζ.
+        gamma: γ; the larger, the less it decays.
+        **kwargs: all arguments of `Rotary`.
+
+    Raises:
+        ValueError: a number is not above 0, a call has too many queries, or as `Rotary`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> keras_attention.SelfAttention(4, 8, causal=True, position="xpos")(x).shape
+    (2, 5, 32)
+    >>> positions.XPos().scales(8).round(2)
+    array([0.29, 0.46, 0.64, 0.82])
+    >>> positions.XPos().most_queries
+    24521
+    """
+
+    # The scale of a key is relative to the queries of a call.
+    encodes_alone = False
+
+    def __init__(self, scale_base: float = 512.0, gamma: float = 0.4, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.scale_base = shapes.check_number("scale_base", scale_base, above=0)
+        self.gamma = shapes.check_number("gamma", gamma, above=0)
+
+    @property
+    def most_queries(self) -> int:
+        """The number of queries in one call whose scores are accurate."""
+        return int(2 * _LARGEST * self.scale_base / np.log(1 + 1 / self.gamma))
+
+    def scales(self, size: int) -> np.ndarray:
+        """The ζ of each pair of `size` features, in float64 (NumPy)."""
+        pair = np.arange(size // 2)
+        return (2 * pair / size + self.gamma) / (1 + self.gamma)
+
+    def encode(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        queries = query.shape[1]
+        if isinstance(queries, int) and queries > self.most_queries:
+            raise ValueError(
+                f"XPos(scale_base={self.scale_base}, gamma={self.gamma}) takes at most "
+                f"{self.most_queries} queries in one call: use a larger `scale_base`, or a cache "
+                f"and several calls. Received: {queries} queries"
+            )
+        wide = shapes.accumulation_dtype(query, key)
+        query, key = (ops.cast(x, wide) for x in (query, key))
+        query, key = super().encode(query, key, query_positions, key_positions)
+        at = ops.cast(query_positions, wide)
+        last = ops.max(at, axis=-1, keepdims=True, initial=0)
+        first = ops.min(at, axis=-1, keepdims=True, initial=_FAR)
+        # Any middle gives the same products; whole numbers keep differences exact.
+        middle = ops.floor((first + last) / 2)
+        size = self._rotated_size(query.shape[-1], key.shape[-1])
+        logs = np.log(self.scales(size)) / self.scale_base
+        scaled = []
+        for x, distance in (
+            (query, at - middle),
+            (key, middle - ops.cast(key_positions, wide)),
+        ):
+            powers = ops.expand_dims(distance, (-1, -2)) * ops.cast(logs, wide)
+            # Below it is 0 for keys so far before the queries that the product is.
+            powers = ops.exp(ops.minimum(powers, _LARGEST))
+            powers = self._paired(powers, powers)
+            if size != x.shape[-1]:
+                rest = ops.ones_like(powers[..., :1])
+                rest = ops.repeat(rest, x.shape[-1] - size, axis=-1)
+                powers = ops.concatenate([powers, rest], axis=-1)
+            scaled.append(x * powers)
+        return scaled[0], scaled[1]
+
+
+saving.list_inherited_arguments(XPos)
