@@ -1,14 +1,16 @@
-"""Time of layers that attend through a state against softmax attention, by length.
+"""CPU time of layers that attend through a state against softmax attention, by length.
 
     KERAS_BACKEND=jax python -m benchmarks.linear --json benchmarks/results/linear_jax.json
 
 A training step is `train_on_batch` of a model of one causal layer, with Keras's defaults; a token
-is an eager call with a cache. All are measured in one run, and in turn.
+is an eager call with a cache. Seconds are those of all cores, which other processes change little.
+A file that is there already is added to, so that a run may have some `--layers` and `--lengths`.
 """
 
 import argparse
 import json
 import os
+import pathlib
 import time
 
 import keras
@@ -36,56 +38,50 @@ def step(make, length):
     return lambda: model.train_on_batch(array, array)
 
 
-def seconds(functions, rounds):
-    """The least time of each of some functions, called in turn."""
-    found = dict.fromkeys(functions, float("inf"))
+def seconds(function, rounds):
+    """The least CPU time of a call."""
+    found = float("inf")
     for _ in range(rounds):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            found[name] = min(found[name], time.perf_counter() - start)
+        start = time.process_time()
+        function()
+        found = min(found, time.process_time() - start)
     return found
 
 
-def steps(length, names, rounds):
-    return seconds({name: step(LAYERS[name], length) for name in names}, rounds)
-
-
-def tokens(name, at, rounds=30):
-    """The least time of a token after `at` others, with a cache."""
-    layer, token = LAYERS[name](), keras.random.normal((1, 1, HEADS * SIZE))
-    layer.build(token.shape)
+def token(make, at):
+    """A function that adds a token after `at` others to a cache."""
+    layer, array = make(), keras.random.normal((1, 1, HEADS * SIZE))
+    layer.build(array.shape)
     cache = layer.make_cache(1, at + 1)
     cache["index"] = cache["index"] + at
-    function = {"token": lambda: keras.ops.convert_to_numpy(layer(token, cache=cache)[0])}
-    function["token"]()
-    return seconds(function, rounds)["token"]
+    call = lambda: keras.ops.convert_to_numpy(layer(array, cache=cache)[0])  # noqa: E731
+    call()
+    return call
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.linear", description=__doc__)
     parser.add_argument("--json")
+    parser.add_argument("--layers", nargs="*", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 65536])
+    parser.add_argument("--positions", type=int, nargs="*", default=[10, 100_000])
     given = parser.parse_args()
-    linear = [name for name in LAYERS if name != "MultiHeadAttention"]
-    found = {
-        "backend": keras.backend.backend(),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
-        "steps": {},
-        "tokens": {},
-    }
-    for length in given.lengths:
-        # Softmax over 65,536 positions would take minutes.
-        names = list(LAYERS) if length <= 8192 else linear
-        found["steps"][length] = steps(length, names, 5 if length <= 8192 else 2)
-        print(length, found["steps"][length], flush=True)
-    for name in LAYERS:
-        found["tokens"][name] = {at: tokens(name, at) for at in (10, 100_000)}
-        print(name, found["tokens"][name], flush=True)
+    path = pathlib.Path(given.json or os.devnull)
+    found = {"backend": keras.backend.backend(), "steps": {}, "tokens": {}}
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+    for name in given.layers:
+        for length in given.lengths:
+            # Softmax over 65,536 positions would take minutes.
+            if length <= 8192 or name != "MultiHeadAttention":
+                time_of = seconds(step(LAYERS[name], length), 3)
+                found["steps"].setdefault(str(length), {})[name] = time_of
+        for at in given.positions:
+            time_of = seconds(token(LAYERS[name], at), 30)
+            found["tokens"].setdefault(name, {})[str(at)] = time_of
+    print(json.dumps(found, indent=1))
     if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -346,37 +346,27 @@ def linear():
     found = {title: report for title, report in found.items() if report}
     if not found:
         return "Not measured yet.\n"
-    names = [x for x in next(iter(found.values()))["tokens"] if x != "MultiHeadAttention"]
-    head = ["", *found]
+    names = {name for x in found.values() for row in x["steps"].values() for name in row}
 
-    def row(title, cell):
-        return [title, *(figure(cell(report)) for report in found.values())]
+    def ratio(kind, row, column, other_row, other_column):
+        def cell(report):
+            times = report[kind]
+            one = times.get(row, {}).get(column)
+            other = times.get(other_row, {}).get(other_column)
+            return one / other if one and other else None
 
-    def step(report, length, name):
-        return report["steps"][length][name]
+        return [figure(cell(report)) for report in found.values()]
 
-    rows = []
-    for name in names:
+    softmax, rows = "MultiHeadAttention", []
+    for name in sorted(names - {softmax}):
         for length in ("2048", "8192"):
-            rows.append(
-                row(
-                    f"step, `{name}` / softmax, T{length}",
-                    lambda x, n=name, t=length: step(x, t, n) / step(x, t, "MultiHeadAttention"),
-                )
-            )
-        rows.append(
-            row(
-                f"step, `{name}`, T65536 / T8192",
-                lambda x, n=name: step(x, "65536", n) / step(x, "8192", n),
-            )
-        )
-        rows.append(
-            row(
-                f"token, `{name}`, after 100,000 / after 10",
-                lambda x, n=name: x["tokens"][n]["100000"] / x["tokens"][n]["10"],
-            )
-        )
-    return table(head, rows)
+            title = f"step, `{name}` / softmax, T{length}"
+            rows.append([title, *ratio("steps", length, name, length, softmax)])
+        title = f"step, `{name}`, T65536 / T8192"
+        rows.append([title, *ratio("steps", "65536", name, "8192", name)])
+        title = f"token, `{name}`, after 100,000 / after 10"
+        rows.append([title, *ratio("tokens", name, "100000", name, "10")])
+    return table(["CPU time", *found], rows)
 
 
 def movie_reviews():
