@@ -162,7 +162,7 @@ SEARCHED = {
     "slow": "performance",
     "out of memory": "performance",
     "cite": "stability",
-    "decode with a cache": "caches",
+    "cache": "caches",
     "tfa.seq2seq": "tfa",
     "which words mattered": ("visualization", "imdb", "getting_started"),
 }
