@@ -34,6 +34,10 @@ NEEDED = {
     ka.AtrousSelfAttention: {"rate": 2},
     ka.DifferentialAttention: {"num_heads": 2, "key_dim": 4},
     ka.FeedForward: {"intermediate_dim": 4},
+    ka.GatedDeltaNet: {"num_heads": 2, "key_dim": 4},
+    ka.GatedLinearAttention: {"num_heads": 2, "key_dim": 4},
+    ka.LinearAttention: {"num_heads": 2, "key_dim": 4},
+    ka.Retention: {"num_heads": 2, "key_dim": 4},
     ka.LearnedGridEmbedding: {"grid": (4, 4)},
     ka.LearnedPositionEmbedding: {"max_length": 4},
     ka.LocalAttention: {"window": 2},
@@ -108,6 +112,7 @@ KINDS = {
     "object": ([1, True, NAN, [1], object(), "no"], None, None),
     "factors": (["no", 1.0, [0.0], [-1.0], ["a"], [NAN], object(), True], [1.0], [np.float32(1)]),
     "anything": ([], {}, {}),
+    "optional": ([], None, None),
 }
 KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
@@ -140,6 +145,12 @@ KIND = {
     "projection token_projection transform",
     "anything": "metadata",
 }
+KIND["count"] += " decay_rank"
+KIND["positive"] += " decay_temperature"
+KIND["flag"] += " use_decay"
+KIND["name"] += " head_norm"
+KIND["object"] += " feature_map"
+KIND["optional"] = "decays"
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {
