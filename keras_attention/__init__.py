@@ -28,8 +28,10 @@ from keras_attention.layers.gated_delta_net import GatedDeltaNet
 from keras_attention.layers.gated_linear_attention import GatedLinearAttention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.hard_attention import HardAttention
+from keras_attention.layers.induced_set_attention_block import InducedSetAttentionBlock
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.layer_scale import LayerScale
+from keras_attention.layers.learned_queries import LearnedQueries
 from keras_attention.layers.linear_attention import LinearAttention
 from keras_attention.layers.local_attention import LocalAttention
 from keras_attention.layers.local_self_attention import (
@@ -73,9 +75,11 @@ __all__ = [
     "GatedDeltaNet",
     "GatedLinearAttention",
     "HardAttention",
+    "InducedSetAttentionBlock",
     "LayerScale",
     "LearnedGridEmbedding",
     "LearnedPositionEmbedding",
+    "LearnedQueries",
     "LinearAttention",
     "LocalAttention",
     "LocalSelfAttention",

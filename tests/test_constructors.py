@@ -34,12 +34,17 @@ NEEDED = {
     ka.AtrousSelfAttention: {"rate": 2},
     ka.DifferentialAttention: {"num_heads": 2, "key_dim": 4},
     ka.FeedForward: {"intermediate_dim": 4},
+    ka.LearnedGridEmbedding: {"grid": (4, 4)},
     ka.GatedDeltaNet: {"num_heads": 2, "key_dim": 4},
     ka.GatedLinearAttention: {"num_heads": 2, "key_dim": 4},
-    ka.LinearAttention: {"num_heads": 2, "key_dim": 4},
-    ka.Retention: {"num_heads": 2, "key_dim": 4},
-    ka.LearnedGridEmbedding: {"grid": (4, 4)},
+    ka.InducedSetAttentionBlock: {
+        "intermediate_dim": 4,
+        "num_heads": 2,
+        "num_inducing_points": 2,
+    },
     ka.LearnedPositionEmbedding: {"max_length": 4},
+    ka.LearnedQueries: {"num_queries": 2},
+    ka.LinearAttention: {"num_heads": 2, "key_dim": 4},
     ka.LocalAttention: {"window": 2},
     ka.LocalSelfAttention: {"neighbors": 2},
     ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
@@ -47,6 +52,7 @@ NEEDED = {
     ka.MultiHeadLatentAttention: {"num_heads": 2, "key_dim": 4, "rope_dim": 2, "latent_dim": 4},
     ka.PatchEmbedding: {"patch_size": 2, "dim": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
+    ka.Retention: {"num_heads": 2, "key_dim": 4},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
     ka.SparseSelfAttention: {"rate": 2},
     ka.TransformerBlock: {"intermediate_dim": 4, "num_heads": 2},
@@ -72,6 +78,7 @@ NEEDED = {
 }
 # What a value needs beside it: heads need projections, and so on.
 BESIDE = {
+    "self_attention": {"cross_attention": True},
     "use_bias": {"num_heads": 2, "key_dim": 4},
     "value_dim": {"num_heads": 2, "key_dim": 4},
     "num_heads": {"num_heads": 2, "key_dim": 4},
@@ -82,6 +89,7 @@ BESIDE = {
     "factor": {"scaling": "linear"},
     "limit": {"gated": True},
     "offset": {"gated": True},
+    "decays": {"num_heads": 1, "key_dim": 4},
     "short_factors": {"scaling": "longrope", "original_max_length": 4, "long_factors": [1.0]},
     "long_factors": {"scaling": "longrope", "original_max_length": 4, "short_factors": [1.0]},
 }
@@ -112,14 +120,13 @@ KINDS = {
     "object": ([1, True, NAN, [1], object(), "no"], None, None),
     "factors": (["no", 1.0, [0.0], [-1.0], ["a"], [NAN], object(), True], [1.0], [np.float32(1)]),
     "anything": ([], {}, {}),
-    "optional": ([], None, None),
 }
 KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups shared_dim "
-    "k max_position",
+    "k max_position num_inducing_points decay_rank",
     "size": "left right prefix shift",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -127,30 +134,25 @@ KIND = {
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
-    "norm_epsilon threshold scale_base gamma",
+    "norm_epsilon threshold scale_base gamma decay_temperature",
     "number": "entropy_factor scale offset value",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
-    "zero_output_for_mask tied normalize_weights flatten use_correction_bias",
+    "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
+    "self_attention",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring",
-    "factors": "short_factors long_factors",
+    "data_format scoring head_norm",
+    "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "
     "kernel_regularizer bias_regularizer activity_regularizer embeddings_regularizer "
     "kernel_constraint bias_constraint embeddings_constraint",
     "object": "score normalization pattern position scores_regularizer cell attention patterns "
     "feed_forward blocks embeddings final_norm logits encoder decoder tokens positions types "
-    "projection token_projection transform",
+    "projection token_projection transform feature_map",
     "anything": "metadata",
 }
-KIND["count"] += " decay_rank"
-KIND["positive"] += " decay_temperature"
-KIND["flag"] += " use_decay"
-KIND["name"] += " head_norm"
-KIND["object"] += " feature_map"
-KIND["optional"] = "decays"
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {

@@ -266,7 +266,8 @@ def _makers(model):
 
 def _made(block):
     """The attention layers that a block made of its own arguments."""
-    made = [block.attention] if block.get_config()["attention"] is None else []
+    own = block.self_attention and block.get_config()["attention"] is None
+    made = [block.attention] if own else []
     return [*made, block.cross_attention_layer] if block.cross_attention else made
 
 

@@ -77,7 +77,7 @@ class GatedDeltaNet(GatedStateAttention):
         self.use_decay = shapes.check_flag("use_decay", use_decay)
 
     @property
-    def written(self) -> dict[str, int]:
+    def _written(self) -> dict[str, int]:
         return {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
     def build_decay(self):

@@ -59,7 +59,7 @@ class GatedLinearAttention(GatedStateAttention):
     True
     """
 
-    written_bias = True
+    _written_bias = True
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class GatedLinearAttention(GatedStateAttention):
         )
 
     @property
-    def written(self) -> dict[str, int]:
+    def _written(self) -> dict[str, int]:
         return {"decay": self.key_dim}
 
     @property
-    def written_rank(self) -> int | None:
+    def _written_rank(self) -> int | None:
         return self.decay_rank
 
     def recur(self, query, key, value, mask, causal, state):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 
 from keras_attention import positions, saving, shapes
 from keras_attention.kernels import recurrence
@@ -100,12 +101,13 @@ class Retention(GatedStateAttention):
             )
         heads = self.heads.key_value_heads
         if decays is not None:
-            decays = [shapes.check_number("decays", x, above=0) for x in decays]
-            if len(decays) != heads or max(decays) > 1:
+            listed = isinstance(decays, (list, tuple, np.ndarray)) and len(decays) == heads
+            if not listed or not all(shapes.is_number(x) and 0 < x <= 1 for x in decays):
                 raise ValueError(
                     f"`decays` must be {heads} numbers in (0, 1], one for each key head. "
                     f"Received: decays={decays}"
                 )
+            decays = [float(x) for x in decays]
         self.decays = decays
         self._log_decays = [
             math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)

@@ -20,12 +20,12 @@ ops = keras.ops
 
 
 class StateHeads(EinsumHeads):
-    """Heads whose keys have more features, `layer.written`: {"name": how many}."""
+    """Heads whose keys have more features, `layer._written`: {"name": how many}."""
 
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)
-        rank, shape = self.layer.written_rank, key_shape
-        for name, size in self.layer.written.items():
+        rank, shape = self.layer._written_rank, key_shape
+        for name, size in self.layer._written.items():
             self.features[name] = key_shape[-1]
             if rank is not None:
                 made[f"{name}_in"] = self._einsum(f"{name}_in", key_shape, 1, (rank,))
@@ -34,7 +34,7 @@ class StateHeads(EinsumHeads):
         return made
 
     def split(self, x, role):
-        if role in self.layer.written and self.layer.written_rank is not None:
+        if role in self.layer._written and self.layer._written_rank is not None:
             self.check_features(role, x)
             heads = self.dense(role)(self.dense(f"{role}_in")(x))
             return heads if self.axes is None else self.axes.fold(heads)
@@ -42,14 +42,14 @@ class StateHeads(EinsumHeads):
 
     def split_all(self, query, key, value):
         of_query, of_key, of_value = super().split_all(query, key, value)
-        if not self.layer.written:
+        if not self.layer._written:
             return [of_query, of_key, of_value]
-        written = [self.split(key, name) for name in self.layer.written]
+        written = [self.split(key, name) for name in self.layer._written]
         return [of_query, ops.concatenate([of_key, *written], axis=-1), of_value]
 
     def _has_bias(self, name):
-        if name in self.layer.written:
-            return self.layer.written_bias
+        if name in self.layer._written:
+            return self.layer._written_bias
         return super()._has_bias(name)
 
     def join(self, result, query):
@@ -65,7 +65,7 @@ class GatedStateAttention(StateAttention):
     # `qk_norm` and `clip_qkv` would see all features of the keys.
     _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")
     # Whether their projections have biases.
-    written_bias = False
+    _written_bias = False
     gate_activation = "silu"
 
     def __init__(
@@ -83,12 +83,12 @@ class GatedStateAttention(StateAttention):
         self.heads = StateHeads(self)
 
     @property
-    def written(self) -> dict[str, int]:
+    def _written(self) -> dict[str, int]:
         """Features of the keys beside their own, projected from the inputs."""
         return {}
 
     @property
-    def written_rank(self) -> int | None:
+    def _written_rank(self) -> int | None:
         """The rank of their projections, or None for any."""
         return None
 
@@ -109,7 +109,7 @@ class GatedStateAttention(StateAttention):
     def apart(self, key):
         """The keys (B, T, G, K), and what is written beside them, in the order of `written`."""
         found, start = [], 0
-        for size in (self.key_dim, *self.written.values()):
+        for size in (self.key_dim, *self._written.values()):
             found.append(key[..., start : start + size])
             start += size
         return found

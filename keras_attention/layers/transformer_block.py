@@ -45,7 +45,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         "parallel"   x = x + Σ f(norm_f(x))              Wang & Komatsuzaki 2021
 
     A stack of any but the first needs one more norm at its end. A decoder (`causal=True,
-    cross_attention=True`) attends to a second sequence in a branch between the two.
+    cross_attention=True`) attends to a second sequence in a branch between the two. With
+    `self_attention=False` that branch takes the place of the first, as in a Set Transformer (Lee et
+    al. 2019, equation 6) or a Perceiver (Jaegle et al. 2021).
 
     Args:
         intermediate_dim: features inside the feed-forward network.
@@ -79,6 +81,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         attention: None, or a layer for the self-attention, called as `MultiHeadAttention` is; the
             slots are then those of the cross-attention.
         feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
+        self_attention: whether positions of x see each other; False only with `cross_attention`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -89,8 +92,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         attention_mask: boolean (T, T), (B, T, T) or (B, H, T, T), True = attend.
         attention_bias, positions, segment_ids: as in `Attention`, for self-attention.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T); with
-            `cross_attention` a dict of these as "attention" and those of the context, (B, H, T, S),
-            as "cross_attention".
+            `cross_attention` a dict of these as "attention", if there are any, and those of the
+            context, (B, H, T, S), as "cross_attention".
         training: whether to apply dropout.
         cache: of `make_cache`, for decoding: the tokens of x are appended to it, as in `Attention`.
 
@@ -162,6 +165,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         attention: keras.layers.Layer | None = None,
         feed_forward: keras.layers.Layer | None = None,
         clip_qkv: float | None = None,
+        self_attention: bool = True,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -179,6 +183,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.normalize_first = shapes.check_flag("normalize_first", normalize_first)
         self.causal = shapes.check_flag("causal", causal)
         self.cross_attention = shapes.check_flag("cross_attention", cross_attention)
+        self.self_attention = shapes.check_flag("self_attention", self_attention)
         self.gated = shapes.check_flag("gated", gated)
         self.score = scores.get(score)
         self.normalization = normalizations.get(normalization)
@@ -206,6 +211,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
         self.norm = block_norms.check(norm, self.residual)
         self._check_parts()
+        if not self.self_attention:
+            self._made.discard("attention")
         if "attention" in self._made:
             # Made here, because it checks its arguments; `build` sets the features of its heads.
             self.attention = self._make_attention("attention", self.key_dim or 1, self.score)
@@ -217,6 +224,20 @@ class TransformerBlock(saving.ConfigurableLayer):
                 "`normalize_first=True` is residual='pre'. "
                 f"Received: normalize_first=True, residual={self.residual!r}"
             )
+        if not self.self_attention:
+            of_self = {
+                "attention": self.attention,
+                "pattern": self.pattern,
+                "position": self.position,
+                "causal": self.causal or None,
+            }
+            given = [name for name, value in of_self.items() if value is not None]
+            if given or not self.cross_attention:
+                raise ValueError(
+                    "A block with self_attention=False has cross_attention=True, and no `causal`, "
+                    "`attention`, `pattern` or `position`, which are of the self-attention. "
+                    f"Received: cross_attention={self.cross_attention}, and {given}"
+                )
         if "attention" not in self._made and not (self.pattern is self.position is None):
             raise ValueError(
                 "`pattern` and `position` are those of the self-attention that the block makes: "
@@ -273,9 +294,10 @@ class TransformerBlock(saving.ConfigurableLayer):
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
             self.attention.key_dim = self.attention.value_dim = key_dim
-        if not self.attention.built:
-            self.attention.build(x_shape)
-        self._make_norms("attention", x_shape)
+        if self.self_attention:
+            if not self.attention.built:
+                self.attention.build(x_shape)
+            self._make_norms("attention", x_shape)
         if self.cross_attention:
             self._check_context_shape(context_shape)
             # With separate weights, if the score has some. The attribute and the names are those of
@@ -305,7 +327,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             setattr(self, name, norm)
 
     def _check(self, x_shape):
-        divides = self.key_dim is None and "attention" in self._made
+        makes = "attention" in self._made or not self.self_attention
+        divides = self.key_dim is None and makes
         if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
             raise ValueError(
                 "`x` must be (batch, positions, features), with features that "
@@ -341,6 +364,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         cache: Cache | None = None,
     ) -> Tensors:
         memory, _ = self._memory(context, context_mask)
+        self._check_pairs(attention_mask, attention_bias, positions, segment_ids)
         if cache is not None:
             self._check_cached(x, cache, return_attention_scores)
         mask = masks.both(
@@ -385,7 +409,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
             return record("cross_attention", *_each(returned))[0]
 
-        branches = {"attention": attend}
+        branches = {"attention": attend} if self.self_attention else {}
         if self.cross_attention:
             branches["cross_attention"] = attend_to_context
         branches["feed_forward"] = self.feed_forward
@@ -440,9 +464,24 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"`block.build(x_shape, context_shape)`, before `{method}`."
             )
 
+    def _check_pairs(self, *given):
+        """Raises if a block without self-attention is given what only that takes."""
+        if not self.self_attention and any(array is not None for array in given):
+            raise ValueError(
+                "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
+                "self-attention, and this block has self_attention=False. Padding of the context "
+                "is `context_mask`"
+            )
+
     def _check_causal(self):
         if self.causal:
             return
+        if not self.self_attention:
+            raise ValueError(
+                "A block with self_attention=False has no cache of its own tokens, which see the "
+                "context alone: call it for any part of them. `cache_context` has its keys and "
+                "values. Received: a block with self_attention=False"
+            )
         pattern = self.attention.whole_pattern()
         right = None if pattern is None else pattern.span().right
         if right is None or right > 0:
@@ -513,6 +552,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, context, cache = given.x, given.context, given.cache
         memory, keys_of_context = self._memory(context, given.context_mask)
+        self._check_pairs(
+            *(given.attention_mask, given.attention_bias, given.positions, given.segment_ids)
+        )
         masks.boolean("context_mask", memory.get("value_mask"))
         masks.boolean("mask", given.mask)
         masks.boolean("attention_mask", given.attention_mask)
@@ -524,7 +566,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             self._check_cached(x, cache, given.return_attention_scores)
             keys, cache = kv_cache.entries(cache), kv_cache.specs(cache)
         if given.return_attention_scores:
-            scores["attention"] = self._scores(x, keys)
+            if self.self_attention:
+                scores["attention"] = self._scores(x, keys)
             if self.cross_attention:
                 scores["cross_attention"] = self._scores(x, keys_of_context)
         return self._returned(output, scores, cache)

@@ -35,6 +35,14 @@ def translated(source, prompt):
     return translator().start(source, prompt, max_tokens=2)
 
 
+def across(built=False):
+    """A block that attends to a context alone."""
+    block = ka.TransformerBlock(8, 2, cross_attention=True, self_attention=False)
+    if built:
+        block.build(X.shape, X.shape)
+    return block
+
+
 def longrope(**kwargs):
     given = {"original_max_length": 8, "short_factors": [1.0, 1.0], "long_factors": [1.0, 2.0]}
     return positions.Rotary(scaling="longrope", **{**given, **kwargs})
@@ -66,6 +74,34 @@ def typed():
 
 
 ROWS = {
+    # layers/transformer_block without self-attention, layers/learned_queries
+    "a block without any attention": (
+        lambda: ka.TransformerBlock(8, 2, self_attention=False),
+        ValueError,
+        r"has cross_attention=True.* Received: cross_attention=False, and \[\]",
+    ),
+    "a causal block without self-attention": (
+        lambda: ka.TransformerBlock(
+            8, 2, causal=True, cross_attention=True, self_attention=False, position="rotary"
+        ),
+        ValueError,
+        r"Received: cross_attention=True, and \['position', 'causal'\]",
+    ),
+    "pairs of a block without self-attention": (
+        lambda: across()(X, X, segment_ids=np.zeros((1, 3))),
+        ValueError,
+        "are of the self-attention, and this block has self_attention=False",
+    ),
+    "a cache of a block without self-attention": (
+        lambda: across(built=True).make_cache(1, 4),
+        ValueError,
+        r"has no cache of its own tokens.* Received: a block with self_attention=False",
+    ),
+    "queries for inputs without features": (
+        lambda: ka.LearnedQueries(2)(keras.Input((None, None))),
+        ValueError,
+        r"unless `dim` is given\. Received: x\.shape=\(None, None, None\)",
+    ),
     "a source and a target that are no list": (
         lambda: translator()(IDS, IDS),
         ValueError,

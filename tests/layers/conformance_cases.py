@@ -418,6 +418,27 @@ CASES = [
     ),
     Case(ka.ClassToken, {}, {"initializer": "ones"}, mixes_positions=False, before=1),
     Case(
+        ka.LearnedQueries,
+        {"num_queries": 3},
+        {"dim": 5, "initializer": "ones"},
+        mixes_positions=False,
+        carries_mask=False,
+    ),
+    Case(
+        ka.InducedSetAttentionBlock,
+        {"intermediate_dim": 16, "num_heads": 2, "num_inducing_points": 3},
+        {
+            "dropout": 0.2,
+            "activation": "gelu",
+            "layer_norm_epsilon": 1e-3,
+            "norm": "rms",
+            "key_dim": 3,
+            "residual": "pre",
+            "kernel_initializer": "he_normal",
+            "initializer": "ones",
+        },
+    ),
+    Case(
         ka.FeedForward,
         {"intermediate_dim": 16},
         {

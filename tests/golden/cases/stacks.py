@@ -74,6 +74,17 @@ of_layer(
 )
 of_layer("layer_scale", ka.LayerScale, **NEW)
 of_layer("layer_scale-options", lambda: ka.LayerScale(0.5), **NEW)
+of_layer("learned_queries", lambda: ka.LearnedQueries(3), **NEW)
+of_layer("learned_queries-all", lambda: ka.LearnedQueries(3, dim=5, initializer="ones"), **NEW)
+of_layer("induced_set", lambda: ka.InducedSetAttentionBlock(16, 2, 3), **NEW)
+of_layer(
+    "induced_set-all",
+    lambda: ka.InducedSetAttentionBlock(
+        16, 2, 3, dropout=0.2, activation="gelu", layer_norm_epsilon=1e-3, norm="rms", key_dim=3,
+        residual="pre", kernel_initializer="he_normal", initializer="ones",
+    ),
+    **NEW,
+)  # fmt: skip
 of_layer("grid_learned", lambda: ka.LearnedGridEmbedding((2, 2)), **NEW)
 of_layer(
     "grid_learned-all",
