@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_attention import keras_private, shapes
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.positions import Position
@@ -145,6 +146,11 @@ class _Kept(NamedTuple):
         """Those of a layer without the heads `gone`."""
         count, groups = _sizes(layer)
         each = count // groups
+        if each > 1 and isinstance(layer, DifferentialAttention):
+            raise ValueError(
+                "Heads of `DifferentialAttention` that share keys and values cannot be pruned. "
+                f"Received: {name!r} with {count} heads in {groups} groups"
+            )
         heads = [head for head in range(count) if head not in gone]
         left = {group: [head for head in heads if head // each == group] for group in range(groups)}
         left = {group: members for group, members in left.items() if members}

@@ -227,6 +227,8 @@ class Attention(saving.ConfigurableLayer):
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
     # those after it.
     one_sequence = False
+    # Whether there is a weight for each pair, which a call may return.
+    has_weights = True
     # The kinds of cache that it takes; None for `kv_cache.LAYOUTS`.
     layouts: tuple[type[kv_cache.Layout], ...] | None = None
 

@@ -61,6 +61,7 @@ class LinearAttention(StateAttention):
 
     layouts = (kv_cache.Context, kv_cache.State)
     one_sequence = False
+    has_weights = True
 
     def __init__(
         self,

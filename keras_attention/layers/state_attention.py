@@ -42,6 +42,7 @@ class StateAttention(MultiHeadAttention):
     _fixed_arguments: tuple[str, ...] = FIXED
     layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.State,)
     one_sequence = True
+    has_weights = False
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
     @property

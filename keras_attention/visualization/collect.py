@@ -35,8 +35,8 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     Keras, and custom ones. If such a layer consists of others, like a `TransformerBlock`,
     these are collected. Not collected: `AttentionCell`, which returns its alignments with
     `AttentionCell(return_attention_scores=True)`, attention outside a layer, such as
-    `ops.attend`, and calls in a program that is compiled as a whole, whose names are in a
-    warning.
+    `ops.attend`, layers that attend through a state and have no weights, such as `Retention`, and
+    calls in a program that is compiled as a whole, whose names are in a warning.
 
     Args:
         model: a functional, sequential or subclassed model, or a layer; built.
@@ -199,7 +199,8 @@ def attention_layers(model):
             parts = keras_private.sublayers(layer, recursive=False)
             within = [visit(part, [*path, _name(layer, part)]) for part in parts]
             if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
-                named[_unused("/".join(path) or layer.name, named)] = layer
+                if getattr(layer, "has_weights", True):
+                    named[_unused("/".join(path) or layer.name, named)] = layer
                 within = [True]
             attends[id(layer)] = any(within)
         return attends[id(layer)]

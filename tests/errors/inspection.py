@@ -133,6 +133,11 @@ ROWS = {
         ValueError,
         r"A head must be kept .* Received: \[0, 1\] of 2 heads of 'layer', in 2 groups",
     ),
+    "pruning differential heads that share keys": (
+        prune(ka.DifferentialAttention(4, 4, num_key_value_heads=2, name="layer"), [0, 2]),
+        ValueError,
+        r"share keys and values cannot be pruned\. Received: 'layer' with 4 heads in 2 groups",
+    ),
     "pruning one of a block's attentions": (
         prune_one_of_two,
         ValueError,

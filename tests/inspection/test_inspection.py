@@ -186,3 +186,34 @@ def test_heads_of_a_stack_are_pruned():
     pruned = inspection.prune_heads(model, {name: [1]})
     np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
     assert [block.num_heads for block in pruned.blocks] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: ka.MultiHeadLatentAttention(4, 4, rope_dim=2, latent_dim=6, name="layer"),
+        lambda: ka.DifferentialAttention(4, 4, name="layer"),
+        lambda: ka.LinearAttention(4, 4, causal=True, name="layer"),
+        lambda: ka.MultiHeadAttention(4, 4, score="general", name="layer"),
+        lambda: ka.MultiHeadAttention(4, 4, position="kerple", use_gate=True, name="layer"),
+    ],
+)
+def test_heads_of_every_kind_are_pruned(layer):
+    x = keras.Input((None, 8))
+    model = keras.Model(x, layer()(x))
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
+    given = keras.random.normal((2, 5, 8))
+    expected = numpy(inspection.ablate_heads(model, {"layer": [0, 2]})(given))
+    assert np.abs(expected - numpy(model(given))).max() > 1e-3
+    pruned = inspection.prune_heads(model, {"layer": [0, 2]})
+    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+
+
+def test_layers_without_weights_are_left_out():
+    x = keras.Input((4, 8))
+    y = ka.TransformerBlock(8, 2, attention=ka.Retention(2, 4), name="block")(x)
+    model = keras.Model(x, ka.AttentionPooling(name="pooling")(y))
+    scores = collect_attention(model, np.ones((1, 4, 8), "float32"))
+    assert list(scores) == ["pooling/attention"]
