@@ -90,7 +90,7 @@ OTHERS = """
 
 KEPT, KEPT_READS, DROPPED, FILLED, USED, POOLED, ERROR = (
     "kept",
-    "kept, but padding changes what is real",
+    "kept, but padding changes the real elements",
     "**dropped**",
     "**made True everywhere**",
     "used up: padding does not count in the result",

@@ -101,7 +101,6 @@ def get(feature_map: Any) -> Score:
     return found
 
 
-@saving.register
 class SumToOne(normalizations.Normalization):
     """weight_s = score_s / Σ score, of scores that are not negative; 0 if all are 0."""
 

@@ -91,6 +91,7 @@ BLOCK = {
     "use_bias": "qkv",
     "attention": ka.MultiHeadAttention(2, 4),
     "feed_forward": ka.FeedForward(6),
+    "self_attention": False,
     **SLOTS,
     **HEAD_OPTIONS,
 }
@@ -342,7 +343,10 @@ CASES = [
         {"intermediate_dim": 16, "num_heads": 2},
         BLOCK,
         returns_scores=True,
-        beside={"feed_forward": {"intermediate_dim": None}},
+        beside={
+            "feed_forward": {"intermediate_dim": None},
+            "self_attention": {"cross_attention": True},
+        },
         decodes=False,
     ),
     Case(

@@ -5,7 +5,8 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import patterns, positions
-from tests.golden.cases.case import CASES, TABLE, VOCABULARY, WIDTH, Case, of_layer
+from keras_attention.layers import feature_maps
+from tests.golden.cases.case import CASES, PROJECTIONS, TABLE, VOCABULARY, WIDTH, Case, of_layer
 
 IDS = np.array([[1, 5, 3, 7], [2, 9, 0, 0]], "int32")
 NEW = {"since": "0.2.0"}
@@ -44,6 +45,36 @@ of_layer(
     lambda: ka.DifferentialAttention(
         4, 4, 6, depth=3, norm_epsilon=0.1, use_bias=True, num_key_value_heads=2
     ),
+    **NEW,
+)
+# What both take that other layers have; a sink needs a softmax.
+SHARED = {
+    "output_shape": 5, "sliding_window": 2, "flash_attention": False, "use_gate": True,
+    "pattern": patterns.Prefix(3), "normalization": "sigmoid", "dropout": 0.4, "seed": 3,
+    "logit_soft_cap": 5.0, "scores_regularizer": "entropy", **PROJECTIONS,
+}  # fmt: skip
+of_layer("latent-options", lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, **SHARED), **NEW)
+of_layer("latent-sink", lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, use_sink=True), **NEW)
+of_layer(
+    "differential-options",
+    lambda: ka.DifferentialAttention(
+        2, 4, score="cosine", position="alibi", attention_axes=(1,), qk_norm="rms", clip_qkv=1.5,
+        **SHARED,
+    ),
+    **NEW,
+)  # fmt: skip
+of_layer("differential-sink", lambda: ka.DifferentialAttention(2, 4, use_sink=True), **NEW)
+of_layer("linear-favor", lambda: ka.LinearAttention(2, 4, feature_map="favor", seed=1), **NEW)
+of_layer(
+    "linear-features",
+    lambda: ka.LinearAttention(2, 4, feature_map=feature_maps.RandomFeatures(8, seed=1)),
+    **NEW,
+)
+of_layer(
+    "block-across",
+    lambda: ka.TransformerBlock(16, 2, cross_attention=True, self_attention=False),
+    8,
+    6,
     **NEW,
 )
 of_layer("rms_norm", ka.RMSNorm, **NEW)
