@@ -44,6 +44,8 @@ class Case:
     decodes: bool = True
     # Whether sequences may have any number of positions.
     any_length: bool = True
+    # Whether it is left to CI, as the marker `ci` of a test.
+    ci: bool = False
     # How many positions the output has before those of the first input.
     before: int = 0
     # What other arguments must be beside a value of one, by its name.

@@ -95,6 +95,9 @@ def pytest_collection_modifyitems(items):
         path = pathlib.Path(os.path.relpath(item.path, folder)).with_suffix("")
         if ANY_BACKEND & {parent.as_posix() for parent in (path, *path.parents)}:
             item.add_marker("any_backend")
+        # A case of a layer that is left to CI.
+        if hasattr(item, "callspec") and getattr(item.callspec.params.get("case"), "ci", False):
+            item.add_marker("ci")
         if item.get_closest_marker("ci") and keras.config.backend() == "tensorflow":
             item.add_marker("slow")
     # The longest first, so that no worker waits for the one that has it.

@@ -184,6 +184,7 @@ CASES = [
         ((5, 8), (7, 8)),
         returns_scores=True,
         id="MultiHeadAttention-disentangled",
+        ci=True,
     ),
     Case(
         ka.MultiHeadAttention,
@@ -198,6 +199,7 @@ CASES = [
         ((5, 8),),
         returns_scores=True,
         id="MultiHeadAttention-self-gated",
+        ci=True,
     ),
     Case(
         ka.MultiHeadLatentAttention,
@@ -217,6 +219,7 @@ CASES = [
         {"depth": 3, "norm_epsilon": 0.1, **MULTI_HEAD, "use_bias": True, "value_dim": 6},
         CROSS,
         returns_scores=True,
+        ci=True,
     ),
     Case(
         ka.SelfAttention,
@@ -238,6 +241,7 @@ CASES = [
         {"causal": True, **ATTENTION},
         returns_scores=True,
         decodes=False,
+        ci=True,
     ),
     Case(
         ka.SparseSelfAttention,
@@ -245,6 +249,7 @@ CASES = [
         {"causal": True, **ATTENTION},
         returns_scores=True,
         decodes=False,
+        ci=True,
     ),
     Case(
         ka.LocalAttention,
@@ -267,6 +272,7 @@ CASES = [
         returns_scores=True,
         decodes=False,
         id="LocalAttention-predictive",
+        ci=True,
     ),
     Case(
         ka.RelativePositionAttention,
@@ -294,6 +300,7 @@ CASES = [
         },
         CROSS,
         returns_scores=True,
+        ci=True,
     ),
     Case(
         ka.Retention,
@@ -320,12 +327,14 @@ CASES = [
             **STATE,
         },
         mixes_positions=False,
+        ci=True,
     ),
     Case(
         ka.GatedDeltaNet,
         {"num_heads": 2, "key_dim": 4},
         {"use_decay": False, "use_gate": False, "head_norm": "layer", **STATE},
         mixes_positions=False,
+        ci=True,
     ),
     Case(
         ka.HardAttention,
@@ -356,6 +365,7 @@ CASES = [
         returns_scores=True,
         decodes=False,
         id="TransformerBlock-pre-norm",
+        ci=True,
     ),
     Case(
         ka.TransformerBlock,
@@ -405,6 +415,7 @@ CASES = [
         returns_scores=True,
         carries_mask=False,
         id="AttentionPooling-queries",
+        ci=True,
     ),
     Case(
         ka.FeedForwardAttention,
@@ -427,6 +438,7 @@ CASES = [
         {"dim": 5, "initializer": "ones"},
         mixes_positions=False,
         carries_mask=False,
+        ci=True,
     ),
     Case(
         ka.InducedSetAttentionBlock,
@@ -441,6 +453,7 @@ CASES = [
             "kernel_initializer": "he_normal",
             "initializer": "ones",
         },
+        ci=True,
     ),
     Case(
         ka.FeedForward,
@@ -458,7 +471,13 @@ CASES = [
         mixes_positions=False,
     ),
     Case(ka.RMSNorm, {}, {"epsilon": 0.1, "offset": 1.0}, mixes_positions=False),
-    Case(ka.LayerScale, {}, {"value": 0.5}, mixes_positions=False),
+    Case(
+        ka.LayerScale,
+        {},
+        {"value": 0.5},
+        mixes_positions=False,
+        ci=True,
+    ),
     Case(
         ka.MixtureOfExperts,
         {"num_experts": 5, "top_k": 2, "intermediate_dim": 6, "gated": True},
@@ -495,6 +514,7 @@ CASES = [
         None,
         mixes_positions=False,
         id="SinCosPositionEmbedding-concat",
+        ci=True,
     ),
     Case(
         ka.LearnedPositionEmbedding,
@@ -508,6 +528,7 @@ CASES = [
         None,
         mixes_positions=False,
         id="LearnedPositionEmbedding-none",
+        ci=True,
     ),
     Case(
         ka.SinCosGridEmbedding,
@@ -515,6 +536,7 @@ CASES = [
         {"dim": 8, "merge_mode": "concat", "max_wavelength": 100},
         mixes_positions=False,
         any_length=False,
+        ci=True,
     ),
     Case(
         ka.LearnedGridEmbedding,
@@ -522,6 +544,7 @@ CASES = [
         {"interpolation": "linear", "dim": 8, "merge_mode": "concat", **POSITION_TABLE},
         mixes_positions=False,
         any_length=False,
+        ci=True,
     ),
     Case(
         ka.ScaledEmbedding,

@@ -15,9 +15,11 @@ from tests.layers.conformance_cases import CASES, Nearer
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: str(CASES[number]))
-def test_compiled_is_eager(number):
-    conformance.check_compiled_is_eager(CASES[number], JIT_MODES[number % len(JIT_MODES)])
+@pytest.mark.parametrize(
+    ("number", "case"), [pytest.param(n, case, id=str(case)) for n, case in enumerate(CASES)]
+)
+def test_compiled_is_eager(number, case):
+    conformance.check_compiled_is_eager(case, JIT_MODES[number % len(JIT_MODES)])
 
 
 @every_case
