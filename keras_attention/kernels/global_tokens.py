@@ -10,7 +10,7 @@ import typing
 
 import keras
 
-from keras_attention import patterns, shapes
+from keras_attention import patterns, shapes, sizes
 from keras_attention.kernels import banded, blockwise, merge
 from keras_attention.patterns import And, Global, Or, Pattern, Prefix
 from keras_attention.spec import Positions
@@ -57,6 +57,8 @@ def unsupported_reason(spec, query, key, value):
         return _NONE
     if spec.relative_keys is not None or spec.relative_values is not None:
         return "it has no embeddings of distances"
+    if not sizes.known(query.shape[1], key.shape[1]):
+        return "a length is not known"
     if not spec.positions.counted or spec.positions.offset != 0:
         return "positions are not consecutive from 0"
     reason = banded.unsupported_reason(_near(spec, union), query, key, value)

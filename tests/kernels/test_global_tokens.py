@@ -4,8 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+import keras_attention as ka
 from keras_attention import ops
 from keras_attention.patterns import Block, Causal, Dilated, Global, Prefix, SlidingWindow, Strided
+from tests import inside
 from tests.kernels.banded_problems import segments, short_sequences
 from tests.problems import compare, inputs, random
 
@@ -76,3 +78,13 @@ def test_it_is_chosen_for_unions_that_are_seen_in_part():
 def test_a_global_token_sees_all_and_is_seen_by_all():
     rows = keras.ops.convert_to_numpy((SlidingWindow(1, 1) | Global(2))(np.arange(9), np.arange(9)))
     assert rows[:2].all() and rows[:, :2].all() and rows[2:, 2:].sum() == 3 * 7 - 2
+
+
+def test_lengths_may_be_unknown():
+    """As in the call of a user's own layer, which Keras traces for any length."""
+    layer = ka.MultiHeadAttention(2, 4, pattern=Global(2) | SlidingWindow(1, 1))
+    x = keras.Input((None, 8))
+    model = keras.Model(x, inside.OwnLayer(layer, False)(x))
+    given = np.random.default_rng(0).normal(size=(2, 20, 8)).astype("float32")
+    expected = keras.ops.convert_to_numpy(layer(given))
+    np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=1e-5)
