@@ -35,7 +35,8 @@ def test_trained_saved_and_loaded_in_a_fresh_process(tmp_path):
     model, direct = keras.Model(inputs, outputs), keras.Model(direct_inputs, direct_outputs)
 
     rng = np.random.default_rng(1)
-    targets = [rng.normal(size=(3, 1, 1, 1)[: len(x.shape)]) for x in outputs]
+    # A number for each feature: from one for all of them, a norm at the end has a gradient of 0.
+    targets = [rng.normal(size=(3, *[1] * (len(x.shape) - 2), x.shape[-1])) for x in outputs]
     weights = model.trainable_weights
     before = [numpy(weight) for weight in weights]
     # As a graph only where a step without one would be compiled piece by piece.
@@ -62,7 +63,7 @@ def test_trained_saved_and_loaded_in_a_fresh_process(tmp_path):
 
 
 class Distance(keras.losses.Loss):
-    """Of all numbers of an output from one number for each row."""
+    """Of all numbers of an output from those of one position."""
 
     def call(self, y_true, y_pred):
         return keras.ops.mean(keras.ops.square(y_pred - y_true))
