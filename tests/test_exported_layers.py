@@ -133,6 +133,11 @@ def test_onnx(case, tmp_path):
         names = [given.name for given in session.get_inputs()]
         exported.check(lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0])
 
+    if case.layer is GatedDeltaNet and BACKEND == "torch":
+        # ONNX has no triangular solver; TensorFlow's exporter writes a loop.
+        with pytest.raises(Exception, match="linalg_solve_triangular"):
+            run()
+        return
     if BACKEND != "jax":
         runtime("tf2onnx" if BACKEND == "tensorflow" else "onnx")
     check("ONNX", run)

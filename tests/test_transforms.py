@@ -205,7 +205,8 @@ def test_the_tools_of_autograd(case):
     from torch.nn import attention
 
     p = Problem(case)
-    x, step = p.x[:1, :2], p.step[:1, :2]
+    cut = (slice(1), slice(2 if case.any_length else None))
+    x, step = p.x[cut], p.step[cut]
     p.rest = [array[:1, :3] for array in p.rest]
     expected = torch.func.jacrev(p.output)(x)
     with warnings.catch_warnings():
