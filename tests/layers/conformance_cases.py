@@ -126,6 +126,7 @@ CASES = [
         returns_scores=True,
         decodes=False,
         id="Attention-without-projections",
+        ci=True,
     ),
     Case(
         ka.Attention,
@@ -171,6 +172,7 @@ CASES = [
         CROSS,
         returns_scores=True,
         id="MultiHeadAttention-additive",
+        ci=True,
     ),
     Case(
         ka.MultiHeadAttention,
@@ -212,6 +214,7 @@ CASES = [
         },
         ((5, 8), (7, 6)),
         returns_scores=True,
+        ci=True,
     ),
     Case(
         ka.DifferentialAttention,
@@ -234,6 +237,7 @@ CASES = [
         {"rate": 2, "causal": True, **ATTENTION},
         returns_scores=True,
         decodes=False,
+        ci=True,
     ),
     Case(
         ka.AtrousSelfAttention,
@@ -315,6 +319,7 @@ CASES = [
         # Right padding changes nothing in a causal layer.
         mixes_positions=False,
         beside={"decays": {"num_key_value_heads": 1}},
+        ci=True,
     ),
     Case(
         ka.GatedLinearAttention,
@@ -346,6 +351,7 @@ CASES = [
         },
         CROSS,
         returns_scores=True,
+        ci=True,
     ),
     Case(
         ka.TransformerBlock,
@@ -430,6 +436,7 @@ CASES = [
         },
         returns_scores=True,
         carries_mask=False,
+        ci=True,
     ),
     Case(ka.ClassToken, {}, {"initializer": "ones"}, mixes_positions=False, before=1),
     Case(
@@ -501,6 +508,7 @@ CASES = [
             "num_groups": {"num_experts": 4},
             "top_groups": {"num_experts": 4, "num_groups": 2},
         },
+        ci=True,
     ),
     Case(
         ka.SinCosPositionEmbedding,
@@ -521,6 +529,7 @@ CASES = [
         {"max_length": 9},
         {"dim": 8, "merge_mode": "concat", **POSITION_TABLE},
         mixes_positions=False,
+        ci=True,
     ),
     Case(
         ka.LearnedPositionEmbedding,
