@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import GatedDeltaNet, MultiHeadAttention
+from keras_attention import MultiHeadAttention
 from tests.compiled import compiled
 from tests.conformance import alone, outputs_of
 from tests.transforms import BACKEND, Problem, check, close, every_case
@@ -133,11 +133,6 @@ def test_onnx(case, tmp_path):
         names = [given.name for given in session.get_inputs()]
         exported.check(lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0])
 
-    if case.layer is GatedDeltaNet and BACKEND == "torch":
-        # ONNX has no triangular solver; TensorFlow's exporter writes a loop.
-        with pytest.raises(Exception, match="linalg_solve_triangular"):
-            run()
-        return
     if BACKEND != "jax":
         runtime("tf2onnx" if BACKEND == "tensorflow" else "onnx")
     check("ONNX", run)
@@ -166,11 +161,6 @@ def test_litert(case, tmp_path):
 
         exported.check(found)
 
-    if case.layer is GatedDeltaNet and BACKEND == "tensorflow":
-        # It solves triangular systems, for which LiteRT has no operation of its own.
-        with pytest.raises(RuntimeError, match="Select TensorFlow op"):
-            run()
-        return
     check("LiteRT", run)
 
 

@@ -56,10 +56,41 @@ def run(query, key, value, rate, log_decay=None, state=None, chunk=None):
 def _written(key, value, rate, decay, ratios):
     """(I + A)^{−1} β v, (N, B, G, C, V), and (I + A)^{−1} β exp(c) k, (N, B, G, C, K)."""
     products = backend.matmul(key, key, transpose_second=True) * ratios * rate
-    size = ops.shape(products)[-1]
-    at = ops.arange(size, dtype="int32")
-    identity = ops.cast(ops.equal(at[:, None], at), products.dtype)
-    system = ops.where(at[:, None] > at, products, identity)
     both = ops.concatenate([rate * value, rate * ops.exp(decay) * key], axis=-1)
-    both = ops.solve_triangular(system, both, lower=True)
+    (both,) = backend.custom_vjp(_make_solve, [products, both])
     return both[..., : value.shape[-1]], both[..., value.shape[-1] :]
+
+
+def _make_solve(constants):
+    def forward(products, right):
+        inverse = _inverse(products)
+        return (backend.matmul(inverse, right),), (inverse,)
+
+    def backward(arrays, outputs, saved, upstream):
+        of_right = backend.matmul(saved[0], upstream[0], transpose_first=True)
+        # Elements of `products` that are not below the diagonal are not read.
+        of_products = ops.tril(backend.matmul(of_right, outputs[0], transpose_second=True), -1)
+        return -of_products, of_right
+
+    return forward, backward
+
+
+def _inverse(products):
+    """The inverse (N, ..., C, C) of I and what `products` has below the diagonal.
+
+    By halves: of [[P, 0], [R, Q]] it is [[P^{−1}, 0], [−Q^{−1} R P^{−1}, Q^{−1}]]. Triangular
+    solvers take one row after another, and exported programs lack them.
+    """
+    size = products.shape[-1]
+    if size <= 2:
+        return ops.eye(size, dtype=products.dtype) - ops.tril(products, -1)
+    half = size // 2
+    if size % 2:
+        # The identity in another row and column.
+        shape = [(0, 0)] * (len(products.shape) - 2) + [(0, 1), (0, 1)]
+        return _inverse(ops.pad(products, shape))[..., :size, :size]
+    corners = [products[..., :half, :half], products[..., half:, half:]]
+    first, second = ops.split(_inverse(ops.concatenate(corners)), 2)
+    below = backend.matmul(second, backend.matmul(products[..., half:, :half], first))
+    rows = [[first, ops.zeros_like(first)], [-below, second]]
+    return ops.concatenate([ops.concatenate(row, axis=-1) for row in rows], axis=-2)
