@@ -64,6 +64,7 @@ def line(result):
     return f"| {' | '.join(cells)} |"
 
 
+OPTIONS = ("small", "repeats", "seconds")
 SETTINGS = ("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
 
 
@@ -92,9 +93,8 @@ def surroundings(options):
         "onednn": backend.prefers_whole_rows(None) if BACKEND == "tensorflow" else None,
         # What changes the speed of TensorFlow's products; unset is its own choice.
         "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
-        "small": options.small,
-        "repeats": options.repeats,
-        "seconds": options.seconds,
+        # Of programs that measure in turns.
+        **{name: found for name, found in vars(options).items() if name in OPTIONS},
     }
 
 

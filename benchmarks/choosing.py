@@ -1,0 +1,247 @@
+"""Which mechanism suits which task: quality, time and memory of small models of equal width.
+
+    KERAS_BACKEND=jax python -m benchmarks.choosing copy lists reviews --data-dir aclImdb
+
+- `copy`: 64 random symbols are read and repeated; the accuracy is that of repeated symbols.
+- `lists`: the value of nested lists, `[MAX 2 9 [MIN 4 7] 0]`, one of ten (Nangia & Bowman 2018).
+- `reviews`: whether a review of IMDB is positive, from 2,000 bytes (Tay et al. 2021).
+
+All models are two blocks of 64 features and 4 heads on learned positions, trained with the same
+batches. Each runs in a process of its own. CPU seconds are those of all cores; memory is how much
+the peak grows in training. A JSON file that is there already is added to.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+import keras_attention as ka
+from benchmarks.attention.report import surroundings
+from benchmarks.processes import answer, peak_bytes
+
+FILE = "benchmarks/results/choosing.json"
+WIDTH, HEADS, SIZE, BLOCKS = 64, 4, 16, 2
+NEAR, FIRST = 32, 4  # A window to either side, and tokens that see all and are seen by all.
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learned: `draw(rng, count)` gives rows of ids (count, T), and labels."""
+
+    draw: Callable
+    length: int
+    vocabulary: int
+    classes: int
+    steps: int
+    batch: int = 16
+    test: int = 2000
+    causal: bool = False
+
+
+def draw_copies(rng, count):
+    """Symbols from 1 on, 0, and the same symbols, of which each is to be predicted."""
+    symbols = rng.integers(1, 32, (count, 64))
+    rows = np.concatenate([symbols, np.zeros((count, 1), int), symbols], axis=1)
+    return rows[:, :-1], symbols
+
+
+OPERATORS = {
+    "MAX": max,
+    "MIN": min,
+    "MED": lambda x: int(np.median(x)),
+    "SM": lambda x: sum(x) % 10,
+}
+# 0 is padding; digits are 1 to 10.
+LIST_TOKENS = {name: 11 + i for i, name in enumerate([*OPERATORS, "]"])}
+
+
+def draw_lists(rng, count, longest=128):
+    """The tokens of nested lists, and their values."""
+
+    def make(depth):
+        if depth == 0 or rng.random() < 0.5:
+            digit = int(rng.integers(10))
+            return [1 + digit], digit
+        name = list(OPERATORS)[rng.integers(len(OPERATORS))]
+        parts = [make(depth - 1) for _ in range(rng.integers(2, 6))]
+        tokens = [token for part, _ in parts for token in part]
+        value = OPERATORS[name]([value for _, value in parts])
+        return [LIST_TOKENS[name], *tokens, LIST_TOKENS["]"]], value
+
+    rows, labels = np.zeros((count, longest), int), np.zeros(count, int)
+    for i in range(count):
+        tokens = []
+        while not 8 <= len(tokens) <= longest:
+            tokens, labels[i] = make(5)
+        rows[i, : len(tokens)] = tokens
+    return rows, labels
+
+
+class Reviews:
+    """Bytes of the reviews of a folder, the training ones drawn with replacement."""
+
+    def __init__(self, folder):
+        from examples.imdb_reviews import from_folder
+
+        _, train, test, _ = from_folder(pathlib.Path(folder))
+        self.train, self.test = map(self._rows, (train, test))
+
+    def _rows(self, reviews):
+        rows = np.zeros((len(reviews), 2000), "uint8")
+        for row, text in zip(rows, reviews.texts, strict=True):
+            found = np.frombuffer(text.encode("utf-8")[:2000], "uint8")
+            row[: len(found)] = found
+        return rows, reviews.labels
+
+    def draw(self, rng, count):
+        rows, labels = self.test if rng is None else self.train
+        chosen = np.random.default_rng(0) if rng is None else rng
+        chosen = chosen.choice(len(rows), count, replace=rng is not None)
+        return rows[chosen].astype(int), labels[chosen]
+
+
+TASKS = {
+    "copy": Task(draw_copies, 128, 32, 32, steps=1500, test=256, causal=True),
+    "lists": Task(draw_lists, 128, 16, 10, steps=2000),
+    "reviews": Task(lambda *_: None, 2000, 256, 2, steps=1500),
+}
+
+
+def attention(**options):
+    return lambda length, causal: ka.MultiHeadAttention(
+        HEADS, SIZE, pattern=pattern(causal), **options
+    )
+
+
+def pattern(causal):
+    return "causal" if causal else None
+
+
+def window(length, causal):
+    near = ka.patterns.SlidingWindow(NEAR, 0 if causal else NEAR)
+    return ka.MultiHeadAttention(HEADS, SIZE, pattern=near)
+
+
+def window_and_global(length, causal):
+    seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
+    return ka.MultiHeadAttention(HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen)
+
+
+# Those that read in one direction only do so in every task.
+MECHANISMS = {
+    "softmax": attention(),
+    "softmax, rotary": attention(position="rotary"),
+    "sigmoid": attention(normalization="sigmoid"),
+    "entmax": attention(normalization="entmax"),
+    "differential": lambda length, causal: ka.DifferentialAttention(
+        HEADS // 2, SIZE, depth=1, pattern=pattern(causal)
+    ),
+    "window": window,
+    "window, global": window_and_global,
+    "linear": lambda length, causal: ka.LinearAttention(HEADS, SIZE, causal=causal),
+    "linear, FAVOR+": lambda length, causal: ka.LinearAttention(
+        HEADS, SIZE, causal=causal, feature_map="favor"
+    ),
+    "retention": lambda length, causal: ka.Retention(HEADS, SIZE),
+    "gated linear": lambda length, causal: ka.GatedLinearAttention(HEADS, SIZE),
+    "gated delta": lambda length, causal: ka.GatedDeltaNet(HEADS, SIZE),
+    "none": lambda length, causal: None,
+}
+
+
+def build(task, make):
+    """The model of a task; `make` None leaves attention out, and only the last pooling attends."""
+    ids = keras.Input((task.length,), dtype="int32")
+    mask = None if task.causal else keras.ops.not_equal(ids, 0)
+    x = keras.layers.Embedding(task.vocabulary, WIDTH)(ids)
+    x = ka.LearnedPositionEmbedding(task.length)(x)
+    for _ in range(BLOCKS):
+        layer = make(task.length, task.causal)
+        if layer is not None:
+            x = x + layer(keras.layers.LayerNormalization()(x), query_mask=mask)
+        x = x + ka.FeedForward(4 * WIDTH)(keras.layers.LayerNormalization()(x))
+    x = keras.layers.LayerNormalization()(x)
+    x = x[:, 64:] if task.causal else ka.AttentionPooling()(x, mask=mask)
+    return keras.Model(ids, keras.layers.Dense(task.classes, "softmax")(x))
+
+
+def measure(name, mechanism, seed, folder, small=False):
+    """Trains a model of a task and tests it."""
+    task = TASKS[name]
+    if name == "reviews":
+        task = dataclasses.replace(task, draw=Reviews(folder).draw)
+    if small:
+        task = dataclasses.replace(task, steps=4, batch=2, test=4)
+    keras.utils.set_random_seed(seed)
+    rng = np.random.default_rng(seed)
+    model = build(task, MECHANISMS[mechanism])
+    schedule = keras.optimizers.schedules.CosineDecay(
+        1e-4, task.steps, warmup_target=2e-3, warmup_steps=task.steps // 10
+    )
+    jit = keras.backend.backend() != "torch"
+    optimizer = keras.optimizers.Adam(schedule, clipnorm=1.0)
+    loss = "sparse_categorical_crossentropy"
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=jit)
+    before = peak_bytes()
+    model.train_on_batch(*task.draw(rng, task.batch))
+    start, drawing = time.process_time(), 0.0
+    for _ in range(task.steps - 1):
+        at = time.process_time()
+        batch = task.draw(rng, task.batch)
+        drawing += time.process_time() - at
+        model.train_on_batch(*batch)
+    spent = time.process_time() - start - drawing
+    grown = peak_bytes() - before
+    test = None if name == "reviews" else np.random.default_rng(10_000 + seed)
+    _, accuracy = model.evaluate(*task.draw(test, task.test), batch_size=task.batch, verbose=0)
+    return {
+        "accuracy": accuracy,
+        "cpu_ms": 1000 * spent / (task.steps - 1),
+        "mib": grown / 2**20,
+        "weights": model.count_params(),
+        "steps": task.steps,
+        "seed": seed,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__)
+    parser.add_argument("tasks", nargs="+", choices=TASKS)
+    parser.add_argument("--mechanisms", nargs="*", choices=MECHANISMS, default=list(MECHANISMS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
+    parser.add_argument("--json", metavar="FILE", help="default: %(default)s", default=FILE)
+    parser.add_argument("--small", action="store_true", help="a few steps, to see that it runs")
+    parser.add_argument("--here", action="store_true", help="the first of each, in this process")
+    options = parser.parse_args()
+    if "reviews" in options.tasks and not options.data_dir:
+        parser.error("reviews needs --data-dir")
+    if options.here:
+        arguments = options.tasks[0], options.mechanisms[0], options.seed, options.data_dir
+        print(json.dumps(measure(*arguments, small=options.small)))
+        return
+    path = pathlib.Path(os.devnull if options.small else options.json)
+    report = {**surroundings(options), "tasks": {}}
+    if path.is_file():
+        report = json.loads(path.read_text(encoding="utf-8"))
+    given = ["--here", "--seed", str(options.seed)] + options.small * ["--small"]
+    given += ["--data-dir", options.data_dir] if options.data_dir else []
+    for task in options.tasks:
+        for mechanism in options.mechanisms:
+            said = answer("benchmarks.choosing", task, "--mechanisms", mechanism, *given)
+            found = report["tasks"].setdefault(task, {})
+            runs = [run for run in found.get(mechanism, []) if run["seed"] != options.seed]
+            found[mechanism] = [*runs, json.loads(said)]
+            print(task, mechanism, said, flush=True)
+            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The tables of docs/family.md: what a row names exists, is tested, and has a paper."""
+
+import pathlib
+import re
+
+import pytest
+
+import keras_attention
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "family.md"
+TESTS = "\n".join(
+    path.read_text(encoding="utf-8")
+    for path in (ROOT / "tests").rglob("*.py")
+    if path != pathlib.Path(__file__)
+)
+MODULES = [keras_attention]
+MODULES += [
+    getattr(keras_attention, name)
+    for name in ("generation", "inspection", "normalizations", "patterns", "positions", "scores")
+]
+
+
+def rows():
+    """Usage and paper of each mechanism."""
+    text = PAGE.read_text(encoding="utf-8")
+    for table in re.findall(r'<div class="mechanisms" markdown>\n(.*?)</div>', text, re.S):
+        for line in [line for line in table.splitlines() if line.startswith("|")][2:]:
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            name, usage, paper = (cell.strip() for cell in cells)
+            yield pytest.param(usage, paper, id=re.search(r"\*\*\[?(.+?)[\]*]", name)[1])
+
+
+def public(name):
+    assert any(hasattr(module, name) for module in MODULES), f"{name} is not a public name"
+
+
+@pytest.mark.parametrize(("usage", "paper"), rows())
+def test_row(usage, paper):
+    code = " ".join(re.findall(r"`([^`]+)`", usage))
+    assert code or "same parts" in usage
+    methods = set(re.findall(r"(?:layer|block)\.(\w+)", code))
+    names = set(re.findall(r"\b([A-Z][A-Za-z]\w+|[a-z_]+(?=\())", code))
+    for name in names - methods - {"True", "False", "None", "layer"}:
+        public(name)
+    for name in names | methods | set(re.findall(r"\b([a-z_]+)=", code)):
+        assert re.search(rf"\b{name}\b", TESTS), f"no test has {name}"
+    for name in re.findall(r'"\w+"', code):
+        assert name in TESTS, f"no test has {name}"
+    # Biases are the caller's, and caches of a context are in no paper.
+    own = "attention_bias" in code or "cache_context" in code
+    assert own or re.search(r"\b(19|20)\d\d\b", paper) or "same parts" in usage
