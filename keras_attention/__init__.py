@@ -33,6 +33,7 @@ from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.layers.learned_queries import LearnedQueries
 from keras_attention.layers.linear_attention import LinearAttention
+from keras_attention.layers.linformer_attention import LinformerAttention
 from keras_attention.layers.local_attention import LocalAttention
 from keras_attention.layers.local_self_attention import (
     AtrousSelfAttention,
@@ -81,6 +82,7 @@ __all__ = [
     "LearnedPositionEmbedding",
     "LearnedQueries",
     "LinearAttention",
+    "LinformerAttention",
     "LocalAttention",
     "LocalSelfAttention",
     "Logits",

@@ -45,6 +45,7 @@ NEEDED = {
     ka.LearnedPositionEmbedding: {"max_length": 4},
     ka.LearnedQueries: {"num_queries": 2},
     ka.LinearAttention: {"num_heads": 2, "key_dim": 4},
+    ka.LinformerAttention: {"num_heads": 2, "key_dim": 4, "max_length": 8, "rank": 2},
     ka.LocalAttention: {"window": 2},
     ka.LocalSelfAttention: {"neighbors": 2},
     ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
@@ -142,7 +143,7 @@ KIND = {
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
     "self_attention",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring head_norm",
+    "data_format scoring head_norm sharing",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "

@@ -4,7 +4,7 @@
     DenseHeads   projections of (B, T, D), heads concatenated in the output
     EinsumHeads  projections of any axes, and one of the output
 
-Two presets have their own: `LatentHeads` and `DifferentialHeads`.
+Some presets have their own, such as `LatentHeads` and `DifferentialHeads`.
 
 A layer has one of them. The projections are attributes of the layer, where saved files look for
 their weights.

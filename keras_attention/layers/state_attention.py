@@ -58,17 +58,10 @@ class StateAttention(MultiHeadAttention):
         """
         key_mask = given.get("key_mask")
         query_mask, _, positioned = (key_mask, None, False) if real is None else real
-        padding = (query_mask is not None) + (key_mask is not None)
-        of_pairs = {
-            "attention_mask": len(given["masks"]) > padding,
-            "attention_bias": bool(given["biases"]),
-            "segment_ids": given["segment_ids"] is not None,
-            "positions": positioned,
-            "return_attention_scores": given["return_weights"],
-            "cache_context": real is None and state is None,
-        }
-        if any(of_pairs.values()) or (key.shape[1] == 0 and not self.one_sequence):
-            names = [name for name, was_given in of_pairs.items() if was_given]
+        names = of_pairs(query_mask, positioned, **given)
+        if real is None and state is None:
+            names.append("cache_context")
+        if names or (key.shape[1] == 0 and not self.one_sequence):
             if state is not None:
                 raise ValueError(
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
@@ -132,6 +125,21 @@ class StateAttention(MultiHeadAttention):
             "state": ops.zeros(shape, wide),
             "index": ops.zeros((batch_size,), "int32"),
         }
+
+
+def of_pairs(
+    query_mask, positioned, *, masks, biases, segment_ids, return_weights, key_mask=None, **others
+):
+    """The names of those arguments of a call that need all pairs of queries and keys."""
+    padding = (query_mask is not None) + (key_mask is not None)
+    found = {
+        "attention_mask": len(masks) > padding,
+        "attention_bias": bool(biases),
+        "segment_ids": segment_ids is not None,
+        "positions": positioned,
+        "return_attention_scores": return_weights,
+    }
+    return [name for name, given in found.items() if given]
 
 
 def _as_many(query, key):

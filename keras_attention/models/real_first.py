@@ -17,6 +17,7 @@ import keras
 from keras_attention import patterns
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
+from keras_attention.kernels import folding
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -52,7 +53,7 @@ class Rows(NamedTuple):
 
     def restored(self, x: Tensor) -> Tensor:
         """`x` (B, T, D) in the order of the batch."""
-        return x if self.order is None else _reordered(x, *self.order[::-1])
+        return x if self.order is None else folding.reordered(x, *self.order[::-1])
 
 
 def counted(length, mask=None, offset=None):
@@ -93,22 +94,4 @@ def ordered(x, mask, others):
     # Real tokens first, each kind in its order.
     places = ops.where(mask, before - 1, count + index - before)
     order = ops.cast(ops.argsort(index + length * (1 - real), axis=1), "int32")
-    return Rows(_reordered(x, order, places), index < count, None, (order, places))
-
-
-def _reordered(x, order, inverse):
-    """The tokens of each row of `x` (B, T, D) in an order (B, T), whose gradient is the inverse.
-
-    The gradient of any `take` is a sum, which takes up to a hundred times longer.
-    """
-
-    def make(orders):
-        def forward(x):
-            return (backend.take_rows(x, orders[0]),), ()
-
-        def backward(arrays, outputs, saved, upstream):
-            return (backend.take_rows(upstream[0], orders[1]),)
-
-        return forward, backward
-
-    return backend.custom_vjp(make, [x], (order, inverse), saves=False)[0]
+    return Rows(folding.reordered(x, order, places), index < count, None, (order, places))

@@ -5,6 +5,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import ops, patterns, positions, scores
+from keras_attention.layers.low_rank_attention import LowRankAttention
 from keras_attention.layers.state_attention import StateAttention
 from tests.errors.calls import (
     SHARED,
@@ -66,6 +67,27 @@ ROWS = {
         lambda: StateAttention(2, 4)(X),
         TypeError,
         r"StateAttention must implement `recur`",
+    ),
+    # Few vectors in place of the sequence
+    "a low rank that nobody defines": (
+        lambda: LowRankAttention(2, 4)(X),
+        TypeError,
+        r"LowRankAttention must implement `through_few`",
+    ),
+    "an order of projections of all tokens": (
+        lambda: ka.LinformerAttention(2, 4, T, 2)(X, use_causal_mask=True),
+        ValueError,
+        r"LinformerAttention attends to vectors made of all tokens.*Received: use_causal_mask",
+    ),
+    "more keys than columns of a projection": (
+        lambda: ka.LinformerAttention(2, 4, T - 1, 2)(X),
+        ValueError,
+        rf"LinformerAttention has columns for max_length={T - 1} keys. Received: {T}",
+    ),
+    "a sharing that there is not": (
+        lambda: ka.LinformerAttention(2, 4, T, 2, sharing="layers"),
+        ValueError,
+        r"`sharing` must be one of \(None, 'heads', 'key_value'\). Received: sharing='layers'",
     ),
     # Ranges, positions and segments
     "a mode of another name": (

@@ -307,6 +307,16 @@ CASES = [
         ci=True,
     ),
     Case(
+        ka.LinformerAttention,
+        {"num_heads": 2, "key_dim": 4, "max_length": 9, "rank": 3},
+        {
+            "sharing": "key_value",
+            **without(MULTI_HEAD, "pattern", "position", "sliding_window", "flash_attention"),
+        },
+        CROSS,
+        decodes=False,
+    ),
+    Case(
         ka.Retention,
         {"num_heads": 2, "key_dim": 4},
         {

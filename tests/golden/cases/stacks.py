@@ -70,6 +70,22 @@ of_layer(
     lambda: ka.LinearAttention(2, 4, feature_map=feature_maps.RandomFeatures(8, seed=1)),
     **NEW,
 )
+of_layer("linformer", lambda: ka.LinformerAttention(2, 4, 9, 3), 8, 6, **NEW)
+LOW_RANK = {
+    "output_shape": 5, "attention_axes": (1,), "use_gate": True, "normalization": "sigmoid",
+    "score": "cosine", "dropout": 0.4, "seed": 3, "logit_soft_cap": 5.0, "qk_norm": "rms",
+    "clip_qkv": 1.5, "scores_regularizer": "entropy", "num_key_value_heads": 1, **PROJECTIONS,
+}  # fmt: skip
+of_layer(
+    "linformer-all",
+    lambda: ka.LinformerAttention(2, 4, 9, 3, 3, sharing="heads", use_bias=False, **LOW_RANK),
+    **NEW,
+)
+of_layer(
+    "linformer-shared",
+    lambda: ka.LinformerAttention(2, 4, 9, 3, sharing="key_value", use_sink=True),
+    **NEW,
+)
 of_layer(
     "block-across",
     lambda: ka.TransformerBlock(16, 2, cross_attention=True, self_attention=False),

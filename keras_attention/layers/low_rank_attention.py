@@ -1,0 +1,79 @@
+"""The base of layers whose weights of all pairs are a product of two narrow matrices.
+
+They take the road of `Attention.call`, and attend, instead of to all keys, to few that are made of
+all tokens. So there is no weight for a pair, and no order: each of these keys has later tokens too.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from keras_attention import masks
+from keras_attention.hints import Tensor
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.state_attention import of_pairs
+from keras_attention.spec import AttentionResult, Positions
+
+ops = keras.ops
+
+
+class LowRankAttention(MultiHeadAttention):
+    """Multi-head attention through few keys.
+
+    Subclasses have `through_few(query, key, value, query_mask, key_mask, training)`, which returns
+    an `AttentionResult`.
+    """
+
+    _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
+    has_weights = False
+
+    def attend(self, query, key, value, positions, training=None, real=None, **given):
+        query_mask, key_mask = real[0], given["key_mask"]
+        names = of_pairs(query_mask, real[2], **given)
+        if given["pattern"] is not None:
+            names.append("use_causal_mask")
+        if names:
+            raise ValueError(
+                f"{type(self).__name__} attends to vectors made of all tokens, so it has no "
+                f"weights of pairs, and is not causal. Received: {', '.join(names)}"
+            )
+        return self.through_few(query, key, value, query_mask, key_mask, training)
+
+    def through_few(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None,
+        key_mask: Tensor | None,
+        training: bool | None,
+    ) -> AttentionResult:
+        """The result of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
+
+        Args:
+            query_mask, key_mask: (B, T) and (B, S), True = a real token, or None.
+            training: whether weights are dropped.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `through_few`.")
+
+    def over_few(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None,
+        key_mask: Tensor | None,
+        training: bool | None = None,
+        return_weights: bool = False,
+    ) -> AttentionResult:
+        """Attention of the pipeline, over other queries or keys than those of the call."""
+        return super().attend(
+            *(query, key, value, Positions.of_heads(query, key)),
+            training=training,
+            masks=masks.of_pairs(query_mask, key_mask, None),
+            return_weights=return_weights,
+        )
+
+    def _refuse_caches(self):
+        reason = "it attends to vectors made of all tokens, later ones too"
+        self.heads.no_cache_reason = self.heads.no_decoding_reason = reason

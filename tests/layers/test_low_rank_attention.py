@@ -1,0 +1,103 @@
+"""Layers that attend to few vectors made of all tokens, against their equations in float64."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from tests.arrays import numpy
+from tests.gradients import gradients
+
+B, T, D, H, K, V = 2, 9, 8, 2, 4, 3
+X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+LAYERS = {
+    "linformer": lambda **kwargs: ka.LinformerAttention(H, K, 16, 4, V, **kwargs),
+    "linformer-heads": lambda **kwargs: ka.LinformerAttention(
+        H, K, 16, 4, V, sharing="heads", **kwargs
+    ),
+    "linformer-key_value": lambda **kwargs: ka.LinformerAttention(
+        H, K, 16, 4, V, sharing="key_value", **kwargs
+    ),
+}
+each_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+def heads(layer, x=X):
+    """Query, key and value (B, T, H, ·) in float64."""
+    found = []
+    for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
+        kernel, bias = (numpy(w).astype("float64") for w in (dense.kernel, dense.bias))
+        found.append(np.einsum("btd,dhk->bthk", x.astype("float64"), kernel) + bias)
+    return found
+
+
+def output(layer, combined):
+    """The layer's output of heads (B, T, H, V)."""
+    dense = layer.output_dense
+    return np.einsum("bthv,hvd->btd", combined, numpy(dense.kernel)) + numpy(dense.bias)
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def weights_of(query, key):
+    return softmax(np.einsum("bthk,bshk->bhts", query, key) / np.sqrt(K))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if "linformer" in name])
+def test_linformer_is_equation_seven(name):
+    layer = LAYERS[name]()
+    found = numpy(layer(X))
+    query, key, value = heads(layer)
+    kernel = numpy(layer.sequence_kernel).astype("float64")[..., :T]
+    of_keys, of_values = (np.broadcast_to(kernel[n], (H, 4, T)) for n in (0, -1))
+    key, value = (
+        np.einsum("hrs,bshk->brhk", e, x) for e, x in ((of_keys, key), (of_values, value))
+    )
+    combined = np.einsum("bhtr,brhv->bthv", weights_of(query, key), value)
+    np.testing.assert_allclose(found, output(layer, combined), rtol=1e-4, atol=1e-5)
+
+
+@each_layer
+def test_padding_on_either_side_changes_nothing(name):
+    layer = LAYERS[name]()
+    expected = numpy(layer(X))
+    padded = np.pad(X, [(0, 0), (3, 2), (0, 0)], constant_values=9.0)
+    mask = np.pad(np.ones((B, T), bool), [(0, 0), (3, 2)])
+    found = numpy(layer(padded, query_mask=mask))
+    np.testing.assert_allclose(found[:, 3:-2], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found[~mask], 0.0)
+
+    def padded_layer(x):
+        x = keras.ops.pad(x, [(0, 0), (3, 2), (0, 0)])
+        return keras.ops.square(layer(x, query_mask=mask))
+
+    first = gradients(lambda x: keras.ops.square(layer(x)), [X])[0]
+    np.testing.assert_allclose(gradients(padded_layer, [X])[0], first, rtol=1e-3, atol=1e-4)
+
+
+@each_layer
+def test_a_query_without_keys_has_output_zero(name):
+    layer = LAYERS[name]()
+    mask = np.array([[True] * T, [False] * T])
+    found = numpy(layer(X, X, value_mask=mask, query_mask=np.ones((B, T), bool)))
+    np.testing.assert_array_equal(found[1], 0.0)
+    assert np.abs(found[0]).min() > 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"use_causal_mask": True},
+        {"attention_mask": np.ones((T, T), bool)},
+        {"positions": np.arange(T)},
+        {"return_attention_scores": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_needs_pairs_is_an_error(given):
+    with pytest.raises(ValueError, match=f"is not causal. Received: {next(iter(given))}"):
+        LAYERS["linformer"]()(X, **given)
