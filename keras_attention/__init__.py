@@ -42,6 +42,7 @@ from keras_attention.layers.local_self_attention import (
 )
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.nystrom_attention import NystromAttention
 from keras_attention.layers.patch_embedding import PatchEmbedding
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
@@ -89,6 +90,7 @@ __all__ = [
     "MixtureOfExperts",
     "MultiHeadAttention",
     "MultiHeadLatentAttention",
+    "NystromAttention",
     "PatchEmbedding",
     "RMSNorm",
     "ReinforceLoss",

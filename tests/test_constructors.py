@@ -51,6 +51,7 @@ NEEDED = {
     ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
     ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
     ka.MultiHeadLatentAttention: {"num_heads": 2, "key_dim": 4, "rope_dim": 2, "latent_dim": 4},
+    ka.NystromAttention: {"num_heads": 2, "key_dim": 4},
     ka.PatchEmbedding: {"patch_size": 2, "dim": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.Retention: {"num_heads": 2, "key_dim": 4},
@@ -127,7 +128,7 @@ KIND = {
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups shared_dim "
-    "k max_position num_inducing_points decay_rank",
+    "k max_position num_inducing_points decay_rank num_landmarks num_iterations conv_kernel_size",
     "size": "left right prefix shift",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",

@@ -84,6 +84,11 @@ ROWS = {
         ValueError,
         rf"LinformerAttention has columns for max_length={T - 1} keys. Received: {T}",
     ),
+    "a convolution of other keys": (
+        lambda: ka.NystromAttention(2, 4, conv_kernel_size=3)(X, Y),
+        ValueError,
+        rf"With `conv_kernel_size`, lengths.*query.*{T}.*{S}",
+    ),
     "a sharing that there is not": (
         lambda: ka.LinformerAttention(2, 4, T, 2, sharing="layers"),
         ValueError,

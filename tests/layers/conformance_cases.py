@@ -317,6 +317,24 @@ CASES = [
         decodes=False,
     ),
     Case(
+        ka.NystromAttention,
+        {"num_heads": 2, "key_dim": 4, "num_landmarks": 3},
+        {
+            "num_iterations": 4,
+            "conv_kernel_size": 3,
+            **STATE,
+            "score": "cosine",
+            "qk_norm": "rms",
+            "logit_soft_cap": 5.0,
+            "clip_qkv": 1.5,
+            "use_gate": True,
+        },
+        CROSS,
+        beside={"conv_kernel_size": {}},
+        decodes=False,
+        ci=True,
+    ),
+    Case(
         ka.Retention,
         {"num_heads": 2, "key_dim": 4},
         {

@@ -19,6 +19,8 @@ LAYERS = {
     "linformer-key_value": lambda **kwargs: ka.LinformerAttention(
         H, K, 16, 4, V, sharing="key_value", **kwargs
     ),
+    "nystrom": lambda **kwargs: ka.NystromAttention(H, K, 4, V, **kwargs),
+    "nystrom-conv": lambda **kwargs: ka.NystromAttention(H, K, 16, V, conv_kernel_size=3, **kwargs),
 }
 each_layer = pytest.mark.parametrize("name", LAYERS)
 
@@ -59,6 +61,50 @@ def test_linformer_is_equation_seven(name):
     )
     combined = np.einsum("bhtr,brhv->bthv", weights_of(query, key), value)
     np.testing.assert_allclose(found, output(layer, combined), rtol=1e-4, atol=1e-5)
+
+
+def inverse_by_steps(matrix, steps):
+    norms = np.abs(matrix).sum(-2).max(-1) * np.abs(matrix).sum(-1).max(-1)
+    found, unit = np.swapaxes(matrix, -1, -2) / norms[..., None, None], np.eye(matrix.shape[-1])
+    for _ in range(steps):
+        product = matrix @ found
+        found = found @ (13 * unit - product @ (15 * unit - product @ (7 * unit - product))) / 4
+    return found
+
+
+def test_nystrom_is_equations_thirteen_to_fifteen():
+    layer = LAYERS["nystrom"](use_bias=True)
+    found = numpy(layer(X))
+    query, key, value = heads(layer)
+    segments = [np.arange(T) * 4 // T == n for n in range(4)]
+    few_queries, few_keys = (
+        np.stack([x[:, of].mean(1) for of in segments], 1) for x in (query, key)
+    )
+    inverse = inverse_by_steps(weights_of(few_queries, few_keys), 6)
+    weights = weights_of(query, few_keys) @ inverse @ weights_of(few_queries, key)
+    expected = output(layer, np.einsum("bhts,bshv->bthv", weights, value))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_nystrom_of_all_tokens_is_softmax():
+    softmax = ka.MultiHeadAttention(H, K, V)
+    expected = numpy(softmax(X))
+    layer = ka.NystromAttention(H, K, T, V, num_iterations=16)
+    layer.build(X.shape)
+    layer.set_weights(softmax.get_weights())
+    np.testing.assert_allclose(numpy(layer(X)), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_convolution_is_added():
+    layer = LAYERS["nystrom-conv"]()
+    found = numpy(layer(X))
+    kernel = numpy(layer.conv_kernel)
+    value = np.pad(heads(layer)[2], [(0, 0), (1, 1), (0, 0), (0, 0)])
+    added = sum(kernel[n, :, None] * value[:, n : n + T] for n in range(3))
+    layer.conv_kernel.assign(0 * kernel)
+    plain = numpy(layer(X))
+    expected = plain + output(layer, added) - numpy(layer.output_dense.bias)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @each_layer

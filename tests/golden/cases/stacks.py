@@ -86,6 +86,16 @@ of_layer(
     lambda: ka.LinformerAttention(2, 4, 9, 3, sharing="key_value", use_sink=True),
     **NEW,
 )
+of_layer("nystrom", lambda: ka.NystromAttention(2, 4, 3), 8, 6, **NEW)
+of_layer(
+    "nystrom-all",
+    lambda: ka.NystromAttention(
+        2, 4, value_dim=3, num_iterations=4, conv_kernel_size=3, use_bias=False,
+        **{n: x for n, x in LOW_RANK.items() if n not in (
+            "normalization", "dropout", "scores_regularizer")},
+    ),
+    **NEW,
+)  # fmt: skip
 of_layer(
     "block-across",
     lambda: ka.TransformerBlock(16, 2, cross_attention=True, self_attention=False),
