@@ -44,6 +44,7 @@ from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.nystrom_attention import NystromAttention
 from keras_attention.layers.patch_embedding import PatchEmbedding
+from keras_attention.layers.patch_merging import PatchMerging
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
@@ -92,6 +93,7 @@ __all__ = [
     "MultiHeadLatentAttention",
     "NystromAttention",
     "PatchEmbedding",
+    "PatchMerging",
     "RMSNorm",
     "ReinforceLoss",
     "RelativePositionAttention",

@@ -159,6 +159,7 @@ KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {
     (ka.LearnedGridEmbedding, "size"): "sizes",
+    (ka.PatchMerging, "size"): "sizes",
     (regularizers.Entropy, "factor"): "number",
     (schedules.InverseSquareRoot, "scale"): "positive",
     (ka.ScaledEmbedding, "scale"): "positive",

@@ -129,7 +129,9 @@ class Logits(saving.ConfigurableLayer):
 
     def compute_output_spec(self, x, table=None):
         self._check(table)
-        return keras.KerasTensor((*x.shape[:-1], self.vocabulary_size), self.compute_dtype)
+        return keras.KerasTensor(self.compute_output_shape(x.shape), self.compute_dtype)
 
     def compute_output_shape(self, x_shape, table_shape=None):
+        if self.transform is not None:
+            x_shape = self.transform.compute_output_shape(x_shape)
         return (*x_shape[:-1], self.vocabulary_size)

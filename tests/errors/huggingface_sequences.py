@@ -28,6 +28,16 @@ DEBERTA = {
 VIT = {**BERT, "model_type": "vit", "architectures": ["ViTModel"]}
 for name in ("vocab_size", "max_position_embeddings"):
     del VIT[name]
+SWIN = {
+    "model_type": "swin",
+    "architectures": ["SwinModel"],
+    "image_size": 8,
+    "patch_size": 1,
+    "embed_dim": 4,
+    "depths": [1, 1],
+    "num_heads": [2, 2],
+    "window_size": 4,
+}
 T5 = {
     "model_type": "t5",
     "architectures": ["T5Model"],
@@ -85,6 +95,16 @@ ROWS = {
         read(VIT, patch_size=[4, 0]),
         ValueError,
         r"'patch_size' of .* must be a positive integer, or two\. Received: \[4, 0\]",
+    ),
+    "windows that do not fit": (
+        read(SWIN, depths=[1, 1, 1], num_heads=[2, 2, 2]),
+        ValueError,
+        r"'window_size' of .* must divide the grid .* Received: 4, for a grid of \(2, 2\)",
+    ),
+    "stages without heads": (
+        read(SWIN, num_heads=[2]),
+        ValueError,
+        r"'depths' of .* must be positive integers, .* Received: \[1, 1\] and \[2\]",
     ),
     "an activation of T5 that is none": (
         read(T5, feed_forward_proj="gated-what"),

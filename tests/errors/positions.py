@@ -150,6 +150,27 @@ ROWS = {
         ValueError,
         r"`mask` must have 3 axes, as `images` without channels\. Received: mask\.shape=\(2, 4\)",
     ),
+    "merging half of two cells": (
+        lambda: ka.PatchMerging((3, 4))(zeros(B, 12, D)),
+        ValueError,
+        r"must be multiples of `size`: pad or crop it\. "
+        r"Received: x\.shape=\(2, 12, 4\), grid=\(3, 4\), size=2",
+    ),
+    "merging a sequence of another grid": (
+        lambda: ka.PatchMerging((2, 4))(zeros(B, 12, D)),
+        ValueError,
+        r"`x` must be the sequence of a `grid`, .*Received: x\.shape=\(2, 12, 4\), grid=\(2, 4\)",
+    ),
+    "merging along other axes": (
+        lambda: ka.PatchMerging(size=(2, 2))(zeros(B, 2, 4, 4, D)),
+        ValueError,
+        r"with as many axes as `size` has\. Received: x\.shape=\(2, 2, 4, 4, 4\), grid=None, size=",
+    ),
+    "a mask of a sequence for a grid to merge": (
+        lambda: ka.PatchMerging()(zeros(B, 4, 4, D), mask=np.ones((B, 16), bool)),
+        ValueError,
+        r"`mask` must have 3 axes, as `x` without features\. Received: mask\.shape=\(2, 16\)",
+    ),
     # Positions
     "a wavelength that is text": (
         lambda: positions.Rotary("a"),

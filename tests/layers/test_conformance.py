@@ -59,9 +59,9 @@ def test_pieces_are_the_whole(case):
 
 
 # A cell is no layer of sequences, a recurrent layer has a memory, a loss takes rewards, and patches
-# are of images: test_attention_cell, test_attention_rnn, test_hard_attention and
-# test_patch_embedding check them.
-OTHERS = {"AttentionCell", "AttentionRNN", "PatchEmbedding", "ReinforceLoss"}
+# are of images: test_attention_cell, test_attention_rnn, test_hard_attention, test_patch_embedding
+# and test_patch_merging check them.
+OTHERS = {"AttentionCell", "AttentionRNN", "PatchEmbedding", "PatchMerging", "ReinforceLoss"}
 # Of tokens; see tests/models.
 OTHERS |= {"Decoder", "Embeddings", "Encoder", "EncoderDecoder", "Logits"}
 

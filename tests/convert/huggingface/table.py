@@ -43,7 +43,7 @@ FAMILIES = {
     "T5, 1.1 too": "t5",
     "mT5": "mt5",
     "Whisper": "whisper",
-    "ViT, DeiT, DINOv2": "vit deit dinov2",
+    "ViT, DeiT, DINOv2, Swin": "vit deit dinov2 swin",
     "CLIP, a tower each": "clip_text_model clip_vision_model",
 }
 

@@ -28,12 +28,24 @@ IMAGES = {
 SQUARE = {**IMAGES, "image_size": 8}
 DINO = {**SQUARE, "mlp_ratio": 2, "layerscale_value": 0.3}
 del DINO["intermediate_size"]
+SWIN = {
+    "embed_dim": 8,
+    "depths": [3, 2, 1],
+    "num_heads": [2, 4, 2],
+    "window_size": 4,
+    "mlp_ratio": 1.5,
+    "image_size": [16, 64],
+    "patch_size": [1, 2],
+    "num_channels": 2,
+}
 MODELS = {
     "ViTModel": IMAGES,
     "ViTForImageClassification": {**IMAGES, "num_labels": 5},
     "DeiTModel": IMAGES,
     "DeiTForImageClassification": {**IMAGES, "num_labels": 5},
     "Dinov2Model": DINO,
+    "SwinModel": {**SWIN, "use_absolute_embeddings": True},
+    "SwinForImageClassification": {**SWIN, "num_labels": 5},
     "CLIPVisionModel": SQUARE,
     "CLIPVisionModelWithProjection": {**SQUARE, "projection_dim": 6},
     "CLIPTextModel": SIZES,

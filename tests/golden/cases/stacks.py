@@ -178,6 +178,14 @@ of_images(
     ),
     3, 4, 6,
 )  # fmt: skip
+of_layer("patch_merging", lambda: ka.PatchMerging((2, 2)), **NEW)
+of_images(
+    "patch_merging-all",
+    lambda: ka.PatchMerging(
+        dim=6, size=(2, 3), layer_norm_epsilon=1e-3, kernel_initializer="he_normal"
+    ),
+    4, 6, 3,
+)  # fmt: skip
 LENGTH = {"factor": 4.0, "original_max_length": 3}
 for name, make in {
     "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),

@@ -6,6 +6,7 @@ are the mean of two classifiers is refused.
 """
 
 import functools
+import math
 
 import keras
 
@@ -57,23 +58,28 @@ def _make(config, model, head, tokens):
 
 def embeddings(config, tokens, use_bias=True, **options):
     """Patches of images as vectors, with `tokens` before them, and their positions."""
-    dim, image, patch = (
-        config["hidden_size"],
-        _pair(config, "image_size"),
-        _pair(config, "patch_size"),
-    )
-    patches = keras.layers.Conv2D(
-        dim, patch, patch, use_bias=use_bias, data_format="channels_last", name="patches"
-    )
-    layers = [patches, keras.layers.Reshape((-1, dim), name="sequence")]
+    layers = patches(config, config["hidden_size"], use_bias)
     layers += [ClassToken(name=name) for name in reversed(tokens)]
-    count = (image[0] // patch[0]) * (image[1] // patch[1]) + len(tokens)
     return Embeddings(
         keras.Sequential(layers, name="tokens"),
-        stacks.positions(count),
+        stacks.positions(math.prod(grid(config)) + len(tokens)),
         name="embeddings",
         **options,
     )
+
+
+def patches(config, dim, use_bias=True):
+    """The layers that make a sequence of vectors of images."""
+    size = _pair(config, "patch_size")
+    options = {"use_bias": use_bias, "data_format": "channels_last", "name": "patches"}
+    convolution = keras.layers.Conv2D(dim, size, size, **options)
+    return [convolution, keras.layers.Reshape((-1, dim), name="sequence")]
+
+
+def grid(config):
+    """Rows and columns of the patches."""
+    sizes = (_pair(config, name) for name in ("image_size", "patch_size"))
+    return tuple(image // patch for image, patch in zip(*sizes, strict=True))
 
 
 def _pair(config, name):

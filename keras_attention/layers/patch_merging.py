@@ -1,0 +1,167 @@
+"""`PatchMerging`: neighboring cells of a grid as one, with more features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_attention import masks, saving, shapes
+from keras_attention.backend import backend
+from keras_attention.hints import Initializer, Tensor
+
+ops = keras.ops
+
+
+@saving.register
+class PatchMerging(saving.ConfigurableLayer):
+    r"""Merges groups of 2 by 2 cells of a grid (Liu et al. 2021, Swin, section 3.1).
+
+    `y_rc = W norm([x_(2r,2c), x_(2r+1,2c), x_(2r,2c+1), x_(2r+1,2c+1)])`, with a layer norm of
+    the 4D features, and 2D outputs by default: between stages of a model, the grid gets smaller
+    and vectors get longer, as in a convolutional network.
+
+    Args:
+        grid: (height, width) of the grid that a sequence is made of, row by row, or the sizes of
+            more or fewer axes: (depth, height, width) of a video; not needed for inputs that are a
+            grid.
+        dim: features of the output; None is twice those of the input.
+        size: cells along an axis that become one: an integer, or one for each axis.
+        layer_norm_epsilon: added to variances by the norm.
+        kernel_initializer: of W.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: a sequence (B, height · width, D), or a grid (B, height, width, D).
+        mask: boolean, as `x` without features, True = a real cell; combined with the mask that `x`
+            carries. Other cells count as 0, whatever they have; a group of no real one is masked.
+
+    Returns:
+        (B, height / 2 · width / 2, dim), or (B, height / 2, width / 2, dim), carrying the mask of
+        groups.
+
+    Raises:
+        ValueError: a number is not as described, `x` is not of the grid, or the sizes of the grid
+            are no multiples of `size`.
+        TypeError: `mask` is not boolean.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 4 * 6, 16))
+    >>> keras_attention.PatchMerging((4, 6))(x).shape
+    (2, 6, 32)
+    """
+
+    _masks = "`mask` (B, height · width) for padding"
+
+    def __init__(
+        self,
+        grid: Sequence[int] | None = None,
+        dim: int | None = None,
+        size: int | Sequence[int] = 2,
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Initializer = "glorot_uniform",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.grid = None if grid is None else shapes.check_grid("grid", grid)
+        self.dim = shapes.check_count("dim", dim, optional=True)
+        several = isinstance(size, (tuple, list))
+        self.size: Any = (shapes.check_sizes if several else shapes.check_count)("size", size, 1)
+        self.layer_norm_epsilon = shapes.check_number(
+            "layer_norm_epsilon", layer_norm_epsilon, above=0
+        )
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, x_shape, mask_shape=None):
+        _, groups = self._groups(x_shape)
+        shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
+        self._norm = keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon, name="norm", dtype=self.dtype_policy
+        )
+        self._dense = keras.layers.Dense(
+            2 * x_shape[-1] if self.dim is None else self.dim,
+            use_bias=False,
+            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+        self._norm.build(shape)
+        self._dense.build(shape)
+
+    @property
+    def norm(self) -> keras.Layer:
+        """The norm of the features of a group."""
+        return self._norm
+
+    @property
+    def dense(self) -> keras.Layer:
+        """The projection of a group."""
+        return self._dense
+
+    def _groups(self, x_shape):
+        """The sizes of the grid and of a group; the shape is checked as far as it is known."""
+        sequence = self.grid is not None
+        sizes = list(x_shape[1:-1] if self.grid is None else self.grid)
+        groups = [self.size] * len(sizes) if isinstance(self.size, int) else list(self.size)
+        known = backend.known_size(x_shape[1]) if sequence and len(x_shape) == 3 else None
+        if (
+            not sizes
+            or len(groups) != len(sizes)
+            or x_shape[-1] is None
+            or (sequence and (len(x_shape) != 3 or known not in (None, math.prod(sizes))))
+        ):
+            raise ValueError(
+                "`x` must be the sequence of a `grid`, (batch, height · width, features), or "
+                "without one a grid, (batch, height, width, features), with as many axes as `size` "
+                f"has. Received: x.shape={tuple(x_shape)}, grid={self.grid}, size={self.size}"
+            )
+        for cells, group in zip(map(backend.known_size, sizes), groups, strict=True):
+            if cells is not None and cells % group:
+                raise ValueError(
+                    "Sizes of the grid must be multiples of `size`: pad or crop it. Received: "
+                    f"x.shape={tuple(x_shape)}, grid={self.grid}, size={self.size}"
+                )
+        return sizes, groups
+
+    def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        self._groups(x.shape)
+        carried = masks.implicit(x)
+        mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
+        if mask is not None:
+            shapes.check_rank("mask", mask, len(x.shape) - 1, "as `x` without features")
+        x = masks.clear(ops.cast(x, self.compute_dtype), mask)
+        return masks.carry(self._dense(self._norm(self._grouped(x))), self._of_groups(mask))
+
+    def _grouped(self, x):
+        """The features (B, N, n) of groups, or (B, rows, columns, n), the first axis fastest."""
+        batch, *given, features = ops.shape(x)
+        sizes = given if self.grid is None else self.grid
+        _, groups = self._groups(x.shape)
+        counts = [cells // group for cells, group in zip(sizes, groups, strict=True)]
+        pairs = [n for pair in zip(counts, groups, strict=True) for n in pair]
+        x = ops.reshape(x, (batch, *pairs, features))
+        axes = range(1, 2 * len(counts), 2)
+        x = ops.transpose(x, (0, *axes, *(n + 1 for n in reversed(axes)), 2 * len(counts) + 1))
+        counts = counts if self.grid is None else [math.prod(counts)]
+        return ops.reshape(x, (batch, *counts, math.prod(groups) * features))
+
+    def _of_groups(self, mask):
+        """The mask of groups, of one of cells."""
+        return None if mask is None else ops.any(self._grouped(mask[..., None]), axis=-1)
+
+    def compute_mask(self, x, previous_mask=None):
+        return self._of_groups(previous_mask)
+
+    def compute_output_shape(self, x_shape, mask_shape=None):
+        sizes, groups = self._groups(x_shape)
+        counts: list[Any] = [
+            None if cells is None else cells // group
+            for cells, group in zip(sizes, groups, strict=True)
+        ]
+        counts = counts if self.grid is None else [math.prod(counts)]
+        return (x_shape[0], *counts, 2 * x_shape[-1] if self.dim is None else self.dim)

@@ -1,0 +1,117 @@
+"""Merged patches: the equation, masks, axes, half precision, gradients and files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import masks
+from tests.arrays import numpy, random
+from tests.gradients import weight_gradients
+
+B, H, W, D = 2, 4, 6, 3
+GRID = random(B, H, W, D)
+# The second image is three rows of two cells.
+CELLS = np.zeros((B, H, W), bool)
+CELLS[0], CELLS[1, :3, :2] = True, True
+GROUPS = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 0, 0]], bool)
+
+
+def made(grid=(H, W), **kwargs):
+    """A layer whose norm is not the identity."""
+    layer = ka.PatchMerging(grid, **kwargs)
+    layer.build((None, H * W, D) if grid else (None, H, W, D))
+    for n, variable in enumerate((layer.norm.gamma, layer.norm.beta)):
+        variable.assign(variable + random(*variable.shape, seed=n))
+    return layer
+
+
+def expected(layer, grid):
+    """The equation, group by group, in float64."""
+    gamma, beta, kernel = (numpy(w).astype("float64") for w in layer.weights)
+    grid, found = grid.astype("float64"), []
+    for r in range(0, grid.shape[1], 2):
+        for c in range(0, grid.shape[2], 2):
+            cells = [grid[:, r + i, c + j] for i, j in ((0, 0), (1, 0), (0, 1), (1, 1))]
+            group = np.concatenate(cells, axis=-1)
+            group = group - group.mean(axis=-1, keepdims=True)
+            group = group / np.sqrt(np.mean(group**2, axis=-1, keepdims=True) + 1e-5)
+            found.append((group * gamma + beta) @ kernel)
+    return np.stack(found, axis=1)
+
+
+def test_it_is_the_equation():
+    layer = made()
+    found = numpy(layer(GRID.reshape(B, H * W, D)))
+    np.testing.assert_allclose(found, expected(layer, GRID), rtol=1e-5, atol=1e-5)
+    grid = made(None)
+    grid.set_weights(layer.get_weights())
+    assert found.shape == (B, 6, 2 * D)
+    np.testing.assert_array_equal(numpy(grid(GRID)), found.reshape(B, 2, 3, 2 * D))
+
+
+def test_axes_of_series_and_films():
+    film = random(B, 3, H, W, D)
+    layer = ka.PatchMerging(size=(1, 2, 2))
+    found = numpy(layer(film))
+    image = made(None)
+    image.set_weights(layer.get_weights())
+    np.testing.assert_allclose(found[:, 1], numpy(image(film[:, 1])), rtol=1e-5, atol=1e-5)
+    assert ka.PatchMerging((8,), dim=5)(random(B, 8, D)).shape == (B, 4, 5)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_padding_changes_nothing(carried, sequence):
+    layer = made((H, W) if sequence else None)
+    shape = (B, H * W) if sequence else (B, H, W)
+    clean = np.where(CELLS[..., None], GRID, 0).reshape(*shape, D)
+    garbage = np.where(CELLS[..., None], GRID, np.nan).reshape(*shape, D)
+    mask = CELLS.reshape(shape)
+    if carried:
+        output = layer(masks.carry(keras.ops.convert_to_tensor(garbage), keras.ops.array(mask)))
+    else:
+        output = layer(garbage, mask=mask)
+    found = numpy(masks.implicit(output))
+    np.testing.assert_array_equal(found, GROUPS if sequence else GROUPS.reshape(B, 2, 3))
+    np.testing.assert_array_equal(numpy(output)[found], numpy(layer(clean))[found])
+    assert masks.implicit(layer(clean)) is None
+
+    def outputs(x):
+        return [keras.ops.square(layer(x, mask=mask))]
+
+    both = [weight_gradients(layer, outputs, [x.astype("float32")]) for x in (clean, garbage)]
+    for one, other in zip(*both, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert np.isfinite(numpy(b)).all()
+            np.testing.assert_array_equal(numpy(a), numpy(b))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision(policy):
+    layer = made()
+    x = GRID.reshape(B, H * W, D)
+    half = made(dtype=policy)
+    half.set_weights(layer.get_weights())
+    found = half(x)
+    assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
+    found, whole = numpy(keras.ops.cast(found, "float32")), numpy(layer(x))
+    np.testing.assert_allclose(found, whole, atol=0.03 * np.abs(whole).max())
+
+
+def test_symbols_files_and_arguments(tmp_path):
+    options = {"dim": 5, "size": [2, 3], "layer_norm_epsilon": 1e-3}
+    config = ka.PatchMerging([H, W], **options).get_config()
+    again = ka.PatchMerging.from_config(config).get_config()
+    assert again == config and {k: config[k] for k in options} == options
+    # A grid of unknown sizes, as a convolution gives it.
+    images = keras.Input((None, None, D))
+    merged = ka.PatchMerging(dim=5)(images)
+    assert tuple(merged.shape) == (None, None, None, 5)
+    output = ka.PatchMerging((2, 3), size=(2, 1))(keras.layers.Reshape((6, 5))(merged))
+    assert tuple(output.shape) == (None, 3, 10)
+    model = keras.Model(images, output)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(model(GRID)), loaded.predict(GRID, verbose=0), atol=1e-5)
+    assert made()(random(0, H * W, D)).shape == (0, 6, 2 * D)
