@@ -131,7 +131,9 @@ def window(length, causal):
 
 def window_and_global(length, causal):
     seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
-    return ka.MultiHeadAttention(HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen)
+    return ka.MultiHeadAttention(
+        HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen
+    )
 
 
 # Those that read in one direction only do so in every task.

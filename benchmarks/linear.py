@@ -1,9 +1,11 @@
-"""CPU time of layers that attend through a state against softmax attention, by length.
+"""CPU time and memory of layers in linear time against softmax attention, by length.
 
     KERAS_BACKEND=jax python -m benchmarks.linear --json benchmarks/results/linear_jax.json
 
 A training step is `train_on_batch` of a model of one causal layer, with Keras's defaults; a token
 is an eager call with a cache. Seconds are those of all cores, which other processes change little.
+Layers of low rank have no order and no cache; "softmax of all pairs" is their counterpart. Memory is
+that by which a process grows in a step, in MiB, after one of 256 positions.
 A file that is there already is added to, so that a run may have some `--layers` and `--lengths`.
 """
 
@@ -17,15 +19,22 @@ import keras
 import numpy as np
 
 import keras_attention as ka
+from benchmarks.processes import answer, peak_bytes
 
-HEADS, SIZE = 4, 32
+HEADS, SIZE, RANK = 4, 32, 64
+ALL_PAIRS = "softmax of all pairs"
 LAYERS = {
     "MultiHeadAttention": lambda: ka.MultiHeadAttention(HEADS, SIZE, pattern="causal"),
     "LinearAttention": lambda: ka.LinearAttention(HEADS, SIZE, causal=True),
     "Retention": lambda: ka.Retention(HEADS, SIZE),
     "GatedLinearAttention": lambda: ka.GatedLinearAttention(HEADS, SIZE),
     "GatedDeltaNet": lambda: ka.GatedDeltaNet(HEADS, SIZE),
+    ALL_PAIRS: lambda: ka.MultiHeadAttention(HEADS, SIZE),
+    "LinformerAttention": lambda: ka.LinformerAttention(HEADS, SIZE, 65_536, RANK),
+    "NystromAttention": lambda: ka.NystromAttention(HEADS, SIZE, RANK),
 }
+SOFTMAX = ("MultiHeadAttention", ALL_PAIRS)
+NO_CACHE = (ALL_PAIRS, "LinformerAttention", "NystromAttention")
 
 
 def step(make, length):
@@ -59,13 +68,30 @@ def token(make, at):
     return call
 
 
+def mebibytes(name, length):
+    """The growth of this process in a step."""
+    step(LAYERS[name], 256)
+    before = peak_bytes()
+    step(LAYERS[name], length)
+    return (peak_bytes() - before) / 2**20
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.linear", description=__doc__)
     parser.add_argument("--json")
     parser.add_argument("--layers", nargs="*", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 65536])
     parser.add_argument("--positions", type=int, nargs="*", default=[10, 100_000])
+    parser.add_argument(
+        "--memory", type=int, nargs="*", default=[], help="lengths to measure it at"
+    )
+    parser.add_argument(
+        "--memory-of", choices=LAYERS, help="print that of one layer, at one length"
+    )
     given = parser.parse_args()
+    if given.memory_of:
+        print(mebibytes(given.memory_of, *given.memory))
+        return
     path = pathlib.Path(given.json or os.devnull)
     found = {"backend": keras.backend.backend(), "steps": {}, "tokens": {}}
     if path.is_file():
@@ -73,10 +99,14 @@ def main():
     for name in given.layers:
         for length in given.lengths:
             # Softmax over 65,536 positions would take minutes.
-            if length <= 8192 or name != "MultiHeadAttention":
+            if length <= 8192 or name not in SOFTMAX:
                 time_of = seconds(step(LAYERS[name], length), 3)
                 found["steps"].setdefault(str(length), {})[name] = time_of
-        for at in given.positions:
+        for length in given.memory:
+            of_name = ["--memory-of", name, "--memory", str(length)]
+            grown = float(answer("benchmarks.linear", *of_name))
+            found.setdefault("memory", {}).setdefault(str(length), {})[name] = grown
+        for at in given.positions if name not in NO_CACHE else ():
             time_of = seconds(token(LAYERS[name], at), 30)
             found["tokens"].setdefault(name, {})[str(at)] = time_of
     print(json.dumps(found, indent=1))

@@ -335,7 +335,7 @@ def square_sequences():
 
 
 def linear():
-    """Layers that attend through a state, against softmax."""
+    """Layers in linear time, against softmax."""
     files = {
         "TensorFlow": "tensorflow",
         "oneDNN off": "onednn_off",
@@ -350,20 +350,26 @@ def linear():
 
     def ratio(kind, row, column, other_row, other_column):
         def cell(report):
-            times = report[kind]
+            times = report.get(kind, {})
             one = times.get(row, {}).get(column)
             other = times.get(other_row, {}).get(other_column)
             return one / other if one and other else None
 
         return [figure(cell(report)) for report in found.values()]
 
-    softmax, rows = "MultiHeadAttention", []
-    for name in sorted(names - {softmax}):
+    softmax, all_pairs, rows = "MultiHeadAttention", "softmax of all pairs", []
+    low_rank = {"LinformerAttention", "NystromAttention"}
+    for name in sorted(names - {softmax, all_pairs}):
         for length in ("2048", "8192"):
             title = f"step, `{name}` / softmax, T{length}"
-            rows.append([title, *ratio("steps", length, name, length, softmax)])
+            other = all_pairs if name in low_rank else softmax
+            rows.append([title, *ratio("steps", length, name, length, other)])
         title = f"step, `{name}`, T65536 / T8192"
         rows.append([title, *ratio("steps", "65536", name, "8192", name)])
+        if name in low_rank:
+            title = f"memory of a step, `{name}` / softmax, T8192"
+            rows.append([title, *ratio("memory", "8192", name, "8192", all_pairs)])
+            continue
         title = f"token, `{name}`, after 100,000 / after 10"
         rows.append([title, *ratio("tokens", name, "100000", name, "10")])
     return table(["CPU time", *found], rows)
