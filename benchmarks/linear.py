@@ -4,8 +4,8 @@
 
 A training step is `train_on_batch` of a model of one causal layer, with Keras's defaults; a token
 is an eager call with a cache. Seconds are those of all cores, which other processes change little.
-Layers of low rank have no order and no cache; "softmax of all pairs" is their counterpart. Memory is
-that by which a process grows in a step, in MiB, after one of 256 positions.
+Layers of low rank have no order and no cache; "softmax of all pairs" is their counterpart. Memory
+is that by which a process grows in a step, in MiB, after one of 256 positions.
 A file that is there already is added to, so that a run may have some `--layers` and `--lengths`.
 """
 
@@ -82,12 +82,8 @@ def main():
     parser.add_argument("--layers", nargs="*", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 65536])
     parser.add_argument("--positions", type=int, nargs="*", default=[10, 100_000])
-    parser.add_argument(
-        "--memory", type=int, nargs="*", default=[], help="lengths to measure it at"
-    )
-    parser.add_argument(
-        "--memory-of", choices=LAYERS, help="print that of one layer, at one length"
-    )
+    parser.add_argument("--memory", type=int, nargs="*", default=[], help="lengths to measure at")
+    parser.add_argument("--memory-of", choices=LAYERS, help="print that of one, at one length")
     given = parser.parse_args()
     if given.memory_of:
         print(mebibytes(given.memory_of, *given.memory))
