@@ -10,7 +10,7 @@ import pathlib
 import keras
 
 from examples import imdb_classification as example
-from examples import imdb_ngrams, imdb_reviews, texts
+from examples import imdb_ngrams, imdb_reviews, training
 
 SETTINGS = {"model": "ngrams", **example.RECIPES["ngrams"]}
 
@@ -33,7 +33,7 @@ def measure(reviews, seeds, epochs):
         for seed in seeds:
             keras.utils.set_random_seed(seed)
             batches = {
-                name: texts.batches_by_length(
+                name: training.batches_by_length(
                     rows[name],
                     labels[name][:, None],
                     SETTINGS["batch_size"],
@@ -43,7 +43,9 @@ def measure(reviews, seeds, epochs):
                 )
                 for name in sets
             }
-            model = imdb_ngrams.build(size, ngrams, attend)
+            model = imdb_ngrams.build(size, ngrams)
+            for name in ("word_score", "position_score"):
+                model.get_layer(name).trainable = attend  # They are 0 at first.
             imdb_ngrams.set_ratios(model, rows["train"], labels["train"])
             optimizer = imdb_ngrams.optimizer(epochs * len(batches["train"]))
             model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
@@ -65,8 +67,8 @@ def main(argv=None):
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
     arguments = parser.parse_args(argv)
-    source, train, _, warning = imdb_reviews.load(arguments.data_dir, arguments.sample)
-    print(warning or source)
+    source, train, _ = imdb_reviews.load(arguments.data_dir, arguments.sample)
+    print(source)
     return measure(train, arguments.seeds, arguments.epochs)
 
 

@@ -97,12 +97,12 @@ def main(argv=None):
         help="log-count ratios of shares of all n-grams, not of reviews",
     )
     arguments = parser.parse_args(argv)
-    source, train, test, warning = imdb_reviews.load(arguments.data_dir, arguments.sample)
+    source, train, test = imdb_reviews.load(arguments.data_dir, arguments.sample)
     if arguments.validation:
         train, test = train.split(arguments.validation, 0)
     if arguments.single_marks:
         train, test = single_marks(train), single_marks(test)
-    print(warning or source)
+    print(source)
     found = measure(train, test, (0.1, 1.0), arguments.shares)
     for strength, accuracy in found["test_accuracy"].items():
         print(f"C = {strength}: accuracy {accuracy:.4f}")

@@ -9,20 +9,19 @@ images of 8 by 8 pixels that are in its wheel. Images are cut into patches, whic
 another; a learned query weighs them. An interrupted run resumes by the same command.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 
 import keras_attention as ka
-from examples import shared, texts
+from examples import shared, training
 from examples.shared import UsageError, at_least, keras
 
 PROGRAM = "examples.image_classification"
 DIGITS, DEFAULT = "digits", "cifar10"
 HOST = "www.tensorflow.org"
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
+SUFFIXES = ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"
 
 
 def load_images(name=None, size=None):
@@ -35,25 +34,24 @@ def load_images(name=None, size=None):
         return of_folder(Path(name), size)
     if name == DIGITS:
         return digits()
+    if name is None:
+        advice = "--data is for other images: a name of tensorflow_datasets, or a folder."
+        return shared.or_sample(lambda: downloaded(DEFAULT), digits, False, DEFAULT, advice)
     try:
-        columns = shared.tensorflow_dataset(name or DEFAULT, HOST)
-        parts = [columns(split) for split in ("train", "test")]
-        return (
-            *((rows["image"], rows["label"].astype("int64")) for rows in parts),
-            [str(n) for n in range(int(parts[0]["label"].max()) + 1)],
-            name or DEFAULT,
-        )
+        return downloaded(name)
     except Exception as error:  # Missing packages, networks, disks, columns, … : no such images.
-        if name is not None:
-            raise UsageError(
-                f"--data {name} is no folder of images, and TensorFlow Datasets has no images and "
-                f"labels of that name here: {shared.one_line(error)}"
-            ) from None
-        shared.shout(
-            f"THESE ARE NOT THE IMAGES OF {DEFAULT}: they are scikit-learn's digits, which are "
-            f"real, small and easy.\n{shared.one_line(error)}"
-        )
-        return digits()
+        raise UsageError(
+            f"--data {name} is no folder of images, and TensorFlow Datasets has no images and "
+            f"labels of that name here: {shared.one_line(error)}"
+        ) from None
+
+
+def downloaded(name):
+    """The images of TensorFlow Datasets. Raises whatever keeps them from being had."""
+    columns = shared.tensorflow_dataset(name, HOST)
+    parts = [columns(split) for split in ("train", "test")]
+    classes = [str(n) for n in range(int(parts[0]["label"].max()) + 1)]
+    return *((rows["image"], rows["label"].astype("int64")) for rows in parts), classes, name
 
 
 def split(images, labels, classes, name, seed=0):
@@ -73,39 +71,34 @@ def digits():
 
 
 def read_image(path, shape):
-    """The pixels of a file, in a shape (H, W, C)."""
+    """The pixels of a file, resized to a shape (H, W, C)."""
     from PIL import Image
 
+    height, width, channels = shape
     try:
-        with Image.open(path) as image:
-            image = image.convert("L" if shape[2] == 1 else "RGB")
-            return np.asarray(image.resize(shape[1::-1])).reshape(shape)
+        options = {"color_mode": "grayscale" if channels == 1 else "rgb"}
+        if None not in (height, width):
+            options |= {"target_size": (height, width), "interpolation": "bicubic"}
+        image = keras.utils.load_img(path, **options)
+        return keras.utils.img_to_array(image, "channels_last", "uint8")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} cannot be read as an image: {shared.one_line(error)}") from None
 
 
 def of_folder(folder, size=None):
     """The images of a folder that has a folder of them for each class."""
-    from PIL import Image
+    from sklearn.datasets import load_files
 
-    classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    files = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in sorted((folder / name).iterdir())
-        if path.suffix.lower() in SUFFIXES
-    ]
-    labels = np.array([label for _, label in files])
+    suffixes = [*SUFFIXES, *map(str.upper, SUFFIXES)]
+    found = load_files(folder, load_content=False, shuffle=False, allowed_extensions=suffixes)
+    files, labels, classes = found.filenames, found.target.astype("int64"), found.target_names
     if len(set(labels)) < 2 or len(files) < 10:
         raise UsageError(
             f"--data {folder} must have at least two folders of images, a class each, and ten "
             f"images. It has {len(files)} in {len(classes)} folders."
         )
-    if size is None:
-        read_image(files[0][0], (1, 1, 3))
-        with Image.open(files[0][0]) as image:
-            size = min(image.size)
-    images = np.stack([read_image(path, (size, size, 3)) for path, _ in files])
+    size = size or min(read_image(files[0], (None, None, 3)).shape[:2])
+    images = np.stack([read_image(path, (size, size, 3)) for path in files])
     return split(images, labels, classes, str(folder))
 
 
@@ -169,8 +162,7 @@ def fit(run, data, options):
         dataset=name,
         classes=classes,
     )
-    keras.utils.set_random_seed(options.seed)
-    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    training.prepare(options)
     steps, draws = -(-len(images) // options.batch_size), {}
 
     def draw(rng):
@@ -181,20 +173,18 @@ def fit(run, data, options):
         wanted = np.eye(len(classes), dtype="float32")[labels[rows]]
         return warped(images[rows], draws["warp"][rows], options), wanted
 
-    with shared.devices(options.devices):
+    with training.devices(options.devices):
         model = build(images.shape[1:], classes, options)
         trained = keras.Model(model.input, model.output["logits"])
-        batches = texts.Batches(draw, arrays, seed=options.seed, devices=options.devices)
+        batches = training.Batches(draw, arrays, seed=options.seed, devices=options.devices)
         total = options.epochs * steps
         rate = keras.optimizers.schedules.CosineDecay(
             0.0, total, warmup_target=options.learning_rate, warmup_steps=total // 10
         )
         adam = keras.optimizers.AdamW(rate, weight_decay=0.05, global_clipnorm=1.0)
         loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
-        jit = options.jit or keras.backend.backend() == "jax"
-        trained.compile(adam, loss, metrics=["accuracy"], jit_compile=jit)
-        how = {"shuffle": False, "verbose": shared.on_terminal()}
-        trained.fit(batches, epochs=options.epochs, callbacks=[shared.Epochs(run, batches)], **how)
+        trained.compile(adam, loss, metrics=["accuracy"], jit_compile=options.jit)
+        trained.fit(batches, **training.resuming(run, batches, options.epochs))
     found = probabilities(model, tested[0])[0].argmax(axis=-1)
     run.write(shared.MODEL, model.save)
     run.finish(test_accuracy=float(np.mean(found == tested[1])), tested=len(found))
@@ -230,34 +220,32 @@ def draw_weights(path, images, weights, titles):
 
 def train(argv):
     """Trains a model, unless that is done, and prints how many images it classifies rightly."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--data", metavar="NAME or FOLDER", help=f"or {DIGITS}; see above")
-    for name, default, meaning in (
-        ("size", None, "pixels that images of a folder are resized to; default: as the first"),
-        ("patch-size", None, "pixels of a patch; default: an eighth of the image, at least 2"),
-        ("layers", 2, "blocks of attention; default: 2"),
-        ("dim", 64, "features; default: 64"),
-        ("epochs", 40, "rounds over the images; default: 40"),
-        ("batch-size", 64, "images of a step; default: 64"),
-    ):
-        parser.add_argument(
-            f"--{name}", type=at_least(1), default=default, metavar="N", help=meaning
-        )
-    for name, default in (("dropout", 0.1), ("rotate", 10.0), ("scale", 0.1), ("shift", 0.1)):
-        kind = shared.number(float, "at least 0 and below 90", lambda value: 0 <= value < 90)
-        kind = kind if name == "rotate" else shared.fraction
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar="X")
+    parser = shared.command_line(PROGRAM, __doc__)
+    degrees = shared.number(float, "at least 0 and below 90", lambda value: 0 <= value < 90)
+    shared.add_options(
+        parser,
+        ("data", str, None, f"a name, {DIGITS} for one, or a folder: see above"),
+        ("size", at_least(1), None, "pixels of a folder's images; by default, as the first has"),
+        ("patch-size", at_least(1), None, "pixels of a patch; by default an eighth of the image"),
+        ("layers", at_least(1), 2, "blocks of attention"),
+        ("dim", at_least(1), 64, "features"),
+        ("epochs", at_least(1), 40, "rounds over the images"),
+        ("batch-size", at_least(1), 64, "images of a step"),
+        ("dropout", shared.fraction, 0.1, "rate of dropout"),
+        ("rotate", degrees, 10.0, "how far training images are rotated at most"),
+        ("scale", shared.fraction, 0.1, "how much larger or smaller they are"),
+        ("shift", shared.fraction, 0.1, "how far they are moved, as a part of their size"),
+        ("learning-rate", shared.positive, 2e-3, "the highest"),
+    )
     parser.add_argument("--mirror", action="store_true", help="mirror half of the training images")
-    parser.add_argument("--learning-rate", type=shared.positive, default=2e-3, metavar="RATE")
     parser.add_argument("--validation", action="store_true", help="test a part of the training set")
-    shared.add_training_options(parser)
+    training.add_training_options(parser, "runs/images")
     options = parser.parse_args(argv)
     if options.dim % 4:
         raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
     data = load_images(options.data, options.size)
     settings = vars(options) | {"data": None, "output": None}
-    with shared.Run(options.output or Path("runs/images"), PROGRAM, settings) as run:
+    with shared.Run(options.output, PROGRAM, settings) as run:
         if not run.finished:
             fit(run, data, options)
         print(f"accuracy: {run.figures['test_accuracy']:.4f} of {run.figures['tested']} images")
@@ -265,7 +253,7 @@ def train(argv):
 
 def predict(argv):
     """Prints the class of images, a line for each, and draws what the model looked at."""
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM} predict")
+    parser = shared.command_line(f"{PROGRAM} predict", predict.__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
     parser.add_argument("files", nargs="*", metavar="FILE", help="images; default: ten tested ones")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what was looked at")
@@ -286,11 +274,7 @@ def predict(argv):
         draw_weights(options.picture, images, weights, titles)
 
 
-def main(argv=None):
-    """Runs the program, and returns its exit status."""
-    commands = {"predict": lambda argv: predict(argv[1:])}
-    return shared.exit_status(lambda argv: commands.get((argv or [""])[0], train)(argv), argv)
-
+main = shared.program(train, predict=predict)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,6 @@ command resumes after the last finished epoch. With --pretrained the model and i
 a folder of Hugging Face's format.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -19,7 +18,8 @@ import keras
 import numpy as np
 
 import keras_attention
-from examples import imdb_ngrams, imdb_reviews, shared, texts
+from examples import imdb_ngrams, imdb_reviews, shared, texts, training
+from examples.shared import at_least
 from keras_attention.visualization import collect_attention
 
 PROGRAM = "examples.imdb_classification"
@@ -130,17 +130,16 @@ def train(run, source, train_set, test_set, options):
     """
     settings, seed = run.settings, options.seed
     train_set, test_set = (found.limited(options.limit, seed) for found in (train_set, test_set))
-    full = source != imdb_reviews.SAMPLE and train_set.is_full() and test_set.is_full()
     sets = {"train": train_set, "test": test_set}
     if options.validation:
         sets["train"], sets["validation"] = train_set.split(options.validation, seed)
-    keras.utils.set_random_seed(seed)
+    training.prepare(options)
     model = tokenizer = None
     if folder := options.pretrained:  # Before anything is written: it may be wrong.
         model, tokenizer = texts.load_pretrained(folder, settings["max_length"], "--max-length")
-    facts = {"dataset": source, "full_imdb": full and not options.validation}
-    facts["sizes"] = {name: len(found) for name, found in sets.items()}
-    run.begin({"data": [found.checksum() for found in sets.values()]}, **facts)
+    sizes = {name: len(found) for name, found in sets.items()}
+    data = [found.checksum() for found in sets.values()]
+    run.begin({"data": data}, dataset=source, sizes=sizes)
     labels = sets["train"].labels
     learn = sets["train"].texts, settings["model"], settings["vocabulary_size"]
     tokenizer = texts.tokenizer_of(run, lambda: tokenizer or learn_tokenizer(*learn))
@@ -156,25 +155,20 @@ def train(run, source, train_set, test_set, options):
     elif settings["model"] == "transformer":
         imdb_ngrams.begin_with_ratios(classifier, rows["train"], labels)
         # With a larger epsilon than Adam's own, rare n-grams stay nearer to where they start.
-        optimizer = keras.optimizers.Adam(texts.warmup_and_cosine(1.5e-3, steps, 0.5), epsilon=1e-5)
+        rate = training.warmup_and_cosine(1.5e-3, steps, max(1, round(steps / 2)))
+        optimizer = keras.optimizers.Adam(rate, epsilon=1e-5)
     elif model:
-        optimizer = texts.fine_tuning(settings["learning_rate"], steps)
-    jit = options.jit or keras.backend.backend() == "jax"
-    classifier.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
+        optimizer = training.fine_tuning(settings["learning_rate"], steps)
+    how = {"metrics": ["accuracy"], "jit_compile": options.jit}
+    classifier.compile(optimizer, "binary_crossentropy", **how)
     how = settings["batch_size"], lambda some: pad(some, settings), seed, options.devices
     batches = {
-        name: texts.batches_by_length(rows[name], found.labels[:, None], *how, name == "train")
+        name: training.batches_by_length(rows[name], found.labels[:, None], *how, name == "train")
         for name, found in sets.items()
     }
-    classifier.fit(
-        batches["train"],
-        validation_data=batches.get("validation", batches["test"]),
-        epochs=settings["epochs"],
-        initial_epoch=len(run.epochs),
-        shuffle=False,
-        verbose=shared.on_terminal(),
-        callbacks=[shared.Epochs(run, batches["train"], adapters=bool(options.lora))],
-    )
+    measured, adapters = batches.get("validation", batches["test"]), bool(options.lora)
+    how = training.resuming(run, batches["train"], settings["epochs"], adapters=adapters)
+    classifier.fit(batches["train"], validation_data=measured, **how)
     loss, accuracy = classifier.evaluate(batches["test"], verbose=0)
     run.write(shared.MODEL, keras.Model(classifier.input, classifier.output).save)
     run.finish(test_loss=loss, test_accuracy=accuracy)
@@ -183,12 +177,16 @@ def train(run, source, train_set, test_set, options):
 # Prediction
 
 
-def predict(folder, reviews):
+def predict(argv):
     """Prints what the model of a run says of texts, and which of their words it attended to."""
-    figures, classifier = shared.load_run(folder, PROGRAM, reviews)
-    settings, tokenizer = figures["settings"], texts.load_tokenizer(folder)
-    learned = imdb_ngrams.load(folder) if settings["model"] in NGRAMS else None
-    for review in reviews:
+    parser = shared.command_line(f"{PROGRAM} predict", predict.__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a finished run's --output")
+    parser.add_argument("texts", nargs="+", metavar="text")
+    options = parser.parse_args(argv)
+    figures, classifier = shared.load_run(options.folder, PROGRAM, options.texts)
+    settings, tokenizer = figures["settings"], texts.load_tokenizer(options.folder)
+    learned = imdb_ngrams.load(options.folder) if settings["model"] in NGRAMS else None
+    for review in options.texts:
         review = " ".join(review.encode("utf-8", "replace").decode("utf-8").split())
         (row,) = encode(tokenizer, [review], settings)
         words = [clean(review)[a:b].lower() for a, b in tokenizer.encode(clean(review)).offsets]
@@ -222,31 +220,53 @@ def attended(classifier, numbers, words):
     return ", ".join(f"{name} {totals[name]:.1%}" for name in ranking)
 
 
+# The command line
+
+
+def settings_of(options):
+    """What the results of a command line depend on: the model's recipe, but for what is given."""
+    name = "pretrained" if options.pretrained else options.model or DEFAULT
+    name = {"best": "ngrams"}.get(name, name)
+    given = {key: value for key, value in vars(options).items() if value is not None}
+    settings = {**vars(options), **RECIPES[name], **given, "model": name}
+    if settings.pop("positions"):
+        settings["model"] += "-positions"
+        if options.limit and not options.epochs:
+            settings["epochs"] = 3  # They are larger than new words' vectors: it learns slowly.
+    if options.pretrained and not options.learning_rate:
+        settings["learning_rate"] = 5e-4 if options.lora else 2e-5
+    sources = {bool(options.data_dir): "folder", options.sample: "sample"}
+    settings["data_source"] = sources.get(True, "TensorFlow Datasets")
+    return settings | dict.fromkeys(["output", "data_dir", "sample", "devices"])
+
+
 def command(argv):
-    """Trains, or predicts."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(f"python -m {PROGRAM}", None, __doc__, formatter_class=form)
-    if argv[:1] == ["predict"]:
-        parser.add_argument("folder", type=Path, metavar="DIR", help="a finished run's --output")
-        parser.add_argument("texts", nargs="+", metavar="text")
-        options = parser.parse_args(argv[1:])
-        return predict(options.folder, options.texts)
-    option = parser.add_argument
-    option("--model", choices=("best", "ngrams", "transformer", "post"), help=f"default: {DEFAULT}")
-    option("--positions", action="store_true", help="of --model post")
-    option("--pretrained", metavar="FOLDER", help="train the model of a folder further")
-    option("--lora", type=shared.at_least(1), metavar="RANK", help="by adapters of this rank")
-    option("--learning-rate", type=shared.positive, metavar="RATE", help="of --pretrained")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
-    source.add_argument("--sample", action="store_true", help="synthetic reviews, not IMDB")
-    for name in ("epochs", "batch-size", "max-length", "vocabulary-size"):
-        least = shared.at_least(3 if name == "vocabulary-size" else 1)
-        option(f"--{name}", type=least, metavar="N", help="default: the model's")
-    option("--limit", type=shared.at_least(2), metavar="N", help="train on N, and test on N")
-    help = "measure epochs on so much of the training reviews, and the test set only at the end"
-    option("--validation", type=shared.fraction, default=0.0, metavar="FRACTION", help=help)
-    shared.add_training_options(parser)
+    """Trains a model, unless that is done, and prints how many test reviews it labels rightly."""
+    parser = shared.command_line(PROGRAM, __doc__)
+    models = "best", "ngrams", "transformer", "post"
+    parser.add_argument("--model", choices=models, help=f"default: {DEFAULT}")
+    parser.add_argument("--positions", action="store_true", help="of --model post")
+    parser.add_argument(
+        "--pretrained", metavar="FOLDER", help="train the model of a folder further"
+    )
+    shared.add_source(parser, "--data-dir", "an unpacked aclImdb folder")
+    shared.add_options(
+        parser,
+        ("lora", at_least(1), None, "train adapters of this rank alone, of --pretrained"),
+        ("learning-rate", shared.positive, None, "of --pretrained"),
+        ("epochs", at_least(1), None, "rounds over the reviews; by default, as below, the model's"),
+        ("batch-size", at_least(1), None, "reviews of a step"),
+        ("max-length", at_least(1), None, "words of a review, at most"),
+        ("vocabulary-size", at_least(3), None, "different words, at most"),
+        ("limit", at_least(2), None, "training reviews, and test reviews, at most"),
+        (
+            "validation",
+            shared.fraction,
+            0.0,
+            "the part of the training reviews to measure epochs on",
+        ),
+    )
+    training.add_training_options(parser, None)
     options = parser.parse_args(argv)
     if options.positions and options.model != "post":
         parser.error("--positions is for --model post")
@@ -254,47 +274,23 @@ def command(argv):
         parser.error("--model and --vocabulary-size are not for --pretrained, which has both")
     if not options.pretrained and (options.lora or options.learning_rate):
         parser.error("--lora and --learning-rate are for --pretrained")
-    return start(options)
-
-
-def start(options):
-    """Reads the reviews, trains, and prints the result."""
-    name = "pretrained" if options.pretrained else options.model or DEFAULT
-    name += "-positions" if options.positions else ""
-    settings = {"model": {"best": "ngrams"}.get(name, name)}
-    settings |= RECIPES[settings["model"].removesuffix("-positions")]
-    if options.limit and options.positions:
-        settings["epochs"] = 3  # They are larger than new word vectors: it learns slowly at first.
-    settings |= {key: vars(options)[key] for key in RECIPES["post"] if vars(options)[key]}
-    given = ("seed", "limit", "validation", "jit", "mixed_precision")
-    settings |= {key: vars(options)[key] for key in given}
-    settings["data_source"] = imdb_reviews.asked_for(options.data_dir, options.sample)
-    if options.pretrained:
-        rate = options.learning_rate or (5e-4 if options.lora else 2e-5)
-        settings |= {"pretrained": options.pretrained, "lora": options.lora, "learning_rate": rate}
-    output = options.output or Path(f"runs/imdb-{name}")
+    settings = settings_of(options)
+    output = options.output or Path(f"runs/imdb-{settings['model']}")
     with shared.Run(output, PROGRAM, settings) as run:
         if run.finished:
             print(f"The run in {output} is finished already.")
         else:
             if options.pretrained:
                 run.settings["weights"] = texts.pretrained_checksum(options.pretrained)
-            if options.mixed_precision:
-                keras.config.set_dtype_policy("mixed_bfloat16")
-            *data, warning = imdb_reviews.load(options.data_dir, options.sample)
-            if warning:
-                shared.shout(warning)
-            with shared.devices(options.devices):
+            data = imdb_reviews.load(options.data_dir, options.sample)
+            with training.devices(options.devices):
                 train(run, *data, options)
     print(f"test accuracy {run.figures['test_accuracy']:.4f} after {settings['epochs']} epochs")
     sizes = "{train:,} training and {test:,} test reviews".format(**run.figures["sizes"])
     print(f"on {run.figures['dataset']}: {sizes}\nin {output}")
 
 
-def main(argv=None):
-    """Runs the program and returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
-    return shared.exit_status(command, argv)
-
+main = shared.program(command, predict=predict)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,8 +4,6 @@ An n-gram is one integer, its key. Those of enough training reviews have numbers
 others have 0.
 """
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import keras
@@ -16,6 +14,7 @@ from keras_attention import Attention
 
 ops = keras.ops
 
+ORDERS = 1, 2, 3
 MIN_REVIEWS = 2
 FILE = "ngrams.npz"
 
@@ -26,37 +25,32 @@ def keys(words, order, size):
     Keys are words' numbers (T,) as digits to the base of the vocabulary's `size`, in int64. 0 is
     padding and 1 an unknown word, which are part of no n-gram.
     """
-    words = np.where(words > 1, words, 0).astype("int64")
-    key, whole = words, words > 0
-    for back in range(1, order):
-        earlier = np.zeros_like(words)
-        earlier[back:] = words[: max(len(words) - back, 0)]
-        key = key * size + earlier
-        whole = whole & (earlier > 0)
-    return np.where(whole, key, 0)
+    words = np.pad(np.where(words > 1, words, 0).astype("int64"), (order - 1, 0))
+    ngrams = np.lib.stride_tricks.sliding_window_view(words, order)
+    return np.where((ngrams > 0).all(axis=1), ngrams @ size ** np.arange(order), 0)
 
 
-def learn(rows, size, orders=(1, 2, 3), most=None, labels=None):
-    """For each order the ascending keys of the n-grams that enough rows have.
+def frequent(rows, order, size, most=None, labels=None):
+    """The ascending keys of the n-grams that enough rows have.
 
     With `labels`, so many at `most`: those whose rows are of one label, more than by chance.
     """
-    if size ** max(orders) >= 2**63:
-        raise ValueError(f"The keys of n-grams need a smaller vocabulary. Received: size={size}")
-    learned = {}
-    for order in orders:
-        found = [np.unique(keys(row, order, size)) for row in rows]
-        values, at, reviews = np.unique(
-            np.concatenate(found), return_inverse=True, return_counts=True
-        )
-        chosen = np.flatnonzero((reviews >= MIN_REVIEWS) & (values > 0))
-        if labels is not None:
-            # About χ²: by how many standard deviations positive rows outnumber negative ones.
-            signs = np.repeat(2.0 * labels - 1, list(map(len, found)))
-            telling = np.bincount(at, signs, len(values)) ** 2 / (reviews + 2)
-            chosen = np.sort(chosen[np.argsort(-telling[chosen], kind="stable")[:most]])
-        learned[order] = values[chosen]
-    return learned
+    found = [np.unique(keys(row, order, size)) for row in rows]
+    values, at, reviews = np.unique(np.concatenate(found), return_inverse=True, return_counts=True)
+    chosen = np.flatnonzero((reviews >= MIN_REVIEWS) & (values > 0))
+    if most is not None:
+        # About χ²: by how many standard deviations positive rows outnumber negative ones.
+        signs = np.repeat(2.0 * labels - 1, list(map(len, found)))
+        telling = np.bincount(at, signs, len(values)) ** 2 / (reviews + 2)
+        chosen = np.sort(chosen[np.argsort(-telling[chosen], kind="stable")[:most]])
+    return values[chosen]
+
+
+def learn(rows, size, most=None, labels=None):
+    """For each order its `frequent` n-grams."""
+    if size ** max(ORDERS) >= 2**63:
+        raise UsageError(f"N-grams need a smaller --vocabulary-size than {size:,}.")
+    return {order: frequent(rows, order, size, most, labels) for order in ORDERS}
 
 
 def add_numbers(words, learned, size):
@@ -79,11 +73,10 @@ def add_numbers(words, learned, size):
 
 def number(run, rows, labels, size, most):
     """Adds n-grams to each set of rows. Returns the sets, and one more than the largest number."""
-    learned = learn(rows["train"], size, most=most, labels=labels if most else None)
-    run.write(FILE, lambda path: save(path, learned))
-    rows = {
-        name: [add_numbers(row, learned, size) for row in found] for name, found in rows.items()
-    }
+    learned = learn(rows["train"], size, most, labels)
+    named = {str(order): known for order, known in learned.items()}
+    run.write(FILE, lambda path: np.savez_compressed(path, **named))
+    rows = {n: [add_numbers(row, learned, size) for row in found] for n, found in rows.items()}
     return rows, 1 + sum(map(len, learned.values()))
 
 
@@ -99,12 +92,6 @@ def log_ratios(rows, labels, size):
     return ratios.astype("float32")
 
 
-def set_ratios(model, rows, labels):
-    """Gives a model of `build` the log-count ratios of the training rows."""
-    ratio = model.get_layer("log_ratio")
-    ratio.set_weights([log_ratios(rows, labels, ratio.input_dim)[:, None]])
-
-
 def begin_with_ratios(model, rows, labels):
     """Starts the first feature of a Transformer's n-grams at their log-count ratios.
 
@@ -117,13 +104,18 @@ def begin_with_ratios(model, rows, labels):
     output.set_weights([kernel, bias])
 
 
-def build(size, ngrams, attend=True):
+def set_ratios(model, rows, labels):
+    """Gives a model of `build` the log-count ratios of the training rows."""
+    ratio = model.get_layer("log_ratio")
+    ratio.set_weights([log_ratios(rows, labels, ratio.input_dim)[:, None]])
+
+
+def build(size, ngrams):
     """A linear classifier of numbers (B, T, 4), of words below `size` and n-grams below `ngrams`.
 
     The evidence of an n-gram is a learned weight times its log-count ratio, as in a linear model of
     Naive-Bayes features. There all words of a review count the same. Here each has an attention
-    score: a learned number of the word plus one of its position. With `attend` false all have the
-    same weight, to see what attention is worth.
+    score: a learned number of the word plus one of its position.
     """
 
     def table(name, size, **options):
@@ -136,12 +128,10 @@ def build(size, ngrams, attend=True):
     ratio = table("log_ratio", ngrams, trainable=False)
     weight = table("weight", ngrams, embeddings_initializer="zeros")
     evidence = ops.sum(ops.multiply(weight(grams), ratio(grams)), axis=2)
-    score = ops.zeros_like(evidence)
-    if attend:
-        options = {"dtype": "float32", "name": "position_score", "kernel_initializer": "zeros"}
-        of_position = keras.layers.Dense(1, use_bias=False, **options)
-        score = table("word_score", size, embeddings_initializer="zeros")(words)
-        score = ops.add(score, of_position(positions(mask)))
+    options = {"dtype": "float32", "name": "position_score", "kernel_initializer": "zeros"}
+    of_position = keras.layers.Dense(1, use_bias=False, **options)
+    score = table("word_score", size, embeddings_initializer="zeros")(words)
+    score = ops.add(score, of_position(positions(mask)))
     # The keys are scores already, which a query of 1 leaves as they are.
     attended = Attention(score="dot", dtype="float32", name="attention")(
         [ops.ones_like(score[:, :1]), evidence, score], value_mask=mask
@@ -159,19 +149,13 @@ def optimizer(steps):
     return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(2.0, steps, 0.02))
 
 
-def save(path, learned):
-    """Writes what `learn` found to a file."""
-    with open(path, "wb") as file:
-        np.savez_compressed(file, **{str(order): keys for order, keys in learned.items()})
-
-
 def load(folder):
-    """Reads it again."""
+    """What `learn` found, of a run."""
     path = Path(folder) / FILE
     try:
         with np.load(path, allow_pickle=False) as file:
             return {int(order): file[order] for order in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # NumPy has no class of its own for damaged files.
         raise UsageError(f"{path} is missing or damaged: {one_line(error)}") from None
 
 

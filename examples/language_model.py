@@ -12,12 +12,11 @@ from a folder of Hugging Face's format. An interrupted run resumes by the same c
 import itertools
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 
 import keras_attention as ka
-from examples import shared, texts
+from examples import shared, texts, training
 from examples.shared import UsageError, at_least, keras
 
 PROGRAM = "examples.language_model"
@@ -31,39 +30,28 @@ VALUES = {
 }
 PRESETS = {name: dict(zip(NAMES, values, strict=True)) for name, values in VALUES.items()}
 POSITIONS = "rotary", "learned", "sin-cos", "alibi"
+SAMPLE = shared.DATA / "dialogues.txt"
 
 
 def load_text(path=None, use_sample=False):
     """A text and its name, from a file, TensorFlow Datasets or the sample."""
-    if path is not None:
-        text = shared.read_text(path)
-        if not text.strip():
-            raise UsageError(f"{path} is empty.")
-        return text, f"{path.name} (file)"
-    try:
-        if use_sample:
-            raise UsageError("--sample asks for it.")
+
+    def tiny_shakespeare():
         split = shared.tensorflow_dataset("tiny_shakespeare", "raw.githubusercontent.com")
         parts = [split(name)["text"] for name in ("train", "validation", "test")]
         text = b"".join(itertools.chain(*parts)).decode()
         return text, "tiny_shakespeare (TensorFlow Datasets)"
-    except Exception as error:  # Missing packages, proxies, disks, … : all mean "unavailable".
-        shared.shout(f"THIS IS A MADE-UP TEXT: its figures say nothing about language.\n{error!r}")
-        return sample(), "embedded sample (made-up dialogues)"
 
+    def sample():
+        return shared.read_text(SAMPLE), "embedded sample (made-up dialogues)"
 
-def sample(turns=2000, seed=0):
-    """Made-up dialogues, whose spelling and turns a small model learns in a minute."""
-    rng, text = np.random.default_rng(seed), ""
-    names, things = ("ANNA", "BRUNO", "CLARA", "DAVID"), ("lantern", "ladder", "letter", "violin")
-    places = "behind the old barn", "under the stone bridge", "in the attic", "beside the well"
-    questions = "Where is the {0}?", "Who took my {0}?", "Is the {0} still {1}?", "Who was {1}?"
-    answers = "The {0} is {1}, where you left it.", "I saw it {1}.", "I never touched it."
-    for _ in range(turns):
-        words = rng.choice(things), rng.choice(places)
-        for name, lines in zip(rng.permutation(names), (questions, answers), strict=False):
-            text += f"{name}:\n{rng.choice(lines).format(*words)}\n\n"
-    return text
+    if path is None:
+        advice = "--data is for other texts."
+        return shared.or_sample(tiny_shakespeare, sample, use_sample, "tiny_shakespeare", advice)
+    text = shared.read_text(path)
+    if not text.strip():
+        raise UsageError(f"{path} is empty.")
+    return text, f"{path.name} (file)"
 
 
 def encode(tokenizer, text, size=2**20):
@@ -110,10 +98,7 @@ def build(vocabulary_size, context, layers, heads, dim, dropout, positions):
 def compile_model(model, steps, learning_rate, warmup_steps, jit=False):
     """AdamW as nanoGPT has it: a warmup, and a cosine to a tenth of the highest rate."""
     warmup = min(warmup_steps, max(1, steps // 4))  # Where all is short, so is the warmup.
-    warming = {"warmup_target": learning_rate, "warmup_steps": warmup}
-    rate = keras.optimizers.schedules.CosineDecay(
-        learning_rate / warmup, max(1, steps - warmup), alpha=0.1, **warming
-    )
+    rate = training.warmup_and_cosine(learning_rate, steps, warmup, alpha=0.1)
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.1, beta_2=0.99, global_clipnorm=1.0)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta", "scale"])
     loss = ka.losses.SmoothedCrossentropy(0.0, ignore_class=None)
@@ -122,8 +107,7 @@ def compile_model(model, steps, learning_rate, warmup_steps, jit=False):
 
 def make(run, options, text, trained):
     """A new model and its tokenizer, or those of a folder."""
-    keras.utils.set_random_seed(options.seed)
-    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    training.prepare(options)
     if folder := options.pretrained:
         model, tokenizer = texts.load_pretrained(folder, options.context, "--context")
         if not isinstance(model, ka.Decoder) or model.logits is None:
@@ -152,16 +136,15 @@ def fit(run, options, text, name):
     print(f"{model.count_params():,} weights, {len(trained):,} tokens to train on", flush=True)
     # An epoch is the steps between two measurements, on windows at random places.
     size = options.measure_every, options.batch_size
-    batches = texts.Batches(
+    batches = training.Batches(
         draw=lambda rng: list(rng.integers(len(trained) - context, size=size)),
         arrays=lambda starts: windows(trained, context, starts),
         seed=options.seed,
         devices=devices,
     )
     rows, measured = len(batches.batches[0]), spread(held_out, context, 2**15, devices)
-    how = {"epochs": options.steps // options.measure_every, "shuffle": False}
-    how |= {"validation_data": measured, "validation_batch_size": rows}
-    model.fit(batches, **how, verbose=shared.on_terminal(), callbacks=[shared.Epochs(run, batches)])
+    how = training.resuming(run, batches, options.steps // options.measure_every)
+    model.fit(batches, validation_data=measured, validation_batch_size=rows, **how)
     given, wanted = spread(held_out, context, 2**21, devices)
     loss = model.evaluate(given, wanted, batch_size=rows, verbose=0)
     run.write(shared.MODEL, lambda path: model.save(path, include_optimizer=False))
@@ -230,9 +213,7 @@ def generate(model, tokenizer, context, prompt, length=500, temperature=0.8, top
 def train(argv):
     """Trains a model, or goes on with an interrupted run, and prints how good it is."""
     parser = shared.command_line(PROGRAM, __doc__)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, metavar="FILE", help="a text file")
-    source.add_argument("--sample", action="store_true", help="use the made-up sample")
+    shared.add_source(parser, "--data", "a text file")
     parser.add_argument("--preset", choices=[*PRESETS][:-1], help="small is a quick try")
     parser.add_argument("--tokens", choices=["characters", "subwords"])
     parser.add_argument("--vocabulary-size", type=at_least(300), metavar="N", help="of subwords")
@@ -242,7 +223,7 @@ def train(argv):
     for name in NAMES:
         option, kind = name.replace("_", "-"), kinds.get(name, at_least(1))
         parser.add_argument(f"--{option}", type=kind, metavar="N", help="default: the preset's")
-    shared.add_training_options(parser)
+    training.add_training_options(parser, "runs/language-model")
     given = parser.parse_known_args(argv)[0]
     for name in ("preset", "tokens", "vocabulary_size", "positions", *NAMES[:4]):
         if given.pretrained and getattr(given, name) is not None:
@@ -251,7 +232,7 @@ def train(argv):
         raise UsageError("--vocabulary-size is for --tokens subwords.")
     defaults = PRESETS["pretrained" if given.pretrained else given.preset or "default"]
     every = min(defaults["measure_every"], given.steps or math.inf)
-    parser.set_defaults(**defaults | {"measure_every": every}, output="runs/language-model")
+    parser.set_defaults(**defaults | {"measure_every": every})
     if given.tokens == "subwords":
         parser.set_defaults(vocabulary_size=1000)
     if not given.pretrained:
@@ -264,7 +245,7 @@ def train(argv):
     with shared.Run(options.output, PROGRAM, settings) as run:
         if not run.finished:
             text, name = load_text(options.data, options.sample)
-            with shared.devices(options.devices):
+            with training.devices(options.devices):
                 fit(run, options, text, name)
         for name in ("dataset", "validation_loss", "validation_loss_per_character"):
             print(f"{name}: {run.figures[name]}")
@@ -288,10 +269,7 @@ def print_generated(argv):
         print(piece, end="", flush=True)
 
 
-def main(argv=None):
-    """Runs the program, and returns its exit status."""
-    return shared.exit_status(train, argv, generate=print_generated)
-
+main = shared.program(train, generate=print_generated)
 
 if __name__ == "__main__":
     sys.exit(main())

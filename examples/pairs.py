@@ -1,6 +1,5 @@
 """Pairs of sentences that are translations of each other: a folder's, downloaded or made up."""
 
-import itertools
 import os
 
 import numpy as np
@@ -14,41 +13,26 @@ NAMES = {
     "validation": ["val", "valid", "dev"],
     "test": ["test_2016_flickr", "test"],
 }
-PHRASES = (
-    "A man=Ein Mann|A woman=Eine Frau|The dog=Der Hund|My child=Mein Kind|He=Er|She=Sie",
-    "runs=rennt|sits=sitzt|plays=spielt|sleeps=schläft|waits=wartet|jumps=springt",
-    "near a river=an einem Fluss|on a bench=auf einer Bank|in a house=in einem Haus",
-    "today=heute|again=wieder|with a cat=mit einer Katze|and laughs=und lacht",
-)
 
 
 def load(data_dir=None, source=None, target=None, sample=False):
-    """What the pairs are, and for each part the sentences of both languages.
+    """What `figures.json` says of the pairs, and for each part the sentences of both languages.
 
     They are those of the folder `data_dir`; without one `ted_hrlr_translate` of TensorFlow
-    Datasets; and where that is unavailable, made up, which it says loudly.
+    Datasets; and where that is unavailable, the folder of the sample, which it says loudly.
     """
     if data_dir:
-        return from_folder(data_dir, source or "en", target or "de")
-    reason, languages = "--sample asks for it", (source or "pt", target or "en")
-    try:
-        if not sample:
-            return from_tensorflow_datasets(*languages)
-    except Exception as error:  # Missing packages, proxies, disks, …: all mean "unavailable".
-        reason = "TensorFlow Datasets could not provide ted_hrlr_translate/"
-        reason += f"{'_to_'.join(languages)} ({type(error).__name__}: {shared.one_line(error)})"
-    shared.shout(
-        f"THESE ARE MADE-UP SENTENCES, a small synthetic sample.\nWhy: {reason}.\n"
-        "Its results say nothing about translation. For those, pass --data-dir with the files\n"
-        "train.en.gz, train.de.gz, val.… and test_2016_flickr.… of Multi30k "
-        "(https://github.com/multi30k/dataset)."
+        dataset = f"{data_dir.name} (folder)"
+        return from_folder(data_dir, source or "en", target or "de", dataset)
+    languages = source or "pt", target or "en"
+    return shared.or_sample(
+        lambda: from_tensorflow_datasets(*languages),
+        lambda: from_folder(shared.DATA / "pairs", "en", "de", "embedded sample (synthetic)"),
+        sample,
+        f"ted_hrlr_translate/{'_to_'.join(languages)}",
+        "Pass --data-dir with train.en.gz, train.de.gz, val.… and test_2016_flickr.… of Multi30k\n"
+        "(https://github.com/multi30k/dataset).",
     )
-    return facts("embedded sample (synthetic sentences)", "en", "de"), made_up()
-
-
-def facts(dataset, source, target):
-    """What `figures.json` says of the pairs."""
-    return {"dataset": dataset, "languages": [source, target]}
 
 
 def from_tensorflow_datasets(*languages):
@@ -59,19 +43,19 @@ def from_tensorflow_datasets(*languages):
     for part in NAMES:
         rows = columns(part)
         parts[part] = [[text.decode("utf-8") for text in rows[name]] for name in languages]
-    return facts(f"{name} (TensorFlow Datasets)", *languages), parts
+    return {"dataset": f"{name} (TensorFlow Datasets)", "languages": [*languages]}, parts
 
 
-def from_folder(folder, *languages):
+def from_folder(folder, source, target, dataset):
     """The pairs of a folder with a file for each language and part."""
     if not folder.is_dir():
         raise UsageError(f"--data-dir {folder} is not a directory.")
-    if languages[0] == languages[1]:
-        raise UsageError(f"--source and --target are both {languages[0]!r}.")
-    parts = {part: read(folder, part, languages) for part in NAMES}
+    if source == target:
+        raise UsageError(f"--source and --target are both {source!r}.")
+    parts = {part: read(folder, part, (source, target)) for part in NAMES}
     if parts["train"] in (parts["validation"], parts["test"]):
         raise UsageError(f"--data-dir {folder} holds the same sentences in train and another part.")
-    return facts(f"{folder.name} (folder)", *languages), parts
+    return {"dataset": dataset, "languages": [source, target]}, parts
 
 
 def read(folder, part, languages):
@@ -99,18 +83,6 @@ def read(folder, part, languages):
     if sides[0] == sides[1] or (varied and np.corrcoef(lengths)[0, 1] < 0.3):
         raise UsageError(f"The lines of {names} are no translations of each other.")
     return sides
-
-
-def made_up():
-    """The parts of all sentences that `PHRASES` make, such as "A man sits in a house today."."""
-    phrases = [[phrase.split("=") for phrase in some.split("|")] for some in PHRASES]
-    found = list(itertools.product(*phrases))
-    order = np.random.default_rng(0).permutation(len(found))
-    sides = [[f"{' '.join(x[side] for x in found[i])}." for i in order] for side in range(2)]
-    return {
-        part: [side[cut] for side in sides]
-        for part, cut in zip(NAMES, (slice(40, None), slice(20), slice(20, 40)), strict=True)
-    }
 
 
 def limited(parts, limit, seed):

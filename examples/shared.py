@@ -1,4 +1,4 @@
-"""What the examples share: clear errors, options, the folder of a run, resuming, devices."""
+"""What the examples share: clear errors, options, sources of data, the folder of a run."""
 
 import argparse
 import contextlib
@@ -9,12 +9,9 @@ import platform
 import shutil
 import socket
 import sys
-import time
 import urllib.request
 import zlib
 from pathlib import Path
-
-import numpy as np
 
 
 @contextlib.contextmanager
@@ -43,26 +40,32 @@ class UsageError(Exception):
     """Something that the user can put right: the message says what, in a line or two."""
 
 
-def exit_status(command, argv=None, **others):
-    """Runs `command`, or one of `others` if the first argument is its name.
+def program(command, **others):
+    """A `main` that runs `command`, or one of `others` if the first argument is its name.
 
-    Returns 0, 2 for a user's mistake, 130 for Ctrl-C, 141 where the pipe it writes to was closed.
+    It returns an exit status: 0, 2 for a user's mistake, 130 for Ctrl-C, 141 where the pipe it
+    writes to was closed.
     """
-    argv = [str(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    command = others[argv.pop(0)] if argv and argv[0] in others else command
-    try:
-        command(argv)
-    except BrokenPipeError:  # `head` has read enough. What is left to print is dropped.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    except (UsageError, OSError, ImportError) as error:
-        hint = ': pip install -e ".[examples]" has it.' if isinstance(error, ImportError) else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nInterrupted. The same command goes on from there.", file=sys.stderr)
-        return 130
-    return 0
+
+    def main(argv=None):
+        arguments = [str(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+        run = others[arguments.pop(0)] if arguments and arguments[0] in others else command
+        try:
+            run(arguments)
+        except BrokenPipeError:  # `head` has read enough. What is left to print is dropped.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return 141
+        except (UsageError, OSError, ImportError) as error:
+            missing = isinstance(error, ImportError)
+            hint = ': pip install -e ".[examples]" has it.' if missing else ""
+            print(f"error: {error}{hint}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("\nInterrupted. The same command goes on from there.", file=sys.stderr)
+            return 130
+        return 0
+
+    return main
 
 
 def command_line(program, description):
@@ -71,14 +74,19 @@ def command_line(program, description):
     return argparse.ArgumentParser(f"python -m {program}", None, description, formatter_class=form)
 
 
-def add_training_options(parser):
-    """Options of every example that trains by `fit`."""
-    parser.add_argument("--output", type=Path, metavar="DIR", help="the folder of the run")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="default: 0")
-    parser.add_argument("--jit", action="store_true", help="compile with XLA, as JAX always does")
-    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
-    help = "share each batch among N devices, on JAX and TensorFlow; default: 1"
-    parser.add_argument("--devices", type=at_least(1), default=1, metavar="N", help=help)
+def add_options(parser, *options):
+    """Options of a command line, each a name, a type, a default and a meaning."""
+    for name, kind, default, meaning in options:
+        text = meaning if default is None else f"{meaning}; default: {default}"
+        kind_name = kind.__name__.upper()
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar=kind_name, help=text)
+
+
+def add_source(parser, option, meaning):
+    """The option of where the data are, or of the sample instead."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(option, type=Path, metavar="PATH", help=meaning)
+    source.add_argument("--sample", action="store_true", help="use the small synthetic sample")
 
 
 def number(kind, condition, holds):
@@ -131,6 +139,24 @@ def read_text(path, largest=2**30):
         raise UsageError(f"{path} cannot be read: {reason}.") from None
 
 
+def or_sample(load, sample, requested, name, advice):
+    """What `load` returns, or with a loud warning `sample()`: if requested, or nothing else is had.
+
+    The `advice` is how to get the data called `name`.
+    """
+    reason = "--sample requests it"
+    try:
+        if not requested:
+            return load()
+    except Exception as error:  # Missing packages, proxies, disks, …: all mean "unavailable".
+        reason = f"it is unavailable ({type(error).__name__}: {one_line(error)})"
+    shout(
+        f"THIS IS NOT {name}. It is a small sample, whose results say nothing about other data.\n"
+        f"Why: {reason}.\n{advice}"
+    )
+    return sample()
+
+
 def tensorflow_dataset(name, host):
     """A function from a split to its columns, NumPy arrays. Raises whatever keeps it from that."""
     import tensorflow_datasets as tfds
@@ -151,6 +177,7 @@ def checksum(blocks):
     return value
 
 
+DATA = Path(__file__).parent / "data"  # the samples
 FIGURES, MODEL, LOCK = "figures.json", "model.keras", ".lock"
 
 
@@ -194,8 +221,6 @@ class Run:
         except filelock.Timeout:
             message = f"Another process is writing to --output {self.path}. Give another folder."
             raise UsageError(message) from None
-        except OSError as error:
-            raise UsageError(f"--output {self.path} cannot be written: {error}.") from None
         # A file that is removed while it is locked locks nobody out: filelock looks for that.
         self.lock.callback((self.path / LOCK).unlink, missing_ok=True)
         self.settings = {**self.settings, **(settings or {})}
@@ -234,11 +259,8 @@ class Run:
     def write(self, name, writer):
         """Calls `writer(path)` for a temporary path, which then replaces the file `name`."""
         partial = self.path / f".partial-{name}"
-        try:
-            writer(partial)
-            os.replace(partial, self.path / name)
-        except OSError as error:
-            raise UsageError(f"{self.path / name} cannot be written: {error}.") from error
+        writer(partial)
+        os.replace(partial, self.path / name)
 
     def finish_epoch(self, **figures):
         """Adds what is known of an epoch."""
@@ -259,17 +281,14 @@ class Run:
 
 def read_figures(folder, program):
     """The contents of `figures.json` in the folder of a run of `program`."""
-    if Path(folder).is_file():
-        raise UsageError(f"{folder} is a file. Give the folder that it is in.")
     text = read_text(file := Path(folder) / FIGURES)
     try:
         figures = json.loads(text)
-    except ValueError:
-        raise UsageError(f"{file} is not JSON: it is damaged, or of another program.") from None
-    if not isinstance(figures, dict) or figures.get("program") != program:
-        raise UsageError(f"{file} is of another program than {program}.")
-    if not {"settings", "finished", "epochs"} <= set(figures):
-        raise UsageError(f"{file} is damaged: it has no settings or no epochs.")
+        whole = {"program", "settings", "finished", "epochs"} <= set(figures)
+    except (ValueError, TypeError):
+        whole = False
+    if not whole or figures["program"] != program:
+        raise UsageError(f"{file} is damaged, or of another program than {program}.")
     return figures
 
 
@@ -286,115 +305,3 @@ def load_run(folder, program, texts=()):
             return figures, keras.models.load_model(path)
     except Exception as error:  # Keras has no class of its own for what may be wrong.
         raise UsageError(f"{path} is missing, damaged or no model: {one_line(error)}") from None
-
-
-class Epochs(keras.callbacks.Callback):
-    """Saves a run after each epoch, and goes on after the last one as if it had never ended.
-
-    Keras's `BackupAndRestore` writes two files, one after the other. Here each epoch has a folder
-    of them, which counts once `figures.json` has the epoch. Order and dropout depend on the seed
-    and the epoch alone. Where output is no terminal, and has no bar, it prints a line a minute.
-
-    `batches` may be `Batches`, drawn anew for each epoch. With `adapters` (LoRA) it saves what is
-    trained, and nothing else: Keras would merge them into kernels, and train others on.
-    """
-
-    def __init__(self, run, batches=None, adapters=False):
-        super().__init__()
-        self.run, self.batches, self.adapters = run, batches, adapters
-
-    def on_train_begin(self, logs=None):
-        if not self.run.epochs:
-            return
-        folder = self.run.path / f"backup-{len(self.run.epochs)}"
-        try:
-            list(folder.iterdir())  # Keras would begin anew where it finds nothing.
-            self._restore(folder)
-        except (OSError, ValueError, KeyError) as error:
-            raise UsageError(f"{folder} is damaged: {one_line(error)}") from None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        rng = np.random.default_rng((self.run.settings["seed"], epoch, 1))
-        keras.utils.set_random_seed(int(rng.integers(2**31)))  # of PyTorch's dropout
-        for variable in self.model.variables:
-            if variable.name == "seed_generator_state":
-                variable.assign(rng.integers(2**31, size=variable.shape))
-        if self.batches:
-            self.batches.start(epoch)
-        self.number, self.begun = epoch + 1, time.perf_counter()
-        self.shown = self.begun
-
-    def on_train_batch_end(self, batch, logs=None):
-        if not on_terminal() and time.perf_counter() - self.shown >= 60:
-            self.shown = time.perf_counter()
-            self.show(f"epoch {self.number}, step {batch + 1}/{self.params['steps']}", logs)
-
-    def on_epoch_end(self, epoch, logs=None):
-        figures = {name: float(value) for name, value in logs.items()}
-        seconds = round(time.perf_counter() - self.begun, 2)
-        self._save(self.run.path / f"backup-{self.number}", epoch)
-        self.run.finish_epoch(epoch=self.number, seconds=seconds, **figures)
-        shutil.rmtree(self.run.path / f"backup-{epoch}", ignore_errors=True)
-        if not on_terminal():
-            self.show(f"epoch {self.number}, {seconds:.1f} s", logs)
-
-    def show(self, label, logs):
-        """Prints how far training is."""
-        found = (f"{name} {float(value):.4f}" for name, value in logs.items())
-        print(f"{label}: {', '.join(found)}", flush=True)
-
-    def _keras(self, folder):
-        backup = keras.callbacks.BackupAndRestore(str(folder))
-        backup.set_model(self.model)
-        return backup
-
-    def _trained(self):
-        self.model.optimizer.build(self.model.trainable_variables)
-        return [*self.model.trainable_variables, *self.model.optimizer.variables]
-
-    def _save(self, folder, epoch):
-        if not self.adapters:
-            return self._keras(folder).on_epoch_end(epoch)
-        folder.mkdir(exist_ok=True)
-        np.savez(folder / "trained.npz", *map(keras.ops.convert_to_numpy, self._trained()))
-
-    def _restore(self, folder):
-        if not self.adapters:
-            return self._keras(folder).on_train_begin()
-        with np.load(folder / "trained.npz") as arrays:
-            for variable, name in zip(self._trained(), arrays.files, strict=True):
-                variable.assign(arrays[name])
-
-
-def on_terminal():
-    """The `verbose` of `fit`: Keras's bar on a terminal, and nothing elsewhere."""
-    return int(sys.stdout.isatty())
-
-
-@contextlib.contextmanager
-def devices(count, share=None):
-    """In this block models are made for so many devices, which share each batch.
-
-    On JAX, `share` may give another `keras.distribution` from a list of `devices`.
-    """
-    if count == 1:
-        yield
-        return
-    if keras.backend.backend() == "torch":
-        raise UsageError("--devices is for JAX and TensorFlow: docs/scaling.md is on PyTorch.")
-    if tensorflow := keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        listed = tf.config.list_logical_devices
-        names = [device.name for device in listed("GPU") or listed("CPU")]
-    else:
-        names = keras.distribution.list_devices()
-    if len(names) < count:
-        found = f"{len(names)}: {', '.join(names)}. docs/scaling.md has virtual ones on a CPU."
-        raise UsageError(f"--devices {count} needs as many devices, and there are {found}")
-    if tensorflow:
-        made = tf.distribute.MirroredStrategy(names[:count])
-    else:
-        made = (share or keras.distribution.DataParallel)(devices=names[:count])
-    with made.scope():
-        yield

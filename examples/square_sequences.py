@@ -157,13 +157,12 @@ def compare(run):
     drawn = visualization.plot_attention(alignments.mean(0), corners[2:], corners[:2], title)
     run.write("alignments.png", lambda path: drawn.savefig(path, dpi=100, format="png"))
     losses = {kind: [e["loss"] for e in run.epochs if e["kind"] == kind] for kind in KINDS}
+    several = settings["seeds"] > 1
+    deviations = {k: float(np.std(x, ddof=1)) if several else None for k, x in losses.items()}
     run.finish(
         test_losses=losses,
         means={kind: float(np.mean(found)) for kind, found in losses.items()},
-        standard_deviations={
-            kind: float(np.std(found, ddof=1)) if len(found) > 1 else None
-            for kind, found in losses.items()
-        },
+        standard_deviations=deviations,
         rule_loss=float(np.mean((by_rule(test[:, :2]) - test[:, 2:]) ** 2)),
         mean_alignments=alignments.mean(axis=0).tolist(),
         parameters={e["kind"]: e["parameters"] for e in run.epochs},
@@ -199,11 +198,11 @@ SMALL = {"seeds": 2, "epochs": 2, "train": 256, "test": 128}
 def parse(argv):
     """The settings of a command line, and the folder."""
     parser = shared.command_line(PROGRAM, __doc__)
-    parser.add_argument("--output", type=Path, default=Path("runs/square-sequences"), metavar="DIR")
-    help = "a trial of seconds, which shows nothing"
-    parser.add_argument("--small", action="store_true", help=help)
+    parser.add_argument("--small", action="store_true", help="a trial of seconds")
     probability = shared.number(float, "between 0 and 1", lambda value: 0 <= value <= 1)
-    for name, kind, default, meaning in (
+    shared.add_options(
+        parser,
+        ("output", Path, "runs/square-sequences", "the folder of the run"),
         ("seeds", at_least(1), 5, "runs of each model, with data and weights of their own"),
         ("epochs", at_least(1), 50, "passes over the training squares"),
         ("train", at_least(1), 2048, "squares to train on"),
@@ -211,9 +210,7 @@ def parse(argv):
         ("hidden", at_least(1), 8, "units of encoder and decoder"),
         ("teacher-forcing", probability, 0.5, "how often training reads the true corner"),
         ("noise", shared.fraction, 0.05, "standard deviation of the noise of a coordinate"),
-    ):
-        text = f"{meaning}; default: {default}"
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
+    )
     if parser.parse_known_args(argv)[0].small:
         parser.set_defaults(**SMALL)
     settings = vars(parser.parse_args(argv))
@@ -222,7 +219,7 @@ def parse(argv):
 
 
 def command(argv):
-    """Runs the program."""
+    """Trains and compares the models, unless that is done."""
     settings, output = parse(argv)
     with shared.Run(output, PROGRAM, settings) as run:
         if run.finished:
@@ -230,20 +227,16 @@ def command(argv):
         else:
             run.begin()
             compare(run)
-    figures = run.figures
     print(f"mean test loss of {settings['seeds']} seeds (standard deviation):")
-    for kind, mean in figures["means"].items():
-        spread = figures["standard_deviations"][kind]
-        spread = "" if spread is None else f" ({spread:.5f})"
-        parameters = figures["parameters"][kind]
-        print(f"  {kind.replace('_', ' '):18} {mean:.5f}{spread}, {parameters} parameters")
-    print(f"  {'rule of geometry':18} {figures['rule_loss']:.5f}\nin {output}")
+    for kind, mean in run.figures["means"].items():
+        deviation = run.figures["standard_deviations"][kind]
+        deviation = "" if deviation is None else f" ({deviation:.5f})"
+        parameters = run.figures["parameters"][kind]
+        print(f"  {kind.replace('_', ' '):18} {mean:.5f}{deviation}, {parameters} parameters")
+    print(f"  {'rule of geometry':18} {run.figures['rule_loss']:.5f}\nin {output}")
 
 
-def main(argv=None):
-    """Runs the program and returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
-    return shared.exit_status(command, argv)
-
+main = shared.program(command)
 
 if __name__ == "__main__":
     sys.exit(main())

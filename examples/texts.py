@@ -1,5 +1,6 @@
-"""Tokens, by the package `tokenizers`, batches of them, and folders in Hugging Face's format."""
+"""Tokens, by the package `tokenizers`, and models of folders in Hugging Face's format."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from examples.shared import UsageError, checksum, one_line, read_text
+from examples.shared import UsageError, one_line, read_text
 from keras_attention import convert
 
 ops = keras.ops
@@ -97,63 +98,6 @@ def pad(rows, length=None, multiple=1):
     return padded
 
 
-class Batches(keras.utils.PyDataset):
-    """The batches of an epoch, whose order depends on the seed and the epoch alone.
-
-    Args:
-        draw: from a NumPy generator to a list of arrays of indices, one for each batch.
-        arrays: from such indices to what `fit` takes.
-        lengths: from such indices to the lengths of these arrays, where batches differ in them.
-        seed, devices: of the order; how many share a batch, whose rows are repeated if need be.
-    """
-
-    def __init__(self, draw, arrays, lengths=None, seed=0, devices=1):
-        super().__init__()
-        self.draw, self.arrays, self.lengths = draw, arrays, lengths
-        self.seed, self.devices = seed, devices
-        self.start(0)
-
-    def start(self, epoch):
-        """Draws the batches of an epoch, counted from 0."""
-        batches = self.draw(np.random.default_rng((self.seed, epoch)))
-        self.batches = [np.resize(b, -(-len(b) // self.devices) * self.devices) for b in batches]
-        if self.lengths:
-            # On TensorFlow, Keras takes for constant what the first two batches have in common.
-            lengths = np.array([self.lengths(batch) for batch in self.batches])
-            differ = (lengths != lengths[0]).reshape(len(lengths), -1).sum(axis=1)
-            self.batches.insert(1, self.batches.pop(int(differ.argmax())))
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.arrays(self.batches[index])
-
-
-def batches_by_length(rows, labels, size, pad, seed=0, devices=1, shuffle=True, pool=50):
-    """`Batches` of padded rows of about the same length, in any order, and their labels."""
-    lengths = np.array([len(row) for row in rows])
-
-    def draw(rng):
-        # `pool` batches are drawn, and their rows sorted: with them goes most of the padding.
-        order = rng.permutation(len(rows)) if shuffle else np.arange(len(rows))
-        found, drawn = [], pool * size if shuffle else len(rows)
-        for start in range(0, len(rows), drawn):
-            some = order[start : start + drawn]
-            some = some[np.argsort(lengths[some], kind="stable")]
-            found += [some[i : i + size] for i in range(0, len(some), size)]
-        return [found[i] for i in rng.permutation(len(found))] if shuffle else found
-
-    def arrays(indices):
-        return pad([rows[i] for i in indices]), labels[indices]
-
-    def length(indices):
-        longest = rows[indices[np.argmax(lengths[indices])]]
-        return pad([longest]).shape[1]
-
-    return Batches(draw, arrays, length, seed, devices)
-
-
 def tokenizer_of(run, train):
     """The tokenizer of a `Run`: `train()` at its beginning, and from then on its file."""
     if not (run.path / TOKENIZER).exists():
@@ -172,13 +116,11 @@ def pretrained_checksum(folder):
                 f"--pretrained {folder} has no {name}: it must be a folder that `transformers` "
                 "wrote, with the tokenizer."
             )
-    paths = [folder / "config.json", folder / TOKENIZER, *sorted(folder.glob("*.safetensors"))]
-    return checksum(block for path in paths for block in _blocks(path))
-
-
-def _blocks(path):
-    with path.open("rb") as file:
-        yield from iter(lambda: file.read(2**24), b"")
+    found = hashlib.sha256()
+    for path in (folder / "config.json", folder / TOKENIZER, *sorted(folder.glob("*.safetensors"))):
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
 def load_pretrained(folder, length, option):
@@ -230,19 +172,3 @@ def summary(ids, model, lora=None):
     if isinstance(model, keras_attention.Decoder):
         place = ops.sum(ops.cast(mask, "int32"), axis=1) - 1
     return ops.take_along_axis(x, place[:, None, None], axis=1)[:, 0]
-
-
-def warmup_and_cosine(rate, steps, share=0.06):
-    """A rate that rises linearly in this share of the steps, followed by a cosine to 0."""
-    warmup = max(1, round(share * steps))
-    return keras.optimizers.schedules.CosineDecay(
-        rate / warmup, max(1, steps - warmup), warmup_target=rate, warmup_steps=warmup
-    )
-
-
-def fine_tuning(rate, steps):
-    """Adam with decoupled weight decay and a linear warmup, followed by a cosine to 0."""
-    rate = warmup_and_cosine(rate, steps)
-    made = keras.optimizers.AdamW(rate, weight_decay=0.01, global_clipnorm=1.0)
-    made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta", "scale"])
-    return made

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_attention as ka
-from examples import shared, texts
+from examples import shared, training
 from examples.shared import UsageError, at_least, keras
 
 PROGRAM = "examples.time_series"
@@ -28,33 +28,30 @@ MISSING = -1e6  # a value that was not measured, or is padding
 
 def load_series(path=None, use_sample=False):
     """The values in their order, NaN where one is missing, and what they are."""
-    if path is not None:
-        rows = [row for row in csv.reader(shared.read_text(path).splitlines()) if row]
-        try:
-            values = [float(row[-1].strip() or "nan") for row in rows[1:]]
-        except ValueError as error:
-            raise UsageError(f"{path} is no CSV file with a series: {error}.") from None
-        if np.isinf(values).any():
-            raise UsageError(f"{path} has infinite values.")
-        return np.array(values), f"{path.name} (file)"
-    try:
-        if use_sample:
-            raise UsageError("--sample asks for it.")
+
+    def co2_of_mauna_loa():
         from statsmodels.datasets import co2
 
         return co2.load().data["co2"].to_numpy("float64"), "weekly CO2 of Mauna Loa (statsmodels)"
-    except Exception as error:  # The package is missing, or one that it needs.
-        shared.shout(f"THIS IS A MADE-UP SERIES: its figures say nothing of others.\n{error!r}")
-        return sample(), "embedded sample (synthetic)"
+
+    def sample():
+        return read_csv(shared.DATA / "series.csv"), "embedded sample (synthetic)"
+
+    if path is not None:
+        return read_csv(path), f"{path.name} (file)"
+    advice = "pip install statsmodels has the CO2 of Mauna Loa. --data is for other series."
+    return shared.or_sample(co2_of_mauna_loa, sample, use_sample, "the CO2 of Mauna Loa", advice)
 
 
-def sample(length=1200, period=52, seed=0):
-    """A trend, a season, noise that remembers, and gaps."""
-    rng, time = np.random.default_rng(seed), np.arange(length)
-    noise = np.convolve(rng.normal(size=length), 0.8 ** np.arange(20))[:length]
-    values = 0.02 * time + 3 * np.sin(2 * np.pi * time / period) + 0.3 * noise
-    values[rng.random(length) < 0.03] = np.nan
-    values[300:310] = np.nan
+def read_csv(path):
+    """The last column of a file with a header."""
+    rows = [row for row in csv.reader(shared.read_text(path).splitlines()) if row]
+    try:
+        values = np.array([float(row[-1].strip() or "nan") for row in rows[1:]])
+    except ValueError as error:
+        raise UsageError(f"{path} is no CSV file with a series: {error}.") from None
+    if np.isinf(values).any():
+        raise UsageError(f"{path} has infinite values.")
     return values
 
 
@@ -131,29 +128,25 @@ def fit(run, kind, series, name, options):
     trained = filled(series[:split])
     scale = float(np.std(trained[options.period :] - trained[: -options.period])) or 1.0
     run.begin({"series": shared.checksum(map(str, series))}, dataset=name, scale=scale)
-    keras.utils.set_random_seed(options.seed)
-    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    training.prepare(options)
     # Lengths differ, so that a model can forecast a series that has just begun.
-    lengths = np.random.default_rng(options.seed)
-    lengths = lengths.integers(
-        min(options.horizon, options.context), options.context + 1, times.size
-    )
+    shortest, rng = min(options.horizon, options.context), np.random.default_rng(options.seed)
+    lengths = rng.integers(shortest, options.context + 1, times.size)
     arrays = windows(series, times, lengths, options, scale)
     steps = -(-times.size // options.batch_size)
-    with shared.devices(options.devices):
+    with training.devices(options.devices):
         model = build(kind, options)
-        batches = texts.Batches(
+        batches = training.Batches(
             lambda rng: np.array_split(rng.permutation(times.size), steps),
             lambda rows: tuple(array[rows] for array in arrays),
             seed=options.seed,
             devices=options.devices,
         )
-        decay = keras.optimizers.schedules.CosineDecay
-        rate = decay(options.learning_rate, options.epochs * steps)
+        total = options.epochs * steps
+        rate = keras.optimizers.schedules.CosineDecay(options.learning_rate, total)
         adam = keras.optimizers.AdamW(rate, weight_decay=0.01, global_clipnorm=1.0)
-        model.compile(adam, "mse", jit_compile=options.jit or keras.backend.backend() == "jax")
-        how = {"shuffle": False, "verbose": shared.on_terminal()}
-        model.fit(batches, epochs=options.epochs, callbacks=[shared.Epochs(run, batches)], **how)
+        model.compile(adam, "mse", jit_compile=options.jit)
+        model.fit(batches, **training.resuming(run, batches, options.epochs))
     whole = np.full(tested.size, options.context)
     x, y, known = windows(series, tested, whole, options, scale)
     found = model.predict(x, batch_size=tested.size, verbose=0)
@@ -180,32 +173,28 @@ def forecast(series, model, options, scale):
 def train(argv):
     """Trains both models, unless that is done, and prints how far off each forecast is."""
     parser = shared.command_line(PROGRAM, __doc__)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, metavar="FILE", help="a CSV file with a header")
-    source.add_argument("--sample", action="store_true", help="use the synthetic sample")
-    for name, default, meaning in (
-        ("context", 104, "values that are read, at most"),
-        ("horizon", 26, "values that are forecast"),
-        ("period", 52, "values of a season"),
-        ("window", 26, "values before it that a value attends to"),
-        ("layers", 2, "blocks of attention"),
-        ("dim", 32, "features"),
-        ("epochs", 5, "rounds over the series"),
-        ("batch-size", 64, "windows of a step"),
-    ):
-        text = f"{meaning}; default: {default}"
-        parser.add_argument(f"--{name}", type=at_least(1), default=default, metavar="N", help=text)
-    parser.add_argument("--dropout", type=shared.fraction, default=0.1, metavar="RATE")
-    parser.add_argument("--learning-rate", type=shared.positive, default=3e-3, metavar="RATE")
-    shared.add_training_options(parser)
+    shared.add_source(parser, "--data", "a CSV file with a header")
+    shared.add_options(
+        parser,
+        ("context", at_least(1), 104, "values that are read, at most"),
+        ("horizon", at_least(1), 26, "values that are forecast"),
+        ("period", at_least(1), 52, "values of a season"),
+        ("window", at_least(1), 26, "values before it that a value attends to"),
+        ("layers", at_least(1), 2, "blocks of attention"),
+        ("dim", at_least(1), 32, "features"),
+        ("epochs", at_least(1), 5, "rounds over the series"),
+        ("batch-size", at_least(1), 64, "windows of a step"),
+        ("dropout", shared.fraction, 0.1, "rate of dropout"),
+        ("learning-rate", shared.positive, 3e-3, "at the beginning"),
+    )
+    training.add_training_options(parser, "runs/time-series")
     options = parser.parse_args(argv)
     if options.dim % 4:
         raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
     series, name = load_series(options.data, options.sample)
-    output = options.output or Path("runs/time-series")
     for kind in MODELS:
         settings = vars(options) | {"model": kind, "data": None, "output": None, "sample": None}
-        with shared.Run(output / kind, PROGRAM, settings) as run:
+        with shared.Run(options.output / kind, PROGRAM, settings) as run:
             if not run.finished:
                 fit(run, kind, series, name, options)
             print(f"{kind}: {run.figures['test_error']:.3f}")
@@ -217,9 +206,7 @@ def predict(argv):
     """Prints the forecasts after the end of a series, a line for each step."""
     parser = shared.command_line(f"{PROGRAM} predict", predict.__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, metavar="FILE", help="another series of the kind")
-    source.add_argument("--sample", action="store_true", help="use the synthetic sample")
+    shared.add_source(parser, "--data", "another series of the kind")
     options = parser.parse_args(argv)
     loaded = [load(options.folder / kind) for kind in MODELS]
     series, _ = load_series(options.data, options.sample)
@@ -229,10 +216,7 @@ def predict(argv):
         print(step, *(f"{value:.2f}" for value in values))
 
 
-def main(argv=None):
-    """Runs the program, and returns its exit status."""
-    return shared.exit_status(train, argv, predict=predict)
-
+main = shared.program(train, predict=predict)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from examples import pairs, shared, texts
+from examples import pairs, shared, texts, training
 from examples.shared import UsageError, at_least, keras
 from examples.shared import keras_attention as ka
 
@@ -52,7 +52,7 @@ def batches(tokenizer, sides, options):
         return (source, given), wanted
 
     more = {"seed": options.seed, "devices": options.devices}
-    return texts.Batches(draw, arrays, lambda rows: padded[rows].max(), **more)
+    return training.Batches(draw, arrays, lambda rows: padded[rows].max(), **more)
 
 
 def transformer(size, layers, dim, intermediate_dim, num_heads, dropout, positions):
@@ -98,8 +98,7 @@ def recurrent(size, mode, dim, units, dropout):
 
 def build(size, options):
     """The model of the options for so many tokens."""
-    keras.utils.set_random_seed(options.seed)
-    keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
+    training.prepare(options)
     if options.model != "transformer":
         sizes = (64, 64) if options.small else (128, 256)
         return recurrent(size, options.model, *sizes, options.dropout)
@@ -110,11 +109,9 @@ def build(size, options):
 def optimizer(options, steps):
     """Adam with a moving mean of the weights. Of a short run that and the warmup are short."""
     rate, warmup = options.learning_rate, min(options.warmup, max(1, steps // 4))
-    schedule = ka.schedules.InverseSquareRoot(1, warmup, scale=rate * warmup**0.5)
-    if options.schedule == "cosine":
-        schedule = keras.optimizers.schedules.CosineDecay(
-            rate / warmup, max(1, steps - warmup), warmup_target=rate, warmup_steps=warmup
-        )
+    schedule = training.warmup_and_cosine(rate, steps, warmup)
+    if options.schedule == "inverse-sqrt":
+        schedule = ka.schedules.InverseSquareRoot(1, warmup, scale=rate * warmup**0.5)
     mean = {"use_ema": True, "ema_momentum": 1 - 1 / min(500, max(2, steps // 10))}
     return keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9, global_clipnorm=1.0, **mean)
 
@@ -185,40 +182,37 @@ def train(argv):
     """Trains a model and measures its translations, unless that is done."""
     parser = shared.command_line(PROGRAM, __doc__)
     parser.add_argument("--model", choices=DEFAULTS, default="transformer")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--data-dir", type=Path, metavar="DIR", help="a folder of pairs")
-    group.add_argument("--sample", action="store_true", help="use the synthetic sample")
+    shared.add_source(parser, "--data-dir", "a folder of pairs")
     parser.add_argument("--small", action="store_true", help="a small model, for a quick try")
-    for name, kind, meaning in (
-        ("source", str, "language; default: en, or pt of TensorFlow Datasets"),
-        ("target", str, "language; default: de, or en of TensorFlow Datasets"),
-        ("epochs", at_least(1), "rounds over the pairs"),
-        ("batch-tokens", at_least(64), "subwords of a batch, padding included"),
-        ("vocabulary-size", at_least(400), "subwords of both languages together, at most"),
-        ("dropout", shared.fraction, "rate of dropout"),
-        ("learning-rate", shared.positive, "the highest"),
-        ("limit", at_least(2), "use N pairs of each part"),
-        ("beams", at_least(1), "of the search for a translation"),
-        ("model-parallel", at_least(1), "how many devices share the weights, on JAX"),
-    ):
-        parser.add_argument(f"--{name}", type=kind, metavar=name[0].upper(), help=meaning)
     parser.add_argument("--schedule", choices=["inverse-sqrt", "cosine"], help="of learning rates")
     parser.add_argument("--positions", choices=POSITIONS, help="of the transformer")
-    shared.add_training_options(parser)
-    defaults = DEFAULTS[parser.parse_known_args(argv)[0].model]
-    parser.set_defaults(vocabulary_size=6000, beams=4, model_parallel=1, **defaults)
+    shared.add_options(
+        parser,
+        ("source", str, None, "language; by default en, or pt of TensorFlow Datasets"),
+        ("target", str, None, "language; by default de, or en of TensorFlow Datasets"),
+        ("epochs", at_least(1), None, "rounds over the pairs"),
+        ("batch-tokens", at_least(64), None, "subwords of a batch, padding included"),
+        ("vocabulary-size", at_least(400), 6000, "subwords of both languages together, at most"),
+        ("dropout", shared.fraction, None, "rate of dropout"),
+        ("learning-rate", shared.positive, None, "the highest"),
+        ("limit", at_least(2), None, "pairs of each part, at most"),
+        ("beams", at_least(1), 4, "of the search for a translation"),
+        ("model-parallel", at_least(1), 1, "how many devices share the weights, on JAX"),
+    )
+    model = parser.parse_known_args(argv)[0].model
+    training.add_training_options(parser, f"runs/translation-{model}")
+    parser.set_defaults(**DEFAULTS[model])
     options = parser.parse_args(argv)
     if options.positions and options.model != "transformer":
         raise UsageError(f"--positions is for the transformer. --model is {options.model}.")
     if (n := options.devices) % (m := options.model_parallel) or (m > 1 and not JAX):
         raise UsageError(f"--model-parallel {m} is for JAX, and must divide the --devices {n}.")
-    output = options.output or Path("runs") / f"translation-{options.model}"
     settings = {**vars(options), "data_dir": bool(options.data_dir), "output": None}
-    with shared.Run(output, PROGRAM, settings) as run:
+    with shared.Run(options.output, PROGRAM, settings) as run:
         if not run.finished:
             fit(run, options)
         names = "test_bleu", "test_greedy_bleu", "validation_bleu", "bleu_signature"
-        print(f"{output}:", *(f"{name} {run.figures[name]}" for name in names), sep="\n  ")
+        print(f"{options.output}:", *(f"{name} {run.figures[name]}" for name in names), sep="\n  ")
 
 
 def fit(run, options):
@@ -232,7 +226,7 @@ def fit(run, options):
     sentences, special = parts["train"][0] + parts["train"][1], ["[START]", "[STOP]"]
     learned = "unigram", sentences, options.vocabulary_size, special
     tokenizer = texts.tokenizer_of(run, lambda: texts.train_tokenizer(*learned))
-    training, validation = (batches(tokenizer, parts[x], options) for x in ("train", "validation"))
+    trained, validation = (batches(tokenizer, parts[x], options) for x in ("train", "validation"))
 
     size = tokenizer.get_vocab_size()
 
@@ -243,13 +237,13 @@ def fit(run, options):
         keras.utils.clear_session()  # The next model's weights have the same names.
         return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 
-    with shared.devices(options.devices, share if options.model_parallel > 1 else None):
-        model, adam = build(size, options), optimizer(options, options.epochs * len(training))
-        model.compile(adam, ka.losses.SmoothedCrossentropy(), jit_compile=options.jit or JAX)
+    with training.devices(options.devices, share if options.model_parallel > 1 else None):
+        model, adam = build(size, options), optimizer(options, options.epochs * len(trained))
+        model.compile(adam, ka.losses.SmoothedCrossentropy(), jit_compile=options.jit)
         # The mean of the weights is what is measured, and what the model has in the end.
-        callbacks = [keras.callbacks.SwapEMAWeights(), shared.Epochs(run, training)]
-        how = {"shuffle": False, "verbose": shared.on_terminal(), "callbacks": callbacks}
-        model.fit(training, validation_data=validation, epochs=options.epochs, **how)
+        mean = keras.callbacks.SwapEMAWeights()
+        how = training.resuming(run, trained, options.epochs, mean)
+        model.fit(trained, validation_data=validation, **how)
     run.write(shared.MODEL, model.save)
     figures, bleu = {}, sacrebleu.BLEU()
     for kind, beams in (("_greedy", 1), ("", options.beams)):
@@ -286,10 +280,7 @@ def translate(argv):
         draw_attention(options.picture, model, tokenizer, known[0], found[known[0]])
 
 
-def main(argv=None):
-    """Runs the program, and returns its exit status."""
-    return shared.exit_status(train, argv, translate=translate)
-
+main = shared.program(train, translate=translate)
 
 if __name__ == "__main__":
     sys.exit(main())

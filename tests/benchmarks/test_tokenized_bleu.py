@@ -25,7 +25,7 @@ def test_case_and_quotation_marks_do_not_count():
 
 def test_of_a_run(tmp_path, capsys):
     settings = {"limit": 5, "seed": 3}
-    parts = pairs.limited(pairs.made_up(), **settings)
+    parts = pairs.limited(pairs.load(sample=True)[1], **settings)
     figures = {"program": "examples.translation", "languages": ["en", "de"], "settings": settings}
     (tmp_path / "figures.json").write_text(json.dumps({**figures, "finished": True, "epochs": []}))
     text = "".join(f"{sentence.lower()}\n" for sentence in parts["test"][1])

@@ -63,7 +63,7 @@ def test_where_images_come_from(monkeypatch, capsys):
     monkeypatch.setattr(shared, "tensorflow_dataset", nothing)
     assert example.load_images()[3] == "digits"
     err = capsys.readouterr().err
-    assert "NOT THE IMAGES OF cifar10" in err and "no network" in err
+    assert "THIS IS NOT cifar10" in err and "no network" in err
     with pytest.raises(UsageError, match=r"--data mnist is no folder of images, and .*no network"):
         example.load_images("mnist")
 

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import shutil
 from pathlib import Path
 
 import keras
@@ -54,11 +55,10 @@ def test_it_runs(name, tmp_path, monkeypatch):
 
     # Where a notebook expects to be, with room for the files that it writes.
     place = tmp_path / "examples/notebooks"
-    place.mkdir(parents=True)
-    for module in FOLDER.parent.rglob("*.py"):
-        copy = place.parent / module.relative_to(FOLDER.parent)
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_bytes(module.read_bytes())
+    shutil.copytree(
+        FOLDER.parent, place.parent, ignore=shutil.ignore_patterns("notebooks", "__pycache__")
+    )
+    place.mkdir()
     root = str(FOLDER.parents[1])
     inherited = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{root}{os.pathsep}{inherited}" if inherited else root)

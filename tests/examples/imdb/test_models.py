@@ -7,6 +7,7 @@ import pytest
 
 import keras_attention
 from examples import imdb_classification, imdb_ngrams
+from examples.shared import UsageError
 from examples.texts import pad
 from keras_attention.visualization import collect_attention
 from tests.examples.imdb.runs import MODELS, TEXTS, settings_of, small_model, tokenizer_of
@@ -147,9 +148,8 @@ def test_the_ngrams_that_tell_labels_apart_are_learned():
     # The pair 2 3 is in most rows, and tells nothing; 3 4 is in positive ones, 4 5 in negative.
     rows = [[2, 3, 4], [2, 3, 2, 3], [3, 4, 2], [2, 3, 6], [2, 3, 4, 5], [4, 5, 2, 3], [6, 4, 5]]
     rows, labels = [np.array(row) for row in rows], np.array([1, 1, 1, 0, 0, 0, 0])
-    learned = imdb_ngrams.learn(rows, 10, orders=(2,), most=1, labels=labels)
-    assert learned[2].tolist() == [54]
-    assert set(imdb_ngrams.learn(rows, 10, orders=(2,))[2]) >= {32, 43, 54}
+    assert imdb_ngrams.frequent(rows, 2, 10, most=1, labels=labels).tolist() == [54]
+    assert set(imdb_ngrams.frequent(rows, 2, 10)) >= {32, 43, 54}
 
 
 def test_log_ratios(numbered):
@@ -174,11 +174,11 @@ def test_the_transformer_begins_with_log_ratios(numbered):
     assert model.get_layer("probability").get_weights()[0][0] == 1
 
 
-def test_ngrams_without_attention_weigh_all_words_alike():
-    model = imdb_ngrams.build(50, 60, attend=False)
+def test_ngrams_weigh_all_words_alike_at_first():
+    model = imdb_ngrams.build(50, 60)
     np.testing.assert_allclose(weights(model, np.full((1, 5, 4), 3)), 1 / 5, rtol=1e-5)
 
 
 def test_too_many_words_for_the_keys():
-    with pytest.raises(ValueError, match="need a smaller vocabulary"):
+    with pytest.raises(UsageError, match="need a smaller --vocabulary-size"):
         imdb_ngrams.learn([], 2**21)

@@ -89,7 +89,7 @@ def foreign(path):
         (no_words, "tokenizer.json cannot be read"),
         (cut_words, "tokenizer.json is damaged"),
         (unfinished, "is not finished"),
-        (foreign, "is of another program"),
+        (foreign, "of another program"),
         (shutil.rmtree, "cannot be read"),
     ],
 )

@@ -16,7 +16,7 @@ if not all(map(importlib.util.find_spec, ("tokenizers", "safetensors"))):
 
 import safetensors.numpy
 
-from examples import imdb_classification, imdb_reviews, texts
+from examples import imdb_classification, imdb_reviews, texts, training
 from examples.shared import Run, UsageError
 from tests.examples.imdb.folders import THEIRS, VOCABULARY, write_gpt2, write_tokenizer
 from tests.examples.imdb.runs import ROOT, curves, figures, main, settings_of
@@ -93,7 +93,7 @@ def numpy(variables):
 def test_a_step_changes_only_what_is_to_be_trained(name, lora, gpt2, request):
     folder = gpt2 if name == "gpt2" else request.getfixturevalue("written")(name)[0]
     model, tokenizer = classifier(folder, lora)
-    model.compile(texts.fine_tuning(1e-2, 4), "binary_crossentropy")
+    model.compile(training.fine_tuning(1e-2, 4), "binary_crossentropy")
     # A program takes longer than all else here, but on JAX one for each operation does.
     model.run_eagerly = keras.backend.backend() != "jax"
     before = numpy(model.variables)
@@ -143,7 +143,7 @@ def test_a_run_trains_and_saves(kind, gpt2, folder, runs):
     # The adapters are in the kernels, whose number is that of the folder's model and the head.
     saved = keras.models.load_model(output / "model.keras")
     assert saved.count_params() == classifier(gpt2)[0].count_params()
-    _, _, test, _ = imdb_reviews.load(folder)
+    _, _, test = imdb_reviews.load(folder)
     found = saved.predict_on_batch(batch(texts.load_tokenizer(output), test.texts))[:, 0]
     accuracy = np.mean((found > 0.5) == test.labels)
     assert accuracy == pytest.approx(said["test_accuracy"], abs=1e-6)

@@ -21,10 +21,16 @@ def figures(output):
     return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
+def dialogues(turns):
+    """The beginning of the sample."""
+    lines = language_model.SAMPLE.read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(lines[: 6 * turns])
+
+
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "dialogues.txt"
-    path.write_text(language_model.sample(20), encoding="utf-8")
+    path.write_text(dialogues(20), encoding="utf-8")
     return path
 
 

@@ -11,6 +11,13 @@ from examples import pairs, shared
 from examples.shared import UsageError
 
 pytestmark = pytest.mark.any_backend
+
+
+def made_up():
+    """The parts of the sample."""
+    return pairs.load(sample=True)[1]
+
+
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 
@@ -28,7 +35,7 @@ def folder(tmp_path):
     """A folder of the made-up pairs."""
     root = tmp_path / "pairs"
     root.mkdir()
-    for part, sides in pairs.made_up().items():
+    for part, sides in made_up().items():
         for language, sentences in zip(("en", "de"), sides, strict=True):
             write(root, f"{FILES[part]}.{language}.gz", sentences)
     return root
@@ -127,8 +134,8 @@ def test_the_fallback_says_so(monkeypatch, capsys):
     monkeypatch.setattr(shared, "tensorflow_dataset", fail)
     facts, parts = pairs.load()
     said = capsys.readouterr().err
-    assert "MADE-UP" in said and "ted_hrlr_translate/pt_to_en (ConnectionError: no route to" in said
-    assert facts["dataset"] == "embedded sample (synthetic sentences)"
+    assert "THIS IS NOT ted_hrlr_translate/pt_to_en" in said and "ConnectionError: no route" in said
+    assert facts["dataset"] == "embedded sample (synthetic)"
     assert parts == pairs.load(sample=True)[1] and "--sample" in capsys.readouterr().err
 
 
@@ -151,7 +158,7 @@ def test_tensorflow_datasets_come_before_the_sample(monkeypatch):
 
 
 def test_the_sample_translates_each_sentence_once():
-    parts = pairs.made_up()
+    parts = made_up()
     english, german = (
         [text for sides in parts.values() for text in sides[side]] for side in range(2)
     )

@@ -40,7 +40,7 @@ def tiny(kind, dropout=0.2):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    english, german = pairs.made_up()["train"]
+    english, german = pairs.load(sample=True)[1]["train"]
     return texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
 
 
@@ -54,7 +54,7 @@ def batches(tokenizer, sides, monkeypatch, batch_tokens=256, lengths=(24, 32, 48
 
 
 def test_every_pair_is_in_one_batch_of_its_length(tokenizer, monkeypatch):
-    sides = pairs.made_up()["train"]
+    sides = pairs.load(sample=True)[1]["train"]
     made = batches(tokenizer, sides, monkeypatch)
     lengths = 1 + np.array([list(map(len, texts.encode(tokenizer, x))) for x in sides]).max(axis=0)
     for epoch in (0, 1):
@@ -85,7 +85,7 @@ def test_a_batch_is_shifted_by_one(tokenizer, monkeypatch):
 
 
 def test_subwords_are_those_of_the_texts(tokenizer):
-    english, german = pairs.made_up()["train"]
+    english, german = pairs.load(sample=True)[1]["train"]
     again = texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
     assert again.to_str() == tokenizer.to_str()
     rows = texts.encode(tokenizer, english)
@@ -244,14 +244,16 @@ def test_the_run_leaves_what_it_says(finished):
     names = {"alignment.png", "figures.json", "model.keras", "test.txt", "tokenizer.json"}
     assert {path.name for path in finished.iterdir()} == names
     translations = (finished / "test.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    english, german = pairs.made_up()["test"]
+    english, german = pairs.load(sample=True)[1]["test"]
     assert said["test_bleu"] == sacrebleu.corpus_bleu(translations, [german]).score
     assert said["bleu_signature"].startswith("nrefs:1|case:mixed|")
     # The model that is kept has the mean of the weights, which the last epoch was measured with.
     _, model = shared.load_run(finished, translation.PROGRAM)
     tokenizer = texts.load_tokenizer(finished)
     with pytest.MonkeyPatch.context() as patch:
-        validation = batches(tokenizer, pairs.made_up()["validation"], patch, 512, (16, 64))
+        validation = batches(
+            tokenizer, pairs.load(sample=True)[1]["validation"], patch, 512, (16, 64)
+        )
     model.compile(loss=translation.ka.losses.SmoothedCrossentropy())
     loss = model.evaluate(validation, verbose=0)
     np.testing.assert_allclose(said["epochs"][-1]["val_loss"], loss, rtol=1e-4)
@@ -280,7 +282,7 @@ def test_an_interrupted_run_resumes_to_the_same_figures(finished, tmp_path, inte
 
 @pytest.mark.slow
 def test_a_fresh_process_translates(finished, tmp_path):
-    english = pairs.made_up()["test"][0][:3]
+    english = pairs.load(sample=True)[1]["test"][0][:3]
     command = [sys.executable, "-m", translation.PROGRAM, "translate", str(finished)]
     environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
