@@ -73,6 +73,7 @@ NEEDED = {
     normalizations.TopK: {"k": 2},
     positions.AxialRotary: {"grid": (4, 4)},
     positions.GridRelativeBias: {"grid": (4, 4)},
+    positions.MixedRotary: {"grid": (4, 4)},
     positions.Shaw: {"max_distance": 3},
     schedules.InverseSquareRoot: {"dim": 4, "warmup_steps": 4},
     scores.Location: {"max_length": 4},

@@ -32,6 +32,7 @@ from keras_attention.positions.disentangled import Disentangled
 from keras_attention.positions.fire import FIRE
 from keras_attention.positions.grid_bias import GridRelativeBias
 from keras_attention.positions.kerple import Kerple
+from keras_attention.positions.mixed_rotary import MixedRotary
 from keras_attention.positions.relative_bias import RelativeBias
 from keras_attention.positions.rotary import Rotary
 from keras_attention.positions.shaw import Shaw
@@ -47,6 +48,7 @@ __all__ = [
     "Disentangled",
     "GridRelativeBias",
     "Kerple",
+    "MixedRotary",
     "Position",
     "RelativeBias",
     "Rotary",

@@ -65,21 +65,32 @@ class AxialRotary(Rotary):
 
     def _rotated_size(self, query_size, key_size):
         size = super()._rotated_size(query_size, key_size)
-        if size % (2 * len(self.grid)):
-            raise ValueError(
-                "AxialRotary rotates features in pairs, as many for each axis of the grid, so "
-                f"their number must be a multiple of {2 * len(self.grid)}. Received: {size}"
-            )
+        check_axes(self, size)
         return size
 
     def _angles(self, positions, size, last):
-        whole = ops.cast(positions, "int32") - self.prefix
         frequencies = self._frequencies(size // len(self.grid), None)
-        found = []
-        for along in coordinates(whole, self.grid):
-            along = ops.where(whole < 0, 0, along)
-            found.append(angles(ops.cast(along, positions.dtype), frequencies))
+        found = [angles(along, frequencies) for along in on_grid(positions, self.grid, self.prefix)]
         return ops.concatenate(found, axis=-1)
 
 
 saving.list_inherited_arguments(AxialRotary)
+
+
+def check_axes(position, size):
+    """Raises unless the axes of a position's grid can share the `size` features."""
+    if size % (2 * len(position.grid)):
+        raise ValueError(
+            f"{type(position).__name__} rotates features in pairs, as many for each axis of the "
+            f"grid, so their number must be a multiple of {2 * len(position.grid)}. "
+            f"Received: {size}"
+        )
+
+
+def on_grid(positions, grid, prefix):
+    """The coordinates of positions along each axis, in their dtype; 0 in the prefix."""
+    whole = ops.cast(positions, "int32") - prefix
+    return [
+        ops.cast(ops.where(whole < 0, 0, along), positions.dtype)
+        for along in coordinates(whole, grid)
+    ]

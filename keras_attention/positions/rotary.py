@@ -228,15 +228,7 @@ class Rotary(Position):
 
     def _rotated_size(self, query_size, key_size):
         """The number of rotated features."""
-        shapes.check_same("Numbers of features that Rotary rotates", query=query_size, key=key_size)
-        if self.dim is not None and self.dim > query_size:
-            raise ValueError(
-                "`dim` must be at most the number of features of a head. "
-                f"Received: dim={self.dim}, features={query_size}"
-            )
-        size = self.dim or query_size
-        _check_even(size)
-        return size
+        return rotated_size(self.dim, query_size, key_size)
 
     def _stretch(self, last, size):
         """The multiplier of the frequencies in "dynamic", (d/2,) or (B, 1, d/2)."""
@@ -265,7 +257,7 @@ class Rotary(Position):
         multiplier = self._multiplier()
         if multiplier != 1:
             cos, sin = cos * multiplier, sin * multiplier
-        return self._paired(cos, cos), self._paired(-sin, sin)
+        return paired(cos, cos, self.layout), paired(-sin, sin, self.layout)
 
     def _rotated(self, x, cos, sin):
         """`x` (B, T, H, K) with its first features rotated."""
@@ -277,12 +269,26 @@ class Rotary(Position):
             return rotated
         return ops.concatenate([rotated, x[..., size:]], axis=-1)
 
-    def _paired(self, first, second):
-        """Features (…, d) of the first and the second of each pair, (…, d/2)."""
-        if self.layout == "half_split":
-            return ops.concatenate([first, second], axis=-1)
-        pairs = ops.stack([first, second], axis=-1)
-        return ops.reshape(pairs, (*ops.shape(first)[:-1], 2 * first.shape[-1]))
+
+def rotated_size(dim, query_size, key_size):
+    """The number of rotated features: `dim`, or if that is None those of a head."""
+    shapes.check_same("Numbers of features that Rotary rotates", query=query_size, key=key_size)
+    if dim is not None and dim > query_size:
+        raise ValueError(
+            "`dim` must be at most the number of features of a head. "
+            f"Received: dim={dim}, features={query_size}"
+        )
+    size = dim or query_size
+    _check_even(size)
+    return size
+
+
+def paired(first, second, layout):
+    """Features (…, d) of the first and the second of each pair, (…, d/2)."""
+    if layout == "half_split":
+        return ops.concatenate([first, second], axis=-1)
+    pairs = ops.stack([first, second], axis=-1)
+    return ops.reshape(pairs, (*ops.shape(first)[:-1], 2 * first.shape[-1]))
 
 
 def _last(*positions):

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
-from keras_attention.positions.rotary import Rotary
+from keras_attention.positions.rotary import Rotary, paired
 
 ops = keras.ops
 
@@ -102,7 +102,7 @@ class XPos(Rotary):
             powers = ops.expand_dims(distance, (-1, -2)) * ops.cast(logs, wide)
             # Below it is 0 for keys so far before the queries that the product is.
             powers = ops.exp(ops.minimum(powers, _LARGEST))
-            powers = self._paired(powers, powers)
+            powers = paired(powers, powers, self.layout)
             if size != x.shape[-1]:
                 rest = ops.ones_like(powers[..., :1])
                 rest = ops.repeat(rest, x.shape[-1] - size, axis=-1)

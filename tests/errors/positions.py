@@ -11,6 +11,8 @@ from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
 SCALED = ka.scores.ScaledDot(0.5)
 GRID_BIAS = positions.GridRelativeBias((2, 2))
 ka.SelfAttention(2, 4, position=GRID_BIAS).build((B, 4, D))
+MIXED = positions.MixedRotary((2, 2))
+ka.SelfAttention(2, 4, position=MIXED).build((B, 4, D))
 DISENTANGLED = positions.Disentangled(8, 6)
 ka.SelfAttention(2, 4, position=DISENTANGLED).build((B, T, D))
 
@@ -26,6 +28,12 @@ ROWS = {
         lambda: ka.SelfAttention(2, 6, position=positions.AxialRotary((2, 2)))(zeros(B, 4, D)),
         ValueError,
         r"must be a multiple of 4\. Received: 6",
+    ),
+    "layers that share a mixed rotary": (
+        lambda: ka.SelfAttention(3, 4, position=MIXED)(zeros(B, 4, D)),
+        ValueError,
+        r"Layers sharing a MixedRotary need one number of heads\. It was built for 2\. "
+        r"Received: num_heads=3",
     ),
     "a scaling of axial rotary by the length": (
         lambda: positions.AxialRotary((2, 2), scaling="dynamic", original_max_length=4),

@@ -126,6 +126,10 @@ for name, make in {
         (2, 3), 1, max_wavelength=100, dim=4, layout="interleaved", **YARN, beta_fast=8.0,
         beta_slow=2.0, attention_factor=1.5, truncate=False,
     ),
+    "mixed_rotary": lambda: positions.MixedRotary((2, 3)),
+    "mixed_rotary-options": lambda: positions.MixedRotary(
+        (2, 3), 1, max_wavelength=100, dim=4, layout="interleaved"
+    ),
     "grid_relative_bias": lambda: positions.GridRelativeBias((2, 3)),
     "grid_relative_bias-options": lambda: positions.GridRelativeBias((2, 3), 2, 1, **TABLE),
 }.items():  # fmt: skip
