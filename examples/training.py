@@ -145,7 +145,9 @@ class Epochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         rng = np.random.default_rng((self.run.settings["seed"], epoch, 1))
-        keras.utils.set_random_seed(int(rng.integers(2**31)))  # of PyTorch's dropout
+        seed = int(rng.integers(2**31))
+        if keras.backend.backend() == "torch":  # TensorFlow would optimize its graphs anew.
+            keras.utils.set_random_seed(seed)
         for variable in self.model.variables:
             if variable.name == "seed_generator_state":
                 variable.assign(rng.integers(2**31, size=variable.shape))
