@@ -24,14 +24,14 @@ from benchmarks.processes import answer, peak_bytes
 HEADS, SIZE, RANK = 4, 32, 64
 ALL_PAIRS = "softmax of all pairs"
 LAYERS = {
-    "MultiHeadAttention": lambda: ka.MultiHeadAttention(HEADS, SIZE, pattern="causal"),
-    "LinearAttention": lambda: ka.LinearAttention(HEADS, SIZE, causal=True),
-    "Retention": lambda: ka.Retention(HEADS, SIZE),
-    "GatedLinearAttention": lambda: ka.GatedLinearAttention(HEADS, SIZE),
-    "GatedDeltaNet": lambda: ka.GatedDeltaNet(HEADS, SIZE),
-    ALL_PAIRS: lambda: ka.MultiHeadAttention(HEADS, SIZE),
-    "LinformerAttention": lambda: ka.LinformerAttention(HEADS, SIZE, 65_536, RANK),
-    "NystromAttention": lambda: ka.NystromAttention(HEADS, SIZE, RANK),
+    "MultiHeadAttention": lambda length: ka.MultiHeadAttention(HEADS, SIZE, pattern="causal"),
+    "LinearAttention": lambda length: ka.LinearAttention(HEADS, SIZE, causal=True),
+    "Retention": lambda length: ka.Retention(HEADS, SIZE),
+    "GatedLinearAttention": lambda length: ka.GatedLinearAttention(HEADS, SIZE),
+    "GatedDeltaNet": lambda length: ka.GatedDeltaNet(HEADS, SIZE),
+    ALL_PAIRS: lambda length: ka.MultiHeadAttention(HEADS, SIZE),
+    "LinformerAttention": lambda length: ka.LinformerAttention(HEADS, SIZE, length, RANK),
+    "NystromAttention": lambda length: ka.NystromAttention(HEADS, SIZE, RANK),
 }
 SOFTMAX = ("MultiHeadAttention", ALL_PAIRS)
 NO_CACHE = (ALL_PAIRS, "LinformerAttention", "NystromAttention")
@@ -40,7 +40,7 @@ NO_CACHE = (ALL_PAIRS, "LinformerAttention", "NystromAttention")
 def step(make, length):
     """A function that takes a training step of one row of this length."""
     x = keras.Input((length, HEADS * SIZE))
-    model = keras.Model(x, make()(x))
+    model = keras.Model(x, make(length)(x))
     model.compile("sgd", "mse")
     array = np.random.default_rng(0).normal(size=(1, length, HEADS * SIZE)).astype("float32")
     model.train_on_batch(array, array)
@@ -59,7 +59,7 @@ def seconds(function, rounds):
 
 def token(make, at):
     """A function that adds a token after `at` others to a cache."""
-    layer, array = make(), keras.random.normal((1, 1, HEADS * SIZE))
+    layer, array = make(at + 1), keras.random.normal((1, 1, HEADS * SIZE))
     layer.build(array.shape)
     cache = layer.make_cache(1, at + 1)
     cache["index"] = cache["index"] + at

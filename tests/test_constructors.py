@@ -68,6 +68,7 @@ NEEDED = {
     patterns.Not: {"pattern": patterns.Causal()},
     patterns.Or: {"patterns": [patterns.Causal()]},
     patterns.Prefix: {"length": 2},
+    patterns.RandomBlocks: {"length": 40, "size": 1, "count": 2},
     patterns.SlidingWindow: {"left": 2, "right": 2},
     patterns.Strided: {"rate": 2},
     normalizations.TopK: {"k": 2},
@@ -128,8 +129,9 @@ KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
-    "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups shared_dim "
-    "k max_position num_inducing_points decay_rank num_landmarks num_iterations conv_kernel_size",
+    "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
+    "shared_dim count k max_position num_inducing_points decay_rank num_landmarks "
+    "num_iterations conv_kernel_size",
     "size": "left right prefix shift",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -159,6 +161,7 @@ KIND = {
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {
+    (patterns.RandomBlocks, "seed"): "size",
     (ka.LearnedGridEmbedding, "size"): "sizes",
     (ka.PatchMerging, "size"): "sizes",
     (regularizers.Entropy, "factor"): "number",

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 
 from keras_attention import patterns
-from keras_attention.patterns import Block, Causal, Dilated, Global, Prefix, SlidingWindow, Strided
+from keras_attention.patterns import (
+    Block,
+    Causal,
+    Dilated,
+    Global,
+    Prefix,
+    RandomBlocks,
+    SlidingWindow,
+    Strided,
+)
 from tests.problems import PATTERNS
 
 QUERIES, KEYS = np.arange(-12, 30), np.arange(-5, 40)
@@ -22,6 +31,8 @@ EVERY = [
     Strided(3) & Strided(4), Dilated(4) & Dilated(6), Dilated(4) | Dilated(6), Causal() | Prefix(2),
     SlidingWindow(3, 9) & SlidingWindow(7, 2), SlidingWindow(3, 9) | SlidingWindow(7, 2),
     SlidingWindow(3, 9) | Causal(), Global(3), SlidingWindow(2, 1) | Global(2),
+    RandomBlocks(30, 4, 2), SlidingWindow(2, 1) | RandomBlocks(30, 4, 2) | Block(4),
+    Causal() & (SlidingWindow(2, 1) | RandomBlocks(30, 4, 2)), Block(4) | Dilated(2),
     Block(4) & Dilated(2), ~~Block(3), ~(Causal() & Prefix(2)),
 ]  # fmt: skip
 

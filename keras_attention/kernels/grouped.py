@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_attention import sizes
 from keras_attention.kernels import blockwise, folding, strategies
+from keras_attention.patterns import groups as groups_of_patterns
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -24,8 +25,8 @@ def unsupported_reason(spec, query, key, value):
         return "the pattern has no window and no rate"
     if not spec.positions.counted or spec.positions.offset:
         return "positions are not consecutive from 0"
-    lengths = query.shape[1], key.shape[1]
-    if not sizes.known(*lengths) or lengths != (groups.length, groups.length):
+    length, keys = query.shape[1], key.shape[1]
+    if not sizes.known(length, keys) or not groups.prefix < length == keys <= groups.length:
         return f"the groups are those of {groups.length} queries and keys"
     if spec.relative_keys is not None or spec.relative_values is not None:
         return "embeddings of distances are for consecutive keys"
@@ -39,22 +40,27 @@ def unsupported_reason(spec, query, key, value):
     return None
 
 
+def _groups(spec):
+    """The groups of the sequence, which may be shorter than those of the pattern."""
+    return groups_of_patterns.shorter(spec.pattern.groups(), spec.positions.query.shape[0])
+
+
 def share(spec):
     """Which share of all pairs is computed."""
-    groups = spec.pattern.groups()
+    groups = _groups(spec)
     return groups.pairs / groups.length**2
 
 
 def in_words(spec):
     """How a problem is computed, for `ops.explain`."""
-    of_queries, of_keys, *_ = _takes(spec.pattern.groups())
+    of_queries, of_keys, *_ = _takes(_groups(spec))
     count, size = of_queries.shape
     return f"{count} groups of {size} queries and the {of_keys.shape[1]} keys that they may see"
 
 
 def attend(spec, query, key, value, needs_lse):
     """As `blockwise.attend`."""
-    prefix = spec.pattern.groups().prefix
+    prefix = _groups(spec).prefix
     found = _attend(spec, query, key, value, needs_lse)
     if not prefix:
         return found
@@ -74,14 +80,14 @@ def _of_first(spec, count):
         masks=tuple(map(cut, spec.masks)),
         biases=tuple(map(cut, spec.biases)),
         segment_ids=ids and (folding.cut(ids[0], 1, 0, count), ids[1]),
-        positions=Positions.of(count, spec.pattern.groups().length),
+        positions=Positions.of(count, _groups(spec).length),
         seed=spec.seed + 1 if isinstance(spec.seed, int) else spec.seed,
     )
 
 
 def _attend(spec, query, key, value, needs_lse):
     """That of the queries after the prefix."""
-    groups = spec.pattern.groups()
+    groups = _groups(spec)
     of_queries, of_keys, back, real = _takes(groups)
     batch, (count, size), keys = ops.shape(query)[0], of_queries.shape, of_keys.shape[1]
 

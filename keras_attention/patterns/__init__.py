@@ -35,6 +35,7 @@ from keras_attention.patterns.built_in import (
 )
 from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
 from keras_attention.patterns.groups import Groups
+from keras_attention.patterns.random_blocks import RandomBlocks
 
 __all__ = [
     "And",
@@ -50,6 +51,7 @@ __all__ = [
     "Or",
     "Pattern",
     "Prefix",
+    "RandomBlocks",
     "SlidingWindow",
     "Span",
     "Strided",

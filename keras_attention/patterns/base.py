@@ -263,6 +263,17 @@ class Or(_Combination):
             all(span.by_distance for span in spans),
         )
 
+    def parts(self) -> list[Pattern]:
+        span = self.span()
+        bounded = span.rate > 1 or None not in (span.left, span.right)
+        if bounded or len(self.patterns) > _MOST_PARTS or not all(map(_few, self.patterns)):
+            return [self]
+        # What one has, no later one does.
+        found: list[Pattern] = []
+        for n, pattern in enumerate(self.patterns):
+            found.append(And([pattern, *map(Not, self.patterns[:n])]) if n else pattern)
+        return found
+
 
 @saving.register
 class Not(Pattern):
@@ -288,6 +299,13 @@ class Not(Pattern):
 
     def __repr__(self):
         return f"~{self.pattern!r}"
+
+
+def _few(pattern):
+    """Whether a pattern alone lets a query see few keys."""
+    span = pattern.span()
+    near = None not in (span.left, span.right)
+    return near or span.rate > 1 or pattern.groups() is not None
 
 
 def _bound(choose, bounds):

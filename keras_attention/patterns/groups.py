@@ -60,6 +60,16 @@ def inexact(groups: Groups) -> Groups:
 
 
 @functools.lru_cache(maxsize=64)
+def shorter(groups: Groups, length: int) -> Groups:
+    """The groups of the first `length` positions."""
+    if length == groups.length:
+        return groups
+    queries, keys = (np.where(at < length, at, -1) for at in (groups.queries, groups.keys))
+    left = (queries >= 0).any(axis=1)
+    return dataclasses.replace(groups, queries=queries[left], keys=keys[left], alike=None)
+
+
+@functools.lru_cache(maxsize=64)
 def boxes(grid, box, halo, shift=None, prefix=0, exact=True):
     """Groups of a grid cut into boxes, whose queries see keys up to `halo` beyond their box.
 

@@ -204,6 +204,11 @@ ROWS = {
         r"The score 'reduced_rank' needs a `rank`, which a string cannot give\. Pass an object: "
         r"scores\.ReducedRank\(rank\)\. Received: score='reduced_rank'",
     ),
+    "more random blocks than there are": (
+        lambda: patterns.RandomBlocks(12, 4, 3),
+        ValueError,
+        r"`count` must be at most the number of other blocks, 2\. Received: count=3, length=12",
+    ),
     "more keys than columns": (
         lambda: ka.Attention(score=scores.Location(4))(X, Y),
         ValueError,

@@ -144,6 +144,17 @@ of_layer(
     lambda: ka.MultiHeadAttention(2, 4, pattern=patterns.SlidingWindow(1, 0) | patterns.Global(1)),
     since="0.2.0",
 )
+for name, pattern in {
+    "random_blocks": patterns.RandomBlocks(6, 2, 1),
+    "bigbird": patterns.SlidingWindow(1, 0)
+    | patterns.Global(1)
+    | patterns.RandomBlocks(7, 1, 2, seed=3),
+}.items():
+    of_layer(
+        f"pattern-{name}",
+        lambda pattern=pattern: ka.MultiHeadAttention(2, 4, pattern=pattern),
+        since="0.2.0",
+    )
 of_layer(
     "position-disentangled",
     lambda: ka.MultiHeadAttention(2, 4, position=positions.Disentangled(8, 6)),

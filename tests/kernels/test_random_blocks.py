@@ -1,0 +1,82 @@
+"""BigBird's pattern against the dense mask: pairs, outputs, gradients, and what is computed."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import ops
+from keras_attention.patterns import Causal, Global, RandomBlocks, SlidingWindow
+from tests.arrays import numpy
+from tests.kernels.banded_problems import segments, short_sequences
+from tests.problems import compare, inputs
+
+B, T = 2, 60
+NEAR, BLOCKS = SlidingWindow(4, 3), RandomBlocks(T, 5, 2, seed=3)
+PADDING = np.arange(T)[None] >= np.array([[0], [20]])
+# Name: the kernel, and the problem.
+PROBLEMS = {
+    "bigbird": ("global", {"pattern": NEAR | Global(3) | BLOCKS}),
+    "padding": ("global", {"pattern": BLOCKS | NEAR | Global(2), "mask": PADDING[:, None, None]}),
+    "causal": ("global", {"pattern": Causal() & (Global(2) | SlidingWindow(5, 0) | BLOCKS)}),
+    "alone": ("banded", {"pattern": BLOCKS}),
+    "beside a window": ("banded", {"pattern": NEAR | BLOCKS, "segment_ids": segments(B, T, T)}),
+    "of a longer sequence": ("banded", {"pattern": NEAR | RandomBlocks(83, 7, 3)}),
+}
+CI = pytest.mark.ci
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("bigbird", "alone") else pytest.param(n, marks=CI) for n in PROBLEMS]
+)
+def test_every_problem_is_that_of_the_dense_mask(name):
+    kernel, rest = PROBLEMS[name]
+    with short_sequences():
+        expected = compare(kernel, inputs(B, T, T, groups=2), rest)
+    assert np.abs(expected["output"]).max() > 0.1
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("length, size, count", [(12, 2, 5), (60, 7, 3), (9, 1, 1)])
+def test_each_block_sees_as_many_others(length, size, count):
+    pattern = RandomBlocks(length, size, count, seed=1)
+    at = np.arange(length + 9)
+    seen = numpy(pattern(at, at))
+    assert not seen[length:].any() and not seen[:, length:].any()
+    blocks = -(-length // size)
+    whole = np.zeros((blocks * size,) * 2, bool)
+    whole[:length, :length] = seen[:length, :length]
+    for query, rows in enumerate(np.split(whole, blocks)):
+        rows = rows[rows.any(axis=1)]
+        assert (rows == rows[0]).all()
+        found = [keys.any() for keys in np.split(rows[0], blocks)]
+        assert sum(found) == count and not found[query]
+    again = RandomBlocks.from_config(pattern.get_config())
+    np.testing.assert_array_equal(numpy(again(at, at)), seen)
+    assert again == pattern != RandomBlocks(length, size, count, seed=2)
+
+
+@pytest.mark.any_backend
+def test_a_seed_is_the_same_choice_for_ever():
+    firsts = RandomBlocks(12, 2, 2, seed=1).groups().keys[:, ::2]
+    assert firsts.tolist() == [[6, 4], [0, 6], [6, 8], [8, 0], [6, 0], [2, 4]]
+
+
+@pytest.mark.any_backend
+def test_only_visible_pairs_are_computed():
+    pattern = SlidingWindow(64, 64) | Global(8) | RandomBlocks(4096, 64, 3)
+    for length, blocks in ((4096, 64), (3000, 47)):
+        query = keras.ops.zeros((1, length, 2, 4))
+        found = ops.explain(query, query, query, pattern=pattern)
+        assert found.startswith("global"), found
+        assert f"{blocks} groups of 64 queries and the 192 keys that they may see" in found
+
+
+def test_a_layer_of_any_length_is_saved_with_it():
+    layer = ka.MultiHeadAttention(2, 4, pattern=NEAR | Global(1) | RandomBlocks(16, 4, 1))
+    x = keras.Input((None, 8))
+    model = keras.Model(x, layer(x))
+    again = keras.Model.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    given = np.random.default_rng(0).normal(size=(2, 13, 8)).astype("float32")
+    np.testing.assert_allclose(numpy(again(given)), numpy(model(given)), atol=1e-6)
