@@ -1,9 +1,10 @@
 """Encoders of images of `transformers`, CLIP's text beside them, and ours with their weights."""
 
+import keras
 import numpy as np
 import pytest
 
-from keras_attention import convert
+from keras_attention import Embeddings, Encoder, LearnedGridEmbedding, convert
 from tests.convert.huggingface.sequences import (
     SIZES,
     assert_close,
@@ -129,6 +130,25 @@ def test_clip_text_ignores_padding_after_it(pairs):
     found = both.ours(padded, mask=np.broadcast_to(mask, padded.shape))
     expected = outputs(both.original, input_ids=TOKENS).last_hidden_state
     assert_close(found[:, :7], expected)
+
+
+@pytest.mark.parametrize("name", ["ViTForImageClassification", "Dinov2Model"])
+def test_images_of_another_size(name, tmp_path):
+    """The same parts, with a table of positions that is interpolated."""
+    both = pair(tmp_path, name, {**MODELS[name], "image_size": 20})
+    model, size = both.ours, (7, 4)
+    images = np.random.default_rng(0).normal(size=(2, 28, 16, 2)).astype("float32")
+    table = LearnedGridEmbedding((5, 5), prefix=1, size=size)
+    table.build((None, 1 + size[0] * size[1], 16))
+    table.set_weights(model.embeddings.positions.get_weights())
+    tokens = keras.Sequential(model.embeddings.tokens.layers)
+    embeddings = Embeddings(tokens, table)
+    larger = Encoder(model.blocks, embeddings, model.final_norm, model.logits)
+    theirs = {"pixel_values": images.transpose(0, 3, 1, 2).copy()}
+    if name.startswith("ViT"):
+        # DINOv2 has no such argument: it always interpolates.
+        theirs["interpolate_pos_encoding"] = True
+    assert_close(chosen(larger(images), name), output(both.original, name, theirs))
 
 
 @pytest.mark.parametrize("part", ["text", "vision"])
