@@ -96,7 +96,8 @@ def batches_by_length(rows, labels, size, pad, seed=0, devices=1, shuffle=True, 
         return pad([rows[i] for i in indices]), labels[indices]
 
     def length(indices):
-        return pad([rows[indices[np.argmax(lengths[indices])]]]).shape[1]
+        longest = rows[indices[np.argmax(lengths[indices])]]
+        return pad([longest]).shape[1]
 
     return Batches(draw, arrays, length, seed, devices)
 
@@ -123,6 +124,7 @@ class Epochs(keras.callbacks.Callback):
     Keras's `BackupAndRestore` writes two files, one after the other. Here each epoch has a folder
     of them, which counts once `figures.json` has the epoch. Order and dropout depend on the seed
     and the epoch alone. Where output is no terminal, and has no bar, it prints a line a minute.
+
     `batches` may be `Batches`, drawn anew for each epoch. With `adapters` (LoRA) it saves what is
     trained, and nothing else: Keras would merge them into kernels, and train others on.
     """
