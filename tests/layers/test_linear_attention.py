@@ -9,6 +9,7 @@ from keras_attention import generation
 from keras_attention.layers.feature_maps import RandomFeatures
 from tests.arrays import numpy
 from tests.gradients import gradients
+from tests.layers.projected import heads, output
 
 B, T, D, H, K, V = 2, 9, 8, 2, 4, 3
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
@@ -28,26 +29,11 @@ LAYERS = {
 each_layer = pytest.mark.parametrize("name", LAYERS)
 
 
-def heads(layer, x=X):
-    """Query, key and value (B, T, H, ·) in float64."""
-    found = []
-    for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
-        kernel, bias = (numpy(w).astype("float64") for w in (dense.kernel, dense.bias))
-        found.append(np.einsum("btd,dhk->bthk", x.astype("float64"), kernel) + bias)
-    return found
-
-
-def output(layer, combined):
-    """The layer's output of heads (B, T, H, V)."""
-    dense = layer.output_dense
-    return np.einsum("bthv,hvd->btd", combined, numpy(dense.kernel)) + numpy(dense.bias)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_linear_attention_is_equation_four(causal):
     layer = ka.LinearAttention(H, K, V, causal=causal)
     found = numpy(layer(X))
-    query, key, value = heads(layer)
+    query, key, value = heads(layer, X)
     query, key = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
     weights = np.einsum("bthk,bshk->bhts", query, key)
     weights *= np.tril(np.ones((T, T))) if causal else 1
@@ -62,7 +48,7 @@ def test_linear_attention_is_equation_four(causal):
 def test_retention_is_equations_five_to_eight():
     layer = LAYERS["retention"](position=None)
     found = numpy(layer(X))
-    query, key, value = heads(layer)
+    query, key, value = heads(layer, X)
     ages = np.arange(T)[:, None] - np.arange(T)
     decays = np.stack([np.where(ages >= 0, gamma ** np.abs(ages), 0.0) for gamma in (0.5, 0.9)])
     weights = np.einsum("bthk,bshk->bhts", query, key) / np.sqrt(K) * decays
@@ -94,7 +80,7 @@ def projected(layer, *names):
 def test_gated_linear_attention_is_its_recurrence():
     layer = LAYERS["gated"]()
     found = numpy(layer(X))
-    query, key, value = heads(layer)
+    query, key, value = heads(layer, X)
     decay = (1 / (1 + np.exp(-projected(layer, "decay_in", "decay")))) ** (1 / 2)
     state, outputs = np.zeros((B, H, K, V)), []
     for t in range(T):
@@ -106,7 +92,7 @@ def test_gated_linear_attention_is_its_recurrence():
 def test_the_gated_delta_net_is_its_recurrence():
     layer = LAYERS["delta"]()
     found = numpy(layer(X))
-    query, key, value = map(silu, heads(layer))
+    query, key, value = map(silu, heads(layer, X))
     query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
     rate = 1 / (1 + np.exp(-projected(layer, "rate")))
     scale, bias = (numpy(w)[:, None] for w in (layer.decay_scale, layer.decay_bias))

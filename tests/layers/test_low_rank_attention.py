@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from tests.arrays import numpy
 from tests.gradients import gradients
+from tests.layers.projected import heads, output
 
 B, T, D, H, K, V = 2, 9, 8, 2, 4, 3
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
@@ -25,21 +26,6 @@ LAYERS = {
 each_layer = pytest.mark.parametrize("name", LAYERS)
 
 
-def heads(layer, x=X):
-    """Query, key and value (B, T, H, ·) in float64."""
-    found = []
-    for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
-        kernel, bias = (numpy(w).astype("float64") for w in (dense.kernel, dense.bias))
-        found.append(np.einsum("btd,dhk->bthk", x.astype("float64"), kernel) + bias)
-    return found
-
-
-def output(layer, combined):
-    """The layer's output of heads (B, T, H, V)."""
-    dense = layer.output_dense
-    return np.einsum("bthv,hvd->btd", combined, numpy(dense.kernel)) + numpy(dense.bias)
-
-
 def softmax(scores):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
@@ -53,7 +39,7 @@ def weights_of(query, key):
 def test_linformer_is_equation_seven(name):
     layer = LAYERS[name]()
     found = numpy(layer(X))
-    query, key, value = heads(layer)
+    query, key, value = heads(layer, X)
     kernel = numpy(layer.sequence_kernel).astype("float64")[..., :T]
     of_keys, of_values = (np.broadcast_to(kernel[n], (H, 4, T)) for n in (0, -1))
     key, value = (
@@ -75,7 +61,7 @@ def inverse_by_steps(matrix, steps):
 def test_nystrom_is_equations_thirteen_to_fifteen():
     layer = LAYERS["nystrom"](use_bias=True)
     found = numpy(layer(X))
-    query, key, value = heads(layer)
+    query, key, value = heads(layer, X)
     segments = [np.arange(T) * 4 // T == n for n in range(4)]
     few_queries, few_keys = (
         np.stack([x[:, of].mean(1) for of in segments], 1) for x in (query, key)
@@ -99,7 +85,7 @@ def test_the_convolution_is_added():
     layer = LAYERS["nystrom-conv"]()
     found = numpy(layer(X))
     kernel = numpy(layer.conv_kernel)
-    value = np.pad(heads(layer)[2], [(0, 0), (1, 1), (0, 0), (0, 0)])
+    value = np.pad(heads(layer, X)[2], [(0, 0), (1, 1), (0, 0), (0, 0)])
     added = sum(kernel[n, :, None] * value[:, n : n + T] for n in range(3))
     layer.conv_kernel.assign(0 * kernel)
     plain = numpy(layer(X))
