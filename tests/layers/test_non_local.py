@@ -17,7 +17,7 @@ def test_the_block_is_the_equation(shape):
     scale = LayerScale(0.0)
     x, near = random(2, *shape, C), random(2, *[n // 2 or 1 for n in shape], C, seed=1)
     for pooled in (x, near):
-        np.testing.assert_array_equal(numpy(x + scale(attention(x, pooled))), numpy(x))
+        np.testing.assert_array_equal(numpy(x) + numpy(scale(attention(x, pooled))), numpy(x))
     scale.scale.assign(np.ones(C))
     for n, variable in enumerate(attention.weights):
         variable.assign(random(*variable.shape, seed=n) / 2)
@@ -37,5 +37,5 @@ def test_the_block_is_the_equation(shape):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     expected = flat + weights @ (keys @ g + b_g) @ w + b
-    found = numpy(x + scale(attention(x, near))).reshape(2, -1, C)
+    found = (numpy(x) + numpy(scale(attention(x, near)))).reshape(2, -1, C)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
