@@ -28,8 +28,10 @@ from keras_attention.hints import Config, Tensor
 ops = keras.ops
 
 __all__ = [
+    "CoverageLoss",
     "DoublyStochastic",
     "Entropy",
+    "Guided",
     "Regularizer",
     "get",
 ]
@@ -117,11 +119,86 @@ class Entropy(Regularizer):
         positive = weights > 0
         logs = ops.log(ops.where(positive, weights, ops.ones_like(weights)))
         entropy = -ops.sum(weights * logs, axis=-1)
-        has_keys = ops.ones_like(entropy)
-        if mask is not None:
-            mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
-            has_keys = ops.cast(mask, weights.dtype)
-        return self.factor * _mean(entropy, has_keys)
+        return self.factor * _mean(entropy, _has_keys(weights, mask))
+
+
+@saving.register
+class CoverageLoss(Regularizer):
+    """factor · mean over queries of Σ_s min(weight[t, s], Σ_{t' < t} weight[t', s]).
+
+    The coverage loss of See et al. 2017, equation 12: a decoder pays for attending again to what it
+    has attended to. For cross-attention, and for `AttentionRNN`, whose steps are the queries.
+    Queries without keys are ignored.
+
+    Args:
+        factor: λ of the paper.
+
+    >>> import keras
+    >>> from keras_attention import regularizers
+    >>> weights = keras.ops.array([[[[0.5, 0.5], [0.25, 0.75]]]])           # (B, H, T, S)
+    >>> float(regularizers.CoverageLoss()(weights, None))                   # (0 + 0.75) / 2
+    0.375
+    """
+
+    def __init__(self, factor: float = 1.0):
+        self.factor = shapes.check_number("factor", factor, above=0)
+
+    def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
+        before = ops.cumsum(weights, axis=-2) - weights
+        again = ops.sum(ops.minimum(weights, before), axis=-1)
+        return self.factor * _mean(again, _has_keys(weights, mask))
+
+
+@saving.register
+class Guided(Regularizer):
+    """factor · mean over pairs of weight[t, s] · (1 − exp(−(t / T − s / S)² / (2 width²))).
+
+    The guided attention loss of Tachibana et al. 2018, section 4.1, which keeps weights near the
+    diagonal, as from text to speech. For cross-attention, and for `AttentionRNN`. Positions and
+    lengths are those of real queries and keys, whichever side the padding is on. A key that no
+    query may see counts as padding. The mean over the pairs of a row, then over batch and heads.
+
+    Args:
+        factor: of the loss.
+        width: g of the paper.
+
+    >>> import keras
+    >>> from keras_attention import regularizers
+    >>> weights = keras.ops.array([[[[1.0, 0.0], [0.0, 1.0]]]])             # (B, H, T, S)
+    >>> float(regularizers.Guided()(weights, None))                         # on the diagonal
+    0.0
+    """
+
+    def __init__(self, factor: float = 1.0, width: float = 0.2):
+        self.factor = shapes.check_number("factor", factor, above=0)
+        self.width = shapes.check_number("width", width, above=0)
+
+    def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            mask = ops.ones_like(weights, dtype="bool")
+        mask = ops.broadcast_to(mask, ops.shape(weights))
+        queries, query, query_is_real = _relative(mask, -1, weights.dtype)
+        keys, key, key_is_real = _relative(mask, -2, weights.dtype)
+        distance = (query[..., None] - key[..., None, :]) / self.width
+        real = query_is_real[..., None] * key_is_real[..., None, :]
+        away = (1 - ops.exp(-0.5 * ops.square(distance))) * real
+        loss = ops.sum(weights * away, axis=(-2, -1)) / (queries * keys)
+        return self.factor * _mean(loss, ops.ones_like(loss))
+
+
+def _relative(mask, axis, dtype):
+    """Of the queries (axis −1) or keys (−2) of a mask: number, relative positions, whether real."""
+    real = ops.cast(ops.any(mask, axis=axis), dtype)
+    count = ops.maximum(ops.sum(real, axis=-1), 1.0)
+    return count, (ops.cumsum(real, axis=-1) - 1) / count[..., None], real
+
+
+def _has_keys(weights, mask):
+    """1 for queries that may see a key, 0 for others."""
+    if mask is None:
+        return ops.ones_like(weights[..., 0])
+    mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
+    return ops.cast(mask, weights.dtype)
 
 
 def _mean(array, counted):
@@ -129,7 +206,12 @@ def _mean(array, counted):
     return ops.sum(array * counted) / ops.maximum(ops.sum(counted), 1.0)
 
 
-BUILTIN = {"doubly_stochastic": DoublyStochastic, "entropy": Entropy}
+BUILTIN = {
+    "coverage": CoverageLoss,
+    "doubly_stochastic": DoublyStochastic,
+    "entropy": Entropy,
+    "guided": Guided,
+}
 
 
 # What the slot may be given: an object, its saved config, or a name.

@@ -139,7 +139,7 @@ KIND = {
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
-    "norm_epsilon threshold scale_base gamma decay_temperature",
+    "norm_epsilon threshold scale_base gamma decay_temperature width",
     "number": "entropy_factor scale offset value",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "

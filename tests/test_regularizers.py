@@ -1,5 +1,6 @@
 """Losses on attention weights, against their equations in loops."""
 
+import itertools
 import json
 import math
 
@@ -70,6 +71,42 @@ def test_entropy_is_its_equation(masked):
     np.testing.assert_allclose(numpy(found), -0.3 * entropy(weights, mask), rtol=1e-5)
 
 
+def coverage(weights, mask):
+    found = [
+        sum(min(weights[b, h, t, s], sum(weights[b, h, :t, s])) for s in range(S))
+        for b, h, t in np.ndindex(B, H, T)
+        if mask[b, h, t].any()
+    ]
+    return sum(found) / len(found)
+
+
+def guided(weights, mask, width):
+    total = 0.0
+    for b, h in np.ndindex(B, H):
+        queries = [t for t in range(T) if mask[b, h, t].any()]
+        keys = [s for s in range(S) if mask[b, h, :, s].any()]
+        for (n, t), (m, s) in itertools.product(enumerate(queries), enumerate(keys)):
+            distance = n / len(queries) - m / len(keys)
+            away = 1 - math.exp(-(distance**2) / (2 * width**2))
+            total += weights[b, h, t, s] * away / (len(queries) * len(keys))
+    return total / (B * H)
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+def test_coverage_and_guided_are_their_equations(padding):
+    given = {"none": None, "right": MASK, "left": MASK[:, :, ::-1, ::-1]}[padding]
+    mask = np.broadcast_to(True if given is None else given, (B, H, T, S))
+    weights = weights_of(mask)
+    tensors = keras.ops.convert_to_tensor(weights), None
+    if given is not None:
+        tensors = tensors[0], keras.ops.convert_to_tensor(given.copy())
+    found = regularizers.CoverageLoss(0.3)(*tensors)
+    wide = weights.astype("float64")
+    np.testing.assert_allclose(numpy(found), 0.3 * coverage(wide, mask), rtol=1e-5)
+    found = regularizers.Guided(0.3, width=0.4)(*tensors)
+    np.testing.assert_allclose(numpy(found), 0.3 * guided(wide, mask, 0.4), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", regularizers.BUILTIN)
 def test_a_layer_adds_the_loss_of_its_weights(name):
     x, memory = random(B, T, D, seed=1), random(B, S, D, seed=2)
@@ -107,8 +144,9 @@ def test_gradients_are_finite_with_empty_rows_and_weights_of_zero(name):
     [
         (regularizers.Entropy(1.0), lambda w: entropy(w[:B], np.ones((B, H, T, T), bool))),
         (regularizers.DoublyStochastic(1.0), lambda w: np.square(1 - w.sum(-2)).sum()),
+        (regularizers.Guided(10.0), lambda w: 1 - np.trace(w, axis1=2, axis2=3).mean() / T),
     ],
-    ids=["entropy", "doubly stochastic"],
+    ids=["entropy", "doubly stochastic", "guided"],
 )
 def test_training_on_it_does_what_it_is_for(regularizer, measure):
     x, symbol = random(8, T, D, seed=1), keras.Input((T, D))

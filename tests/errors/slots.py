@@ -324,6 +324,6 @@ ROWS = {
     "an unknown regularizer": (
         lambda: ka.Attention(scores_regularizer="l2"),
         ValueError,
-        r"Unknown scores_regularizer 'l2'\. Expected one of \['doubly_stochastic', 'entropy'\]",
+        r"Unknown scores_regularizer 'l2'\. Expected one of \['coverage', 'doubly_stoch",
     ),
 }

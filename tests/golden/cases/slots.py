@@ -208,6 +208,20 @@ for name, make in {
         since="0.2.0",
     )
 
+for name, regularizer in {
+    "coverage": "coverage",
+    "coverage-options": regularizers.CoverageLoss(0.1),
+    "guided": "guided",
+    "guided-options": regularizers.Guided(0.1, width=0.3),
+}.items():
+    of_layer(
+        f"regularizer-{name}",
+        lambda given=regularizer: ka.Attention(2, 4, scores_regularizer=given),
+        8,
+        6,
+        since="0.2.0",
+    )
+
 # Heads
 
 for name, arguments in {
