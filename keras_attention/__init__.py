@@ -2,6 +2,7 @@
 
 from keras_attention import (
     activations,
+    alignments,
     convert,
     distribution,
     generation,
@@ -106,6 +107,7 @@ __all__ = [
     "TransformerBlock",
     "__version__",
     "activations",
+    "alignments",
     "check_masks",
     "convert",
     "distribution",

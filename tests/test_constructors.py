@@ -8,6 +8,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import (
+    alignments,
     losses,
     normalizations,
     patterns,
@@ -131,7 +132,7 @@ KIND = {
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks "
-    "num_iterations conv_kernel_size",
+    "num_iterations conv_kernel_size filters kernel_size chunk_size",
     "size": "left right prefix shift",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -147,7 +148,7 @@ KIND = {
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
     "self_attention",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring head_norm sharing",
+    "data_format scoring head_norm sharing history",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "
@@ -155,7 +156,7 @@ KIND = {
     "kernel_constraint bias_constraint embeddings_constraint",
     "object": "score normalization pattern position scores_regularizer cell attention patterns "
     "feed_forward blocks embeddings final_norm logits encoder decoder tokens positions types "
-    "projection token_projection transform feature_map",
+    "projection token_projection transform feature_map alignment",
     "anything": "metadata",
 }
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
@@ -175,11 +176,12 @@ NAMES = ["name"]
 
 
 def public_classes():
-    modules = (ka, losses, normalizations, patterns, positions, regularizers, schedules, scores)
+    modules = (ka, alignments, losses, normalizations, patterns, positions, regularizers)
+    modules += (schedules, scores)
     found = [getattr(module, name) for module in modules for name in module.__all__]
     # `Span` and `Groups` are what a pattern answers, and the bases make nothing.
     bases = {patterns.Pattern, patterns.Span, patterns.Groups, positions.Position, scores.Score}
-    bases |= {normalizations.Normalization, regularizers.Regularizer}
+    bases |= {alignments.Alignment, normalizations.Normalization, regularizers.Regularizer}
     return [cls for cls in found if isinstance(cls, type) and cls not in bases]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import keras
 
-from keras_attention import keras_private, masks, saving, shapes
+from keras_attention import alignments, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import wrapped_cell
@@ -20,6 +20,9 @@ ops = keras.ops
 
 Mode = Literal["bahdanau", "luong"]
 MODES = get_args(Mode)
+
+# The methods of a position that read keys before the score has prepared them.
+KEY_READERS = {"encode", "query_bias"}
 
 NO_MEMORY = (
     "An AttentionCell attends to a memory, which it gets with its initial state: pass "
@@ -60,6 +63,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         output_context: whether the output is [c_t; h_t] instead of h_t.
         return_attention_scores: whether the alignments follow the features of the output;
             `split_outputs` separates them. The length of the memory must then be known.
+        alignment: how a step depends on the weights of earlier steps: None for not at all, an
+            object or a string of `alignments`. Their states, (B, H · S) each, follow those of the
+            wrapped cell.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments of `keras.layers.RNN(cell)`:
@@ -97,6 +103,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         input_feeding: bool = True,
         output_context: bool = False,
         return_attention_scores: bool = False,
+        alignment: alignments.AlignmentLike | None = None,
         **kwargs: Any,
     ):
         shapes.check_choice("mode", mode, MODES)
@@ -127,6 +134,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.return_attention_scores = shapes.check_flag(
             "return_attention_scores", return_attention_scores
         )
+        self.alignment = alignments.get(alignment)
+        if self.alignment is not None:
+            check_alignment(self.alignment, self.attention)
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
         self.memory_shape: Any = None
         self._loop = Loop()
@@ -135,12 +145,14 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     @property
     def state_size(self) -> list[list[int | None]]:
-        """One list: the previous output, the states of the wrapped cell, the number of steps.
+        """One list: the previous output, the states of the wrapped cell and of the alignment, the
+        number of steps.
 
-        `RNN` copies it in its constructor. So the first is None if it depends on the memory.
+        `RNN` copies it in its constructor. So what depends on the memory is None.
         """
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
-        return [[output, *keras.tree.flatten(self.cell.state_size), 1]]
+        aligned = [None] * self._alignment_count()
+        return [[output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]]
 
     @property
     def output_size(self) -> int:
@@ -149,17 +161,18 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     def loop_sizes(self, memory_shape):
         """As `state_size`, for a memory of this shape."""
-        size = self.output_features(memory_shape)
+        size, length = self.output_features(memory_shape), memory_shape[1]
+        pairs = None if length is None else self.attention.num_heads * length
         if self.return_attention_scores and size is not None:
-            length = memory_shape[1]
-            size = None if length is None else size + self.attention.num_heads * length
+            size = None if pairs is None else size + pairs
         if size is None:
             raise ValueError(
                 "The size of the output depends on a memory (batch, positions, features) whose "
                 "positions are known, for `return_attention_scores=True`, and whose features are. "
                 f"Received: memory.shape={memory_shape}"
             )
-        return [size, *keras.tree.flatten(self.cell.state_size), 1]
+        aligned = [pairs] * self._alignment_count()
+        return [size, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
 
     def output_features(self, memory_shape):
         """Features of the output without alignments; None where they depend on the memory."""
@@ -181,8 +194,11 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         return self.attention.compute_output_shape(query_shape, memory_shape)[-1]
 
     def _state_count(self):
-        """The number of states of the loop: the output, the wrapped cell's, the number of steps."""
-        return len(keras.tree.flatten(self.cell.state_size)) + 2
+        """The number of states of the loop: see `state_size`."""
+        return len(keras.tree.flatten(self.cell.state_size)) + self._alignment_count() + 2
+
+    def _alignment_count(self):
+        return 0 if self.alignment is None else self.alignment.num_states
 
     # Building
 
@@ -217,6 +233,13 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             self.memory_shape = tuple(n if isinstance(n, int) else None for n in memory_shape)
         if not self.attention.built:
             self.attention.build((memory_shape[0], 1, self._query_size()), memory_shape)
+        if self.alignment is not None and not self.alignment.built:
+            heads = self.attention.heads
+            query = heads.shape("query", (memory_shape[0], 1, self._query_size()))
+            key = heads.shape("key", memory_shape)
+            score = self.attention.score
+            prepared = key if getattr(score, "v", None) is None else (*key[:3], score.v.shape[-1])
+            self.alignment.build(query, key, prepared)
 
     def get_build_config(self):
         config = super().get_build_config()
@@ -232,36 +255,47 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     # One step
 
     def call(
-        self, inputs: Tensor, states: Tensors, training: bool = False
+        self,
+        inputs: Tensor,
+        states: Tensors,
+        training: bool = False,
+        return_attention_scores: bool | None = None,
     ) -> tuple[Tensor, Tensors]:
+        # Otherwise than the argument of the constructor, the scores are then no state.
+        if return_attention_scores is None:
+            return_attention_scores = self.return_attention_scores
         states, count = keras.tree.flatten(states), self._state_count()
         memory = states[count:] or self._loop.memory
         if len(states) < count or not memory:
             raise ValueError(NO_MEMORY.format("states without one"))
         previous, *cell_states, time = states[:count]
+        first = len(cell_states) - self._alignment_count()
+        cell_states, aligned = cell_states[:first], cell_states[first:]
         shapes.check_same("Batch sizes", sequences=inputs.shape[0], memory=memory[0].shape[0])
         inputs = ops.cast(inputs, self.compute_dtype)
         if self.mode == "bahdanau":
             last = wrapped_cell.leaves(self.cell)[-1]
             query = cell_states[-len(keras.tree.flatten(last.state_size))]
-            context, weights = self._attend(query, memory, time, training)
+            context, weights, aligned = self._attend(query, memory, time, aligned, training)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
             # The alignments, if any, follow a_{t-1}.
             fed = previous[:, : self._fed_size] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
-            context, weights = self._attend(hidden, memory, time, training)
+            context, weights, aligned = self._attend(hidden, memory, time, aligned, training)
         output = hidden
         if self.attention_dim is not None or self.mode == "luong" or self.output_context:
             output = ops.concatenate([context, hidden], axis=-1)
         if self.attention_dim is not None:
             output = self._attention_dense(output)
-        if self.return_attention_scores:
-            known = previous.shape[-1] is not None
+        last = output
+        if return_attention_scores:
+            known = previous.shape[-1] is not None and self.return_attention_scores
             size = previous.shape[-1] - output.shape[-1] if known else -1
             weights = ops.reshape(weights, (ops.shape(output)[0], size))
             output = ops.concatenate([output, ops.cast(weights, self.compute_dtype)], axis=-1)
-        return output, [[output, *cell_states, time + 1, *states[count:]]]
+        last = output if self.return_attention_scores else last
+        return output, [[last, *cell_states, *aligned, time + 1, *states[count:]]]
 
     def _step(self, inputs, fed, states, training):
         """h_t and the flat states that follow, of the wrapped cell."""
@@ -274,23 +308,44 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         states = [ops.cast(state, self.compute_dtype) for state in keras.tree.flatten(states)]
         return ops.cast(hidden, self.compute_dtype), states
 
-    def _attend(self, query, memory, time, training):
-        """c_t (B, C), and the weights (B, H, 1, S) or None."""
-        attention = self.attention
-        key, value, mask, *dropped = memory
+    def _attend(self, query, memory, time, aligned, training):
+        """c_t (B, C), the weights (B, H, 1, S) or None, and the states of the alignment."""
+        attention, alignment = self.attention, self.alignment
+        count = 3 if alignment is None else 3 + alignment.num_prepared
+        (key, value, mask, *prepared), drawn = memory[:count], memory[count:]
         query = ops.cast(query, attention.compute_dtype)
         heads = attention.normed(attention.heads.split_row(query, "query"), "query")
-        value = dropped[0] if training and dropped else value
-        result = attention.attend(
-            *(heads, key, value, Positions.of_heads(heads, key, time)),
-            key_mask=mask,
-            masks=masks.of_pairs(None, mask, None),
-            pattern=attention.whole_pattern(),
-            return_weights=self.return_attention_scores,
-            prepared=self._keys_can_be_prepared(),
-        )
+        value = drawn[0] if training and drawn and attention.dropout else value
+
+        def attend(key, **given):
+            return attention.attend(
+                *(heads, key, value, Positions.of_heads(heads, key, time)),
+                key_mask=mask,
+                masks=masks.of_pairs(None, mask, None),
+                pattern=attention.whole_pattern(),
+                return_weights=self.return_attention_scores or alignment is not None,
+                prepared=self._keys_can_be_prepared(),
+                **given,
+            )
+
+        if alignment is None:
+            result = attend(key)
+        else:
+            more = [value, mask, *prepared]
+            if alignment.random:
+                more.append(numbers_of_step(drawn[-1], time) if training and drawn else None)
+            with keras_private.uncast_variables():
+                batch, length = ops.shape(mask)
+                shape = (batch, attention.num_heads, length)
+                states = [ops.reshape(state, shape) for state in aligned]
+                result, states = alignment.attend(attend, heads, key, states, more, training)
+            pairs = [
+                ops.reshape(new, ops.shape(state))
+                for new, state in zip(states, aligned, strict=True)
+            ]
+            aligned = pairs
         context = attention.heads.join(result, query[:, None])[:, 0]
-        return ops.cast(context, self.compute_dtype), result.weights
+        return ops.cast(context, self.compute_dtype), result.weights, aligned
 
     def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
@@ -303,6 +358,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "`split_outputs` is for cells with `return_attention_scores=True`. "
                 f"Received: return_attention_scores={self.return_attention_scores}"
             )
+        return self.separated(outputs)
+
+    def separated(self, outputs):
+        """`split_outputs` of outputs that have alignments."""
         features = self.output_features(self.memory_shape)
         heads, size = self.attention.num_heads, backend.shape(outputs)[-1]
         length = (size - features) // heads
@@ -392,9 +451,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             )
         states = [] if states is None else keras.tree.flatten(states)
         count = self._state_count()
-        if len(states) not in (0, count - 2, count):
+        own = count - 2 - self._alignment_count()
+        if len(states) not in (0, own, count):
             raise ValueError(
-                f"`states` must be the {count - 2} of the wrapped cell, or the {count} that an "
+                f"`states` must be the {own} of the wrapped cell, or the {count} that an "
                 f"earlier call returned. Received: {len(states)}"
             )
         for state in states:
@@ -416,27 +476,36 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 self.attention._dropout_layer.seed_generator,
             )
             constants.append(constants[1] * noise)
+        if self.alignment is not None and self.alignment.random:
+            batch, length = ops.shape(constants[2])
+            shape = (batch, self.attention.num_heads, length)
+            constants.append(backend.uniform(shape, self.alignment.seed_generator))
         states = self._first_states(memory, states)
         inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
-        wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, states[1:-1]))
+        last = len(states) - 1 - self._alignment_count()
+        wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, states[1:last]))
         return constants, states
 
     def _prepared(self, memory, mask):
         """Key, value and mask of the memory, prepared for all steps."""
         memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
         key = self.attention.split(memory, "key")
+        prepared = []
+        if self.alignment is not None:
+            with keras_private.uncast_variables():
+                prepared = self.alignment.prepare(key)
         if self._keys_can_be_prepared():
             with keras_private.uncast_variables():
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
         if mask is None:
             mask = ops.ones(ops.shape(memory)[:2], "bool")
-        return [key, self.attention.split(memory, "value"), mask]
+        return [key, self.attention.split(memory, "value"), mask, *prepared]
 
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        reads_keys = position is not None and position.overrides & {"encode", "query_bias"}
+        reads_keys = position is not None and position.overrides & KEY_READERS
         return score.prepares_apart and not reads_keys
 
     def _first_states(self, memory, states):
@@ -446,16 +515,32 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if self.return_attention_scores:
             size = features + self.attention.num_heads * length
         states = states or wrapped_cell.first_states(self.cell, batch, self.compute_dtype)
-        states = [ops.cast(state, self.compute_dtype) for state in states]
+        own, aligned = len(keras.tree.flatten(self.cell.state_size)), []
+        if self.alignment is not None:
+            shape = (batch, self.attention.num_heads, length)
+            aligned = [
+                ops.reshape(state, (batch, shape[1] * length))
+                for state in self.alignment.first_states(shape)
+            ]
         if len(states) < self._state_count():
             output, time = ops.zeros((batch, size), self.compute_dtype), ops.zeros((batch, 1))
-            states = [output, *states, time]
+            states = [output, *states, *aligned, time]
         output, *states, time = states
+        for given, expected in zip(states[own:], aligned, strict=True):
+            shapes.check_same(
+                "Lengths of states of the alignment",
+                memory=expected.shape[-1],
+                states=given.shape[-1],
+            )
+        # Sums over many steps need the precision.
+        aligned = [ops.cast(state, "float32") for state in states[own:]]
+        states = [ops.cast(state, self.compute_dtype) for state in states[:own]]
+        output = ops.cast(output, self.compute_dtype)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
             # The alignments after the output are those of a memory of another length.
             output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
         shapes.check_same("Features of the first state", cell=size, states=output.shape[-1])
-        return [output, *states, ops.cast(ops.round(time), "int32")]
+        return [output, *states, *aligned, ops.cast(ops.round(time), "int32")]
 
     # Around the loop of `keras.layers.RNN`, which passes a step no more than inputs and states, but
     # lets a `DropoutRNNCell` prepare and discard what the loop closes over, and gives it the states
@@ -469,6 +554,11 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         found = isinstance(states, list) and len(states) >= 2
         if not found or len(getattr(states[0], "shape", ())) != 3:
             raise ValueError(NO_MEMORY.format("an initial state that does not begin with one"))
+        if self.attention.scores_regularizer is not None:
+            raise ValueError(
+                "`keras.layers.RNN` cannot add the loss of a `scores_regularizer`: use "
+                f"`AttentionRNN(cell)`. Received: {self.attention.scores_regularizer!r}"
+            )
         memory, mask, *rest = states
         self._loop.memory, states[:] = self.prepare(memory, rest, ops.cast(mask, "bool"))
 
@@ -501,14 +591,35 @@ def attention_layer(attention, dtype):
             "`attention` must be an Attention layer, a score, or the name of one. "
             f"Received: attention={attention!r} (of type {type(attention).__name__})"
         )
-    if attention.normalization.random or attention.scores_regularizer is not None:
+    if attention.normalization.random:
         raise ValueError(
-            "An AttentionCell takes no normalization that draws random numbers, and no "
-            "`scores_regularizer`: a step of a loop can neither draw nor add losses. Received: "
-            f"normalization={attention.normalization!r}, "
-            f"scores_regularizer={attention.scores_regularizer!r}"
+            "An AttentionCell takes no normalization that draws random numbers: a step of a loop "
+            f"cannot draw. Received: normalization={attention.normalization!r}"
         )
     return attention
+
+
+def check_alignment(alignment, attention):
+    """Raises if an alignment does not work with this attention layer."""
+    grouped = attention.num_key_value_heads not in (None, attention.num_heads)
+    reads_keys = attention.position is not None and attention.position.overrides & KEY_READERS
+    if grouped or reads_keys:
+        raise ValueError(
+            "An alignment needs as many key heads as heads, and no position that encodes keys. "
+            f"Received: num_key_value_heads={attention.num_key_value_heads}, "
+            f"num_heads={attention.num_heads}, position={attention.position!r}"
+        )
+    alignment.check(attention)
+
+
+def numbers_of_step(numbers, time):
+    """Uniform numbers (B, H, S) for a step, from those of a loop, in which nothing can be drawn.
+
+    The fractional part of n u is uniform for every integer n, and for large ones, without large
+    common factors, nearly uncorrelated.
+    """
+    numbers = numbers * ops.cast(64 + time, numbers.dtype)[..., None]
+    return numbers - ops.floor(numbers)
 
 
 _UNKNOWN = (None, None, None)

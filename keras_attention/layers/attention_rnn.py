@@ -46,6 +46,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         (B, H, S); a masked step repeats those before it. With `return_state=True`, then a
         list of the states.
 
+    The loss of a `scores_regularizer` of the attention is added, the steps being the queries.
+
     Raises:
         ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is True, or batch sizes
             differ.
@@ -129,14 +131,26 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         mask = masks.both(
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
         )
-        cell = self.cell
+        cell, regularizer = self.cell, self.cell.attention.scores_regularizer
+        with_scores = cell.return_attention_scores or regularizer is not None
         constants, states = cell.prepare(*cell.checked(memory, initial_state, memory_mask))
-        count = len(states)
+        count, start, features = len(states), states[-1], states[0].shape[-1]
+        if with_scores and not cell.return_attention_scores:
+            # A masked step repeats its output, for which the loop of JAX reads the first state.
+            batch, length = ops.shape(constants[2])
+            shape = (batch, cell.attention.num_heads * length)
+            before = [states[0], ops.zeros(shape, states[0].dtype)]
+            states = [ops.concatenate(before, axis=-1), *states[1:]]
 
         def step(inputs, states):
             # The constants are no states of the loop, which would copy, mask and return them.
-            output, [states] = cell(inputs, [[*states[0], *constants]], training=training)
-            return output, [states[:count]]
+            [(before, *states)] = states
+            output, [states] = cell(
+                *(inputs, [[before[:, :features], *states, *constants]]),
+                training=training,
+                return_attention_scores=with_scores,
+            )
+            return output, [[output, *states[1:count]]]
 
         try:
             last, outputs, states = keras_private.recurrent_loop(
@@ -148,21 +162,44 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
                 unroll=self.unroll,
                 input_length=sequences.shape[1],
                 zero_output_for_mask=self.zero_output_for_mask,
-                return_all_outputs=self.return_sequences,
+                return_all_outputs=self.return_sequences or regularizer is not None,
             )
         finally:
             wrapped_cell.reset_dropout(cell.cell)
+        if regularizer is not None:
+            self._add_loss(regularizer, outputs, start, mask, constants[2])
+        [(before, *states)] = states
+        states = [[before[:, :features], *states]]
         output, [states] = keras.tree.map_structure(
             lambda x: ops.cast(x, self.compute_dtype),
             (outputs if self.return_sequences else last, list(states)),
         )
         scores = []
-        if cell.return_attention_scores:
-            output, *scores = cell.split_outputs(output)
+        if with_scores:
+            output, *scores = cell.separated(output)
+            scores = scores if cell.return_attention_scores else []
         if self.return_sequences:
             output = masks.carry(output, mask)
         found = (output, *scores, *[states] * self.return_state)
         return found if len(found) > 1 else output
+
+    def _add_loss(self, regularizer, outputs, start, mask, memory_mask):
+        """Adds the loss of the alignments after the outputs (B, T, …), whose queries are steps."""
+        _, weights = self.cell.separated(outputs)
+        weights = ops.cast(weights, shapes.accumulation_dtype(weights))
+        if mask is None:
+            mask = ops.ones_like(outputs[:, :, 0], dtype="bool")
+        elif self.go_backwards:
+            mask = ops.flip(mask, axis=1)
+        seen = mask[:, None, :, None] & memory_mask[:, None, None]
+        pattern = self.cell.attention.whole_pattern()
+        if pattern is not None:
+            # Masked steps have no position of their own.
+            steps = start + ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
+            keys = ops.arange(ops.shape(memory_mask)[1], dtype="int32")
+            seen = seen & pattern(steps, keys)[:, None]
+        weights = ops.where(mask[:, None, :, None], weights, ops.zeros_like(weights))
+        self.add_loss(regularizer(weights, seen))
 
     def compute_mask(self, sequences, previous_mask=None):
         return previous_mask if self.return_sequences else None

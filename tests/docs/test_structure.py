@@ -24,6 +24,7 @@ ORDER = [
     {"convert", "distribution", "generation", "lora", "mask_flow", "visualization"},
     {"models"},
     {"layers", "ops"},
+    {"alignments"},
     {"arguments"},
     {"slots"},
     {"scores", "normalizations", "positions", "regularizers"},

@@ -3,7 +3,7 @@
 import keras
 
 import keras_attention as ka
-from keras_attention import patterns, scores
+from keras_attention import alignments, patterns, scores
 from tests.golden.cases.case import CASES, Case, S, T, symbols, vectors
 
 
@@ -50,14 +50,14 @@ of_cell(
 )
 
 
-def of_rnn(name, cell, **arguments):
+def of_rnn(name, cell, score="general", **arguments):
     def model():
         x, memory = symbols(8, 6)
         if cell.get("return_attention_scores"):
             memory = keras.Input((S, 6))
         if arguments.get("unroll"):
             x = keras.Input((T, 8))
-        attends = ka.AttentionCell(keras.layers.GRUCell(8), "general", **cell)
+        attends = ka.AttentionCell(keras.layers.GRUCell(8), score, **cell)
         rnn = ka.AttentionRNN(attends, **arguments)
         seen = keras.layers.Masking()(memory)
         return keras.Model([x, memory], keras.tree.flatten(rnn(keras.layers.Masking()(x), seen)))
@@ -75,6 +75,14 @@ of_rnn(
     unroll=True,
     zero_output_for_mask=True,
 )
+
+for name, given in {
+    "coverage": "coverage",
+    "coverage-options": alignments.Coverage("zeros"),
+    "location_sensitive": "location_sensitive",
+    "location_sensitive-options": alignments.LocationSensitive(2, 3, "both", "he_normal"),
+}.items():
+    of_rnn(f"rnn-{name}", {"alignment": given, "attention_dim": 6}, "additive")
 
 
 def unrolled():

@@ -1,0 +1,123 @@
+"""The base of alignments: steps of attention that depend on the weights of earlier steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_attention import saving, scores
+from keras_attention.hints import Tensor
+from keras_attention.spec import AttentionResult
+
+ops = keras.ops
+
+
+class Alignment(saving.ConfigurableLayer):
+    """How the weights of a step of an `AttentionCell` depend on those of earlier steps.
+
+    Subclasses implement `attend`, and `build` if they have weights. States are float32 arrays
+    (B, H, S), of which there are `num_states`; `first_states` are zeros unless overridden.
+
+    >>> import keras
+    >>> from keras_attention import AttentionCell, AttentionRNN, alignments
+    >>> @keras.saving.register_keras_serializable(package="my_package")
+    ... class Fresh(alignments.Alignment):
+    ...     '''Subtracts what earlier steps gave to a key.'''
+    ...     def attend(self, attend, query, key, states, more, training):
+    ...         result = attend(key, biases=(-states[0][:, :, None],))
+    ...         return result, [states[0] + keras.ops.cast(result.weights[:, :, 0], "float32")]
+    >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))
+    >>> cell = AttentionCell(keras.layers.GRUCell(16), "dot", alignment=Fresh())
+    >>> AttentionRNN(cell, return_sequences=True)(x, memory).shape
+    (2, 5, 16)
+    """
+
+    _has_own_dtype = True
+    # The number of states.
+    num_states = 1
+    # The number of arrays that `prepare` returns.
+    num_prepared = 0
+    # Whether training draws uniform random numbers, one for each head and key.
+    random = False
+
+    def __init__(self, **kwargs: Any):
+        kwargs["dtype"] = kwargs.get("dtype") or scores.full_precision()
+        super().__init__(**kwargs)
+
+    def check(self, attention: keras.layers.Layer) -> None:
+        """Raises if it does not work with this attention layer."""
+
+    def build(self, query_shape, key_shape, prepared_shape):
+        """Creates the weights, for heads (B, 1, H, K) and (B, S, H, K).
+
+        `prepared_shape` is that of keys that the score has prepared, (B, S, H, U).
+        """
+
+    def first_states(self, shape: Sequence[Any]) -> list[Tensor]:
+        """The states before the first step, each of this shape, (B, H, S)."""
+        return [ops.zeros(shape, "float32") for _ in range(self.num_states)]
+
+    def prepare(self, key: Tensor) -> list[Tensor]:
+        """What all steps share, from the heads of the keys (B, S, H, K); batch axis first."""
+        return []
+
+    def attend(
+        self,
+        attend: Callable[..., AttentionResult],
+        query: Tensor,
+        key: Tensor,
+        states: list[Tensor],
+        more: Sequence[Any],
+        training: bool,
+    ) -> tuple[AttentionResult, list[Tensor]]:
+        """The result of one step, with weights, and the states after it.
+
+        Args:
+            attend: a function from prepared keys to the result of the attention layer; fields of
+                the `AttentionSpec` may be given too, such as `normalization`.
+            query: heads of the query, (B, 1, H, K).
+            key: keys as the score has prepared them, (B, S, H, U).
+            states: of the step before.
+            more: values (B, S, H, V); the mask of the memory (B, S); what `prepare` returned; and,
+                with `random`, uniform numbers (B, H, S), or None outside training.
+            training: whether it is a step of training.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `attend`.")
+
+
+class OfAdditive(Alignment):
+    """The base of alignments that add a term to the hidden units of an additive score.
+
+    Args:
+        kernel_initializer: of its weights.
+    """
+
+    def __init__(self, kernel_initializer: Any = "glorot_uniform", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def check(self, attention):
+        if not isinstance(attention.score, (scores.Additive, scores.Concat)):
+            raise ValueError(
+                f"{type(self).__name__} adds a term inside the tanh of a score, which must be "
+                f"`Additive` or `Concat`. Received: score={attention.score!r}"
+            )
+
+    def add_kernel(self, name, shape):
+        return self.add_weight(
+            name=name, shape=shape, initializer=saving.clone_initializer(self.kernel_initializer)
+        )
+
+    def term(self, states: list[Tensor]) -> Tensor:
+        """What is added to the hidden units of keys, (B, S, H, U)."""
+        raise TypeError(f"{type(self).__name__} must implement `term(self, states)`.")
+
+    def next_states(self, states: list[Tensor], weights: Tensor) -> list[Tensor]:
+        """The states after a step with these weights, (B, H, S)."""
+        return [states[0] + weights]
+
+    def attend(self, attend, query, key, states, more, training):
+        result = attend(key + ops.cast(self.term(states), key.dtype))
+        return result, self.next_states(states, ops.cast(result.weights[:, :, 0], "float32"))

@@ -1,0 +1,78 @@
+"""Location-sensitive attention: the score sees where earlier steps attended."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import keras
+
+from keras_attention import saving, shapes
+from keras_attention.alignments.base import OfAdditive
+from keras_attention.hints import Initializer, Tensor
+
+ops = keras.ops
+
+History = Literal["previous", "cumulative", "both"]
+HISTORIES = get_args(History)
+
+
+@saving.register
+class LocationSensitive(OfAdditive):
+    """score_s = vᵀ tanh(W q + W' k_s + U f_s + b), f = F * w, w the weights of the step before.
+
+    Chorowski et al. 2015, equations 8 and 9, where * is a convolution over positions. With
+    history="cumulative", w is the sum of the weights of all earlier steps, as in Tacotron 2 (Shen
+    et al. 2018, section 2.2); "both" are two channels of the convolution. The score must be
+    `Additive` or `Concat`. F is (kernel_size, channels, filters), for all heads, U is (H, filters,
+    units). Padding of the memory has weights of zero, as has what is beyond its ends.
+
+    Args:
+        filters, kernel_size: of the convolution.
+        history: "previous", "cumulative" or "both".
+        kernel_initializer: of F and U.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: an argument is not as described, or the score of the cell is another.
+
+    >>> import keras
+    >>> from keras_attention import AttentionCell, AttentionRNN, alignments
+    >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))
+    >>> near = alignments.LocationSensitive(filters=4, kernel_size=3, history="cumulative")
+    >>> cell = AttentionCell(keras.layers.GRUCell(16), "additive", alignment=near)
+    >>> AttentionRNN(cell, return_sequences=True)(x, memory).shape
+    (2, 5, 16)
+    """
+
+    def __init__(
+        self,
+        filters: int = 32,
+        kernel_size: int = 31,
+        history: History = "previous",
+        kernel_initializer: Initializer = "glorot_uniform",
+        **kwargs: Any,
+    ):
+        super().__init__(kernel_initializer=kernel_initializer, **kwargs)
+        self.filters = shapes.check_count("filters", filters)
+        self.kernel_size = shapes.check_count("kernel_size", kernel_size)
+        self.history = shapes.check_choice("history", history, HISTORIES)
+        self.num_states = 2 if history == "both" else 1
+
+    def build(self, query_shape, key_shape, prepared_shape):
+        heads, units = prepared_shape[2:]
+        self.convolution = self.add_kernel(
+            "convolution", (self.kernel_size, self.num_states, self.filters)
+        )
+        self.kernel = self.add_kernel("kernel", (heads, self.filters, units))
+
+    def term(self, states: list[Tensor]) -> Tensor:
+        batch, heads, length = ops.shape(states[0])
+        history = ops.reshape(ops.stack(states, axis=-1), (batch * heads, length, self.num_states))
+        features = ops.conv(history, ops.convert_to_tensor(self.convolution), padding="same")
+        features = ops.reshape(features, (batch, heads, length, self.filters))
+        return ops.einsum("bhsf,hfu->bshu", features, self.kernel)
+
+    def next_states(self, states: list[Tensor], weights: Tensor) -> list[Tensor]:
+        before = {"previous": [], "cumulative": states[:1], "both": [states[-1]]}[self.history]
+        sums = [total + weights for total in before]
+        return sums if self.history == "cumulative" else [weights, *sums]
