@@ -80,16 +80,13 @@ def number(run, rows, labels, size, most):
     return rows, 1 + sum(map(len, learned.values()))
 
 
-def log_ratios(rows, labels, size, smoothing=1):
-    """How much more often positive reviews have each n-gram than negative ones, (size,), in log.
-
-    `smoothing` is added to each count.
-    """
+def log_ratios(rows, labels, size):
+    """How much more often positive reviews have each n-gram than negative ones, (size,), in log."""
     counts = np.zeros((2, size))
     for row, label in zip(rows, labels, strict=True):
         # Each number occurs once in a row, but 0, which is no n-gram.
         counts[int(label), row[:, 1:].ravel()] += 1
-    rates = (counts + smoothing) / (np.bincount(labels, minlength=2) + 2 * smoothing)[:, None]
+    rates = (counts + 1) / (np.bincount(labels, minlength=2) + 2)[:, None]
     ratios = np.log(rates[1] / rates[0])
     ratios[0] = 0.0
     return ratios.astype("float32")
@@ -102,8 +99,7 @@ def begin_with_ratios(model, rows, labels):
     """
     ngrams, output = model.get_layer("ngrams"), model.get_layer("probability")
     (table,), (kernel, bias) = ngrams.get_weights(), output.get_weights()
-    # A rare n-gram says much of the training reviews that have it, and little of others.
-    table[:, 0], kernel[0] = 0.3 * log_ratios(rows, labels, len(table), smoothing=5), 1.0
+    table[:, 0], kernel[0] = 0.3 * log_ratios(rows, labels, len(table)), 1.0
     ngrams.set_weights([table])
     output.set_weights([kernel, bias])
 
