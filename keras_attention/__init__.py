@@ -46,6 +46,8 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.nystrom_attention import NystromAttention
 from keras_attention.layers.patch_embedding import PatchEmbedding
 from keras_attention.layers.patch_merging import PatchMerging
+from keras_attention.layers.pointer_generator import PointerGenerator
+from keras_attention.layers.pointer_head import PointerHead
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
@@ -95,6 +97,8 @@ __all__ = [
     "NystromAttention",
     "PatchEmbedding",
     "PatchMerging",
+    "PointerGenerator",
+    "PointerHead",
     "RMSNorm",
     "ReinforceLoss",
     "RelativePositionAttention",

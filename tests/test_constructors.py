@@ -54,6 +54,7 @@ NEEDED = {
     ka.MultiHeadLatentAttention: {"num_heads": 2, "key_dim": 4, "rope_dim": 2, "latent_dim": 4},
     ka.NystromAttention: {"num_heads": 2, "key_dim": 4},
     ka.PatchEmbedding: {"patch_size": 2, "dim": 4},
+    ka.PointerGenerator: {"vocabulary_size": 4},
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.Retention: {"num_heads": 2, "key_dim": 4},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
@@ -133,7 +134,7 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks "
     "num_iterations conv_kernel_size filters kernel_size chunk_size",
-    "size": "left right prefix shift",
+    "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
     "alpha": "alpha",

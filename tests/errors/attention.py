@@ -25,6 +25,17 @@ from tests.errors.calls import (
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
+    # Pointers
+    "weights to copy by, of two axes": (
+        lambda: ka.PointerGenerator(4)(X, zeros(B, T, 4), zeros(B, T), zeros(B, T, dtype="int32")),
+        ValueError,
+        r"`attention_scores` must be \(B, T, S\) or \(B, H, T, S\). Received: attention_scores.sh",
+    ),
+    "a source of numbers that are no integers": (
+        lambda: ka.PointerGenerator(4)(X, zeros(B, T, 4), zeros(B, T, T), zeros(B, T)),
+        TypeError,
+        r"`source_ids` must be integers. Received: dtype",
+    ),
     # States
     "a feature map that compares": (
         lambda: ka.LinearAttention(2, 4, feature_map=scores.Additive(3)),

@@ -96,6 +96,40 @@ of_layer(
     ),
     **NEW,
 )  # fmt: skip
+# Probabilities: beside the logits of masked positions all others would be rounding.
+for name, arguments in {
+    "pointer": {},
+    "pointer-all": {"score": "dot", "logit_soft_cap": 2.0},
+}.items():
+    of_layer(
+        name,
+        lambda given=arguments: (
+            lambda query, memory: keras.layers.Softmax()(ka.PointerHead(**given)(query, memory))
+        ),
+        *(8, 8),
+        **NEW,
+    )
+
+
+def copied(**arguments):
+    """A layer over states and what is copied, whose tokens are 0 and 7."""
+
+    def outputs(x, memory):
+        _, weights = ka.Attention()(x, memory, return_attention_scores=True)
+        ids = 7 * keras.ops.cast(memory[..., 0] > 0, "int32")
+        layer = ka.PointerGenerator(7, **arguments)
+        return layer(x, keras.layers.Dense(7)(x), weights, ids)
+
+    return outputs
+
+
+of_layer("pointer_generator", copied, 8, 8, **NEW)
+of_layer(
+    "pointer_generator-all",
+    lambda: copied(num_extra_tokens=2, kernel_initializer="ones", bias_initializer="ones"),
+    *(8, 8),
+    **NEW,
+)
 of_layer(
     "block-across",
     lambda: ka.TransformerBlock(16, 2, cross_attention=True, self_attention=False),

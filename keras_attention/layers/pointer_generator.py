@@ -1,0 +1,161 @@
+"""`PointerGenerator`: next tokens from a vocabulary, or copied from a source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import inputs, masks, saving, shapes
+from keras_attention.hints import Initializer, Tensor
+from keras_attention.layers import position_wise
+
+ops = keras.ops
+
+# The least probability of copying a token, so that its logarithm is finite: the smallest normal
+# float32.
+LEAST = 1.2e-38
+
+
+@saving.register
+class PointerGenerator(saving.ConfigurableLayer):
+    r"""Mixes a vocabulary's distribution with copying. See et al. 2017, equations 8 and 9.
+
+    `P(w) = p · P_vocabulary(w) + (1 − p) · Σ_{s: source_s = w} a_s`, where a are the weights of
+    attention over the source, and `p = sigmoid(wᵀ x + b)`. Tokens of the source that are not in the
+    vocabulary are numbered, per row, from `vocabulary_size` on, and can be copied only.
+
+    Args:
+        vocabulary_size: number of tokens of the vocabulary, V.
+        num_extra_tokens: the largest number of other tokens of a source.
+        kernel_initializer, bias_initializer: of w and b.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, T, D), what p depends on: in the paper the context, the state and the input of the
+            decoder, concatenated.
+        logits: (B, T, V), of the vocabulary.
+        attention_scores: (B, T, S), or (B, H, T, S), of which heads the mean is taken. The weights
+            of a layer of this package, which are 0 at padding.
+        source_ids: integers (B, S), below V + `num_extra_tokens`. Others, such as −1, are never
+            copied.
+        source_mask: boolean (B, S), True = a token that may be copied.
+
+    Returns:
+        (B, T, V + `num_extra_tokens`) logarithms of P, in float32 for every dtype policy (float64
+        in float64), carrying the mask of `x`. They are logits too, for losses and for `generation`.
+        Σ a is at least 1.2e-38, so that all are finite. In a row with nothing to copy they are
+        those of p · P_vocabulary.
+
+    Raises:
+        ValueError, TypeError: a size, a shape or a dtype is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> layer = keras_attention.PointerGenerator(10, num_extra_tokens=2)
+    >>> states, logits = keras.random.normal((1, 3, 8)), keras.random.normal((1, 3, 10))
+    >>> weights = keras.ops.full((1, 3, 4), 0.25)
+    >>> found = layer(states, logits, weights, keras.ops.array([[5, 11, 10, 5]]))
+    >>> found.shape, float(keras.ops.round(keras.ops.sum(keras.ops.exp(found)), 4))
+    ((1, 3, 12), 3.0)
+    """
+
+    _masks = "`source_mask` (B, S) for padding"
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_extra_tokens: int = 0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
+        self.num_extra_tokens = shapes.check_count("num_extra_tokens", num_extra_tokens, minimum=0)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self._dense = keras.layers.Dense(
+            1,
+            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
+            bias_initializer=saving.clone_initializer(self.bias_initializer),
+            name="gate",
+            dtype=self.dtype_policy,
+        )
+
+    @property
+    def _output_dtype(self):
+        return "float64" if self.compute_dtype == "float64" else "float32"
+
+    def build(self, x_shape, *shapes):
+        self._dense.build(x_shape)
+
+    def call(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        attention_scores: Tensor,
+        source_ids: Tensor,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        self._check(logits, attention_scores, source_ids)
+        mask = masks.implicit(x)
+        gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
+        weights = ops.cast(attention_scores, self._output_dtype)
+        weights = ops.mean(weights, axis=1) if len(weights.shape) == 4 else weights
+        copied = self._copied(weights, source_ids, masks.boolean("source_mask", source_mask))
+        copied = ops.log(ops.maximum(copied, LEAST)) + ops.log_sigmoid(-gate)
+        written = ops.log_softmax(ops.cast(logits, self._output_dtype)) + ops.log_sigmoid(gate)
+        size = self.vocabulary_size
+        found = _logaddexp(written, copied[..., :size])
+        return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), mask)
+
+    def _copied(self, weights, ids, mask):
+        """Sums (B, T, V + extra) of weights (B, T, S) over the positions of each token."""
+        size = self.vocabulary_size + self.num_extra_tokens
+        ids = ops.cast(ids, "int32")
+        valid = masks.both(ops.logical_and(ids >= 0, ids < size), mask)
+        weights = ops.where(valid[:, None], weights, ops.zeros_like(weights))
+        rows, queries = ops.shape(weights)[:2]
+        # One row of T weights for each position of the source, at (b, id).
+        at = ops.where(valid, ids, 0) + size * ops.arange(rows, dtype="int32")[:, None]
+        updates = ops.reshape(ops.transpose(weights, (0, 2, 1)), (-1, queries))
+        sums = ops.scatter(ops.reshape(at, (-1, 1)), updates, (rows * size, queries))
+        return ops.transpose(ops.reshape(sums, (rows, size, queries)), (0, 2, 1))
+
+    def _check(self, logits, weights, ids):
+        shapes.check_rank("logits", logits, 3, "(B, T, V)")
+        shapes.check_rank("source_ids", ids, 2, "(B, S)")
+        shapes.check_same(
+            "The vocabulary and the last axis of `logits`",
+            vocabulary_size=self.vocabulary_size,
+            logits=logits.shape[-1],
+        )
+        if len(weights.shape) not in (3, 4):
+            raise ValueError(
+                "`attention_scores` must be (B, T, S) or (B, H, T, S). "
+                f"Received: attention_scores.shape={tuple(weights.shape)}"
+            )
+        lengths = {"attention_scores": weights.shape[-1], "source_ids": ids.shape[1]}
+        shapes.check_same("Lengths of the source", **lengths)
+        if "int" not in keras.backend.standardize_dtype(ids.dtype):
+            raise TypeError(f"`source_ids` must be integers. Received: dtype {ids.dtype}")
+
+    def compute_mask(self, x, previous_mask=None):
+        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
+
+    def compute_output_shape(self, x_shape, *shapes):
+        return (*x_shape[:2], self.vocabulary_size + self.num_extra_tokens)
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        self._check(given.logits, given.attention_scores, given.source_ids)
+        return keras.KerasTensor(self.compute_output_shape(given.x.shape), self._output_dtype)
+
+
+def _logaddexp(a, b):
+    """log(exp(a) + exp(b)), with the gradient of both where they are equal."""
+    largest = ops.stop_gradient(ops.maximum(a, b))
+    return largest + ops.log(ops.exp(a - largest) + ops.exp(b - largest))
