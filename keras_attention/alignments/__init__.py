@@ -12,6 +12,8 @@ from keras_attention import saving
 from keras_attention.alignments.base import Alignment
 from keras_attention.alignments.coverage import Coverage
 from keras_attention.alignments.location_sensitive import LocationSensitive
+from keras_attention.alignments.mocha import MoChA
+from keras_attention.alignments.monotonic import Monotonic
 from keras_attention.hints import Config
 
 __all__ = [
@@ -19,10 +21,17 @@ __all__ = [
     "Alignment",
     "Coverage",
     "LocationSensitive",
+    "MoChA",
+    "Monotonic",
     "get",
 ]
 
-BUILTIN = {"coverage": Coverage, "location_sensitive": LocationSensitive}
+BUILTIN = {
+    "coverage": Coverage,
+    "location_sensitive": LocationSensitive,
+    "mocha": MoChA,
+    "monotonic": Monotonic,
+}
 
 
 # What the slot may be given: an object, its saved config, or a name.

@@ -14,11 +14,9 @@ TESTS = "\n".join(
     for path in (ROOT / "tests").rglob("*.py")
     if path != pathlib.Path(__file__)
 )
-MODULES = [keras_attention]
-MODULES += [
-    getattr(keras_attention, name)
-    for name in ("generation", "inspection", "normalizations", "patterns", "positions", "scores")
-]
+MODULES = [keras_attention, keras_attention.alignments, keras_attention.generation]
+MODULES += [keras_attention.inspection, keras_attention.normalizations, keras_attention.patterns]
+MODULES += [keras_attention.positions, keras_attention.scores]
 
 
 def rows():

@@ -6,13 +6,20 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import Attention, AttentionCell, AttentionRNN, alignments, regularizers, scores
+from keras_attention.alignments import mocha, monotonic
 from tests.arrays import numpy, random
+from tests.gradients import gradients
 from tests.layers.small_cells import MASK, MEMORY, STATE, B, D, H, S, T, X, gru, weights_drawn
 
 layers, ops = keras.layers, keras.ops
 
 # Of the left and of the right side.
 SIDES = {"right": MASK, "left": MASK[:, ::-1]}
+
+
+class PairsOnly(scores.Score):
+    def call(self, query, key):
+        return ops.einsum("bthk,bshk->bhts", query, key)
 
 
 def made(alignment, mode="bahdanau", score=None, **options):
@@ -155,7 +162,8 @@ def test_a_model_of_unknown_lengths_trains_and_loads(name, tmp_path):
     model.fit([X, MEMORY], target, epochs=1, verbose=0)
     assert all(np.isfinite(numpy(w)).all() for w in model.weights)
     for weight, old in zip(cell.alignment.trainable_weights, before, strict=True):
-        assert np.abs(numpy(weight) - old).max() > 0
+        # A constant is no part of a softmax.
+        assert np.abs(numpy(weight) - old).max() > 0 or "bias" in weight.path
     assert output_of.shape == (B, T, H + 8)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -176,6 +184,106 @@ def test_in_mixed_precision_sums_stay_in_float32(name):
     assert np.isfinite(numpy(ops.cast(output, "float32"))).all()
     states = keras.tree.flatten(cell.start_states(ops.cast(MEMORY, "bfloat16")))
     assert keras.backend.standardize_dtype(states[2].dtype) == "float32"
+
+
+# Monotonic attention
+
+
+def probabilities_of_stopping(stop, before):
+    """The recurrence, for one step of one row."""
+    weights, reached = np.zeros(len(stop)), 0.0
+    for s, p in enumerate(stop):
+        reached += before[s]
+        weights[s] = p * reached
+        reached *= 1 - p
+    return weights
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_the_scan_is_the_recurrence(size, scale):
+    rng = np.random.default_rng(size)
+    logits = scale * rng.normal(size=(2, 1, 3, size))
+    mask = rng.random((2, 1, 1, size)) < 0.8
+    before = rng.random((2, 1, 3, size))
+    before /= before.sum(-1, keepdims=True)
+    stop = np.where(mask, 1 / (1 + np.exp(-logits)), 0.0)
+    rows = zip(stop.reshape(-1, size), before.reshape(-1, size), strict=True)
+    expected = [probabilities_of_stopping(*row) for row in rows]
+    given = (x.astype("float32") for x in (logits, before))
+    found = monotonic.expected(*map(ops.convert_to_tensor, given), ops.convert_to_tensor(mask))
+    np.testing.assert_allclose(numpy(found).reshape(-1, size), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_inference_stops_at_the_first_key_that_is_not_before_the_last():
+    logits = np.array([[1, -1, 2, 3, -1, 4], [1, -1, -1, 3, 1, 4], [-1.0] * 6], "float32")
+    before = np.eye(6, dtype="float32")[[1, 3, 0]]
+    mask = np.array([[1, 1, 0, 1, 1, 1], [1] * 6, [1] * 6], "bool")
+    found = monotonic.hard(*map(ops.convert_to_tensor, (logits, before, mask)))
+    expected = np.stack([np.eye(6)[3], np.eye(6)[3], np.zeros(6)])
+    np.testing.assert_array_equal(numpy(found), expected)
+    # After a step that stopped nowhere, no step stops.
+    again = monotonic.hard(ops.convert_to_tensor(-logits), found, ops.convert_to_tensor(mask))
+    assert numpy(again)[2].sum() == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_chunks_end_where_it_stops(size):
+    stops, energies = random(2, 1, 6) ** 2, 3 * random(2, 1, 6, seed=1)
+    expected = np.zeros((2, 6))
+    for b in range(2):
+        for k in range(6):
+            chunk = slice(max(0, k - size + 1), k + 1)
+            expected[b, chunk] += stops[b, 0, k] * softmax(energies[b, 0, chunk].astype("float64"))
+    found = mocha.chunkwise(*map(ops.convert_to_tensor, (stops, energies)), size)
+    np.testing.assert_allclose(numpy(found)[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["monotonic", "mocha"])
+@pytest.mark.parametrize("side", SIDES)
+def test_monotonic_attention_never_goes_back_and_padding_changes_nothing(name, side):
+    rnn, mask = made(name, mode="luong"), SIDES[side]
+    rnn.cell.alignment.bias.assign(rnn.cell.alignment.bias + 1.0)
+    garbage = np.where(mask[..., None], MEMORY, np.nan).astype("float32")
+    output, weights = map(numpy, rnn(X, garbage, initial_state=STATE, memory_mask=mask))
+    assert np.isfinite(output).all() and (weights.sum(-1) <= 1 + 1e-6).all()
+    ends = np.where(weights > 0, np.arange(S), 0).max(-1)
+    stopped = weights.sum(-1) > 0
+    assert stopped.any() and (np.diff(ends, axis=-1)[stopped[..., 1:]] >= 0).all()
+    for b in range(B):
+        row = slice(b, b + 1)
+        alone = MEMORY[row][:, mask[b]]
+        one, aligned = map(numpy, rnn(X[row], alone, initial_state=STATE[row]))
+        np.testing.assert_allclose(one, output[row], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(aligned, weights[row][..., mask[b]], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["monotonic", "mocha"])
+def test_training_has_expectations_and_noise_of_each_step(name):
+    noisy, plain = made(name, mode="luong"), made(name, mode="luong")
+    noisy.cell.alignment.noise, plain.cell.alignment.noise = 2.0, 0.0
+    repeated = np.repeat(X[:, :1], T, axis=1)
+
+    def weights(rnn):
+        return numpy(rnn(repeated, MEMORY, initial_state=STATE, training=True)[1])
+
+    np.testing.assert_array_equal(weights(plain), weights(plain))
+    assert np.abs(weights(noisy) - weights(noisy)).max() > 1e-3
+    found = weights(plain)
+    assert (found >= 0).all() and ((found > 0) & (found < 1)).any()
+    assert (found.sum(-1) <= 1 + 1e-5).all()
+
+    def loss(x):
+        return ops.square(plain(x, MEMORY, initial_state=STATE, training=True)[0])
+
+    (slope,) = gradients(loss, [X])
+    assert np.isfinite(slope).all() and np.abs(slope[:, 0]).max() > 0
+
+
+def test_noise_is_normal():
+    uniform = np.random.default_rng(0).random(100_000).astype("float32")
+    found = numpy(monotonic.normal(ops.convert_to_tensor(uniform)))
+    np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=0.01)
 
 
 # Losses of the weights
@@ -232,6 +340,16 @@ def test_the_loss_reads_positions_of_real_steps_backwards_too():
                 alignment="coverage",
             ),
             r"as many key heads as heads.*Received: num_key_value_heads=2, num_heads=4",
+        ),
+        (
+            lambda: AttentionCell(
+                layers.GRUCell(8), Attention(normalization="sparsemax"), alignment="monotonic"
+            ),
+            r"Monotonic replaces the normalization, which must be 'softmax'.*Sparsemax",
+        ),
+        (
+            lambda: alignments.MoChA(chunk_score=PairsOnly()),
+            r"`chunk_score` must prepare queries and keys apart.*PairsOnly",
         ),
         (
             lambda: alignments.LocationSensitive(history="none"),

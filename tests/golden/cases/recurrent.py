@@ -81,6 +81,10 @@ for name, given in {
     "coverage-options": alignments.Coverage("zeros"),
     "location_sensitive": "location_sensitive",
     "location_sensitive-options": alignments.LocationSensitive(2, 3, "both", "he_normal"),
+    "mocha": "mocha",
+    "mocha-options": alignments.MoChA(3, "general", 0.5, 1.0, 7),
+    "monotonic": "monotonic",
+    "monotonic-options": alignments.Monotonic(0.5, 1.0, 7),
 }.items():
     of_rnn(f"rnn-{name}", {"alignment": given, "attention_dim": 6}, "additive")
 
