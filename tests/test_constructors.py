@@ -119,6 +119,7 @@ KINDS = {
     "alpha": ([*NOT_NUMBERS, 0.0, 1.0, 2.5], 1.75, np.float32(1.75)),
     "rate": ([*NOT_NUMBERS, -0.1, 1, 1.5, None], 0.5, np.float32(0.5)),
     "positive": ([*NOT_NUMBERS, 0, -1.0, -INFINITY], 2.5, np.float32(2.5)),
+    "not negative": ([*NOT_NUMBERS, -1.0, -INFINITY], 2.5, np.float32(2.5)),
     "number": ([*NOT_NUMBERS, -INFINITY], -2.5, np.float32(-2.5)),
     "flag": (["no", "", 0, 1, 1.0, [True], NAN, object(), np.ones(2)], True, np.bool_(True)),
     "name": (["no", "", 0, 1, True, NAN, [1], object(), np.ones(2)], None, None),
@@ -142,7 +143,8 @@ KIND = {
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
     "norm_epsilon threshold scale_base gamma decay_temperature width",
-    "number": "entropy_factor scale offset value",
+    "not negative": "noise",
+    "number": "entropy_factor scale offset value initial_bias",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
@@ -157,7 +159,7 @@ KIND = {
     "kernel_constraint bias_constraint embeddings_constraint",
     "object": "score normalization pattern position scores_regularizer cell attention patterns "
     "feed_forward blocks embeddings final_norm logits encoder decoder tokens positions types "
-    "projection token_projection transform feature_map alignment",
+    "projection token_projection transform feature_map alignment chunk_score",
     "anything": "metadata",
 }
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
