@@ -149,7 +149,9 @@ def test_a_masked_step_changes_no_state_and_a_call_goes_on(name):
         rnn(X, MEMORY[:, :4], initial_state=[states[0][:, :-2], *states[1:]])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["location_sensitive", pytest.param("mocha", marks=pytest.mark.ci)]
+)
 def test_a_model_of_unknown_lengths_trains_and_loads(name, tmp_path):
     x, memory = keras.Input((None, D)), keras.Input((None, MEMORY.shape[-1]))
     attention = Attention(2, 4, score="additive")
