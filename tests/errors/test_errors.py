@@ -14,6 +14,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import patterns, shapes
 from tests.errors import (
+    alignments,
     attention,
     caches,
     cells,
@@ -37,6 +38,7 @@ PARTS = (
     inputs.ROWS,
     lora.ROWS,
     slots.ROWS,
+    alignments.ROWS,
     attention.ROWS,
     caches.ROWS,
     positions.ROWS,

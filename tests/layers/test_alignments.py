@@ -17,11 +17,6 @@ layers, ops = keras.layers, keras.ops
 SIDES = {"right": MASK, "left": MASK[:, ::-1]}
 
 
-class PairsOnly(scores.Score):
-    def call(self, query, key):
-        return ops.einsum("bthk,bshk->bhts", query, key)
-
-
 def made(alignment, mode="bahdanau", score=None, **options):
     """A layer with an alignment, and drawn weights."""
     attention = Attention(score=score or scores.Additive(5), **options)
@@ -322,58 +317,3 @@ def test_the_loss_reads_positions_of_real_steps_backwards_too():
     again = AttentionRNN(rnn.cell)
     again(X[:, :0:-1], MEMORY)
     np.testing.assert_allclose(numpy(loss), numpy(again.losses[0]), rtol=1e-5)
-
-
-# Errors
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: alignments.get("nowhere"), r"Unknown alignment 'nowhere'\. Expected one of"),
-        (
-            lambda: AttentionCell(layers.GRUCell(8), "dot", alignment="coverage"),
-            r"inside the tanh of a score, which must be `Additive` or `Concat`.*Received: score=<D",
-        ),
-        (
-            lambda: AttentionCell(
-                layers.GRUCell(8),
-                Attention(4, 8, score="additive", num_key_value_heads=2),
-                alignment="coverage",
-            ),
-            r"as many key heads as heads.*Received: num_key_value_heads=2, num_heads=4",
-        ),
-        (
-            lambda: AttentionCell(
-                layers.GRUCell(8), Attention(normalization="sparsemax"), alignment="monotonic"
-            ),
-            r"Monotonic replaces the normalization, which must be 'softmax'.*Sparsemax",
-        ),
-        (
-            lambda: alignments.MoChA(chunk_score=PairsOnly()),
-            r"`chunk_score` must prepare queries and keys apart.*PairsOnly",
-        ),
-        (
-            lambda: alignments.LocationSensitive(history="none"),
-            r"`history` must be one of .*Received: history='none'",
-        ),
-        (
-            lambda: layers.RNN(
-                cell := AttentionCell(
-                    layers.GRUCell(8), Attention(score="additive", scores_regularizer="coverage")
-                )
-            )(X, initial_state=cell.initial_state(MEMORY)),
-            r"`keras.layers.RNN` cannot add the loss of a `scores_regularizer`.*CoverageLoss",
-        ),
-    ],
-)
-def test_what_does_not_work_is_an_error(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_an_alignment_must_implement_its_methods():
-    with pytest.raises(TypeError, match="Alignment must implement `attend`"):
-        alignments.Alignment().attend(None, None, None, [], [], False)
-    with pytest.raises(TypeError, match="must implement `term"):
-        alignments.base.OfAdditive().term([random(B, 1, S)])
