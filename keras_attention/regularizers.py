@@ -196,7 +196,8 @@ def _relative(mask, axis, dtype):
 def _has_keys(weights, mask):
     """1 for queries that may see a key, 0 for others."""
     if mask is None:
-        return ops.ones_like(weights[..., 0])
+        # Not the first key's: there may be none.
+        return ops.ones_like(ops.sum(weights, axis=-1))
     mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
     return ops.cast(mask, weights.dtype)
 

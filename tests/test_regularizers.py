@@ -207,3 +207,11 @@ def test_what_segments_and_patterns_cut_off_is_left_out():
     layer(x, segment_ids=(ids, np.array([[1, 1, 1, 1]])))
     same(x, attention_mask=(ids[0, :, None] == 1) & np.ones((4, 4), bool))
     np.testing.assert_allclose(numpy(layer.losses[0]), numpy(same.losses[0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", regularizers.BUILTIN)
+@pytest.mark.parametrize("shape", [(0, H, T, S), (B, H, 0, S), (B, H, T, 0), (B, H, 0, 0)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_weights_of_nothing_are_a_finite_loss(name, shape, masked):
+    mask = keras.ops.ones(shape, "bool") if masked else None
+    assert np.isfinite(numpy(regularizers.get(name)(keras.ops.ones(shape), mask)))

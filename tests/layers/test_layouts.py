@@ -103,7 +103,8 @@ def test_a_class_may_take_a_dict():
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Keras has ragged inputs on TensorFlow alone")
 def test_symbols_of_ragged_inputs():
-    for case in CASES[::4]:
+    # Keras's own embedding takes them.
+    for case in [case for case in CASES if case.layer is not ka.ScaledEmbedding][::4]:
         layer = case.make()
         symbols = [
             keras.Input((n, *(() if f is None else (f,))), ragged=True) for n, f in case.inputs
