@@ -1,8 +1,9 @@
 """`--share N`: one in N of the cases of each test, at least one, where the others run elsewhere.
 
-CI runs every case on TensorFlow and PyTorch. On JAX, which compiles each of them anew, of the slow
-tests, and with the oldest and the nightly Keras it runs every test with a case in N, others for
-each change of the package (by `FUZZ_SEED`).
+The README's test command runs every test with half of its cases, and CI the rest with `--rest`, so
+that all run on TensorFlow, as on PyTorch. On JAX, which compiles each of them anew, of the slow
+tests, and with the oldest and the nightly Keras it runs every test with a case in N. Which ones
+changes with the package (by `FUZZ_SEED`).
 """
 
 import collections
@@ -20,17 +21,25 @@ def pytest_addoption(parser):
         metavar="N",
         help="run one in N of the cases of each test, at least one",
     )
+    parser.addoption("--rest", action="store_true", help="run the cases that --share leaves out")
+
+
+def chosen(names, share, shift):
+    """Of names such as "test[case]", those of the share, one in `share` of each test's."""
+    tests = collections.defaultdict(list)
+    for name in names:
+        tests[name.partition("[")[0]].append(name)
+    found = set()
+    for test, cases in tests.items():
+        first = (shift + zlib.crc32(test.encode())) % min(share, len(cases))
+        found |= set(cases[first::share])
+    return found
 
 
 def pytest_collection_modifyitems(config, items):
-    share = config.getoption("--share")
-    tests = collections.defaultdict(list)
-    for item in items:
-        tests[item.nodeid.partition("[")[0]].append(item)
-    left_out = set()
-    for name, cases in tests.items():
-        first = (SHIFT + zlib.crc32(name.encode())) % min(share, len(cases))
-        left_out |= set(cases) - set(cases[first::share])
+    share, rest = config.getoption("--share"), config.getoption("--rest")
+    names = chosen([item.nodeid for item in items], share, SHIFT)
+    left_out = [item for item in items if (item.nodeid in names) == rest]
     if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if (item.nodeid in names) != rest]

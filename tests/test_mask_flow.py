@@ -237,6 +237,7 @@ of_one_keras = pytest.mark.skipif(
 
 
 @of_one_keras
+@pytest.mark.ci
 @pytest.mark.any_backend
 def test_the_table_of_keras_layers_is_what_they_do_and_what_is_found():
     outcomes = keras_masks.outcomes()

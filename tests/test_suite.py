@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.share import chosen
+
 pytestmark = pytest.mark.any_backend
 ROOT = Path(__file__).parent.parent
 FILE = """
@@ -51,21 +53,18 @@ def test_a_folder_may_take_longer(tmp_path):
     assert run(tmp_path, "--file-limit", "0.1", before=before)[1] == 0
 
 
-def test_a_share_of_the_cases_of_each_test(tmp_path):
-    seen = set()
-    for seed in range(3):
-        printed, _ = run(tmp_path, "--share", "3", seed=seed)
-        cases = {n for n in range(6) if f"test_cases[{n}] PASSED" in printed}
-        assert len(cases) == 2 and "test_alone PASSED" in printed
-        seen |= cases
-    assert seen == set(range(6))
+CASES = [f"test_cases[{n}]" for n in range(6)]
 
 
-def test_one_of_few_cases(tmp_path):
-    seen = set()
-    for seed in range(6):
-        printed, _ = run(tmp_path, "--share", "10", seed=seed)
-        cases = {n for n in range(6) if f"test_cases[{n}] PASSED" in printed}
-        assert len(cases) == 1
-        seen |= cases
-    assert seen == set(range(6))
+@pytest.mark.parametrize("share, runs, count", [(1, 1, 6), (3, 3, 2), (4, 4, 2), (10, 6, 1)])
+def test_a_share_of_the_cases_of_each_test(share, runs, count):
+    found = [chosen([*CASES, "test_alone"], share, shift) for shift in range(runs)]
+    assert all("test_alone" in names and len(names) <= 1 + count for names in found)
+    assert set().union(*found) == {*CASES, "test_alone"}
+
+
+def test_a_run_of_a_share_and_one_of_the_rest(tmp_path):
+    share, rest = (run(tmp_path, "--share", "4", *more)[0] for more in ((), ("--rest",)))
+    for name in [*CASES, "test_alone"]:
+        assert (f"{name} PASSED" in share) != (f"{name} PASSED" in rest)
+    assert "test_alone PASSED" in share

@@ -9,6 +9,7 @@ from benchmarks import imdb_linear
 from examples import imdb_classification, imdb_reviews
 
 
+@pytest.mark.ci
 def test_it_learns():
     pytest.importorskip("sklearn")
     found = imdb_linear.main(["--sample", "--validation", "0.25"])

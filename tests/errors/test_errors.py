@@ -5,6 +5,7 @@ a `raise` has no row that reaches it.
 """
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
@@ -72,11 +73,15 @@ def raises():
 
 
 def lines_run_by(calls):
-    """The lines of the package that the calls execute, as (path, line)."""
-    lines = set()
+    """The lines that the calls execute of the package's functions that raise, as (path, line)."""
+    lines, raising = set(), {(path, number) for path, number, _ in raises()}
+
+    @functools.cache
+    def is_of_interest(code):
+        return any((code.co_filename, number) in raising for *_, number in code.co_lines())
 
     def enter(frame, event, argument):
-        return line if frame.f_code.co_filename.startswith(str(PACKAGE)) else None
+        return line if is_of_interest(frame.f_code) else None
 
     def line(frame, event, argument):
         lines.add((frame.f_code.co_filename, frame.f_lineno))

@@ -257,6 +257,7 @@ def test_start_states_of_symbols(tmp_path):
     np.testing.assert_allclose(numpy(loaded(arrays)), expected, atol=1e-5)
 
 
+@pytest.mark.ci
 def test_alignments_with_a_memory_of_unknown_length():
     cell = AttentionCell(keras.layers.GRUCell(4), "dot", return_attention_scores=True)
     inputs = keras.Input((T, 4)), keras.Input((None, 4))

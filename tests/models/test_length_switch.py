@@ -58,6 +58,7 @@ def model():
     return decoder()
 
 
+@pytest.mark.ci
 def test_steps_are_calls_with_the_whole_text(model):
     """In one program: rows pass the length in different steps. Beyond it all calls are alike."""
 
