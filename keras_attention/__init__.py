@@ -58,6 +58,7 @@ from keras_attention.layers.retention import Retention
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.slot_attention import SlotAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.lora import enable_lora
 from keras_attention.mask_flow import check_masks
@@ -107,6 +108,7 @@ __all__ = [
     "SelfAttention",
     "SinCosGridEmbedding",
     "SinCosPositionEmbedding",
+    "SlotAttention",
     "SparseSelfAttention",
     "TransformerBlock",
     "__version__",

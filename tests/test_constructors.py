@@ -58,6 +58,7 @@ NEEDED = {
     ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
     ka.Retention: {"num_heads": 2, "key_dim": 4},
     ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
+    ka.SlotAttention: {"num_slots": 2, "dim": 4, "intermediate_dim": 4},
     ka.SparseSelfAttention: {"rate": 2},
     ka.TransformerBlock: {"intermediate_dim": 4, "num_heads": 2},
     patterns.Axial: {"grid": (4, 4, 4)},
@@ -134,7 +135,7 @@ KIND = {
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks "
-    "num_iterations conv_kernel_size filters kernel_size chunk_size",
+    "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -151,7 +152,7 @@ KIND = {
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
     "self_attention",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring head_norm sharing history",
+    "data_format scoring head_norm sharing history initial",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "

@@ -102,6 +102,27 @@ ROWS = {
         ValueError,
         r"unless `dim` is given\. Received: x\.shape=\(None, None, None\)",
     ),
+    # layers/slot_attention
+    "slots of other features": (
+        lambda: ka.SlotAttention(2, 4, 8)(X, np.zeros((2, 2, 5), "float32")),
+        ValueError,
+        r"`slots` \(B, K, 4\)\. Received: x\.shape=\(2, 3, 4\), slots\.shape=\(2, 2, 5\)",
+    ),
+    "elements without features": (
+        lambda: ka.SlotAttention(2, 4, 8)(keras.Input((None, None))),
+        ValueError,
+        r"`x` must be \(B, S, D\) with a known D.*x\.shape=\(None, None, None\)",
+    ),
+    "slots of more rows": (
+        lambda: ka.SlotAttention(2, 4, 8)(X, np.zeros((1, 2, 4), "float32")),
+        ValueError,
+        "Batch sizes must be equal. Received: x=2, slots=1",
+    ),
+    "first slots of an unknown kind": (
+        lambda: ka.SlotAttention(2, 4, 8, initial="zeros"),
+        ValueError,
+        "`initial` must be one of",
+    ),
     "a source and a target that are no list": (
         lambda: translator()(IDS, IDS),
         ValueError,

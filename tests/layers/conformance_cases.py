@@ -491,6 +491,21 @@ CASES = [
         ci=True,
     ),
     Case(
+        ka.SlotAttention,
+        {"num_slots": 3, "dim": 4, "intermediate_dim": 6, "initial": "learned"},
+        {
+            "num_iterations": 2,
+            "epsilon": 0.1,
+            "activation": "gelu",
+            "layer_norm_epsilon": 1e-3,
+            "kernel_initializer": "he_normal",
+            "seed": 3,
+        },
+        returns_scores=True,
+        carries_mask=False,
+        ci=True,
+    ),
+    Case(
         ka.FeedForward,
         {"intermediate_dim": 16},
         {

@@ -176,6 +176,17 @@ of_layer(
     ),
     **NEW,
 )  # fmt: skip
+SLOTS = {"num_slots": 3, "dim": WIDTH, "intermediate_dim": 16}
+# Drawn slots would be others in each call: here they are the second input.
+of_layer("slot_attention", lambda: ka.SlotAttention(**SLOTS), WIDTH, WIDTH, **NEW)
+of_layer(
+    "slot_attention-all",
+    lambda: ka.SlotAttention(
+        **SLOTS, num_iterations=2, initial="learned", epsilon=0.1, activation="gelu",
+        layer_norm_epsilon=1e-3, kernel_initializer="he_normal", seed=3,
+    ),
+    **NEW,
+)  # fmt: skip
 of_layer("grid_learned", lambda: ka.LearnedGridEmbedding((2, 2)), **NEW)
 of_layer(
     "grid_learned-all",

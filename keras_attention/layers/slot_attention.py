@@ -1,0 +1,150 @@
+"""`SlotAttention`: slots that compete for the elements of a set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import inputs, masks, saving, shapes
+from keras_attention.backend import backend
+from keras_attention.hints import Activation, Initializer, Tensor, Tensors
+from keras_attention.layers import initial_slots, norms
+from keras_attention.layers.competing_attention import CompetingAttention
+from keras_attention.layers.feed_forward import FeedForward
+
+ops = keras.ops
+
+
+@saving.register
+class SlotAttention(saving.ConfigurableLayer):
+    r"""Groups the elements of a set into slots (Locatello et al. 2020, algorithm 1).
+
+    The softmax is over the slots: they compete for each element, `num_iterations` times.
+
+        a[k, s] = softmax_k(q(norm(slots))_k · k(norm(x))_s / √dim)
+        u_k = Σ_s (a[k, s] + ε) v(norm(x))_s / Σ_s (a[k, s] + ε)
+        slots = GRU(u, slots),    slots = slots + network(norm(slots))
+
+    Args:
+        num_slots: number of slots, K.
+        dim: features of a slot, and of queries, keys and values.
+        intermediate_dim, activation: of the network, as in `FeedForward`.
+        num_iterations: number of updates.
+        initial: the slots before them. "gaussian" draws them in each call, at inference too, from
+            a normal distribution with a learned mean and deviation; "learned" are K vectors.
+        epsilon, layer_norm_epsilon: ε, and what the norms add to variances.
+        kernel_initializer: of the projections, the network, and the weights of `initial`.
+        seed: of the draws.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, S, D), the elements, in any order.
+        slots: (B, K, dim), instead of `initial`; then K may be another number.
+        mask, slots_mask: boolean (B, S) and (B, K), True = a real element or slot; combined with
+            the masks that the tensors carry. A masked slot has output 0.
+        return_attention_scores: whether to return `(output, scores)`, scores (B, 1, K, S) being a
+            of the last update: their sum over the slots is 1, or 0 for a masked element.
+
+    Returns:
+        (B, K, dim), carrying the mask of `slots`. In a row without elements, u is 0.
+
+    Raises:
+        ValueError, TypeError: an argument or a shape is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> layer = keras_attention.SlotAttention(num_slots=4, dim=16, intermediate_dim=32)
+    >>> layer(keras.random.normal((2, 100, 8))).shape
+    (2, 4, 16)
+    """
+
+    _masks = "`mask` (B, S) and `slots_mask` (B, K) for padding"
+
+    def __init__(
+        self,
+        num_slots: int,
+        dim: int,
+        intermediate_dim: int,
+        num_iterations: int = 3,
+        initial: initial_slots.Initial = "gaussian",
+        epsilon: float = 1e-8,
+        activation: Activation = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_slots = shapes.check_count("num_slots", num_slots)
+        self.dim = shapes.check_count("dim", dim)
+        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
+        for name, e in {"epsilon": epsilon, "layer_norm_epsilon": layer_norm_epsilon}.items():
+            setattr(self, name, shapes.check_number(name, e, above=0))
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        options = {"kernel_initializer": kernel_initializer, "dtype": self.dtype_policy}
+        self._network = FeedForward(intermediate_dim, activation, name="network", **options)
+        for name in ("intermediate_dim", "activation", "kernel_initializer"):
+            setattr(self, name, getattr(self._network, name))
+        self._attention = CompetingAttention(epsilon, key_dim=dim, name="attention", **options)
+        self._cell = keras.layers.GRUCell(dim, name="cell", dtype=self.dtype_policy)
+        given = num_slots, dim, kernel_initializer, seed, self.dtype_policy
+        self.initial, self._initial_slots = initial, initial_slots.make(initial, *given)
+
+    def build(self, x_shape, slots_shape=None):
+        shape = self.compute_output_shape(x_shape, slots_shape)
+        self._initial_slots.build(x_shape)
+        self._attention.build(shape, x_shape)
+        self._cell.build((None, self.dim))
+        self._network.build(shape)
+        for name, of in {"input_norm": x_shape, "slots_norm": shape, "network_norm": shape}.items():
+            norm = norms.make("layer", name, of, self.dtype_policy, self.layer_norm_epsilon)
+            setattr(self, f"_{name}", norm)
+
+    def call(
+        self,
+        x: Tensor,
+        slots: Tensor | None = None,
+        mask: Tensor | None = None,
+        slots_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+    ) -> Tensors:
+        mask = masks.both(masks.boolean("mask", mask), masks.implicit(x))
+        slots_mask = masks.both(masks.boolean("slots_mask", slots_mask), masks.implicit(slots))
+        slots = self._initial_slots(x) if slots is None else slots
+        self.compute_output_shape(x.shape, slots.shape)
+        x, slots = (ops.cast(array, self.compute_dtype) for array in (x, slots))
+        memory = self._attention.cache_context(self._input_norm(masks.clear(x, mask)), None, mask)
+        given = {"query_mask": slots_mask, "return_attention_scores": return_attention_scores}
+        slots = masks.clear(slots, slots_mask)
+        for _ in range(self.num_iterations):
+            updates, *scores, _ = self._attention(self._slots_norm(slots), cache=memory, **given)
+            # A Keras cell takes two axes.
+            rows, states = (ops.reshape(array, (-1, self.dim)) for array in (updates, slots))
+            slots = ops.reshape(self._cell(rows, [states])[0], backend.shape(slots))
+            slots = slots + self._network(self._network_norm(slots))
+        output = masks.carry(masks.clear(slots, slots_mask), slots_mask)
+        return (output, *scores) if return_attention_scores else output
+
+    def compute_mask(self, x, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape, slots_shape=None):
+        slots_shape = tuple(slots_shape or (x_shape[0], self.num_slots, self.dim))
+        if len(x_shape) != 3 or x_shape[-1] is None or slots_shape[2:] != (self.dim,):
+            raise ValueError(
+                f"`x` must be (B, S, D) with a known D, and `slots` (B, K, {self.dim}). "
+                f"Received: x.shape={tuple(x_shape)}, slots.shape={slots_shape}"
+            )
+        shapes.check_same("Batch sizes", x=x_shape[0], slots=slots_shape[0])
+        return slots_shape
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        shape = self.compute_output_shape(given.x.shape, getattr(given.slots, "shape", None))
+        scores = shape[0], 1, shape[1], given.x.shape[1]
+        output, scores = (keras.KerasTensor(of, self.compute_dtype) for of in (shape, scores))
+        masks.carry(output, masks.implicit(given.slots))
+        return (output, scores) if given.return_attention_scores else output

@@ -1,0 +1,210 @@
+"""`SlotAttention` against algorithm 1 of its paper, its symmetries, its padding and its draws."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import masks, visualization
+from tests.arrays import numpy, random, wide
+from tests.gradients import weight_gradients
+
+B, S, D, K, F = 2, 6, 5, 3, 4
+X, SLOTS = random(B, S, D), random(B, K, F, seed=1)
+KEPT = np.array([[True] * 6, [False, True, True, False, True, False]])
+
+
+def made(**kwargs):
+    """A layer with random weights."""
+    layer = ka.SlotAttention(K, F, 8, **kwargs)
+    layer.build(X.shape)
+    for n, weight in enumerate(layer.trainable_variables):
+        drawn = np.random.default_rng(n).normal(size=weight.shape)
+        weight.assign(0.5 * drawn.astype("float32"))
+    return layer
+
+
+@pytest.fixture(scope="module")
+def layer():
+    return made()
+
+
+def weights_of(layer):
+    return {weight.path.split("/", 1)[1]: wide(weight) for weight in layer.trainable_variables}
+
+
+def normalized(x, w, name):
+    centered = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
+    return centered / deviation * w[f"{name}/gamma"] + w[f"{name}/beta"]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(w, u, h):
+    """Cho et al. 2014, in the form that resets after the product, as Keras's default does."""
+    given = u @ w["cell/kernel"] + w["cell/bias"][0]
+    state = h @ w["cell/recurrent_kernel"] + w["cell/bias"][1]
+    (z, r, n), (of_z, of_r, of_n) = np.split(given, 3, -1), np.split(state, 3, -1)
+    z, r = sigmoid(z + of_z), sigmoid(r + of_r)
+    return z * h + (1 - z) * np.tanh(n + r * of_n)
+
+
+def algorithm(w, x, slots, epsilon=1e-8, iterations=3):
+    """Algorithm 1 for one set (S, D) in float64: the slots, and the last weights (K, S)."""
+    x, slots = normalized(np.asarray(x, "float64"), w, "input_norm"), np.asarray(slots, "float64")
+    key, value = x @ w["attention/key/kernel"], x @ w["attention/value/kernel"]
+    for _ in range(iterations):
+        query = normalized(slots, w, "slots_norm") @ w["attention/query/kernel"]
+        powers = np.exp(key @ query.T / np.sqrt(F))
+        attn = powers / powers.sum(axis=1, keepdims=True)  # over the slots
+        mean = attn + epsilon
+        mean = mean / mean.sum(axis=0, keepdims=True) if len(x) else mean
+        slots = gru(w, mean.T @ value, slots)
+        hidden = normalized(slots, w, "network_norm") @ w["network/intermediate/kernel"]
+        hidden = np.maximum(hidden + w["network/intermediate/bias"], 0)
+        slots = slots + hidden @ w["network/output/kernel"] + w["network/output/bias"]
+    return slots, attn.T
+
+
+def expected(layer, slots, kept=None, **kwargs):
+    """The outputs of all rows, and the weights, without their masked elements."""
+    kept = np.ones((B, S), bool) if kept is None else kept
+    found = [
+        algorithm(weights_of(layer), x[k], s, layer.epsilon, **kwargs)
+        for x, k, s in zip(X, kept, slots, strict=True)
+    ]
+    outputs, weights = zip(*found, strict=True)
+    scores = np.zeros((B, 1, slots.shape[1], S))
+    for row, k, of in zip(scores, kept, weights, strict=True):
+        row[0][:, k] = of
+    return np.stack(outputs), scores
+
+
+def close(found, expected, tolerance=2e-5):
+    np.testing.assert_allclose(numpy(found), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"initial": "learned", "epsilon": 0.3}], ids=str)
+def test_it_is_algorithm_1(kwargs):
+    layer = made(**kwargs)
+    slots = SLOTS
+    if layer.initial == "learned":
+        slots = np.broadcast_to(numpy(layer._initial_slots.queries), (B, K, F))
+        close(layer(X), expected(layer, slots)[0])
+    output, scores = layer(X, slots, mask=KEPT, return_attention_scores=True)
+    for found, of in zip((output, scores), expected(layer, slots, KEPT), strict=True):
+        close(found, of)
+    np.testing.assert_allclose(numpy(scores)[:, 0].sum(1), KEPT, atol=1e-6)
+
+
+@pytest.mark.parametrize("iterations, count", [(1, 3), (2, 1), (3, 5)])
+def test_updates_and_slots_may_be_any_number(iterations, count):
+    layer, slots = made(num_iterations=iterations), random(B, count, F, seed=2)
+    output, scores = layer(X, slots, return_attention_scores=True)
+    found = expected(layer, slots, iterations=iterations)
+    close(output, found[0])
+    close(scores, found[1])
+
+
+def test_first_slots_are_drawn_from_the_learned_distribution():
+    layer = made(seed=7)
+    w = weights_of(layer)
+    noise = wide(keras.random.normal((B, K, F), seed=keras.random.SeedGenerator(7)))
+    slots = w["initial/mean"] + np.exp(w["initial/log_deviation"]) * noise
+    close(layer(X), expected(layer, slots)[0])
+    # Others in each call, also in a model at inference.
+    symbol = keras.Input((None, D))
+    model = keras.Model(symbol, layer(symbol))
+    first, second = (model.predict(X, verbose=0) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-2
+
+
+def test_the_order_of_elements_changes_nothing_and_that_of_slots_the_outputs(layer):
+    output, scores = layer(X, SLOTS, mask=KEPT, return_attention_scores=True)
+    order, of_slots = np.array([3, 0, 5, 1, 4, 2]), np.array([2, 0, 1])
+    found = layer(
+        X[:, order], SLOTS[:, of_slots], mask=KEPT[:, order], return_attention_scores=True
+    )
+    close(found[0], numpy(output)[:, of_slots])
+    close(found[1], numpy(scores)[:, :, of_slots][..., order])
+
+
+def test_padding_on_either_side_changes_nothing(layer):
+    whole = numpy(layer(X, SLOTS))
+    for before, after in ((2, 0), (0, 3)):
+        pad = ((0, 0), (before, after))
+        x = np.pad(X, (*pad, (0, 0)), constant_values=np.nan)
+        kept = np.pad(np.ones((B, S), bool), pad)
+        carried = masks.carry(*map(keras.ops.convert_to_tensor, (x, kept)))
+        for output in (layer(x, SLOTS, mask=kept), layer(carried, SLOTS)):
+            close(output, whole)
+            assert masks.implicit(output) is None
+
+
+def test_without_elements_slots_are_updated_by_zeros(layer):
+    kept = KEPT & [[False], [True]]
+    output, scores = layer(X, SLOTS, mask=kept, return_attention_scores=True)
+    close(output, expected(layer, SLOTS, kept)[0])
+    np.testing.assert_array_equal(numpy(scores)[0], 0.0)
+
+
+def test_a_masked_slot_takes_no_part(layer):
+    real = np.array([[True, False, True], [True, True, True]])
+    slots = np.where(real[..., None], SLOTS, np.nan).astype("float32")
+    output, scores = layer(X, slots, slots_mask=real, return_attention_scores=True)
+    alone, of_alone = layer(X[:1], SLOTS[:1, [0, 2]], return_attention_scores=True)
+    close(output[:1], np.insert(numpy(alone), 1, 0.0, axis=1))
+    close(scores[:1], np.insert(numpy(of_alone), 1, 0.0, axis=2))
+    close(output[1:], expected(layer, SLOTS)[0][1:])
+    carried = masks.carry(*map(keras.ops.convert_to_tensor, (slots, real)))
+    again = layer(X, carried)
+    np.testing.assert_array_equal(numpy(again), numpy(output))
+    np.testing.assert_array_equal(numpy(masks.implicit(again)), real)
+
+
+def test_gradients_of_weights_elements_and_slots(layer):
+    upstream, rng = random(B, K, F, seed=3), np.random.default_rng(4)
+
+    def total(x, slots):
+        return keras.ops.sum(keras.ops.multiply(layer(x, slots, mask=KEPT), upstream))
+
+    of_weights, of_arrays = weight_gradients(layer, total, [X, SLOTS])
+    np.testing.assert_array_equal(of_arrays[0][~KEPT], 0.0)
+    w = weights_of(layer)
+    found = dict(zip([*w, "x", "slots"], [*of_weights, *of_arrays], strict=True))
+    given = {**w, "x": np.asarray(X, "float64"), "slots": np.asarray(SLOTS, "float64")}
+    steps = {name: rng.normal(size=array.shape) for name, array in given.items()}
+
+    def definition(sign):
+        at = {name: array + sign * 1e-6 * steps[name] for name, array in given.items()}
+        rows = zip(at["x"], KEPT, at["slots"], strict=True)
+        return sum(
+            (algorithm(at, x[k], s)[0] * u).sum()
+            for (x, k, s), u in zip(rows, upstream, strict=True)
+        )
+
+    along = sum((found[name] * steps[name]).sum() for name in found)
+    np.testing.assert_allclose(along, (definition(1) - definition(-1)) / 2e-6, rtol=1e-3)
+
+
+def test_a_saved_model_has_the_same_outputs(tmp_path, layer):
+    given = [keras.Input((None, D)), keras.Input((None, F))]
+    model = keras.Model(given, layer(*given, return_attention_scores=True))
+    assert [tuple(x.shape) for x in model.outputs] == [(None, None, F), (None, 1, None, None)]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one, other in zip(model([X, SLOTS]), loaded([X, SLOTS]), strict=True):
+        close(one, numpy(other), 1e-6)
+    assert loaded.layers[-1].get_config() == layer.get_config()
+
+
+def test_weights_of_each_update_are_collected(layer):
+    symbol = keras.Input((None, D))
+    model = keras.Model(symbol, layer(symbol))
+    found = visualization.collect_attention(model, X)
+    assert [name.split(" ")[0] for name in found] == [f"{layer.name}/attention"] * 3
+    for weights in found.values():
+        np.testing.assert_allclose(weights[:, 0].sum(1), 1.0, atol=1e-6)
