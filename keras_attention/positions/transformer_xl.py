@@ -108,11 +108,10 @@ class TransformerXL(Position):
         projected: Sequence[Tensor] = (),
     ) -> AttentionSpec:
         wide = shapes.accumulation_dtype(query, key)
-        shapes.check_same(
-            "Heads and features of layers that share a TransformerXL",
-            built=tuple(self.kernel.shape[1:]),
-            received=tuple(query.shape[2:]),
-        )
+        sizes = zip(("Heads", "Features"), self.kernel.shape[1:], query.shape[2:], strict=True)
+        for what, built, received in sizes:
+            what = f"{what} of layers that share a TransformerXL"
+            shapes.check_same(what, built=built, received=received)
         query, key = (semantics.finite(ops.cast(x, wide)) for x in (query, key))
         kernel, u, v = (
             ops.cast(weight, wide)

@@ -13,6 +13,7 @@ GRID_BIAS = positions.GridRelativeBias((2, 2))
 ka.SelfAttention(2, 4, position=GRID_BIAS).build((B, 4, D))
 MIXED = positions.MixedRotary((2, 2))
 ka.SelfAttention(2, 4, position=MIXED).build((B, 4, D))
+SEGMENTS = positions.TransformerXL()
 DISENTANGLED = positions.Disentangled(8, 6)
 ka.SelfAttention(2, 4, position=DISENTANGLED).build((B, T, D))
 
@@ -34,6 +35,18 @@ ROWS = {
         ValueError,
         r"Layers sharing a MixedRotary need one number of heads\. It was built for 2\. "
         r"Received: num_heads=3",
+    ),
+    "layers of other heads that share a TransformerXL": (
+        lambda: [ka.SelfAttention(n, 4, position=SEGMENTS)(X) for n in (2, 3)],
+        ValueError,
+        r"Heads of layers that share a TransformerXL must be equal\. "
+        r"Received: built=2, received=3",
+    ),
+    "layers of other features that share a TransformerXL": (
+        lambda: [ka.SelfAttention(2, n, position=SEGMENTS)(X) for n in (4, 6)],
+        ValueError,
+        r"Features of layers that share a TransformerXL must be equal\. "
+        r"Received: built=4, received=6",
     ),
     "a scaling of axial rotary by the length": (
         lambda: positions.AxialRotary((2, 2), scaling="dynamic", original_max_length=4),
