@@ -11,6 +11,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.layers import norms
 
 ops = keras.ops
 
@@ -80,9 +81,7 @@ class PatchMerging(saving.ConfigurableLayer):
     def build(self, x_shape, mask_shape=None):
         _, groups = self._groups(x_shape)
         shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
-        self._norm = keras.layers.LayerNormalization(
-            epsilon=self.layer_norm_epsilon, name="norm", dtype=self.dtype_policy
-        )
+        self._norm = norms.make("layer", "norm", shape, self.dtype_policy, self.layer_norm_epsilon)
         self._dense = keras.layers.Dense(
             2 * x_shape[-1] if self.dim is None else self.dim,
             use_bias=False,
@@ -90,7 +89,6 @@ class PatchMerging(saving.ConfigurableLayer):
             name="dense",
             dtype=self.dtype_policy,
         )
-        self._norm.build(shape)
         self._dense.build(shape)
 
     @property
@@ -142,6 +140,10 @@ class PatchMerging(saving.ConfigurableLayer):
         batch, *given, features = ops.shape(x)
         sizes = given if self.grid is None else self.grid
         _, groups = self._groups(x.shape)
+        made_up = isinstance(x.shape[1], int) and backend.known_size(x.shape[1]) is None
+        if self.grid is not None and made_up:
+            # On PyTorch, Keras infers shapes from arrays of lengths that it makes up.
+            x = ops.swapaxes(backend.first(ops.swapaxes(x, 1, 2), math.prod(sizes)), 1, 2)
         counts = [cells // group for cells, group in zip(sizes, groups, strict=True)]
         pairs = [n for pair in zip(counts, groups, strict=True) for n in pair]
         x = ops.reshape(x, (batch, *pairs, features))

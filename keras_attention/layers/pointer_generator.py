@@ -12,8 +12,7 @@ from keras_attention.layers import position_wise
 
 ops = keras.ops
 
-# The least probability of copying a token, so that its logarithm is finite: the smallest normal
-# float32.
+# The least probability of copying a token, for a finite logarithm: the smallest normal float32.
 LEAST = 1.2e-38
 
 
@@ -21,31 +20,25 @@ LEAST = 1.2e-38
 class PointerGenerator(saving.ConfigurableLayer):
     r"""Mixes a vocabulary's distribution with copying. See et al. 2017, equations 8 and 9.
 
-    `P(w) = p · P_vocabulary(w) + (1 − p) · Σ_{s: source_s = w} a_s`, where a are the weights of
-    attention over the source, and `p = sigmoid(wᵀ x + b)`. Tokens of the source that are not in the
-    vocabulary are numbered, per row, from `vocabulary_size` on, and can be copied only.
+    `P(w) = p · P_vocabulary(w) + (1 − p) · Σ_{s: source_s = w} a_s`, where a are attention weights
+    over the source, and `p = sigmoid(wᵀ x + b)`. Tokens of the source outside the vocabulary have
+    numbers from `vocabulary_size` on, per row, and can only be copied.
 
     Args:
-        vocabulary_size: number of tokens of the vocabulary, V.
-        num_extra_tokens: the largest number of other tokens of a source.
+        vocabulary_size, num_extra_tokens: V, and the largest number of other tokens of a source.
         kernel_initializer, bias_initializer: of w and b.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
-        x: (B, T, D), what p depends on: in the paper the context, the state and the input of the
-            decoder, concatenated.
+        x: (B, T, D), what p depends on: in the paper, context, state and input of the decoder.
         logits: (B, T, V), of the vocabulary.
-        attention_scores: (B, T, S), or (B, H, T, S), of which heads the mean is taken. The weights
-            of a layer of this package, which are 0 at padding.
-        source_ids: integers (B, S), below V + `num_extra_tokens`. Others, such as −1, are never
-            copied.
+        attention_scores: (B, T, S), or (B, H, T, S), whose mean over heads is taken; 0 at padding.
+        source_ids: integers (B, S) from 0 to V + `num_extra_tokens` − 1; others are not copied.
         source_mask: boolean (B, S), True = a token that may be copied.
 
     Returns:
-        (B, T, V + `num_extra_tokens`) logarithms of P, in float32 for every dtype policy (float64
-        in float64), carrying the mask of `x`. They are logits too, for losses and for `generation`.
-        Σ a is at least 1.2e-38, so that all are finite. In a row with nothing to copy they are
-        those of p · P_vocabulary.
+        (B, T, V + `num_extra_tokens`), log P in float32 (float64 in float64), carrying the mask of
+        `x`: logits for losses and for `generation`. Σ a is at least 1.2e-38, so all are finite.
 
     Raises:
         ValueError, TypeError: a size, a shape or a dtype is not as described.
@@ -101,7 +94,6 @@ class PointerGenerator(saving.ConfigurableLayer):
         source_mask: Tensor | None = None,
     ) -> Tensor:
         self._check(logits, attention_scores, source_ids)
-        mask = masks.implicit(x)
         gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = ops.mean(weights, axis=1) if len(weights.shape) == 4 else weights
@@ -110,7 +102,7 @@ class PointerGenerator(saving.ConfigurableLayer):
         written = ops.log_softmax(ops.cast(logits, self._output_dtype)) + ops.log_sigmoid(gate)
         size = self.vocabulary_size
         found = _logaddexp(written, copied[..., :size])
-        return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), mask)
+        return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), masks.implicit(x))
 
     def _copied(self, weights, ids, mask):
         """Sums (B, T, V + extra) of weights (B, T, S) over the positions of each token."""
@@ -128,18 +120,15 @@ class PointerGenerator(saving.ConfigurableLayer):
     def _check(self, logits, weights, ids):
         shapes.check_rank("logits", logits, 3, "(B, T, V)")
         shapes.check_rank("source_ids", ids, 2, "(B, S)")
-        shapes.check_same(
-            "The vocabulary and the last axis of `logits`",
-            vocabulary_size=self.vocabulary_size,
-            logits=logits.shape[-1],
-        )
+        sizes = {"vocabulary_size": self.vocabulary_size, "logits": logits.shape[-1]}
+        shapes.check_same("The vocabulary and the last axis of `logits`", **sizes)
         if len(weights.shape) not in (3, 4):
             raise ValueError(
                 "`attention_scores` must be (B, T, S) or (B, H, T, S). "
                 f"Received: attention_scores.shape={tuple(weights.shape)}"
             )
-        lengths = {"attention_scores": weights.shape[-1], "source_ids": ids.shape[1]}
-        shapes.check_same("Lengths of the source", **lengths)
+        sizes = {"attention_scores": weights.shape[-1], "source_ids": ids.shape[1]}
+        shapes.check_same("Lengths of the source", **sizes)
         if "int" not in keras.backend.standardize_dtype(ids.dtype):
             raise TypeError(f"`source_ids` must be integers. Received: dtype {ids.dtype}")
 

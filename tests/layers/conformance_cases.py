@@ -468,6 +468,15 @@ CASES = [
     ),
     Case(ka.ClassToken, {}, {"initializer": "ones"}, mixes_positions=False, before=1),
     Case(
+        ka.PatchMerging,
+        {"grid": (6,), "size": 2},
+        {"dim": 5, "layer_norm_epsilon": 1e-3, "kernel_initializer": "he_normal"},
+        ((6, 8),),
+        any_length=False,
+        group=2,
+        ci=True,
+    ),
+    Case(
         ka.LearnedQueries,
         {"num_queries": 3},
         {"dim": 5, "initializer": "ones"},

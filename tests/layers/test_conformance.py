@@ -59,10 +59,10 @@ def test_pieces_are_the_whole(case):
 
 
 # A cell is no layer of sequences, a recurrent layer has a memory, a loss takes rewards, and patches
-# are of images: test_attention_cell, test_attention_rnn, test_hard_attention, test_patch_embedding
-# and test_patch_merging check them.
-OTHERS = {"AttentionCell", "AttentionRNN", "PatchEmbedding", "PatchMerging", "ReinforceLoss"}
-# Logits of excluded positions and logarithms are of float32: test_pointers.
+# are of images: test_attention_cell, test_attention_rnn, test_hard_attention and
+# test_patch_embedding check them.
+OTHERS = {"AttentionCell", "AttentionRNN", "PatchEmbedding", "ReinforceLoss"}
+# Outputs are of float32 in every policy, and one takes four inputs: test_pointers.
 OTHERS |= {"PointerGenerator", "PointerHead"}
 # Of tokens; see tests/models.
 OTHERS |= {"Decoder", "Embeddings", "Encoder", "EncoderDecoder", "Logits"}
