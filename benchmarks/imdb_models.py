@@ -31,20 +31,24 @@ def keras_attention_of(*sizes, score=None, **options):
     return call
 
 
-def hub_transformer(ids, size, ngrams, length):
+def hub_transformer(size, ngrams, length):
     """The model `transformer` of KerasHub's layers."""
     import keras_hub
 
-    of_words, of_ngrams = keras.layers.Embedding(size, 64), keras.layers.Embedding(ngrams, 64)
-    parts = of_words(ids[..., 0]), *(of_ngrams(ids[..., order]) for order in (1, 2, 3))
-    x = keras.layers.Add()([keras.layers.Dropout(0.3, (None, None, 1))(part) for part in parts])
+    ids = keras.Input((None, 4), dtype="int32")
+    mask = keras.ops.not_equal(ids[..., 0], 0)
+    x = keras.layers.Embedding(size, 64)(ids[..., 0])
+    x = keras.layers.Dropout(0.3, (None, None, 1))(x)
     x = keras.layers.Add()([x, keras_hub.layers.SinePositionEncoding()(x)])
     x = keras.layers.Dropout(0.2)(x)
-    mask = keras.ops.not_equal(ids[..., 0], 0)
     encoder = keras_hub.layers.TransformerEncoder(128, 4, normalize_first=True)
     x = encoder(x, padding_mask=mask)
     x = keras.layers.GlobalAveragePooling1D()(x, mask=mask)
-    return keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+    x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+    evidence = imdb_ngrams.evidence(ids[..., 1:], ngrams)
+    evidence = keras.layers.GlobalAveragePooling1D()(evidence, mask=mask)
+    logit = keras.layers.Dense(1)(x) + imdb_ngrams.total(evidence, mask)
+    return keras.Model(ids, keras.layers.Activation("sigmoid")(logit))
 
 
 def step(model, name, data, jit):

@@ -26,13 +26,12 @@ PROGRAM = "examples.imdb_classification"
 DEFAULT = "transformer"
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "transformer": dict(vocabulary_size=30_000, max_length=512, batch_size=128, epochs=1),
+    "transformer": dict(vocabulary_size=100_000, max_length=512, batch_size=128, epochs=1),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),
     "pretrained": dict(vocabulary_size=None, max_length=256, batch_size=16, epochs=3),
 }
-# Beside words these read n-grams of 1, 2 and 3 words: so many of each at most.
-NGRAMS = {"transformer": 100_000, "ngrams": None}
+NGRAMS = "transformer", "ngrams"  # Beside words these read n-grams of 1, 2 and 3 words.
 
 # Tokens: 0 is padding, 1 an unknown word, and then come the words by frequency.
 
@@ -77,19 +76,24 @@ def pad(rows, settings):
 # shows the weights of the layer named "attention".
 
 
-def transformer(ids, size, ngrams, length):
-    """A block on words and the n-grams that end at each, and a query that sums them up."""
-    # N-grams that are not known add nothing: training reviews have fewer of them than others.
-    of_words = keras.layers.Embedding(size, 64, name="words")
-    of_ngrams = keras.layers.Embedding(ngrams, 64, embeddings_initializer="zeros", name="ngrams")
-    ngrams = keras.ops.where(ids[..., 1:, None] > 0, of_ngrams(ids[..., 1:]), 0)
-    parts = of_words(ids[..., 0]), ngrams[:, :, 0], ngrams[:, :, 1], ngrams[:, :, 2]
-    x = keras.layers.Add()([keras.layers.Dropout(0.3, (None, None, 1))(part) for part in parts])
-    x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(x))
+def transformer(size, ngrams, length):
+    """Wide and deep (Cheng et al. 2016): one query sums up the words of a block and n-grams."""
+    ids = keras.Input((None, 4), dtype="int32", name="ids")
     mask = keras.ops.not_equal(ids[..., 0], 0)
+    x = keras.layers.Embedding(size, 64, name="words")(ids[..., 0])
+    x = keras.layers.Dropout(0.3, (None, None, 1))(x)
+    x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(x))
     x = keras_attention.TransformerBlock(128, 4, residual="pre")(x, mask=mask)
-    x = keras_attention.AttentionPooling(name="attention")(x, mask=mask)
-    return keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+    pooling = keras_attention.AttentionPooling(name="attention")
+    x, weights = pooling(x, mask=mask, return_attention_scores=True)
+    x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+    deep = keras.layers.Dense(1, dtype="float32", name="deep")(x)
+    evidence = imdb_ngrams.evidence(ids[..., 1:], ngrams)
+    evidence = keras.ops.matmul(keras.ops.cast(weights[:, 0], "float32"), evidence)
+    # Twice, so that weights of n-grams learn faster than others.
+    logit = keras.ops.add(deep, imdb_ngrams.total(2 * evidence[:, 0], mask))
+    output = keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
+    return keras.Model(ids, output, name="classifier")
 
 
 def post(ids, size, positions):
@@ -106,15 +110,14 @@ def build(settings, size, ngrams=0, folder_model=None):
     """The classifier of so many words and n-grams, or of the model of a folder."""
     if settings["model"] == "ngrams":
         return imdb_ngrams.build(size, ngrams)
-    shape = (None, 4) if settings["model"] == "transformer" else (None,)
-    ids = keras.Input(shape, dtype="int32", name="ids")
+    if settings["model"] == "transformer":
+        return transformer(size, ngrams, settings["max_length"])
+    ids = keras.Input((None,), dtype="int32", name="ids")
     if folder_model:
         x = keras.layers.Dropout(0.1)(texts.summary(ids, folder_model, settings["lora"]))
-    elif settings["model"] == "transformer":
-        x = transformer(ids, size, ngrams, settings["max_length"])
     else:
         x = post(ids, size, settings["model"] == "post-positions")
-    # In float32 always: bfloat16 cannot tell 0.996 from 1.
+    # In float32: bfloat16 cannot tell 0.996 from 1.
     x = keras.layers.Dense(1, "sigmoid", dtype="float32", name="probability")(x)
     return keras.Model(ids, x, name="classifier")
 
@@ -147,15 +150,16 @@ def train(run, source, train_set, test_set, options):
     steps = settings["epochs"] * -(-len(rows["train"]) // settings["batch_size"])
     size, ngrams, optimizer = tokenizer.get_vocab_size(), 0, keras.optimizers.Adam()
     if settings["model"] in NGRAMS:
-        rows, ngrams = imdb_ngrams.number(run, rows, labels, size, NGRAMS[settings["model"]])
+        rows, ngrams = imdb_ngrams.number(run, rows, size)
     classifier = build(settings, size, ngrams, model)
-    if settings["model"] == "ngrams":
+    if ngrams:
         imdb_ngrams.set_ratios(classifier, rows["train"], labels)
+    if settings["model"] == "ngrams":
         optimizer = imdb_ngrams.optimizer(steps)
     elif settings["model"] == "transformer":
-        imdb_ngrams.begin_with_ratios(classifier, rows["train"], labels)
-        # With a larger epsilon than Adam's own, rare n-grams stay nearer to where they start.
-        rate = training.warmup_and_cosine(1.5e-3, steps, max(1, round(steps / 2)))
+        # Few steps are larger. The epsilon, above Adam's own, keeps rare n-grams nearer to 0.
+        peak, warmup = min(5e-3, 0.294 / steps), max(1, round(steps / 2))
+        rate = training.warmup_and_cosine(peak, steps, warmup)
         optimizer = keras.optimizers.Adam(rate, epsilon=1e-5)
     elif model:
         optimizer = training.fine_tuning(settings["learning_rate"], steps)

@@ -30,27 +30,18 @@ def keys(words, order, size):
     return np.where((ngrams > 0).all(axis=1), ngrams @ size ** np.arange(order), 0)
 
 
-def frequent(rows, order, size, most=None, labels=None):
-    """The ascending keys of the n-grams that enough rows have.
-
-    With `labels`, so many at `most`: those whose rows are of one label, more than by chance.
-    """
-    found = [np.unique(keys(row, order, size)) for row in rows]
-    values, at, reviews = np.unique(np.concatenate(found), return_inverse=True, return_counts=True)
-    chosen = np.flatnonzero((reviews >= MIN_REVIEWS) & (values > 0))
-    if most is not None:
-        # About χ²: by how many standard deviations positive rows outnumber negative ones.
-        signs = np.repeat(2.0 * labels - 1, list(map(len, found)))
-        telling = np.bincount(at, signs, len(values)) ** 2 / (reviews + 2)
-        chosen = np.sort(chosen[np.argsort(-telling[chosen], kind="stable")[:most]])
-    return values[chosen]
+def frequent(rows, order, size):
+    """The ascending keys of the n-grams that enough rows have."""
+    found = np.concatenate([np.unique(keys(row, order, size)) for row in rows])
+    values, reviews = np.unique(found, return_counts=True)
+    return values[(reviews >= MIN_REVIEWS) & (values > 0)]
 
 
-def learn(rows, size, most=None, labels=None):
+def learn(rows, size):
     """For each order its `frequent` n-grams."""
     if size ** max(ORDERS) >= 2**63:
         raise UsageError(f"N-grams need a smaller --vocabulary-size than {size:,}.")
-    return {order: frequent(rows, order, size, most, labels) for order in ORDERS}
+    return {order: frequent(rows, order, size) for order in ORDERS}
 
 
 def add_numbers(words, learned, size):
@@ -71,9 +62,9 @@ def add_numbers(words, learned, size):
     return np.stack(columns, axis=-1).astype("int32")
 
 
-def number(run, rows, labels, size, most):
+def number(run, rows, size):
     """Adds n-grams to each set of rows. Returns the sets, and one more than the largest number."""
-    learned = learn(rows["train"], size, most, labels)
+    learned = learn(rows["train"], size)
     named = {str(order): known for order, known in learned.items()}
     run.write(FILE, lambda path: np.savez_compressed(path, **named))
     rows = {n: [add_numbers(row, learned, size) for row in found] for n, found in rows.items()}
@@ -92,55 +83,58 @@ def log_ratios(rows, labels, size):
     return ratios.astype("float32")
 
 
-def begin_with_ratios(model, rows, labels):
-    """Starts the first feature of a Transformer's n-grams at their log-count ratios.
-
-    Its output begins by reading this feature.
-    """
-    ngrams, output = model.get_layer("ngrams"), model.get_layer("probability")
-    (table,), (kernel, bias) = ngrams.get_weights(), output.get_weights()
-    table[:, 0], kernel[0] = 0.3 * log_ratios(rows, labels, len(table)), 1.0
-    ngrams.set_weights([table])
-    output.set_weights([kernel, bias])
-
-
 def set_ratios(model, rows, labels):
-    """Gives a model of `build` the log-count ratios of the training rows."""
+    """Gives a model with `evidence` the log-count ratios of the training rows."""
     ratio = model.get_layer("log_ratio")
     ratio.set_weights([log_ratios(rows, labels, ratio.input_dim)[:, None]])
+
+
+def table(name, size, **options):
+    """A learned number of each of so many words or n-grams."""
+    return keras.layers.Embedding(size, 1, dtype="float32", name=name, **options)
+
+
+def evidence(grams, ngrams):
+    """The evidence (B, T, 1) of n-grams, numbers (B, T, 3) below `ngrams`.
+
+    That of one is a learned weight, at first 0, times its log-count ratio, as in a linear model of
+    Naive-Bayes features.
+    """
+    ratio = table("log_ratio", ngrams, trainable=False)
+    weight = table("weight", ngrams, embeddings_initializer="zeros")
+    return ops.sum(ops.multiply(weight(grams), ratio(grams)), axis=2)
+
+
+def total(mean, mask):
+    """From the mean evidence of a review (B, 1) to its logit.
+
+    The mean underrates a long review, and the sum overrates it. This is between them, and equals
+    the sum at 256 words.
+    """
+    length = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)
+    return ops.multiply(mean, 16 * ops.sqrt(length))
 
 
 def build(size, ngrams):
     """A linear classifier of numbers (B, T, 4), of words below `size` and n-grams below `ngrams`.
 
-    The evidence of an n-gram is a learned weight times its log-count ratio, as in a linear model of
-    Naive-Bayes features. There all words of a review count the same. Here each has an attention
-    score: a learned number of the word plus one of its position.
+    In a linear model all words of a review count the same. Here each has an attention score: a
+    learned number of the word plus one of its position.
     """
-
-    def table(name, size, **options):
-        return keras.layers.Embedding(size, 1, dtype="float32", name=name, **options)
-
     ids = keras.Input((None, 4), dtype="int32", name="ids")
-    words, grams = ids[..., 0], ids[..., 1:]
+    words = ids[..., 0]
     # The mask is handed over as an argument: Keras's operations on tensors drop those they carry.
     mask = ops.not_equal(words, 0)
-    ratio = table("log_ratio", ngrams, trainable=False)
-    weight = table("weight", ngrams, embeddings_initializer="zeros")
-    evidence = ops.sum(ops.multiply(weight(grams), ratio(grams)), axis=2)
     options = {"dtype": "float32", "name": "position_score", "kernel_initializer": "zeros"}
     of_position = keras.layers.Dense(1, use_bias=False, **options)
     score = table("word_score", size, embeddings_initializer="zeros")(words)
     score = ops.add(score, of_position(positions(mask)))
     # The keys are scores already, which a query of 1 leaves as they are.
     attended = Attention(score="dot", dtype="float32", name="attention")(
-        [ops.ones_like(score[:, :1]), evidence, score], value_mask=mask
+        [ops.ones_like(score[:, :1]), evidence(ids[..., 1:], ngrams), score], value_mask=mask
     )
-    # The mean underrates a long review, and the sum overrates it. This is between them, and equals
-    # the sum at 256 words.
-    length = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)
-    total = ops.multiply(attended[:, 0], 16 * ops.sqrt(length))
-    output = keras.layers.Activation("sigmoid", dtype="float32", name="probability")(total)
+    logit = total(attended[:, 0], mask)
+    output = keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
     return keras.Model(ids, output, name="classifier")
 
 

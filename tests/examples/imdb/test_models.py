@@ -144,14 +144,6 @@ def test_unknown_words_are_part_of_no_ngram(numbered):
     ]
 
 
-def test_the_ngrams_that_tell_labels_apart_are_learned():
-    # The pair 2 3 is in most rows, and tells nothing; 3 4 is in positive ones, 4 5 in negative.
-    rows = [[2, 3, 4], [2, 3, 2, 3], [3, 4, 2], [2, 3, 6], [2, 3, 4, 5], [4, 5, 2, 3], [6, 4, 5]]
-    rows, labels = [np.array(row) for row in rows], np.array([1, 1, 1, 0, 0, 0, 0])
-    assert imdb_ngrams.frequent(rows, 2, 10, most=1, labels=labels).tolist() == [54]
-    assert set(imdb_ngrams.frequent(rows, 2, 10)) >= {32, 43, 54}
-
-
 def test_log_ratios(numbered):
     rows, learned, _ = numbered(1)
     total = 1 + sum(map(len, learned.values()))
@@ -162,16 +154,29 @@ def test_log_ratios(numbered):
     assert ratios[0] == 0 and ratios.shape == (total,)
 
 
-def test_the_transformer_begins_with_log_ratios(numbered):
+@pytest.mark.parametrize("name", imdb_classification.NGRAMS)
+def test_ratios_are_those_of_the_training_rows(numbered, name):
     rows, learned, size = numbered(1)
     total, labels = 1 + sum(map(len, learned.values())), [1, 1, 0, 0, 0]
-    model = imdb_classification.build(settings_of("transformer"), size, total)
-    imdb_ngrams.begin_with_ratios(model, rows, labels)
-    (table,) = model.get_layer("ngrams").get_weights()
-    ratios = imdb_ngrams.log_ratios(rows, labels, total)
-    np.testing.assert_allclose(table[:, 0], 0.3 * ratios, rtol=1e-6)
-    assert np.any(ratios) and not np.any(table[:, 1:])
-    assert model.get_layer("probability").get_weights()[0][0] == 1
+    model = imdb_classification.build(settings_of(name), size, total)
+    imdb_ngrams.set_ratios(model, rows, labels)
+    (table,) = model.get_layer("log_ratio").get_weights()
+    np.testing.assert_array_equal(table[:, 0], imdb_ngrams.log_ratios(rows, labels, total))
+    assert not np.any(model.get_layer("weight").get_weights())
+
+
+def test_the_transformer_adds_the_evidence_of_ngrams():
+    model, row_of = small_model("transformer")
+    numbers, logits = row_of(TEXTS[2])[None], []
+    ratio, weight = (model.get_layer(name).get_weights()[0] for name in ("log_ratio", "weight"))
+    evidence = (weight * ratio)[numbers[0, :, 1:], 0].sum(axis=1)
+    for change in (1, 0):
+        model.get_layer("weight").set_weights([change * weight])
+        probability = model.predict_on_batch(numbers)[0, 0]
+        logits.append(np.log(probability / (1 - probability)))
+    expected = 32 * np.sqrt(len(evidence)) * weights(model, numbers) @ evidence
+    assert logits[0] - logits[1] == pytest.approx(expected, rel=1e-4)
+    assert abs(expected) > 0.01
 
 
 def test_ngrams_weigh_all_words_alike_at_first():
