@@ -30,7 +30,7 @@ from keras_attention.hints import Config, Seed, Tensor
 from keras_attention.kernels import entmax, semantics
 from keras_attention.kernels.sparsemax import sparsemax
 from keras_attention.scores import full_precision
-from keras_attention.spec import AttentionSpec, ElementwiseNormalization
+from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
 
 ops = keras.ops
 
@@ -146,6 +146,11 @@ class Sparsemax(Normalization):
     array([0.75, 0.25, 0.  ], dtype=float32)
     """
 
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
+        return spec.replace(normalization=RowNormalization(self.normalize, _slope(2)))
+
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return sparsemax(scores, mask)
 
@@ -173,6 +178,11 @@ class Entmax(Normalization):
 
     def __init__(self, alpha: float = 1.5):
         self.alpha = _check_alpha(alpha)
+
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
+        return spec.replace(normalization=RowNormalization(self.normalize, _slope(self.alpha)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         if self.alpha == 2:
@@ -239,6 +249,20 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
         return entmax.entmax(scores, self.alphas()[:, None, None], mask)
 
 
+def _slope(alpha):
+    """Of the weights of α-entmax, what `RowNormalization` asks for: P^(2 − α) where P > 0."""
+
+    def slope(weights):
+        if alpha == 1:
+            return weights
+        some = weights > 0
+        # The power of 0 has no gradient, for second derivatives.
+        inside = ops.where(some, weights, ops.ones_like(weights))
+        return ops.where(some, ops.power(inside, 2.0 - alpha), ops.zeros_like(weights))
+
+    return slope
+
+
 # Below it, 1 / (α − 1) would magnify the rounding of float32.
 _LEAST_ALPHA = 1.01
 
@@ -277,6 +301,12 @@ class TopK(Normalization):
 
     def __init__(self, k: int):
         self.k = shapes.check_count("k", k)
+
+    def into_spec(
+        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
+    ) -> AttentionSpec:
+        # Softmax of some of the scores.
+        return spec.replace(normalization=RowNormalization(self.normalize, _slope(1)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         length = scores.shape[-1]

@@ -137,6 +137,26 @@ class ElementwiseNormalization:
 
 
 @dataclasses.dataclass(frozen=True)
+class RowNormalization:
+    """A normalization whose weights sum to one and depend on the scores of one query alone.
+
+    With g = `slope(weights)`, the gradient of the scores is g ∘ (dP − Σ g dP / Σ g), that of the
+    weights being dP: so it is of softmax, g = P, and of α-entmax, g = P^(2 − α) where P > 0 (Peters
+    et al. 2019, proposition 2). Weights are computed again from the scores, and not stored.
+
+    Args:
+        function: weights of scores (masked ones hugely negative) and a mask, or None.
+        slope: g, 0 where a weight is 0.
+    """
+
+    function: Callable[[Tensor, Tensor | None], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+    def __call__(self, scores, mask):
+        return self.function(scores, mask)
+
+
+@dataclasses.dataclass(frozen=True)
 class AttentionSpec:
     """The specification of attention, without its query, key and value.
 

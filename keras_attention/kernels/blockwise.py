@@ -10,7 +10,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import passes, plans, reference, semantics, strategies, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
-from keras_attention.spec import AttentionResult, ElementwiseNormalization
+from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
 
 ops = keras.ops
 
@@ -19,7 +19,7 @@ LARGEST_HALF = 65504.0  # of float16
 
 def unsupported_reason(spec, query, key, value):
     """The reason only the definition can compute a problem, or None."""
-    if isinstance(spec.normalization, ElementwiseNormalization):
+    if isinstance(spec.normalization, ElementwiseNormalization | RowNormalization):
         spec = spec.replace(normalization=None)
     return softmax_unsupported_reason(spec, query, key, value)
 
@@ -106,9 +106,10 @@ def attend(spec, query, key, value, needs_lse):
     }
 
     def make(constants):
-        kind = passes.WholeRows if strategy.whole_rows else passes.Blocks
-        if spec.normalization is not None:
-            kind = passes.Elementwise
+        if spec.normalization is None:
+            kind = passes.WholeRows if strategy.whole_rows else passes.Blocks
+        else:
+            kind = passes.NormalizedRows if strategy.whole_rows else passes.Elementwise
         narrow = strategy.gradient_dtype
         both = kind(tiles.with_constants(constants), inputs, wide, narrow, needs_lse, scale)
         return both.forward, both.backward

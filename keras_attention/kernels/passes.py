@@ -348,30 +348,38 @@ class WholeRows(Passes):
     """All keys that queries see in one tile, by the backend's softmax."""
 
     def _columns(self, chunk, i, body, first, zeros):
-        return body(self.tiles.visible(chunk, i), first)
+        return body(self._visible(chunk, i), first)
 
     def _row(self, scored, value, arrays, chunk, i, saved):
         """As of `Blocks`."""
         tiles = self.tiles
-        tile = tiles.visible(chunk, i)
+        tile = self._visible(chunk, i)
         q = tiles.cut_rows(scored[0], tile)
         k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
         spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
         s = self._scores(spec, q, k)
-        p = backend.softmax(s)
+        p = self._normalized(s)
         mask = self._dropout_mask(p, tile)
         if self.plan.single:
             saved.extend([self._narrow(p)] if mask is None else [self._narrow(p), mask])
         o = self._weighted(spec, self._dropped(p, mask), v)
-        if self.needs_lse:
-            # The largest weight is 1 / l.
-            lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
-        else:
-            lse = ops.zeros_like(o[..., :1])
+        lse = self._lse(s, p) if self.needs_lse else ops.zeros_like(o[..., :1])
         if not self.spec.restricted:
             return o, lse
         lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
         return o * self._share((), lse), lse
+
+    def _visible(self, chunk, i):
+        """The tile of all keys that a block of queries sees."""
+        return self.tiles.visible(chunk, i)
+
+    def _normalized(self, s):
+        """Weights of the scores of a tile."""
+        return backend.softmax(s)
+
+    def _lse(self, s, p):
+        # The largest weight is 1 / l.
+        return ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
 
     def _has_keys(self, spec, tile):
         """Whether queries have keys, as an array that broadcasts to (b, h, t, 1)."""
@@ -382,7 +390,7 @@ class WholeRows(Passes):
         return ops.any(mask, axis=-1, keepdims=True)
 
     def _weights(self, spec, t):
-        return backend.softmax(self._scores(spec, t["scored_q"], t["scored_k"]))
+        return self._normalized(self._scores(spec, t["scored_q"], t["scored_k"]))
 
     def _share(self, saved, lse):
         return ops.cast(lse > HAS_KEYS, self.wide) if self.spec.restricted else None
@@ -408,6 +416,30 @@ class WholeRows(Passes):
 
     def _less_delta(self, dp, mask, delta):
         return dp if mask is None else ops.where(mask, dp, ops.cast(-delta, dp.dtype))
+
+
+class NormalizedRows(WholeRows):
+    """All keys that queries see in one tile, by a `RowNormalization`."""
+
+    def _visible(self, chunk, i):
+        # With keys that no query sees: the programs of XLA have no sizes that vary.
+        return self.tiles.tile(chunk, i, 0)
+
+    def _normalized(self, s):
+        return self.spec.normalization(s, None)
+
+    def _lse(self, s, p):
+        # Nothing but softmax has one, and nobody reads it.
+        return ops.zeros_like(p[..., :1])
+
+    def _of_weights(self, do, v, delta):
+        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
+
+    def _of_scores(self, p, dp, mask, delta):
+        slope, dp = self.spec.normalization.slope(p), self._dropped(dp, mask)
+        total = ops.sum(slope, axis=-1, keepdims=True)
+        mean = ops.sum(slope * dp, axis=-1, keepdims=True) / total
+        return slope * (dp - mean)
 
 
 def _ones(array):

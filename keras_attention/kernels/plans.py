@@ -88,6 +88,9 @@ class Plan:
 
 def of(strategy, spec, sizes):
     """The `Plan` of a problem of some `Sizes`, by a `strategies.Strategy`."""
+    if symbolic(sizes.queries, sizes.keys):
+        # Such lengths cannot be cut: the problem is one tile.
+        return _plan(sizes, sizes.batch, sizes.groups, (1, sizes.queries), (1, sizes.keys))
     skips, all_heads = spec.span is not None, bool(spec.position_biases)
     if strategy.whole_rows:
         many = 2048
@@ -112,11 +115,9 @@ def _of_blocks(strategy, sizes, all_heads, skips):
     """A `Plan` of blocks of queries and of keys.
 
     `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
-    requires several. Lengths that are symbolic dimensions cannot be cut: the problem is one tile.
+    requires several.
     """
     scores, repeats, pairs = strategy.scores, sizes.repeats, sizes.pairs
-    if symbolic(sizes.queries, sizes.keys):
-        return _plan(sizes, sizes.batch, sizes.groups, (1, sizes.queries), (1, sizes.keys))
     groups = sizes.groups
     if known(pairs) and not all_heads:
         groups = _divisor(groups, strategy.of_few_heads // max(1, repeats * pairs))

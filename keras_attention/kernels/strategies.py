@@ -14,6 +14,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.sizes import known
+from keras_attention.spec import RowNormalization
 
 # The number of scores in a tile of whole rows: (fewest, most). Products are faster the larger they
 # are, and the longer the sequence, the more memory its other arrays need.
@@ -93,8 +94,8 @@ def choose(spec, query, key, value, sizes):
     given = requested()
     whole_rows = given.whole_rows
     if spec.normalization is not None:
-        # There is no softmax of rows.
-        whole_rows = False
+        # There is no softmax, whose rows may be either.
+        whole_rows = isinstance(spec.normalization, RowNormalization)
     elif whole_rows is None:
         whole_rows = backend.prefers_whole_rows(sizes.scores)
     scores = given.scores
@@ -132,6 +133,9 @@ def _row_scores(spec, sizes):
     if sizes.scores is not None and sizes.scores <= STORED_SCORES:
         return STORED_SCORES
     fewest, most = ROW_SCORES
+    if spec.normalization is not None:
+        # A sort, or many passes, takes several arrays of a tile.
+        return fewest
     if spec.span is not None or spec.dropout:
         # The fewer queries, the more keys that none of them sees; dropout needs more memory.
         most = most // 4

@@ -21,7 +21,7 @@ CASES = {
     "dropout": ({"dropout": 0.1, "seed": 1}, 512, False),
     "rotary": ({"position": "rotary"}, 512, True),
     "bias by distance": ({"position": positions.RelativeBias(8)}, 512, True),
-    "reference": ({"normalization": "sparsemax"}, 64, True),
+    "reference": ({"normalization": "hard"}, 64, True),
 }
 # The axis of a variable that the devices share, by the end of its path.
 BY_HEADS = {

@@ -23,7 +23,7 @@ def test_explain_names_the_kernel_and_says_why():
     inputs = tensors(*arrays())
     assert ops.explain(*inputs).startswith("blockwise: ")
     assert ops.explain(*inputs, kernel="reference").startswith("reference: it was requested")
-    assert ops.explain(*inputs, normalization="sparsemax").startswith("reference: the normaliz")
+    assert ops.explain(*inputs, normalization="hard").startswith("reference: the normaliz")
     with pytest.raises(ValueError, match="`kernel` must be one of"):
         ops.explain(*inputs, kernel="quantum")
 
@@ -50,7 +50,7 @@ def test_explain_says_what_the_mask_combines():
 
 def test_explain_gives_the_cost_and_why_no_other_kernel_runs():
     inputs = tensors(*arrays())
-    parts = ops.explain(*inputs, normalization="sparsemax").split("; ")
+    parts = ops.explain(*inputs, normalization="hard").split("; ")
     assert parts[:2] == [
         "reference: the normalization is not softmax",
         "time and memory O(T · S)",
@@ -60,7 +60,7 @@ def test_explain_gives_the_cost_and_why_no_other_kernel_runs():
 
 def test_a_kernel_that_cannot_says_why():
     with pytest.raises(ValueError, match=r"'blockwise' cannot do this: the normalization is not"):
-        ops.attend(*tensors(*arrays()), normalization="sparsemax", kernel="blockwise")
+        ops.attend(*tensors(*arrays()), normalization="hard", kernel="blockwise")
     with pytest.raises(ValueError, match=r"'banded' cannot do this: the pattern has no window"):
         ops.attend(*tensors(*arrays()), kernel="banded")
 
@@ -99,7 +99,7 @@ CHOICES = [
         {"pattern": SlidingWindow(16, 0), "return_attention_scores": True},
         "reference: `return_attention_scores`",
     ),
-    ({"pattern": SlidingWindow(16, 0), "normalization": "sparsemax"}, "reference: the normaliz"),
+    ({"pattern": SlidingWindow(16, 0), "normalization": "hard"}, "reference: the normaliz"),
     ({"pattern": SlidingWindow(16, 0), "score": "cosine"}, "(banded|reference)"),
 ]
 
@@ -140,7 +140,7 @@ def test_what_is_not_for_it_is_refused(given, why):
     [
         {"score": "cosine", "position": "rotary"},
         {"position": "alibi", "pattern": "causal"},
-        {"normalization": "sparsemax"},
+        {"normalization": "hard"},
     ],
     ids=str,
 )
