@@ -79,7 +79,9 @@ class PatchMerging(saving.ConfigurableLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, mask_shape=None):
-        _, groups = self._groups(x_shape)
+        # `call` checks the sizes: those of an array that Keras made up on PyTorch are saved too.
+        unknown = (x_shape[0], *[None] * (len(x_shape) - 2), x_shape[-1])
+        _, groups = self._groups(unknown)
         shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
         self._norm = norms.make("layer", "norm", shape, self.dtype_policy, self.layer_norm_epsilon)
         self._dense = keras.layers.Dense(
