@@ -29,6 +29,7 @@ from benchmarks.processes import answer, peak_bytes
 FILE = "benchmarks/results/choosing.json"
 WIDTH, HEADS, SIZE, BLOCKS = 64, 4, 16, 2
 NEAR, FIRST = 32, 4  # A window to either side, and tokens that see all and are seen by all.
+RANK = 64  # Keys of a low-rank mechanism, whatever the length.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Reviews:
     def __init__(self, folder):
         from examples.imdb_reviews import from_folder
 
-        _, train, test, _ = from_folder(pathlib.Path(folder))
+        _, train, test = from_folder(pathlib.Path(folder))
         self.train, self.test = map(self._rows, (train, test))
 
     def _rows(self, reviews):
@@ -136,6 +137,17 @@ def window_and_global(length, causal):
     )
 
 
+def window_global_and_random(length, causal):
+    # In blocks of 16, as many on average as there are of the window.
+    random = ka.patterns.RandomBlocks(length, 16, 3)
+    seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST) | random
+    return ka.MultiHeadAttention(
+        HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen
+    )
+
+
+# These have no order, and so no `copy`.
+UNORDERED = "linformer", "nystrom"
 # Those that read in one direction only do so in every task.
 MECHANISMS = {
     "softmax": attention(),
@@ -147,6 +159,9 @@ MECHANISMS = {
     ),
     "window": window,
     "window, global": window_and_global,
+    "window, global, random": window_global_and_random,
+    "linformer": lambda length, causal: ka.LinformerAttention(HEADS, SIZE, length, RANK),
+    "nystrom": lambda length, causal: ka.NystromAttention(HEADS, SIZE, RANK),
     "linear": lambda length, causal: ka.LinearAttention(HEADS, SIZE, causal=causal),
     "linear, FAVOR+": lambda length, causal: ka.LinearAttention(
         HEADS, SIZE, causal=causal, feature_map="favor"
@@ -237,6 +252,8 @@ def main():
     given += ["--data-dir", options.data_dir] if options.data_dir else []
     for task in options.tasks:
         for mechanism in options.mechanisms:
+            if TASKS[task].causal and mechanism in UNORDERED:
+                continue
             said = answer("benchmarks.choosing", task, "--mechanisms", mechanism, *given)
             found = report["tasks"].setdefault(task, {})
             runs = [run for run in found.get(mechanism, []) if run["seed"] != options.seed]
