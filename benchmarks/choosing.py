@@ -111,7 +111,7 @@ class Reviews:
 TASKS = {
     "copy": Task(draw_copies, 128, 32, 32, steps=1500, test=256, causal=True),
     "lists": Task(draw_lists, 128, 16, 10, steps=2000),
-    "reviews": Task(lambda *_: None, 2000, 256, 2, steps=1500),
+    "reviews": Task(lambda *_: None, 2000, 256, 2, steps=1000, batch=8),
 }
 
 

@@ -375,6 +375,32 @@ def linear():
     return table(["CPU time", *found], rows)
 
 
+def choosing():
+    """Mechanisms by task: accuracy, and time and memory of a step beside softmax's."""
+    report = results("choosing")
+    if report is None:
+        return "Not measured yet.\n"
+    tasks, softmax = report["tasks"], "softmax"
+    head = ["mechanism", *(f"{task}: accuracy" for task in tasks)]
+    head += [f"{task}: time of a step" for task in tasks]
+    head += ["reviews: memory, MiB", "weights"]
+
+    def mean(task, name, value):
+        found = [run[value] for run in tasks.get(task, {}).get(name, [])]
+        return sum(found) / len(found) if found else None
+
+    rows = []
+    for name in tasks["lists"]:
+        accuracies = (mean(task, name, "accuracy") for task in tasks)
+        row = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
+        for task in tasks:
+            time = mean(task, name, "cpu_ms")
+            row.append(figure(time and time / mean(task, softmax, "cpu_ms")))
+        row.append(figure(mean("reviews", name, "mib")))
+        rows.append([*row, f"{mean('lists', name, 'weights'):,.0f}"])
+    return table(head, rows)
+
+
 def movie_reviews():
     """Test accuracies of the models of movie reviews, over the seeds that were measured."""
     rows = []
