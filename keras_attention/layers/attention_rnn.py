@@ -131,6 +131,10 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         mask = masks.both(
             masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
         )
+        sequences = masks.clear(sequences, mask)
+        if self.go_backwards:
+            # Here, not in Keras's loop, which on PyTorch turns no mask when unrolled.
+            sequences, mask = ops.flip(sequences, axis=1), self._turned(mask)
         cell, regularizer = self.cell, self.cell.attention.scores_regularizer
         with_scores = cell.return_attention_scores or regularizer is not None
         constants, states = cell.prepare(*cell.checked(memory, initial_state, memory_mask))
@@ -155,9 +159,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         try:
             last, outputs, states = keras_private.recurrent_loop(
                 step,
-                masks.clear(sequences, mask),
+                sequences,
                 [states],
-                go_backwards=self.go_backwards,
                 mask=mask,
                 unroll=self.unroll,
                 input_length=sequences.shape[1],
@@ -189,8 +192,6 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         weights = ops.cast(weights, shapes.accumulation_dtype(weights))
         if mask is None:
             mask = ops.ones_like(outputs[:, :, 0], dtype="bool")
-        elif self.go_backwards:
-            mask = ops.flip(mask, axis=1)
         seen = mask[:, None, :, None] & memory_mask[:, None, None]
         pattern = self.cell.attention.whole_pattern()
         if pattern is not None:
@@ -201,8 +202,12 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         weights = ops.where(mask[:, None, :, None], weights, ops.zeros_like(weights))
         self.add_loss(regularizer(weights, seen))
 
+    def _turned(self, mask):
+        """The mask of outputs, which are in the order of steps."""
+        return ops.flip(mask, axis=1) if self.go_backwards and mask is not None else mask
+
     def compute_mask(self, sequences, previous_mask=None):
-        return previous_mask if self.return_sequences else None
+        return self._turned(previous_mask) if self.return_sequences else None
 
     def compute_output_shape(self, sequences_shape, memory_shape, initial_state_shape=None):
         batch, steps = sequences_shape[:2]

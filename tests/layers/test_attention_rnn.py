@@ -80,6 +80,20 @@ def test_it_is_the_rnn_of_its_cell(name, sequences):
         np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_backwards_it_reads_the_last_step_first(unroll, zeros):
+    """With its mask, which outputs carry in their own order."""
+    options = {"unroll": unroll, "zero_output_for_mask": zeros}
+    forth, back = made("luong", **options), made("luong", go_backwards=True, **options)
+    found = back(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK)
+    x, mask = X[:, ::-1].copy(), MASK[:, ::-1].copy()
+    expected = forth(x, MEMORY, mask=mask, memory_mask=MEMORY_MASK)
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(numpy(found._keras_mask), mask)
+    np.testing.assert_array_equal(numpy(back.compute_mask(X, ops.convert_to_tensor(MASK))), mask)
+
+
 def test_it_starts_from_states():
     layer = made("luong")
     found = layer(X, MEMORY, initial_state=STATE, mask=MASK, memory_mask=MEMORY_MASK)
