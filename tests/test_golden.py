@@ -16,7 +16,7 @@ import pytest
 
 from keras_attention import saving
 from tests.golden.cases import CASES
-from tests.golden.write import ANSWERS, FOLDER, MODEL, WEIGHTS, answers
+from tests.golden.write import ANSWERS, FOLDER, MODEL, WEIGHTS, answers, write
 
 BACKENDS = ("jax", "tensorflow", "torch")
 ARCHIVES = sorted(FOLDER.glob("*/*.tar.xz"))
@@ -125,6 +125,13 @@ def test_every_file_has_a_case(path):
     }
     with tarfile.open(path) as archive:
         assert set(archive.getnames()) == expected
+
+
+@pytest.mark.ci
+def test_cases_of_the_next_release_can_be_written(tmp_path):
+    for name, case in CASES.items():
+        if not released(case):
+            write(name, case, tmp_path)
 
 
 def test_the_golden_files_stay_small():

@@ -104,7 +104,9 @@ for name, arguments in {
     of_layer(
         name,
         lambda given=arguments: (
-            lambda query, memory: keras.layers.Softmax()(ka.PointerHead(**given)(query, memory))
+            lambda query, memory: keras.layers.Activation("softmax")(
+                ka.PointerHead(**given)(query, memory)
+            )
         ),
         *(8, 8),
         **NEW,
