@@ -79,9 +79,8 @@ class PatchMerging(saving.ConfigurableLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, mask_shape=None):
-        # `call` checks the sizes: those of an array that Keras made up on PyTorch are saved too.
-        unknown = (x_shape[0], *[None] * (len(x_shape) - 2), x_shape[-1])
-        _, groups = self._groups(unknown)
+        # `call` checks sizes: those that Keras makes up on PyTorch are saved, and built from again.
+        _, groups = self._groups(x_shape, known_size=lambda size: None)
         shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
         self._norm = norms.make("layer", "norm", shape, self.dtype_policy, self.layer_norm_epsilon)
         self._dense = keras.layers.Dense(
@@ -103,12 +102,12 @@ class PatchMerging(saving.ConfigurableLayer):
         """The projection of a group."""
         return self._dense
 
-    def _groups(self, x_shape):
+    def _groups(self, x_shape, known_size=backend.known_size):
         """The sizes of the grid and of a group; the shape is checked as far as it is known."""
         sequence = self.grid is not None
         sizes = list(x_shape[1:-1] if self.grid is None else self.grid)
         groups = [self.size] * len(sizes) if isinstance(self.size, int) else list(self.size)
-        known = backend.known_size(x_shape[1]) if sequence and len(x_shape) == 3 else None
+        known = known_size(x_shape[1]) if sequence and len(x_shape) == 3 else None
         if (
             not sizes
             or len(groups) != len(sizes)
@@ -120,7 +119,7 @@ class PatchMerging(saving.ConfigurableLayer):
                 "without one a grid, (batch, height, width, features), with as many axes as `size` "
                 f"has. Received: x.shape={tuple(x_shape)}, grid={self.grid}, size={self.size}"
             )
-        for cells, group in zip(map(backend.known_size, sizes), groups, strict=True):
+        for cells, group in zip(map(known_size, sizes), groups, strict=True):
             if cells is not None and cells % group:
                 raise ValueError(
                     "Sizes of the grid must be multiples of `size`: pad or crop it. Received: "
