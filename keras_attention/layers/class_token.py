@@ -1,4 +1,4 @@
-"""`ClassToken`: a learned token before a sequence, used as its summary."""
+"""`ClassToken`: learned tokens before a sequence, its summary or its memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving
+from keras_attention import masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
 
 ops = keras.ops
@@ -14,13 +14,15 @@ ops = keras.ops
 
 @saving.register
 class ClassToken(saving.ConfigurableLayer):
-    """Prepends one learned token to a sequence (Devlin et al. 2019, BERT's [CLS]).
+    """Prepends learned tokens to a sequence: one is BERT's [CLS] (Devlin et al. 2019).
 
-    After attention over the longer sequence, `x[:, 0]` is a summary of it. The token is never
-    masked, even if the sequence is left-padded or empty.
+    After attention over the longer sequence, `x[:, 0]` is a summary of it. Several are a memory
+    that all positions write to and read from (Burtsev et al. 2020), called registers in images
+    (Darcet et al. 2024). Tokens are never masked, even if the sequence is left-padded or empty.
 
     Args:
-        initializer: of the token.
+        initializer: of the tokens.
+        num_tokens: how many.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -28,10 +30,11 @@ class ClassToken(saving.ConfigurableLayer):
         mask: boolean (B, T), True = a real token; combined with the mask that `x` carries.
 
     Returns:
-        (B, T + 1, D), carrying the mask with True before it.
+        (B, num_tokens + T, D), carrying the mask with True before it.
 
     Raises:
-        ValueError: `x` does not have three axes with a known number of features.
+        ValueError: a number is not as described, or `x` does not have three axes with a known
+            number of features.
 
     Example:
 
@@ -45,15 +48,18 @@ class ClassToken(saving.ConfigurableLayer):
 
     _masks = "`mask` (B, S) for padding"
 
-    def __init__(self, initializer: Initializer = "glorot_uniform", **kwargs: Any):
+    def __init__(
+        self, initializer: Initializer = "glorot_uniform", num_tokens: int = 1, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.initializer = keras.initializers.get(initializer)
+        self.num_tokens = shapes.check_count("num_tokens", num_tokens)
 
     def build(self, x_shape, mask_shape=None):
         self._check(x_shape)
         self.token = self.add_weight(
-            name="token", shape=(1, 1, x_shape[-1]), initializer=self.initializer
+            name="token", shape=(1, self.num_tokens, x_shape[-1]), initializer=self.initializer
         )
 
     def _check(self, x_shape):
@@ -67,21 +73,21 @@ class ClassToken(saving.ConfigurableLayer):
         carried = masks.implicit(x)
         mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
         token = ops.cast(self.token, self.compute_dtype)
-        token = ops.broadcast_to(token, (ops.shape(x)[0], 1, x.shape[-1]))
-        return masks.carry(ops.concatenate([token, x], axis=1), _with_first(mask))
+        token = ops.broadcast_to(token, (ops.shape(x)[0], *token.shape[1:]))
+        return masks.carry(ops.concatenate([token, x], axis=1), self._longer(mask))
 
     def compute_mask(self, x, previous_mask=None):
-        return _with_first(previous_mask)
+        return self._longer(previous_mask)
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._check(x_shape)
-        return (x_shape[0], None if x_shape[1] is None else x_shape[1] + 1, x_shape[2])
+        length = None if x_shape[1] is None else x_shape[1] + self.num_tokens
+        return (x_shape[0], length, x_shape[2])
 
-
-def _with_first(mask):
-    """A mask (B, T) with True before it, (B, T + 1); None stays None."""
-    if mask is None:
-        return None
-    # True for any mask, even an empty one.
-    first = ops.logical_or(ops.any(mask, axis=1, keepdims=True), True)
-    return ops.concatenate([first, mask], axis=1)
+    def _longer(self, mask):
+        """A mask (B, T) with True before it, for each token; None stays None."""
+        if mask is None:
+            return None
+        # True for any mask, even an empty one.
+        first = ops.logical_or(ops.any(mask, axis=1, keepdims=True), True)
+        return ops.concatenate([first] * self.num_tokens + [mask], axis=1)

@@ -271,6 +271,11 @@ ROWS = {
         ValueError,
         r"`x` must be \(batch, positions, features\).*Received: x\.shape=\(None, 3, None\)",
     ),
+    "no class token": (
+        lambda: ka.ClassToken(num_tokens=0),
+        ValueError,
+        r"`num_tokens`, expected an integer of at least 1\. Received: num_tokens=0",
+    ),
     # Attention
     "heads without projections": (
         lambda: ka.Attention(num_heads=2),

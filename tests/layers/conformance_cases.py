@@ -466,7 +466,13 @@ CASES = [
         carries_mask=False,
         ci=True,
     ),
-    Case(ka.ClassToken, {}, {"initializer": "ones"}, mixes_positions=False, before=1),
+    Case(
+        ka.ClassToken,
+        {},
+        {"initializer": "ones", "num_tokens": 3},
+        mixes_positions=False,
+        before=1,
+    ),
     Case(
         ka.PatchMerging,
         {"grid": (6,), "size": 2},

@@ -1,4 +1,4 @@
-"""The class token: its position, and that it is never masked."""
+"""The class token, and several: their positions, and that they are never masked."""
 
 import keras
 import numpy as np
@@ -15,22 +15,26 @@ X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
 KEPT = np.array([[True] * 4, [False, False, True, True], [False] * 4])
 
 
-def test_it_stands_first_and_the_sequence_follows():
-    layer = ka.ClassToken("ones")
+@pytest.mark.parametrize("count", [1, 3])
+def test_it_stands_first_and_the_sequence_follows(count):
+    layer = ka.ClassToken(num_tokens=count)
     output = numpy(layer(X))
-    np.testing.assert_array_equal(output[:, 0], 1.0)
-    np.testing.assert_array_equal(output[:, 1:], X)
+    tokens = numpy(layer.token)
+    assert tokens.shape == (1, count, D) and len(np.unique(tokens)) == count * D
+    np.testing.assert_array_equal(output[:, :count], np.repeat(tokens, B, axis=0))
+    np.testing.assert_array_equal(output[:, count:], X)
     assert masks.implicit(layer(X)) is None
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_it_is_never_masked(carried):
-    x = keras.ops.convert_to_tensor(X)
+@pytest.mark.parametrize("count", [1, 3])
+def test_it_is_never_masked(carried, count):
+    x, layer = keras.ops.convert_to_tensor(X), ka.ClassToken(num_tokens=count)
     if carried:
-        output = ka.ClassToken()(masks.carry(x, keras.ops.convert_to_tensor(KEPT)))
+        output = layer(masks.carry(x, keras.ops.convert_to_tensor(KEPT)))
     else:
-        output = ka.ClassToken()(x, mask=KEPT)
-    expected = np.concatenate([np.ones((B, 1), bool), KEPT], axis=1)
+        output = layer(x, mask=KEPT)
+    expected = np.concatenate([np.ones((B, count), bool), KEPT], axis=1)
     np.testing.assert_array_equal(numpy(masks.implicit(output)), expected)
 
 
@@ -50,3 +54,21 @@ def test_it_stands_before_a_sequence_of_nothing():
     output = ka.ClassToken()(X[:, :0], mask=KEPT[:, :0])
     assert output.shape == (B, 1, D)
     np.testing.assert_array_equal(numpy(masks.implicit(output)), np.ones((B, 1), bool))
+
+
+def test_memory_of_a_window_reaches_all_positions():
+    """Tokens that all see, and that see all, beside windows: ETC (Ainslie et al. 2020)."""
+    memory = ka.ClassToken(num_tokens=2)
+    near = ka.patterns.SlidingWindow(1, 1)
+
+    def changed(pattern):
+        """Whether a change of the last position reaches the first one, by two blocks."""
+        blocks = [ka.TransformerBlock(8, 2, pattern=pattern) for _ in range(2)]
+        x = np.random.default_rng(1).normal(size=(1, 12, D)).astype("float32")
+        other = x.copy()
+        other[:, -1] += 1.0
+        found = [numpy(blocks[1](blocks[0](memory(x))))[:, 2] for x in (x, other)]
+        return np.abs(found[0] - found[1]).max() > 1e-4
+
+    assert not changed(near)
+    assert changed(near | ka.patterns.Global(2))
