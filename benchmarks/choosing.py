@@ -63,7 +63,7 @@ OPERATORS = {
 LIST_TOKENS = {name: 11 + i for i, name in enumerate([*OPERATORS, "]"])}
 
 
-def draw_lists(rng, count, longest=128):
+def draw_lists(rng, count, longest=64, depth=3):
     """The tokens of nested lists, and their values."""
 
     def make(depth):
@@ -80,7 +80,7 @@ def draw_lists(rng, count, longest=128):
     for i in range(count):
         tokens = []
         while not 8 <= len(tokens) <= longest:
-            tokens, labels[i] = make(5)
+            tokens, labels[i] = make(depth)
         rows[i, : len(tokens)] = tokens
     return rows, labels
 
@@ -110,7 +110,7 @@ class Reviews:
 
 TASKS = {
     "copy": Task(draw_copies, 128, 32, 32, steps=1500, test=256, causal=True),
-    "lists": Task(draw_lists, 128, 16, 10, steps=2000),
+    "lists": Task(draw_lists, 64, 16, 10, steps=4000),
     "reviews": Task(lambda *_: None, 2000, 256, 2, steps=1000, batch=8),
 }
 
