@@ -55,6 +55,8 @@ def unsupported_reason(spec, query, key, value):
     union = None if spec.pattern is None else _union(spec.pattern)
     if union is None:
         return _NONE
+    if spec.normalization is not None:
+        return "only results of softmax are merged"
     if spec.relative_keys is not None or spec.relative_values is not None:
         return "it has no embeddings of distances"
     if not sizes.known(query.shape[1], key.shape[1]):

@@ -21,6 +21,9 @@ from keras_attention.spec import RowNormalization
 ROW_SCORES = 2**21, 2**24
 # A problem of whole rows and at most so many scores is one tile, which stores its weights.
 STORED_SCORES = 2**24
+# Products of half precision are multiplied by a scale, and with them the term of a masked key: it
+# must stay far below all scores, and finite.
+HALF_SCALES = 2**-20, 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,10 +111,12 @@ def choose(spec, query, key, value, sizes):
     wide = shapes.accumulation_dtype(query, key, value)
     dtype = gradient_dtype = wide
     kinds = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
-    if keeps_half(query, key, value):
+    low, high = HALF_SCALES
+    if keeps_half(query, key, value) and low <= spec.scale <= high:
         (dtype,) = kinds
-        # In float16, gradients may overflow.
-        gradient_dtype = dtype if dtype == "bfloat16" else wide
+        # In float16, gradients may overflow. A normalization takes a mean of them from each.
+        rounds = dtype == "bfloat16" and spec.normalization is None
+        gradient_dtype = dtype if rounds else wide
     elif kinds == {"bfloat16"} and _rounds_gradients(spec, whole_rows):
         gradient_dtype = "bfloat16"
     return dataclasses.replace(
@@ -126,6 +131,7 @@ def choose(spec, query, key, value, sizes):
 
 def _rounds_gradients(spec, whole_rows):
     plain = not semantics.adjustments(spec) and spec.relative_values is None
+    plain = plain and spec.normalization is None
     return whole_rows and plain and backend.has_fast_bfloat16()
 
 

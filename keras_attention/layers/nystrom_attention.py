@@ -111,6 +111,9 @@ class NystromAttention(LowRankAttention):
         )
         if key_mask is not None:
             value = ops.where(ops.expand_dims(key_mask, (2, 3)), value, 0)
+        if query.shape[1] == 0:
+            # PyTorch has no convolution of nothing.
+            return ops.zeros_like(query[..., :1] * value[:, :, :1])
         batch, length, groups, size = backend.shape(value)
         heads = query.shape[2]
         value = ops.repeat(value, heads // groups, axis=2)

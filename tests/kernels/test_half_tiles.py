@@ -6,15 +6,21 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import patterns
+from keras_attention import normalizations, patterns
 from keras_attention.backend import backend
 from keras_attention.kernels import strategies
+from keras_attention.spec import AttentionSpec
 from tests import problems
 from tests.arrays import random
 from tests.kernels.small_blocks import SHAW, K, tensor
 
 B, N, H = 2, 40, 4
 LENGTHS = (np.arange(N) < np.array([[N], [23]]))[:, None, None]
+NO_KEYS = (np.arange(N) < np.array([[23], [0]]))[:, None, None]
+SPARSEMAX, ENTMAX = (
+    x.into_spec(AttentionSpec()).normalization
+    for x in (normalizations.Sparsemax(), normalizations.Entmax())
+)
 GIVEN = {
     "causal, padding": (2, {"pattern": patterns.Causal(), "mask": LENGTHS}),
     "dropout": (4, {"dropout": 0.3, "seed": 3}),
@@ -27,6 +33,9 @@ GIVEN = {
         {"relative_keys": SHAW["relative_keys"], "relative_values": random(1, 7, K, seed=5)},
     ),
     "a window": (2, {"pattern": patterns.SlidingWindow(3, 2), "mask": LENGTHS}),
+    "sparsemax": (2, {"normalization": SPARSEMAX, "mask": LENGTHS}),
+    "a scale below 0": (2, {"scale": -1.0, "mask": NO_KEYS, "normalization": ENTMAX}),
+    "a large scale": (2, {"scale": 4.0, "mask": NO_KEYS, "normalization": ENTMAX}),
 }
 
 
@@ -34,10 +43,11 @@ def answers(kernel, arrays, given):
     """Gradients of query, key and value, and that of the output's weights, the output itself."""
 
     def total(query, key, value, weights):
-        attended = problems.attend(query, key, value, kernel=kernel, scale=0.3, **given).output
+        options = {"kernel": kernel, "scale": 0.3, **given}
+        attended = problems.attend(query, key, value, **options).output
         return keras.ops.sum(keras.ops.cast(attended, "float32") * weights)
 
-    weights = tensor(random(B, N, H, K, seed=6))
+    weights = tensor(random(*arrays[0].shape, seed=6))
     found = problems.by_xla(total, [*map(tensor, arrays), weights])
     return [array.astype("float32") for array in found]
 
@@ -59,7 +69,7 @@ def multiply_widely(monkeypatch):
     "name, dtype, elements",
     zip(
         GIVEN,
-        ["bfloat16", "float16", "float16", "bfloat16", "bfloat16"],
+        ["bfloat16", "float16", "float16", "bfloat16", "bfloat16", *["bfloat16"] * 3],
         itertools.cycle([2**20, 2**10, 2**10]),
         strict=False,
     ),
@@ -86,3 +96,19 @@ def test_tiles_of_half_precision_are_the_definition(name, dtype, elements, monke
         assert np.isfinite(one).all()
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(one, expected, rtol=0, atol=4 * rounding * scale)
+
+
+@pytest.mark.parametrize("normalization", [SPARSEMAX, ENTMAX], ids=["sparsemax", "entmax"])
+def test_the_mean_of_gradients_that_are_alike_is_not_rounded(normalization, monkeypatch):
+    """Values around 3: of the gradients of weights only what differs is one of scores."""
+    arrays = [random(1, 512, 1, K, seed=seed) for seed in range(3)]
+    arrays[2] = 3 + 0.3 * arrays[2]
+    arrays = [keras.ops.cast(array, "bfloat16") for array in arrays]
+    given = {"normalization": normalization}
+    wide = answers("reference", [keras.ops.cast(x, "float32") for x in arrays], given)
+    monkeypatch.setattr(backend, "has_fast_bfloat16", lambda: True)
+    with problems.at_once(2**10):
+        found = answers("blockwise", arrays, given)
+    for one, expected in zip(found[:2], wide, strict=False):
+        error = np.linalg.norm(one - expected) / np.linalg.norm(expected)
+        assert error < 0.02

@@ -81,6 +81,11 @@ def test_nystrom_of_all_tokens_is_softmax():
     np.testing.assert_allclose(numpy(layer(X)), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_a_sequence_of_nothing():
+    for make in LAYERS.values():
+        assert make()(X[:, :0]).shape == (B, 0, D)
+
+
 def test_the_convolution_is_added():
     layer = LAYERS["nystrom-conv"]()
     found = numpy(layer(X))
