@@ -9,7 +9,7 @@ from keras_attention.layers import feature_maps
 from tests.golden.cases.case import CASES, PROJECTIONS, TABLE, VOCABULARY, WIDTH, Case, of_layer
 
 IDS = np.array([[1, 5, 3, 7], [2, 9, 0, 0]], "int32")
-NEW, NEXT = {"since": "0.2.0"}, {"since": "0.3.0"}
+NEW = {"since": "0.2.0"}
 
 # Options of blocks and of their parts
 
@@ -330,4 +330,4 @@ of_stack("decoder", decoder, IDS)
 of_stack("decoder-all", decoder_with_all, IDS)
 of_stack("encoder_decoder", translator, IDS, IDS[:, :3])
 of_stack("encoder_decoder-all", lambda: translator(metadata={"origin": "a test"}), IDS, IDS[:, :3])
-of_layer("class_token-memory", lambda: ka.ClassToken(num_tokens=3), **NEXT)
+of_layer("class_token-memory", lambda: ka.ClassToken(num_tokens=3), **NEW)
