@@ -134,7 +134,7 @@ KIND = {
     "sliding_window neighbors rate intermediate_dim output_dim num_queries vocabulary_size dim "
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
-    "shared_dim count k max_position num_inducing_points decay_rank num_landmarks "
+    "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
