@@ -381,23 +381,20 @@ def choosing():
     if report is None:
         return "Not measured yet.\n"
     tasks, softmax = report["tasks"], "softmax"
-    head = ["mechanism", *(f"{task}: accuracy" for task in tasks)]
-    head += [f"{task}: time of a step" for task in tasks]
-    head += ["reviews: memory, MiB", "weights"]
+    head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, lists"]
 
     def mean(task, name, value):
         found = [run[value] for run in tasks.get(task, {}).get(name, [])]
         return sum(found) / len(found) if found else None
 
-    rows = []
-    for name in tasks["lists"]:
+    rows, names = [], {name: None for task in tasks.values() for name in task}
+    for name in names:
         accuracies = (mean(task, name, "accuracy") for task in tasks)
         row = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
         for task in tasks:
-            time = mean(task, name, "cpu_ms")
-            row.append(figure(time and time / mean(task, softmax, "cpu_ms")))
-        row.append(figure(mean("reviews", name, "mib")))
-        rows.append([*row, f"{mean('lists', name, 'weights'):,.0f}"])
+            time, beside = (mean(task, one, "cpu_ms") for one in (name, softmax))
+            row.append(figure(time / beside if time and beside else None))
+        rows.append([*row, figure(mean("lists", name, "mib"))])
     return table(head, rows)
 
 
@@ -428,6 +425,7 @@ TABLES = {
     "llama block": llama_block,
     "square sequences": square_sequences,
     "movie reviews": movie_reviews,
+    "choosing": choosing,
 }
 
 
