@@ -1,6 +1,6 @@
 """`--share N`: one in N of the cases of each test, at least one, where the others run elsewhere.
 
-The README's test command runs every test with a third of its cases, and CI the rest with `--rest`,
+The README's test command runs every test with a fifth of its cases, and CI the rest with `--rest`,
 so that all run on TensorFlow. On PyTorch, on JAX, which compiles each of them anew, of the slow
 tests, and with the oldest and the nightly Keras it runs every test with a case in N. Which ones
 changes with the package (by `FUZZ_SEED`).
