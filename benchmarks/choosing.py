@@ -194,7 +194,13 @@ MECHANISMS = {
     ),
     "retention": lambda length, causal: ka.Retention(HEADS, SIZE),
     "gated linear": lambda length, causal: ka.GatedLinearAttention(HEADS, SIZE),
+    "gated linear, convolved": lambda length, causal: ka.GatedLinearAttention(
+        HEADS, SIZE, conv_kernel_size=4
+    ),
     "gated delta": lambda length, causal: ka.GatedDeltaNet(HEADS, SIZE),
+    "gated delta, convolved": lambda length, causal: ka.GatedDeltaNet(
+        HEADS, SIZE, conv_kernel_size=4
+    ),
     "none": lambda length, causal: None,
 }
 

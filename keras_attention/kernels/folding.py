@@ -50,6 +50,15 @@ def reordered(x, order, inverse):
     return backend.custom_vjp(make, [x], (order, inverse), saves=False)[0]
 
 
+def real_first(mask):
+    """The order (B, T) of tokens with those of a mask first, each kind as before; its inverse."""
+    real = ops.cast(mask, "int32")
+    before = ops.cumsum(real, axis=1)
+    at = ops.arange(backend.shape(mask)[1], dtype="int32")
+    inverse = ops.where(mask, before - 1, before[:, -1:] + at - before)
+    return ops.cast(ops.argsort(inverse, axis=1), "int32"), inverse
+
+
 class Fold:
     """Folds arrays that broadcast to (B, H, T, S), with T or S only, like queries or keys."""
 

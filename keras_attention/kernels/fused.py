@@ -26,7 +26,7 @@ import keras
 
 from keras_attention import masks, shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, reference, semantics
+from keras_attention.kernels import blockwise, folding, reference, semantics
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.spec import AttentionResult, Positions
 
@@ -292,7 +292,7 @@ def _by_lengths(spec, query, key, value):
     if not causal:
 
         def by_real_first(query, key, value, real, lengths):
-            order, back = _real_first(real, lengths)
+            order, back = folding.real_first(real > 0)
             key, value = (_reordered(array, order, back) for array in (key, value))
             return by_fused(lengths, query, key, value)
 
@@ -335,27 +335,7 @@ def _by_lengths(spec, query, key, value):
     return output, None, _from_first(real)[:, None]
 
 
-def _real_first(real, lengths):
-    """The order (B, S) of keys with those that are `real` first, and its inverse."""
-    before = ops.cumsum(real, axis=-1)
-    at = ops.arange(real.shape[1], dtype="int32")[None]
-    back = ops.where(real > 0, before - 1, lengths[:, None] + at - before)
-    return ops.argsort(back, axis=-1), back
-
-
 def _reordered(array, order, back):
     """The rows of an array (B, N, …) in an order (B, N), whose inverse is `back`."""
-
-    def rows(array, order):
-        shape = array.shape
-        flat = ops.reshape(array, (*shape[:2], -1))
-        return ops.reshape(backend.take_rows(flat, order), shape)
-
-    def make(constants):
-        order, back = constants
-        return (
-            lambda array: ((rows(array, order),), ()),
-            lambda arrays, outputs, saved, upstream: (rows(upstream[0], back),),
-        )
-
-    return backend.custom_vjp(make, [array], (order, back), saves=False)[0]
+    flat = ops.reshape(array, (*array.shape[:2], -1))
+    return ops.reshape(folding.reordered(flat, order, back), array.shape)

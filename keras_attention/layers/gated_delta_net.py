@@ -28,14 +28,16 @@ class GatedDeltaNet(GatedStateAttention):
     written in place of what the state has of its key, at the rate `β_t = sigmoid(x_t W_β)`, and
     the rest decays by `a_t = exp(−A softplus(x_t W_a + b))`. Queries, keys and values are silu of
     the projections; queries and keys have length 1. The output is
-    `(silu(X W^G) ⊙ Norm(heads)) W^O`. The paper has short convolutions after the projections, which
-    this layer has not: put one before it.
+    `(silu(X W^G) ⊙ Norm(heads)) W^O`. With `conv_kernel_size`, which is 4 in the paper, a causal
+    depthwise convolution follows each projection, before silu.
 
     Args:
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
+            the sequence, at least 2; None for none.
         output_shape, attention_axes: as in `MultiHeadAttention`.
         **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
             sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
@@ -71,9 +73,11 @@ class GatedDeltaNet(GatedStateAttention):
         use_decay: bool = True,
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
+        conv_kernel_size: int | None = None,
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self._set_conv_kernel_size(conv_kernel_size)
         self.use_decay = shapes.check_flag("use_decay", use_decay)
 
     @property

@@ -32,6 +32,8 @@ class GatedLinearAttention(GatedStateAttention):
         decay_temperature: τ: the larger, the slower heads forget.
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
+            and values, which silu follows, at least 2; None for neither.
         output_shape, attention_axes: as in `MultiHeadAttention`.
         **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
             sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
@@ -70,9 +72,11 @@ class GatedLinearAttention(GatedStateAttention):
         decay_temperature: float = 16.0,
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
+        conv_kernel_size: int | None = None,
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self._set_conv_kernel_size(conv_kernel_size)
         self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
         self.decay_temperature = shapes.check_number(
             "decay_temperature", decay_temperature, above=0
@@ -89,6 +93,8 @@ class GatedLinearAttention(GatedStateAttention):
     def recur(self, query, key, value, mask, causal, state):
         wide = shapes.accumulation_dtype(query, key, value)
         key, decay = self.apart(key)
+        if self.conv_kernel_size is not None:
+            query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
         decay = ops.log_sigmoid(ops.cast(decay, wide)) / self.decay_temperature
         decay = ops.maximum(decay, ops.cast(recurrence.SMALLEST, wide))
         if mask is not None:

@@ -10,7 +10,8 @@ Without "value", the keys are the values too.
 The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
 
-A state is `{"state": (B, G, K', V'), "index": (B,)}`: sums over all tokens, of constant size.
+A state is `{"state": (B, G, K', V'), "index": (B,)}`: sums over all tokens, of constant size. If
+heads are convolved along the sequence, it has the inputs of the last tokens too, "last" (B, N, F).
 
 A `Layout` is a layer's interface to either. To add one, with quantized keys for instance, add a
 class to `LAYOUTS` and a function that makes its dictionary.
@@ -53,9 +54,8 @@ def layout(cache, window, needs_length=False, kinds=None):
             return kind(window, needs_length)
     received = type(cache).__name__ if names is None else sorted(names)
     raise ValueError(
-        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(kinds[-1])}, or what "
-        f"`cache_context` gave, of {_named(Context)}. "
-        f"Received: {received}"
+        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(kinds[-1])}"
+        f"{_OR_CONTEXT if Context in kinds else ''}. Received: {received}"
     )
 
 
@@ -64,9 +64,12 @@ def _named(kind):
     return f"{', '.join(names)} and {last}"
 
 
-def check(cache, layout, batch, heads, key_dim, value_dim):
+_OR_CONTEXT = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
+
+
+def check(cache, layout, batch, heads, *sizes):
     """Raises unless the arrays of a cache have these sizes, None being any, and their dtypes."""
-    expected = layout.shapes(batch, entries(cache), heads, key_dim, value_dim)
+    expected = layout.shapes(batch, entries(cache), heads, *sizes)
     for name, kind in layout.arrays.items():
         found = tuple(cache[name].shape)
         if found != expected[name] and not _agree(found, expected[name]):
@@ -191,8 +194,9 @@ class Layout:
         """Whether a cache with these arrays has this layout."""
         return True
 
-    def shapes(self, batch, slots, heads, key_dim, value_dim):
+    def shapes(self, batch, slots, heads, *sizes):
         """The shape of each array, by name."""
+        key_dim, value_dim = sizes
         return {
             "key": (batch, heads, slots, key_dim),
             "value": (batch, heads, slots, value_dim),
@@ -294,6 +298,16 @@ class State(Layout):
     def update(self, cache, key, value, mask, dtype):
         after = end(cache["index"], backend.shape(key)[1], mask)
         return Update({**cache, "index": after}, key, value, mask=mask)
+
+
+class ConvolvedState(State):
+    """A state, and the inputs of the last tokens, which a convolution reads again."""
+
+    arrays: typing.ClassVar = {"state": "float", "last": "float", "index": "int32"}
+
+    def shapes(self, batch, slots, heads, *sizes):
+        found = super().shapes(batch, slots, heads, *sizes[:2])
+        return {**found, "last": (batch, *sizes[2:])}
 
 
 class Keys(Full):

@@ -50,6 +50,11 @@ class StateAttention(MultiHeadAttention):
         """K' and V' of the state."""
         return self.key_dim, self.value_dim
 
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """The sizes of a cache's arrays beside those of rows and heads."""
+        return self.state_shape
+
     def attend(self, query, key, value, positions, training=None, real=None, state=None, **given):
         """The `AttentionResult` of heads, as in `Attention`.
 

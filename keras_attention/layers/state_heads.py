@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving
-from keras_attention.layers import norms
+from keras_attention import keras_private, saving, shapes
+from keras_attention.hints import Cache, Dtype, Tensor
+from keras_attention.layers import kv_cache, norms, short_convolution
 from keras_attention.layers.attention import QK_NORMS, QkNorm
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.state_attention import FIXED, StateAttention
@@ -67,6 +68,8 @@ class GatedStateAttention(StateAttention):
     # Whether their projections have biases.
     _written_bias = False
     gate_activation = "silu"
+    # The tokens of a convolution of queries, keys and values; None without one.
+    conv_kernel_size: int | None = None
 
     def __init__(
         self,
@@ -82,6 +85,11 @@ class GatedStateAttention(StateAttention):
         self.head_norm = norms.check("head_norm", head_norm, QK_NORMS)
         self.heads = StateHeads(self)
 
+    def _set_conv_kernel_size(self, size):
+        self.conv_kernel_size = shapes.check_count("conv_kernel_size", size, 2, optional=True)
+        if self.conv_kernel_size is not None:
+            self.layouts = (kv_cache.ConvolvedState,)
+
     @property
     def _written(self) -> dict[str, int]:
         """Features of the keys beside their own, projected from the inputs."""
@@ -94,6 +102,10 @@ class GatedStateAttention(StateAttention):
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
+        if self.conv_kernel_size is not None:
+            self.conv_kernels = short_convolution.add_kernels(
+                self, self.conv_kernel_size, self._convolved
+            )
         self.head_norm_layer = None
         if self.head_norm:
             shape = (None, None, self.num_heads, self.value_dim)
@@ -102,6 +114,48 @@ class GatedStateAttention(StateAttention):
             )
 
         self.build_decay()
+
+    @property
+    def _convolved(self):
+        """Heads and features of what is convolved."""
+        heads, groups = self.num_heads, self.heads.key_value_heads
+        return {
+            "query": (heads, self.key_dim),
+            "key": (groups, self.key_dim),
+            "value": (groups, self.value_dim),
+        }
+
+    @property
+    def state_sizes(self):
+        if self.conv_kernel_size is None:
+            return super().state_sizes
+        features = sum(heads * size for heads, size in self._convolved.values())
+        return (*super().state_sizes, self.conv_kernel_size - 1, features)
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
+    ) -> Cache:
+        cache = super().make_cache(batch_size, length, dtype)
+        if self.conv_kernel_size is None:
+            return cache
+        *_, tokens, features = self.state_sizes
+        last = ops.zeros((batch_size, tokens, features), cache["state"].dtype)
+        return {"state": cache["state"], "last": last, "index": cache["index"]}
+
+    def attend(self, query, key, value, positions, training=None, real=None, state=None, **given):
+        if self.conv_kernel_size is not None:
+            key, beside = key[..., : self.key_dim], key[..., self.key_dim :]
+            with keras_private.uncast_variables():
+                kernels = [ops.convert_to_tensor(kernel) for kernel in self.conv_kernels]
+            (query, key, value), last = short_convolution.convolve(
+                *((query, key, value), kernels, given.get("key_mask")),
+                before=None if state is None else state["last"],
+            )
+            key = ops.concatenate([key, beside], axis=-1)
+            if state is not None:
+                state = {**state, "last": ops.cast(last, state["last"].dtype)}
+        given = {**given, "training": training, "real": real, "state": state}
+        return super().attend(query, key, value, positions, **given)
 
     def build_decay(self):
         """Makes weights of the decay that are no projections."""

@@ -88,10 +88,7 @@ def ordered(x, mask, others):
         return Rows(x, mask, None)
     if others or getattr(_state, "off", False):
         return Rows(x, mask, counted(length, mask))
-    real, index = ops.cast(mask, "int32"), ops.arange(length, dtype="int32")
-    before = ops.cumsum(real, axis=1)
-    count = before[:, -1:]
-    # Real tokens first, each kind in its order.
-    places = ops.where(mask, before - 1, count + index - before)
-    order = ops.cast(ops.argsort(index + length * (1 - real), axis=1), "int32")
-    return Rows(folding.reordered(x, order, places), index < count, None, (order, places))
+    order, places = folding.real_first(mask)
+    count = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
+    first = ops.arange(length, dtype="int32") < count
+    return Rows(folding.reordered(x, order, places), first, None, (order, places))

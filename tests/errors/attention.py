@@ -59,6 +59,25 @@ ROWS = {
         ValueError,
         r"`cache\['state'\]` must be of shape \(2, 2, 4, 4\).*Received: \(2, 2, 4, 5\)",
     ),
+    "a state without the last tokens": (
+        lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=3)(
+            X, cache=ka.GatedDeltaNet(2, 4).make_cache(B)
+        ),
+        ValueError,
+        r"`cache` must be.*a dict of 'state', 'last' and 'index'\. Received: \['index', 'state'\]",
+    ),
+    "the last tokens of another convolution": (
+        lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=3)(
+            X, cache=ka.GatedDeltaNet(2, 4, conv_kernel_size=4).make_cache(B)
+        ),
+        ValueError,
+        r"`cache\['last'\]` must be of shape \(2, 2, 24\).*Received: \(2, 3, 24\)",
+    ),
+    "a convolution of one token": (
+        lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=1),
+        ValueError,
+        r"`conv_kernel_size`, expected an integer of at least 2\. Received: conv_kernel_size=1",
+    ),
     "keys in place of a state": (
         lambda: ka.Retention(2, 4)(X, cache=ka.MultiHeadAttention(2, 4).make_cache(B, T)),
         ValueError,

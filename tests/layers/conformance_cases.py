@@ -357,6 +357,7 @@ CASES = [
             "decay_temperature": 2.0,
             "use_gate": False,
             "head_norm": "layer",
+            "conv_kernel_size": 2,
             **STATE,
         },
         mixes_positions=False,
@@ -365,7 +366,13 @@ CASES = [
     Case(
         ka.GatedDeltaNet,
         {"num_heads": 2, "key_dim": 4},
-        {"use_decay": False, "use_gate": False, "head_norm": "layer", **STATE},
+        {
+            "use_decay": False,
+            "use_gate": False,
+            "head_norm": "layer",
+            "conv_kernel_size": 4,
+            **STATE,
+        },
         mixes_positions=False,
         ci=True,
     ),

@@ -25,6 +25,10 @@ LAYERS = {
     ),
     "delta": lambda **kwargs: ka.GatedDeltaNet(H, K, V, **kwargs),
     "delta-constant": lambda **kwargs: ka.GatedDeltaNet(H, K, V, use_decay=False, **kwargs),
+    "gated-convolved": lambda **kwargs: ka.GatedLinearAttention(
+        H, K, V, conv_kernel_size=2, **kwargs
+    ),
+    "delta-convolved": lambda **kwargs: ka.GatedDeltaNet(H, K, V, conv_kernel_size=4, **kwargs),
 }
 each_layer = pytest.mark.parametrize("name", LAYERS)
 
@@ -77,10 +81,23 @@ def projected(layer, *names):
     return x
 
 
-def test_gated_linear_attention_is_its_recurrence():
-    layer = LAYERS["gated"]()
+def convolved(layer, *arrays):
+    """Heads (B, T, H, K), each of them the sum of those before it by the layer's kernels."""
+    found = []
+    for x, kernel in zip(arrays, map(numpy, layer.conv_kernels), strict=True):
+        before = np.pad(x, [(0, 0), (len(kernel) - 1, 0), (0, 0), (0, 0)])
+        windows = [before[:, t : t + len(kernel)] for t in range(x.shape[1])]
+        found.append(np.stack([np.einsum("bjhk,jhk->bhk", w, kernel) for w in windows], axis=1))
+    return found
+
+
+@pytest.mark.parametrize("name", ["gated", "gated-convolved"])
+def test_gated_linear_attention_is_its_recurrence(name):
+    layer = LAYERS[name](**({"decay_temperature": 2.0} if name == "gated-convolved" else {}))
     found = numpy(layer(X))
     query, key, value = heads(layer, X)
+    if layer.conv_kernel_size is not None:
+        query, key, value = map(silu, convolved(layer, query, key, value))
     decay = (1 / (1 + np.exp(-projected(layer, "decay_in", "decay")))) ** (1 / 2)
     state, outputs = np.zeros((B, H, K, V)), []
     for t in range(T):
@@ -89,10 +106,14 @@ def test_gated_linear_attention_is_its_recurrence():
     np.testing.assert_allclose(found, gated(layer, np.stack(outputs, 1)), rtol=1e-4, atol=1e-5)
 
 
-def test_the_gated_delta_net_is_its_recurrence():
-    layer = LAYERS["delta"]()
+@pytest.mark.parametrize("name", ["delta", "delta-convolved"])
+def test_the_gated_delta_net_is_its_recurrence(name):
+    layer = LAYERS[name]()
     found = numpy(layer(X))
-    query, key, value = map(silu, heads(layer, X))
+    query, key, value = heads(layer, X)
+    if layer.conv_kernel_size is not None:
+        query, key, value = convolved(layer, query, key, value)
+    query, key, value = map(silu, (query, key, value))
     query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
     rate = 1 / (1 + np.exp(-projected(layer, "rate")))
     scale, bias = (numpy(w)[:, None] for w in (layer.decay_scale, layer.decay_bias))
@@ -130,6 +151,27 @@ def test_padding_on_either_side_changes_nothing(name):
     found = numpy(layer(padded, query_mask=mask))
     np.testing.assert_allclose(found[:, 3:-2], expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(found[~mask], 0.0)
+
+
+@each_layer
+def test_padding_between_tokens_changes_nothing(name):
+    # Rotary positions count padding too, without a cache.
+    layer = LAYERS[name](**({"position": None} if name == "retention" else {}))
+    length = T + 6
+    expected = numpy(layer(X))
+    at = np.stack([np.sort(np.random.default_rng(b).permutation(length)[:T]) for b in range(B)])
+    mask, padded = np.zeros((B, length), bool), np.full((B, length, D), np.inf, "float32")
+    np.put_along_axis(mask, at, True, axis=1)
+    np.put_along_axis(padded, at[..., None], X, axis=1)
+    found = numpy(layer(padded, query_mask=mask))
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[mask].reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+    cache, parts = layer.make_cache(B), []
+    for cut in (slice(0, 6), slice(6, 7), slice(7, 9), slice(9, length)):
+        part, cache = layer(padded[:, cut], query_mask=mask[:, cut], cache=cache)
+        parts.append(numpy(part))
+    found = np.concatenate(parts, axis=1)
+    np.testing.assert_allclose(found[mask].reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
 
 
 @each_layer
@@ -175,7 +217,7 @@ def test_gradients_are_those_of_all_pairs():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["favor", "retention", "delta"])
+@pytest.mark.parametrize("name", ["favor", "retention", "delta", "delta-convolved"])
 def test_a_decoder_generates_with_states(name):
     blocks = [
         ka.TransformerBlock(16, H, causal=True, attention=LAYERS[name](), normalize_first=True)
@@ -189,3 +231,45 @@ def test_a_decoder_generates_with_states(name):
     whole = np.concatenate([prompt, tokens], axis=1)
     chosen = numpy(model(keras.ops.convert_to_tensor(whole))).argmax(-1)[:, 2:-1]
     np.testing.assert_array_equal(chosen, tokens)
+
+
+@pytest.mark.ci
+def test_the_gated_delta_net_is_that_of_transformers():
+    torch = pytest.importorskip("torch")
+    qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    config = qwen.Qwen3NextConfig(
+        hidden_size=12, linear_num_value_heads=H, linear_num_key_heads=H, linear_key_head_dim=K,
+        linear_value_head_dim=V, linear_conv_kernel_dim=4, num_hidden_layers=1,
+        layer_types=["linear_attention"],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = qwen.Qwen3NextGatedDeltaNet(config, 0).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    given = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
+    ours = ka.GatedDeltaNet(H, K, V, conv_kernel_size=4, use_bias=False)
+    x = np.random.default_rng(3).normal(size=(B, 70, 12)).astype("float32")
+    ours.build(x.shape)
+
+    # Theirs has the features of a head together, and those of its two numbers.
+    roles = {"query": K, "key": K, "value": V, "gate": V}
+    parts = np.split(
+        given["in_proj_qkvz.weight"].T.reshape(12, H, -1), np.cumsum([*roles.values()])[:-1], axis=2
+    )
+    values = {f"{role}/kernel": part for role, part in zip(roles, parts, strict=True)}
+    both = given["in_proj_ba.weight"].T.reshape(12, H, 2)
+    values["rate/kernel"], values["decay/kernel"] = both[..., :1], both[..., 1:]
+    parts = np.split(given["conv1d.weight"][:, 0].T, [H * K, 2 * H * K], axis=1)
+    for role, part in zip(roles, parts, strict=False):
+        values[f"{role}_conv_kernel"] = part.reshape(4, H, -1)
+    values["decay_scale"], values["decay_bias"] = given["A_log"], given["dt_bias"]
+    values["head_norm/scale"] = given["norm.weight"]
+    values["attention_output/kernel"] = given["out_proj.weight"].T.reshape(H, V, 12)
+    for weight in ours.weights:
+        weight.assign(values.pop(weight.path.split("/", 1)[1]))
+    assert not values
+    mask = np.arange(70) < np.array([[70], [50]])
+    with torch.no_grad():
+        expected = theirs(torch.tensor(x), attention_mask=torch.tensor(mask)).numpy()
+    found = numpy(ours(x, query_mask=mask))
+    np.testing.assert_allclose(found[mask], expected[mask], rtol=1e-3, atol=1e-4)

@@ -128,12 +128,18 @@ of_layer(
     ),
     since="0.2.0",
 )
+of_layer(
+    "gated_linear-convolved",
+    lambda: ka.GatedLinearAttention(2, 4, conv_kernel_size=3, num_key_value_heads=1),
+    since="0.3.0",
+)
 of_layer("gated_delta", lambda: ka.GatedDeltaNet(2, 4), since="0.2.0")
 of_layer(
     "gated_delta-all",
     lambda: ka.GatedDeltaNet(2, 4, use_decay=False, use_gate=False, head_norm="layer", **STATE),
     since="0.2.0",
 )
+of_layer("gated_delta-convolved", lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=4), since="0.3.0")
 of_layer("pooling", ka.AttentionPooling, **SCORES)
 of_layer(
     "pooling-all",
