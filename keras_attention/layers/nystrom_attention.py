@@ -8,9 +8,9 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
+from keras_attention.kernels import nystrom
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.low_rank_attention import LowRankAttention
-from keras_attention.sizes import known
 
 ops = keras.ops
 
@@ -86,8 +86,8 @@ class NystromAttention(LowRankAttention):
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
         wide = shapes.accumulation_dtype(query, key, value)
-        queries, real_queries = landmarks(query, query_mask, self.num_landmarks)
-        keys, real_keys = landmarks(key, key_mask, self.num_landmarks)
+        queries, real_queries = nystrom.landmarks(query, query_mask, self.num_landmarks)
+        keys, real_keys = nystrom.landmarks(key, key_mask, self.num_landmarks)
         first, other = ops.cast(queries, wide), ops.cast(keys, wide)
         between = self.over_few(
             *(first, other, other, real_queries, real_keys), return_weights=True
@@ -95,7 +95,7 @@ class NystromAttention(LowRankAttention):
         found = self.over_few(queries, key, value, real_queries, key_mask).output
         # In half precision, what an inverse has multiplied might overflow.
         found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
-        found = backend.matmul(pseudo_inverse(between, self.num_iterations), found)
+        found = backend.matmul(nystrom.pseudo_inverse(between, self.num_iterations), found)
         found = ops.transpose(found, (0, 2, 1, 3))
         keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)
         result = self.over_few(query, keys, found, query_mask, real_keys)
@@ -142,44 +142,3 @@ class NystromHeads(EinsumHeads):
                 initializer=saving.clone_initializer(layer.kernel_initializer),
             )
         return super().build(query_shape, value_shape, key_shape)
-
-
-def landmarks(heads, mask, count):
-    """The means (B, m, H, K) of segments of heads (B, T, H, K), and which have a token, (B, m).
-
-    Real token t of n is in segment ⌊t m / n⌋, or in one of its own if n < m.
-    """
-    batch, length, *sizes = backend.shape(heads)
-    if known(length):
-        count = max(1, min(count, length))
-    if mask is None:
-        mask = ops.ones((1, length), "bool")
-    real = ops.cast(mask, "int32")
-    number = ops.cumsum(real, axis=1) - 1
-    segment = number * count // ops.maximum(ops.sum(real, axis=1, keepdims=True), count)
-    member = segment[:, None] == ops.arange(count, dtype="int32")[None, :, None]
-    wide = shapes.accumulation_dtype(heads)
-    member = ops.cast(ops.logical_and(member, mask[:, None]), wide)
-    total = ops.sum(member, axis=2, keepdims=True)
-    rows = ops.reshape(ops.cast(heads, wide), (batch, length, sizes[0] * sizes[1]))
-    means = backend.matmul(member, rows) / ops.maximum(total, 1)
-    means = ops.cast(ops.reshape(means, (batch, count, *sizes)), heads.dtype)
-    return means, total[..., 0] > 0
-
-
-def pseudo_inverse(matrix, steps):
-    """The Moore-Penrose inverse (…, s, t) of matrices (…, t, s), by equation 14.
-
-    It is that of the other rows and columns where some are zero.
-    """
-    columns = ops.max(ops.sum(ops.abs(matrix), axis=-2), axis=-1, initial=0.0)
-    rows = ops.max(ops.sum(ops.abs(matrix), axis=-1), axis=-1, initial=0.0)
-    norms = (columns * rows)[..., None, None]
-    found = ops.swapaxes(matrix, -1, -2) / ops.where(norms > 0, norms, 1)
-    identity = ops.eye(matrix.shape[-2], dtype=matrix.dtype)
-    for _ in range(steps):
-        product = backend.matmul(matrix, found)
-        inner = 15 * identity - backend.matmul(product, 7 * identity - product)
-        inner = 13 * identity - backend.matmul(product, inner)
-        found = backend.matmul(found, inner) / 4
-    return found

@@ -10,6 +10,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.layers import cell_groups
 
 ops = keras.ops
 
@@ -132,33 +133,15 @@ class PatchEmbedding(saving.ConfigurableLayer):
         if self.data_format == "channels_first":
             images = ops.moveaxis(images, 1, -1)
         x = self._dense(self._patches(masks.clear(images, mask)))
-        return masks.carry(x, self._of_patches(mask))
+        return masks.carry(x, cell_groups.of_mask(self._patches, mask))
 
     def _patches(self, x):
         """The values (B, N, n) of patches, or (B, rows, columns, n), of pixels with channels."""
-        batch, *sizes, channels = ops.shape(x)
-        counts = [size // patch for size, patch in zip(sizes, self.patch_size, strict=True)]
-        pairs = [size for pair in zip(counts, self.patch_size, strict=True) for size in pair]
-        axes = range(1, 2 * len(sizes), 2)
-        x = ops.reshape(x, (batch, *pairs, channels))
-        x = ops.transpose(x, (0, *axes, *(axis + 1 for axis in axes), 2 * len(sizes) + 1))
-        counts = [math.prod(counts)] if self.flatten else counts
-        return ops.reshape(x, (batch, *counts, math.prod(self.patch_size) * channels))
-
-    def _of_patches(self, mask):
-        """The mask of patches, of one of pixels."""
-        return None if mask is None else ops.any(self._patches(mask[..., None]), axis=-1)
+        return cell_groups.grouped(x, ops.shape(x)[1:-1], self.patch_size, self.flatten)
 
     def compute_mask(self, images, previous_mask=None):
-        return self._of_patches(previous_mask)
+        return cell_groups.of_mask(self._patches, previous_mask)
 
     def compute_output_shape(self, images_shape, mask_shape=None):
         batch, *sizes, _ = self._channels_last(images_shape)
-        counts = [
-            None if size is None else size // patch
-            for size, patch in zip(sizes, self.patch_size, strict=True)
-        ]
-        if not self.flatten:
-            return (batch, *counts, self.dim)
-        known = [count for count in counts if count is not None]
-        return (batch, math.prod(known) if len(known) == len(counts) else None, self.dim)
+        return (batch, *cell_groups.counts(sizes, self.patch_size, self.flatten), self.dim)

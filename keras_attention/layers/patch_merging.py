@@ -11,7 +11,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import norms
+from keras_attention.layers import cell_groups, norms
 
 ops = keras.ops
 
@@ -134,37 +134,24 @@ class PatchMerging(saving.ConfigurableLayer):
         if mask is not None:
             shapes.check_rank("mask", mask, len(x.shape) - 1, "as `x` without features")
         x = masks.clear(ops.cast(x, self.compute_dtype), mask)
-        return masks.carry(self._dense(self._norm(self._grouped(x))), self._of_groups(mask))
+        return masks.carry(
+            self._dense(self._norm(self._grouped(x))), cell_groups.of_mask(self._grouped, mask)
+        )
 
     def _grouped(self, x):
         """The features (B, N, n) of groups, or (B, rows, columns, n), the first axis fastest."""
-        batch, *given, features = ops.shape(x)
-        sizes = given if self.grid is None else self.grid
+        sizes = ops.shape(x)[1:-1] if self.grid is None else self.grid
         _, groups = self._groups(x.shape)
         made_up = isinstance(x.shape[1], int) and backend.known_size(x.shape[1]) is None
         if self.grid is not None and made_up:
             # On PyTorch, Keras infers shapes from arrays of lengths that it makes up.
             x = ops.swapaxes(backend.first(ops.swapaxes(x, 1, 2), math.prod(sizes)), 1, 2)
-        counts = [cells // group for cells, group in zip(sizes, groups, strict=True)]
-        pairs = [n for pair in zip(counts, groups, strict=True) for n in pair]
-        x = ops.reshape(x, (batch, *pairs, features))
-        axes = range(1, 2 * len(counts), 2)
-        x = ops.transpose(x, (0, *axes, *(n + 1 for n in reversed(axes)), 2 * len(counts) + 1))
-        counts = counts if self.grid is None else [math.prod(counts)]
-        return ops.reshape(x, (batch, *counts, math.prod(groups) * features))
-
-    def _of_groups(self, mask):
-        """The mask of groups, of one of cells."""
-        return None if mask is None else ops.any(self._grouped(mask[..., None]), axis=-1)
+        return cell_groups.grouped(x, sizes, groups, self.grid is not None, first_fastest=True)
 
     def compute_mask(self, x, previous_mask=None):
-        return self._of_groups(previous_mask)
+        return cell_groups.of_mask(self._grouped, previous_mask)
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         sizes, groups = self._groups(x_shape)
-        counts: list[Any] = [
-            None if cells is None else cells // group
-            for cells, group in zip(sizes, groups, strict=True)
-        ]
-        counts = counts if self.grid is None else [math.prod(counts)]
+        counts = cell_groups.counts(sizes, groups, self.grid is not None)
         return (x_shape[0], *counts, 2 * x_shape[-1] if self.dim is None else self.dim)
