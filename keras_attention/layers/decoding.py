@@ -39,7 +39,7 @@ def layout(layer, query, cache, return_attention_scores=False, **given):
     layout = kv_cache.layout(cache, size, needs_length, layer.layouts)
     count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
     if layout.is_state:
-        sizes = layer.state_sizes
+        sizes = layer._state_sizes
     kv_cache.check(cache, layout, query.shape[0], count, *sizes)
     refused = ["value", "key", "value_mask", "key_mask"]
     if layout.appends:

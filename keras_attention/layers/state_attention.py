@@ -51,7 +51,7 @@ class StateAttention(MultiHeadAttention):
         return self.key_dim, self.value_dim
 
     @property
-    def state_sizes(self) -> tuple[int, ...]:
+    def _state_sizes(self) -> tuple[int, ...]:
         """The sizes of a cache's arrays beside those of rows and heads."""
         return self.state_shape
 

@@ -126,11 +126,11 @@ class GatedStateAttention(StateAttention):
         }
 
     @property
-    def state_sizes(self):
+    def _state_sizes(self):
         if self.conv_kernel_size is None:
-            return super().state_sizes
+            return super()._state_sizes
         features = sum(heads * size for heads, size in self._convolved.values())
-        return (*super().state_sizes, self.conv_kernel_size - 1, features)
+        return (*super()._state_sizes, self.conv_kernel_size - 1, features)
 
     def make_cache(
         self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
@@ -138,7 +138,7 @@ class GatedStateAttention(StateAttention):
         cache = super().make_cache(batch_size, length, dtype)
         if self.conv_kernel_size is None:
             return cache
-        *_, tokens, features = self.state_sizes
+        *_, tokens, features = self._state_sizes
         last = ops.zeros((batch_size, tokens, features), cache["state"].dtype)
         return {"state": cache["state"], "last": last, "index": cache["index"]}
 
