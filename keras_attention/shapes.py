@@ -248,6 +248,11 @@ def check_rate(name, value):
     return value.item() if isinstance(value, np.generic) else value
 
 
+def full_precision(dtype):
+    """float32, or float64 for float64, whatever the precision of a layer's inputs."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 def accumulation_dtype(*arrays):
     """The dtype in which scores and weights are computed: float32, or float64 for float64."""
     for array in arrays:

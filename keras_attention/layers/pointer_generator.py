@@ -80,7 +80,7 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     @property
     def _output_dtype(self):
-        return "float64" if self.compute_dtype == "float64" else "float32"
+        return shapes.full_precision(self.compute_dtype)
 
     def build(self, x_shape, *shapes):
         self._dense.build(x_shape)

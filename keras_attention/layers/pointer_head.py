@@ -86,7 +86,7 @@ class PointerHead(saving.ConfigurableLayer):
 
     @property
     def _output_dtype(self):
-        return "float64" if self.compute_dtype == "float64" else "float32"
+        return shapes.full_precision(self.compute_dtype)
 
     def build(self, query_shape, memory_shape):
         self._attention.build(query_shape, (*memory_shape[:-1], 1), memory_shape)

@@ -238,7 +238,7 @@ def sin_cos(
     pairs = (size + 1) // 2
     # In float64, so that the frequencies are as accurate as possible.
     frequencies = float(max_wavelength) ** (-2.0 * np.arange(pairs) / size)
-    wide = "float64" if dtype == "float64" else "float32"
+    wide = shapes.full_precision(dtype)
     angle = angles(ops.cast(positions, wide), frequencies)
     if layout == "half_split":
         return ops.concatenate([ops.sin(angle), ops.cos(angle)[..., : size // 2]], axis=-1)

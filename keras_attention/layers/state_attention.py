@@ -125,7 +125,7 @@ class StateAttention(MultiHeadAttention):
         if isinstance(batch_size, (bool, int, float)):
             shapes.check_count("batch_size", batch_size)
         shape = (batch_size, self.heads.key_value_heads, *self.state_shape)
-        wide = "float64" if self.compute_dtype == "float64" else "float32"
+        wide = shapes.full_precision(self.compute_dtype)
         return {
             "state": ops.zeros(shape, wide),
             "index": ops.zeros((batch_size,), "int32"),

@@ -21,7 +21,7 @@ def full_precision() -> str:
     >>> scores.full_precision()
     'float32'
     """
-    return "float64" if keras.config.dtype_policy().compute_dtype == "float64" else "float32"
+    return shapes.full_precision(keras.config.dtype_policy().compute_dtype)
 
 
 # The methods that define a score: a subclass overrides one of them or more.
