@@ -1,12 +1,17 @@
 """CPU time and memory of layers in linear time against softmax attention, by length.
 
-    KERAS_BACKEND=jax python -m benchmarks.linear --json benchmarks/results/linear_jax.json
+    KERAS_BACKEND=jax taskset -c 0 python -m benchmarks.linear --json linear_jax.json
 
 A training step is `train_on_batch` of a model of one causal layer, with Keras's defaults; a token
-is an eager call with a cache. Seconds are those of all cores, which other processes change little.
+is an eager call with a cache. Seconds are those of the processor, which other processes change
+little; on one core, since threads that wait for work are counted too.
 Layers of low rank have no order and no cache; "softmax of all pairs" is their counterpart. Memory
 is that by which a process grows in a step, in MiB, after one of 256 positions.
 A file that is there already is added to, so that a run may have some `--layers` and `--lengths`.
+
+glibc returns arrays of more than 32 MiB to the system, which clears them when they are allocated
+again. With `MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184` it keeps them;
+steps measured so are apart in the file, "steps_kept".
 """
 
 import argparse
@@ -89,7 +94,8 @@ def main():
         print(mebibytes(given.memory_of, *given.memory))
         return
     path = pathlib.Path(given.json or os.devnull)
-    found = {"backend": keras.backend.backend(), "steps": {}, "tokens": {}}
+    steps = "steps_kept" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "steps"
+    found = {"backend": keras.backend.backend(), "tokens": {}}
     if path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))
     for name in given.layers:
@@ -97,7 +103,7 @@ def main():
             # Softmax over 65,536 positions would take minutes.
             if length <= 8192 or name not in SOFTMAX:
                 time_of = seconds(step(LAYERS[name], length), 3)
-                found["steps"].setdefault(str(length), {})[name] = time_of
+                found.setdefault(steps, {}).setdefault(str(length), {})[name] = time_of
         for length in given.memory:
             of_name = ["--memory-of", name, "--memory", str(length)]
             grown = float(answer("benchmarks.linear", *of_name))

@@ -366,6 +366,9 @@ def linear():
             rows.append([title, *ratio("steps", length, name, length, other)])
         title = f"step, `{name}`, T65536 / T8192"
         rows.append([title, *ratio("steps", "65536", name, "8192", name)])
+        kept = ratio("steps_kept", "65536", name, "8192", name)
+        if any(kept):
+            rows.append([f"{title}, memory kept", *kept])
         if name in low_rank:
             title = f"memory of a step, `{name}` / softmax, T8192"
             rows.append([title, *ratio("memory", "8192", name, "8192", all_pairs)])

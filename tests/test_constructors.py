@@ -9,6 +9,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import (
     alignments,
+    feature_maps,
     losses,
     normalizations,
     patterns,
@@ -135,7 +136,8 @@ KIND = {
     "max_distance num_buckets original_max_length length size attention_dim warmup_steps "
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
-    "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots",
+    "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
+    "num_features",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -181,7 +183,7 @@ NAMES = ["name"]
 
 def public_classes():
     modules = (ka, alignments, losses, normalizations, patterns, positions, regularizers)
-    modules += (schedules, scores)
+    modules += (schedules, scores, feature_maps)
     found = [getattr(module, name) for module in modules for name in module.__all__]
     # `Span` and `Groups` are what a pattern answers, and the bases make nothing.
     bases = {patterns.Pattern, patterns.Span, patterns.Groups, positions.Position, scores.Score}

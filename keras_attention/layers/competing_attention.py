@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
+from keras_attention.feature_maps import SumToOne
 from keras_attention.hints import Tensor
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.feature_maps import SumToOne
 
 ops = keras.ops
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from keras_attention import keras_private, patterns, saving, scores, shapes
+from keras_attention import feature_maps, keras_private, patterns, saving, scores, shapes
 from keras_attention.kernels import recurrence
-from keras_attention.layers import feature_maps, kv_cache
+from keras_attention.layers import kv_cache
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
@@ -30,7 +30,8 @@ class LinearAttention(StateAttention):
 
     Args:
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
-        feature_map: φ, applied to each head: "elu" for `elu(x) + 1`.
+        feature_map: φ, applied to each head: "elu" for `elu(x) + 1`, "favor", or an object of
+            `feature_maps`.
         causal: whether position t sees only positions up to t.
         use_gate, output_shape, attention_axes: as in `MultiHeadAttention`.
         **kwargs: all other arguments of `Attention` but those of weights of pairs: slots, dropout,

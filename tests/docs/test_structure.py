@@ -24,7 +24,7 @@ ORDER = [
     {"convert", "distribution", "generation", "lora", "mask_flow", "visualization"},
     {"models"},
     {"layers", "ops"},
-    {"alignments"},
+    {"alignments", "feature_maps"},
     {"arguments"},
     {"slots"},
     {"scores", "normalizations", "positions", "regularizers"},

@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import generation
-from keras_attention.layers.feature_maps import RandomFeatures
+from keras_attention.feature_maps import RandomFeatures
 from tests.arrays import numpy
 from tests.gradients import gradients
 from tests.layers.projected import heads, output

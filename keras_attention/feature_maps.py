@@ -13,10 +13,17 @@ from keras_attention.scores import Score
 
 ops = keras.ops
 
+__all__ = ["EluFeatures", "RandomFeatures", "get"]
+
 
 @saving.register
 class EluFeatures(Score):
-    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, equation 7)."""
+    """`φ(x) = elu(x) + 1` (Katharopoulos et al. 2020, equation 7), elements alone.
+
+    >>> from keras_attention import feature_maps
+    >>> feature_maps.EluFeatures().prepare_query(keras.ops.array([-1.0, 0.0, 2.0])).tolist()
+    [0.3678794503211975, 1.0, 3.0]
+    """
 
     def features(self, size: int) -> int:
         """The number of features of φ, of heads of `size`."""
@@ -40,6 +47,17 @@ class RandomFeatures(Score):
     Args:
         num_features: m.
         seed: of the vectors; None draws others for each layer.
+
+    Raises:
+        ValueError: an argument is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> features = keras_attention.feature_maps.RandomFeatures(64, seed=0)
+    >>> layer = keras_attention.LinearAttention(4, 8, feature_map=features)
+    >>> layer(keras.random.normal((2, 5, 32))).shape
+    (2, 5, 32)
     """
 
     def __init__(self, num_features: int = 256, seed: int | None = None, **kwargs: Any):
@@ -91,7 +109,19 @@ BUILTIN = {"elu": EluFeatures, "favor": RandomFeatures}
 
 
 def get(feature_map: Any) -> Score:
-    """The feature map that the argument names: an object, its saved config, or a string."""
+    """The feature map that the argument names: an object, its saved config, or a string.
+
+    Args:
+        feature_map: "elu", "favor", a config, or a `scores.Score` whose `prepare_query` and
+            `prepare_key` give features that are never negative, as many as `features(size)` says.
+
+    Raises:
+        ValueError, TypeError: it is none of these.
+
+    >>> from keras_attention import feature_maps
+    >>> type(feature_maps.get("favor")).__name__
+    'RandomFeatures'
+    """
     found = saving.slot("feature_map", Score, BUILTIN, feature_map)
     if not found.prepares_apart or found.compares_pairs or not hasattr(found, "features"):
         raise ValueError(
