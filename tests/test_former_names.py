@@ -155,3 +155,9 @@ def test_a_former_method_of_positions_is_the_present_one():
     shaw.expect_values((B, T, 2, 3))
     shaw.build((B, T, 2, 4), (B, T, 2, 4))
     assert sorted(tuple(weight.shape) for weight in shaw.weights) == [(1, 5, 3), (1, 5, 4)]
+
+
+def test_feature_maps_are_where_they_were():
+    from keras_attention import feature_maps, layers
+
+    assert layers.feature_maps is feature_maps

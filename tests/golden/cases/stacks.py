@@ -5,7 +5,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import patterns, positions
-from keras_attention.layers import feature_maps
+from keras_attention import feature_maps
 from tests.golden.cases.case import CASES, PROJECTIONS, TABLE, VOCABULARY, WIDTH, Case, of_layer
 
 IDS = np.array([[1, 5, 3, 7], [2, 9, 0, 0]], "int32")
