@@ -22,6 +22,7 @@ NOT_OURS = {
     r"(?:\.venv/bin/)?pip install": "installs from the network; CI installs the same extras",
     r"python3 -m venv": "makes an environment; CI runs the README's two commands as they stand",
     r"\.venv/bin/python -m pytest": "the tests, which this is one of",
+    r"export MALLOC_": "settings of the C library; benchmarks.linear measured what they do",
     r"for \w+ in [\w ]+; do|done": "a loop, whose lines are read with its first value",
 }
 
