@@ -4,8 +4,7 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import patterns, positions
-from keras_attention import feature_maps
+from keras_attention import feature_maps, patterns, positions
 from tests.golden.cases.case import CASES, PROJECTIONS, TABLE, VOCABULARY, WIDTH, Case, of_layer
 
 IDS = np.array([[1, 5, 3, 7], [2, 9, 0, 0]], "int32")
