@@ -131,7 +131,8 @@ class Reviews:
         share = count / sum(len(rows) for rows, _ in self.test)
         for rows, labels in self.test:
             chosen = rng.permutation(len(rows))[: math.ceil(share * len(rows))]
-            yield rows[chosen], labels[chosen]
+            if len(chosen):
+                yield rows[chosen], labels[chosen]
 
 
 TASKS = {

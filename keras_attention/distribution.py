@@ -19,6 +19,7 @@ SPLIT = {
     MultiHeadAttention: {
         **{f"{role}/kernel": 1 for role in ("query", "key", "value", "gate")},
         **{f"{role}/bias": 0 for role in ("query", "key", "value", "gate")},
+        **{f"{role}_conv_kernel": 1 for role in ("query", "key", "value")},
         "attention_output/kernel": 0,
         "sink": 0,
     },

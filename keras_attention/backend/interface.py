@@ -215,6 +215,9 @@ class Backend(typing.Protocol):
         negative, and of which no score has the magnitude.
         """
 
+    def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
+        """exp of floats, at most `highest`; of many it may be 0, as of masked scores."""
+
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
 

@@ -278,6 +278,10 @@ def _masked(scores, mask, masked):
     return jnp.where(mask, scores, filler)
 
 
+def exp(array, highest=None):
+    return jnp.exp(array if highest is None else jnp.minimum(array, highest))
+
+
 def cumsum(array):
     return jnp.cumsum(array, axis=-1)
 

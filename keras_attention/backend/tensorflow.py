@@ -262,6 +262,10 @@ def masked(scores, mask, masked):
     return masked_products(scores, mask, masked)
 
 
+def exp(array, highest=None):
+    return tf.exp(array if highest is None else tf.minimum(array, highest))
+
+
 def cumsum(array):
     return tf.cumsum(array, axis=-1)
 

@@ -24,7 +24,7 @@ class Chunks:
             self.size = max(1, min(size, self.length))
         # At least one chunk, of no token.
         count = (self.length + self.size - 1) // self.size
-        self.count = max(1, count) if known(count) else count
+        self.count = max(1, count) if known(count) else backend.most_size(count, 1)
         self.alone = known(self.count) and self.count == 1
 
     def of_keys(self, array):

@@ -54,9 +54,15 @@ def real_first(mask):
     """The order (B, T) of tokens with those of a mask first, each kind as before; its inverse."""
     real = ops.cast(mask, "int32")
     before = ops.cumsum(real, axis=1)
-    at = ops.arange(backend.shape(mask)[1], dtype="int32")
+    batch, length = backend.shape(mask)
+    at = ops.arange(length, dtype="int32")
     inverse = ops.where(mask, before - 1, before[:, -1:] + at - before)
-    return ops.cast(ops.argsort(inverse, axis=1), "int32"), inverse
+    # Written to their places, and not sorted: exported programs of PyTorch cannot sort.
+    rows = length * ops.arange(batch, dtype="int32")[:, None]
+    places = ops.reshape(rows + inverse, (-1,))
+    at = ops.reshape(ops.broadcast_to(at, (batch, length)), (-1, 1))
+    order = backend.write_rows(ops.zeros_like(at), places, at)
+    return ops.reshape(order, (batch, length)), inverse
 
 
 class Fold:

@@ -252,7 +252,7 @@ class Blocks(Passes):
                 m = backend.maximum(m, state[0])
             # The sum is of the weights as they are multiplied, so that rounding changes both and
             # values that are alike keep their mean.
-            p = ops.cast(ops.exp(s - m), v.dtype)
+            p = ops.cast(backend.exp(s - m), v.dtype)
             ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
             mask = self._dropout_mask(p, tile)
             if self.plan.single:
@@ -261,7 +261,7 @@ class Blocks(Passes):
             o = self._weighted(spec, self._dropped(p, mask), v)
             if state is None:
                 return m, ell, o
-            shrink = ops.exp(state[0] - m)
+            shrink = backend.exp(state[0] - m)
             return m, state[1] * shrink + ell, state[2] * shrink + o
 
         def zeros():
@@ -294,7 +294,7 @@ class Blocks(Passes):
         """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
         lse = ops.where(t["lse"] > HAS_KEYS, t["lse"], -MASKED)
         # Never above 0, except by rounding of huge scores: exp would be infinite.
-        return ops.exp(ops.clip(self._scores(spec, t["q"], t["k"]) - lse, 2 * MASKED, 0.0))
+        return backend.exp(self._scores(spec, t["q"], t["k"]) - lse, highest=0.0)
 
     def _share(self, saved, lse):
         """By what the weights of a query must be multiplied, or None: those stored are not

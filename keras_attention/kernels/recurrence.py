@@ -83,7 +83,7 @@ def ratios(decay, allowed):
     """exp of the differences of sums of one decay for all features, (N, B, G, C, C), else 0."""
     difference = decay - ops.swapaxes(decay, -1, -2)
     # Before the exponential, which would overflow, with its gradient.
-    return ops.exp(ops.where(allowed, difference, ops.cast(-1e30, decay.dtype)))
+    return backend.exp(ops.where(allowed, difference, ops.cast(-1e30, decay.dtype)))
 
 
 def _weights(chunks, query, key, decay, of_features):

@@ -43,7 +43,7 @@ class GatedDeltaNet(GatedStateAttention):
             sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped.
+    is skipped, and with convolutions, so is its query.
 
     Returns:
         (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state

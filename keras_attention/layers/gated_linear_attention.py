@@ -39,7 +39,8 @@ class GatedLinearAttention(GatedStateAttention):
             sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped. A decay is at least exp(−5) per token, below which nothing is left after two.
+    is skipped, and with convolutions, so is its query. A decay is at least exp(−5) per token, below
+    which nothing is left after two.
 
     Returns:
         (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state

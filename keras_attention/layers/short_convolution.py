@@ -10,7 +10,7 @@ import math
 
 import keras
 
-from keras_attention import shapes
+from keras_attention import masks, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import folding
 
@@ -18,7 +18,7 @@ ops = keras.ops
 
 
 def add_kernels(layer, size, heads):
-    """The kernels (size, H, K) of a layer, by name, for `heads`: {"name": (H, K)}."""
+    """The kernels (size, H, K) of a layer, for `heads`: {"name": (H, K)}."""
     # The default of PyTorch's depthwise convolution, which the papers' models start from.
     limit = 1 / math.sqrt(size)
     return [
@@ -35,41 +35,40 @@ def convolve(arrays, kernels, mask=None, before=None):
     """Heads (B, T, H, K), each convolved with its kernel, and what follows `before`.
 
     Args:
-        mask: (B, T) or what broadcasts to it, True = a real token; None for all.
+        mask: (B, T) or what broadcasts to it, True = a real token; None for all. What comes out at
+            others is 0.
         before: inputs of the `size` − 1 tokens before the first, (B, size − 1, features of all
             arrays), or None for zeros.
     """
     wide = shapes.accumulation_dtype(*arrays)
     batch, length = backend.shape(arrays[0])[:2]
-    widths = [math.prod(kernel.shape[1:]) for kernel in kernels]
-    x = ops.concatenate(
-        [
-            ops.reshape(ops.cast(array, wide), (batch, length, width))
-            for array, width in zip(arrays, widths, strict=True)
-        ],
-        axis=-1,
-    )
-    size = kernels[0].shape[0]
-    kernel = ops.concatenate([ops.reshape(ops.cast(k, wide), (size, -1)) for k in kernels], axis=-1)
+    order: tuple = ()
     if mask is not None:
         mask = ops.broadcast_to(mask, (batch, length))
-        # A product with padding that is not finite would be none either, in gradients too.
-        x = ops.where(mask[..., None], x, ops.zeros_like(x))
-        order, inverse = folding.real_first(mask)
-        x = folding.reordered(x, order, inverse)
-    first = ops.zeros((batch, size - 1, sum(widths)), wide) if before is None else before
-    x = ops.concatenate([ops.cast(first, wide), x], axis=1)
-    (found,) = backend.custom_vjp(_make, [x, kernel], saves=False)
-    if before is not None:
-        before = _last(x, mask, size - 1)
-    if mask is not None:
-        found = folding.reordered(found, inverse, order)
-    parts = ops.split(found, [sum(widths[: i + 1]) for i in range(len(widths) - 1)], axis=-1)
-    heads = [
-        ops.cast(ops.reshape(part, backend.shape(array)), array.dtype)
-        for part, array in zip(parts, arrays, strict=True)
-    ]
-    return heads, before
+        order = folding.real_first(mask)
+    size, start = kernels[0].shape[0], 0
+    found, last = [], []
+    # One after another, so that devices which have some heads of each exchange nothing.
+    for array, kernel in zip(arrays, kernels, strict=True):
+        width = math.prod(kernel.shape[1:])
+        x = ops.reshape(ops.cast(array, wide), (batch, length, width))
+        if mask is not None:
+            x = folding.reordered(masks.clear(x, mask), *order)
+        if before is None:
+            first = ops.zeros((batch, size - 1, width), wide)
+        else:
+            first = ops.cast(before[:, :, start : start + width], wide)
+        start += width
+        x = ops.concatenate([first, x], axis=1)
+        kernel = ops.reshape(ops.cast(kernel, wide), (size, width))
+        (y,) = backend.custom_vjp(_make, [x, kernel], saves=False)
+        if mask is not None:
+            # Others come last, and would see all real tokens.
+            y = masks.clear(folding.reordered(y, *order[::-1]), mask)
+        found.append(ops.cast(ops.reshape(y, backend.shape(array)), array.dtype))
+        if before is not None:
+            last.append(_last(x, mask, size - 1))
+    return found, ops.concatenate(last, axis=-1) if last else None
 
 
 def _make(constants):
@@ -85,7 +84,7 @@ def _make(constants):
         rows = [ops.reshape(product, (-1, product.shape[-1])) for product in products]
         ones = ops.ones((1, backend.shape(rows[0])[0]), x.dtype)
         of_kernel = ops.concatenate([backend.matmul(ones, row) for row in rows])
-        return _weighted(padded, kernel[::-1]), of_kernel
+        return _weighted(padded, ops.flip(kernel, axis=0)), of_kernel
 
     return forward, backward
 

@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import generation
 from keras_attention.feature_maps import RandomFeatures
+from keras_attention.layers import short_convolution
 from tests.arrays import numpy
 from tests.gradients import gradients
 from tests.layers.projected import heads, output
@@ -172,6 +173,43 @@ def test_padding_between_tokens_changes_nothing(name):
         parts.append(numpy(part))
     found = np.concatenate(parts, axis=1)
     np.testing.assert_allclose(found[mask].reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gated-convolved", "delta-convolved"])
+def test_a_token_masked_as_a_key_sees_no_later_ones(name):
+    layer, mask = LAYERS[name](), np.ones((B, T), bool)
+    mask[:, 2] = False
+    expected = numpy(layer(X, key_mask=mask))
+    changed = np.concatenate([X[:, :5], X[:, 5:] + 1], axis=1)
+    found = numpy(layer(changed, key_mask=mask))
+    np.testing.assert_array_equal(found[:, :5], expected[:, :5])
+    assert np.isfinite(expected).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_a_convolution_are_finite_differences(masked):
+    rng = np.random.default_rng(4)
+    sizes = [(B, T, H, K), (B, T, 1, V), (3, H, K), (3, 1, V), (B, 2, H * K + V)]
+    arrays = [rng.normal(size=size) for size in sizes]
+    mask = rng.random((B, T)) < 0.6 if masked else None
+
+    def function(first, second, of_first, of_second, before):
+        kernels = (of_first, of_second)
+        heads, last = short_convolution.convolve((first, second), kernels, mask, before)
+        return sum(keras.ops.sum(keras.ops.sin(x)) for x in (*heads, last))
+
+    direction = [rng.normal(size=size) for size in sizes]
+    ahead, behind = (
+        float(
+            function(
+                *(keras.ops.array(x + step * d) for x, d in zip(arrays, direction, strict=True))
+            )
+        )
+        for step in (1e-3, -1e-3)
+    )
+    found = gradients(function, [x.astype("float32") for x in arrays])
+    slope = sum((g * d).sum() for g, d in zip(found, direction, strict=True))
+    np.testing.assert_allclose(slope, (ahead - behind) / 2e-3, rtol=1e-3, atol=1e-2)
 
 
 @each_layer
