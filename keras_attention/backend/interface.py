@@ -216,7 +216,9 @@ class Backend(typing.Protocol):
         """
 
     def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
-        """exp of floats, at most `highest`; of many it may be 0, as of masked scores."""
+        """exp of floats, at most `highest`; of many it may be 0, as of masked scores. `array` is
+        read nowhere else, and may hold the result.
+        """
 
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""

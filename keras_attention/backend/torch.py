@@ -316,10 +316,9 @@ def exp(array, highest=None):
     # and a masked score has one. At the bound it is a little less than what is subtracted.
     low = math.ceil(math.log(torch.finfo(array.dtype).tiny))
     least = math.exp(low) * (1 + 1e-5)
-    found = torch.clamp(array, low, highest)
-    if needs_gradient(array):
-        return torch.relu(torch.exp(found) - least)
-    return found.exp_().sub_(least).relu_()
+    if needs_gradient(array) or _tracing() or _transforming():
+        return torch.relu(torch.exp(torch.clamp(array, low, highest)) - least)
+    return array.clamp_(low, highest).exp_().sub_(least).relu_()
 
 
 def cumsum(array):

@@ -96,3 +96,20 @@ def test_dropout_keeps_its_share_of_any_number_of_weights(rate):
     kept = float(backend.dropout_mask(11, 1, (1000, 1000), rate).float().mean())
     assert abs(kept - (1 - rate)) < 0.002 + 2**-16
     assert not torch.equal(*(backend.dropout_mask(11, n, (64, 64), 0.5) for n in (0, 1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exp_of_masked_scores_is_zero(dtype):
+    dtype = getattr(torch, dtype)
+    least = float(np.log(torch.finfo(dtype).tiny))
+    masked = torch.tensor([-1.5e38, -float("inf"), least - 20, least], dtype=dtype)
+    array = torch.cat([masked.repeat(25), torch.linspace(-60, 0.5, 101, dtype=dtype)])
+    found = backend.exp(array.clone(), highest=0.0)
+    assert (found[:100] == 0).all()
+    torch.testing.assert_close(found[100:], torch.exp(array[100:].clamp(max=0.0)))
+    array.requires_grad_()
+    traced = backend.exp(array)
+    traced.sum().backward()
+    assert (traced[:100] == 0).all() and (array.grad[:100] == 0).all()
+    torch.testing.assert_close(array.grad[100:], torch.exp(array.detach()[100:]))
+    assert backend.exp(torch.tensor([float("nan")], dtype=dtype)).isnan().all()
