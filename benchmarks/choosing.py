@@ -8,7 +8,8 @@
 
 All models are two blocks of 64 features and 4 heads on learned positions, trained with the same
 batches. Each runs in a process of its own. CPU seconds are those of all cores; memory is how much
-the peak grows in training. A JSON file that is there already is added to.
+the peak grows in training. With `--times 24` only so many steps are taken, for their time and
+memory, which are apart in the file. A JSON file that is there already is added to.
 """
 
 import argparse
@@ -222,14 +223,16 @@ def build(task, make):
     return keras.Model(ids, keras.layers.Dense(task.classes, "softmax")(x))
 
 
-def measure(name, mechanism, seed, folder, small=False):
-    """Trains a model of a task and tests it."""
+def measure(name, mechanism, seed, folder, small=False, times=None):
+    """Trains a model of a task and tests it, or takes so many steps."""
     task = TASKS[name]
     if name == "reviews":
         reviews = Reviews(folder)
         task = dataclasses.replace(task, draw=reviews.draw, draw_test=reviews.draw_test)
     if small:
         task = dataclasses.replace(task, steps=4, batch=2, test=4)
+    if times is not None:
+        task = dataclasses.replace(task, steps=times)
     keras.utils.set_random_seed(seed)
     rng = np.random.default_rng(seed)
     model = build(task, MECHANISMS[mechanism])
@@ -247,22 +250,23 @@ def measure(name, mechanism, seed, folder, small=False):
         start = time.process_time()
         model.train_on_batch(*batch)
         spent.append(time.process_time() - start)
-    grown = peak_bytes() - before
+    # The median, as the first steps of each length compile.
+    found = {
+        "cpu_ms": 1000 * float(np.median(spent)),
+        "mib": (peak_bytes() - before) / 2**20,
+        "weights": model.count_params(),
+        "steps": task.steps,
+        "seed": seed,
+    }
+    if times is not None:
+        return found
     rng = np.random.default_rng(10_000 + seed)
     tests = task.draw_test(rng, task.test) if task.draw_test else [task.draw(rng, task.test)]
     right = count = 0
     for rows, labels in tests:
         _, accuracy = model.evaluate(rows, labels, batch_size=task.batch, verbose=0)
         right, count = right + accuracy * len(rows), count + len(rows)
-    return {
-        "accuracy": right / count,
-        # The median, as the first steps of each length compile.
-        "cpu_ms": 1000 * float(np.median(spent)),
-        "mib": grown / 2**20,
-        "weights": model.count_params(),
-        "steps": task.steps,
-        "seed": seed,
-    }
+    return {"accuracy": right / count, **found}
 
 
 def main():
@@ -272,6 +276,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
     parser.add_argument("--json", metavar="FILE", help="default: %(default)s", default=FILE)
+    parser.add_argument("--times", type=int, metavar="STEPS", help="take so many, and no test")
     parser.add_argument("--small", action="store_true", help="a few steps, to see that it runs")
     parser.add_argument("--here", action="store_true", help="the first of each, in this process")
     options = parser.parse_args()
@@ -279,7 +284,7 @@ def main():
         parser.error("reviews needs --data-dir")
     if options.here:
         arguments = options.tasks[0], options.mechanisms[0], options.seed, options.data_dir
-        print(json.dumps(measure(*arguments, small=options.small)))
+        print(json.dumps(measure(*arguments, small=options.small, times=options.times)))
         return
     path = pathlib.Path(os.devnull if options.small else options.json)
     report = {**surroundings(options), "tasks": {}}
@@ -287,12 +292,14 @@ def main():
         report = json.loads(path.read_text(encoding="utf-8"))
     given = ["--here", "--seed", str(options.seed)] + options.small * ["--small"]
     given += ["--data-dir", options.data_dir] if options.data_dir else []
+    given += ["--times", str(options.times)] if options.times else []
+    part = report.setdefault("times", {}) if options.times else report["tasks"]
     for task in options.tasks:
         for mechanism in options.mechanisms:
             if TASKS[task].causal and mechanism in UNORDERED:
                 continue
             said = answer("benchmarks.choosing", task, "--mechanisms", mechanism, *given)
-            found = report["tasks"].setdefault(task, {})
+            found = part.setdefault(task, {})
             runs = [run for run in found.get(mechanism, []) if run["seed"] != options.seed]
             found[mechanism] = [*runs, json.loads(said)]
             print(task, mechanism, said, flush=True)

@@ -384,20 +384,21 @@ def choosing():
     if report is None:
         return "Not measured yet.\n"
     tasks, softmax = report["tasks"], "softmax"
-    head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, lists"]
+    costs = {**tasks, **report.get("times", {})}
+    head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, reviews"]
 
-    def mean(task, name, value):
-        found = [run[value] for run in tasks.get(task, {}).get(name, [])]
+    def mean(runs, name, value):
+        found = [run[value] for run in runs.get(name, [])]
         return sum(found) / len(found) if found else None
 
-    rows, names = [], {name: None for task in tasks.values() for name in task}
+    rows, names = [], {name: None for task in costs.values() for name in task}
     for name in names:
-        accuracies = (mean(task, name, "accuracy") for task in tasks)
+        accuracies = (mean(runs, name, "accuracy") for runs in tasks.values())
         row = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
         for task in tasks:
-            time, beside = (mean(task, one, "cpu_ms") for one in (name, softmax))
+            time, beside = (mean(costs[task], one, "cpu_ms") for one in (name, softmax))
             row.append(figure(time / beside if time and beside else None))
-        rows.append([*row, figure(mean("lists", name, "mib"))])
+        rows.append([*row, figure(mean(costs["reviews"], name, "mib"))])
     return table(head, rows)
 
 
