@@ -20,9 +20,11 @@ __all__ = ["EluFeatures", "RandomFeatures", "get"]
 class EluFeatures(Score):
     """`φ(x) = elu(x) + 1` (Katharopoulos et al. 2020, equation 7), elements alone.
 
+    >>> import keras
     >>> from keras_attention import feature_maps
-    >>> feature_maps.EluFeatures().prepare_query(keras.ops.array([-1.0, 0.0, 2.0])).tolist()
-    [0.3678794503211975, 1.0, 3.0]
+    >>> features = feature_maps.EluFeatures().prepare_query(keras.ops.array([-1.0, 0.0, 2.0]))
+    >>> [round(float(x), 3) for x in features]
+    [0.368, 1.0, 3.0]
     """
 
     def features(self, size: int) -> int:
