@@ -254,6 +254,10 @@ def layer_normalization(array, size, scale, offset, epsilon):
 
 
 def rms_normalization(array, scale, epsilon):
+    if array.dtype == "float64":
+        # Keras would compute it in float32.
+        mean = jnp.mean(jnp.square(array), axis=-1, keepdims=True)
+        return array * lax.rsqrt(mean + epsilon) * ops.convert_to_tensor(scale, array.dtype)
     return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
 

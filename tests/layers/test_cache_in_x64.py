@@ -1,4 +1,4 @@
-"""Caches where JAX has int64, which sums of int32 then are."""
+"""Caches and norms where JAX has int64, which sums of int32 then are, and float64."""
 
 import keras
 import numpy as np
@@ -28,5 +28,15 @@ def test_a_text_in_pieces_is_the_text_at_once(window, position):
         assert str(cache["index"].dtype) == "int32"
         found = keras.ops.concatenate(outputs, axis=1)[1:, [0, 1, 2, 5]]
         np.testing.assert_allclose(found, expected, atol=1e-5)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_a_norm_of_float64_is_computed_in_it():
+    jax.config.update("jax_enable_x64", True)
+    try:
+        x = X.astype("float64")
+        expected = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6)
+        np.testing.assert_allclose(ka.RMSNorm(dtype="float64")(x), expected, rtol=1e-12)
     finally:
         jax.config.update("jax_enable_x64", False)
