@@ -27,25 +27,29 @@ def plain(*shape):
     return ops.convert_to_tensor(x.astype("float32"))
 
 
-ONE_INPUT = [
-    layers.Activation("relu"), layers.ActivityRegularization(), layers.AdaptiveAveragePooling1D(3),
-    layers.AdaptiveMaxPooling1D(3), layers.AlphaDropout(0.1), layers.AveragePooling1D(2),
-    layers.BatchNormalization(), layers.Conv1D(D, 3, padding="same"),
-    layers.Conv1DTranspose(D, 3, padding="same"), layers.Cropping1D(1), layers.Dense(3),
-    layers.DepthwiseConv1D(3, padding="same"), layers.Dropout(0.1), layers.ELU(),
-    layers.EinsumDense("btd,de->bte", (None, 3)), layers.Flatten(), layers.GaussianDropout(0.1),
-    layers.GaussianNoise(0.1), layers.GlobalAveragePooling1D(), layers.GlobalMaxPooling1D(),
-    layers.GroupNormalization(2), layers.Identity(), layers.Lambda(lambda x: -x),
-    layers.LayerNormalization(), layers.LeakyReLU(), layers.MaxPooling1D(2),
-    layers.Normalization(mean=0.0, variance=1.0), layers.PReLU(shared_axes=[1]),
-    layers.Permute((2, 1)), layers.RMSNormalization(), layers.ReLU(), layers.Rescaling(2.0),
-    layers.Reshape((T, 2, 2)), layers.SeparableConv1D(D, 3, padding="same"), layers.Softmax(),
-    layers.SpatialDropout1D(0.1), layers.SpectralNormalization(layers.Dense(3)),
-    layers.TimeDistributed(layers.Dense(3)), layers.UnitNormalization(), layers.UpSampling1D(2),
-    layers.ZeroPadding1D(1),
-]  # fmt: skip
-# By the name that the table gives it.
-ONE_INPUT = {type(layer).__name__: layer for layer in ONE_INPUT}
+def one_input():
+    """New layers, by the name that the table gives them: none has the name of another operation."""
+    found = [
+        layers.Activation("relu"), layers.ActivityRegularization(),
+        layers.AdaptiveAveragePooling1D(3), layers.AdaptiveMaxPooling1D(3),
+        layers.AlphaDropout(0.1), layers.AveragePooling1D(2), layers.BatchNormalization(),
+        layers.Conv1D(D, 3, padding="same"), layers.Conv1DTranspose(D, 3, padding="same"),
+        layers.Cropping1D(1), layers.Dense(3), layers.DepthwiseConv1D(3, padding="same"),
+        layers.Dropout(0.1), layers.ELU(), layers.EinsumDense("btd,de->bte", (None, 3)),
+        layers.Flatten(), layers.GaussianDropout(0.1), layers.GaussianNoise(0.1),
+        layers.GlobalAveragePooling1D(), layers.GlobalMaxPooling1D(), layers.GroupNormalization(2),
+        layers.Identity(), layers.Lambda(lambda x: -x), layers.LayerNormalization(),
+        layers.LeakyReLU(), layers.MaxPooling1D(2), layers.Normalization(mean=0.0, variance=1.0),
+        layers.PReLU(shared_axes=[1]), layers.Permute((2, 1)), layers.RMSNormalization(),
+        layers.ReLU(), layers.Rescaling(2.0), layers.Reshape((T, 2, 2)),
+        layers.SeparableConv1D(D, 3, padding="same"), layers.Softmax(),
+        layers.SpatialDropout1D(0.1), layers.SpectralNormalization(layers.Dense(3)),
+        layers.TimeDistributed(layers.Dense(3)), layers.UnitNormalization(), layers.UpSampling1D(2),
+        layers.ZeroPadding1D(1),
+    ]  # fmt: skip
+    return {type(layer).__name__: layer for layer in found}
+
+
 RECURRENT = {
     "GRU": lambda **kwargs: layers.GRU(3, **kwargs),
     "LSTM": lambda **kwargs: layers.LSTM(3, **kwargs),
@@ -53,15 +57,12 @@ RECURRENT = {
     "SimpleRNN": lambda **kwargs: layers.SimpleRNN(3, **kwargs),
     "Bidirectional": lambda **kwargs: layers.Bidirectional(layers.GRU(3, **kwargs)),
 }
-MERGING = {
-    name: getattr(layers, name)()
-    for name in ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
-}
+MERGING = ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
 ATTENTION = {
-    "AdditiveAttention": layers.AdditiveAttention(),
-    "Attention": layers.Attention(),
-    "GroupQueryAttention": layers.GroupQueryAttention(3, 2, 1),
-    "MultiHeadAttention": layers.MultiHeadAttention(2, 3),
+    "AdditiveAttention": (),
+    "Attention": (),
+    "GroupQueryAttention": (3, 2, 1),
+    "MultiHeadAttention": (2, 3),
 }
 OPERATIONS = {
     "x + y": lambda x: x + plain(),
@@ -101,14 +102,16 @@ KEPT, KEPT_READS, DROPPED, FILLED, USED, POOLED, ERROR = (
 
 def calls():
     """Functions of a masked sequence, by the name that the table gives them."""
-    found = dict(ONE_INPUT)
+    found = one_input()
     for name, make in RECURRENT.items():
         found[name] = make()
         found[f"{name}(return_sequences=True)"] = make(return_sequences=True)
-    for name, layer in MERGING.items():
+    for name in MERGING:
+        layer = getattr(layers, name)()
         found[f"{name} of masked"] = lambda x, layer=layer: layer([x, x])
         found[f"{name} of masked and unmasked"] = lambda x, layer=layer: layer([x, plain()])
-    for name, layer in ATTENTION.items():
+    for name, arguments in ATTENTION.items():
+        layer = getattr(layers, name)(*arguments)
         found[name] = lambda x, layer=layer: layer(*_query_and_value(layer, x, x))
         found[f"{name} with unmasked query"] = lambda x, layer=layer: layer(
             *_query_and_value(layer, plain(B, 3, D), x)

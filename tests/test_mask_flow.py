@@ -271,7 +271,7 @@ def test_every_layer_of_keras_is_in_the_table_or_takes_no_sequence():
     }
     names = {"GroupQueryAttention" if name == "GroupedQueryAttention" else name for name in names}
     run = [
-        *keras_masks.ONE_INPUT,
+        *keras_masks.one_input(),
         *keras_masks.RECURRENT,
         *keras_masks.MERGING,
         *keras_masks.ATTENTION,
