@@ -14,7 +14,10 @@ READ = "kernels"
 def first_line(path):
     """What a module says of itself, without what `:` or a quote would make of it elsewhere."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    return text.splitlines()[0].rstrip(".:")
+    line, *rest = text.splitlines()
+    if rest and rest[0]:
+        line = re.match(".*(?=[,:;])", line)[0]  # The sentence goes on: what it says by then.
+    return line.rstrip(".:")
 
 
 def tree():
