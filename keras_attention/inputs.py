@@ -51,9 +51,11 @@ def of_call(layer, args, kwargs):
         return args, kwargs
     known: dict = {}
     found, named = [], {}
+    names = layer.call_signature_parameters
     # By numbers: PyTorch's compiler cannot name what an iterator over `args` gave.
     for n in range(len(args)):
-        found.append(_converted(layer, args[n], layer.autocast, known))
+        autocast = layer.autocast and not (n < len(names) and names[n] in layer._unrounded)
+        found.append(_converted(layer, args[n], autocast, known))
     for name, given in kwargs.items():
         autocast = layer.autocast and name not in layer._unrounded
         named[name] = _converted(layer, given, autocast, known)

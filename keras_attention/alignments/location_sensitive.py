@@ -68,7 +68,12 @@ class LocationSensitive(OfAdditive):
     def term(self, states: list[Tensor]) -> Tensor:
         batch, heads, length = ops.shape(states[0])
         history = ops.reshape(ops.stack(states, axis=-1), (batch * heads, length, self.num_states))
-        features = ops.conv(history, ops.convert_to_tensor(self.convolution), padding="same")
+        kernel = ops.convert_to_tensor(self.convolution)
+        if length == 0:
+            # PyTorch has no convolution of nothing.
+            features = ops.matmul(history, kernel[0])
+        else:
+            features = ops.conv(history, kernel, padding="same", data_format="channels_last")
         features = ops.reshape(features, (batch, heads, length, self.filters))
         return ops.einsum("bhsf,hfu->bshu", features, self.kernel)
 

@@ -70,19 +70,22 @@ class MoChA(Monotonic):
         return [self.chunk_score.prepare_key(ops.cast(key, shapes.accumulation_dtype(key)))]
 
     def attend(self, attend, query, key, states, more, training):
-        value, mask, prepared, *_ = more
-        result, states = super().attend(attend, query, key, states, more, training)
+        prepared = more[2]
+        _, states = super().attend(attend, query, key, states, more, training)
         query = self.chunk_score.prepare_query(ops.cast(query, prepared.dtype))
-        energies = self.chunk_score.compare(query, prepared)[:, :, 0]
-        weights = chunkwise(states[0], semantics.masked(energies, mask[:, None]), self.chunk_size)
-        output = ops.einsum("bhs,bshv->bhv", weights, ops.cast(value, weights.dtype))
-        output = ops.cast(output, result.output.dtype)[:, None]
-        weights = ops.cast(weights, result.weights.dtype)[:, :, None]
-        return result.replace(output=output, weights=weights), states
+        energies = self.chunk_score.compare(query, prepared)
+
+        # Once more, as the attention knows which keys its mask and its pattern hide.
+        def normalize(scores, mask):
+            seen = energies if mask is None else semantics.masked(energies, mask)
+            weights = chunkwise(states[0][:, :, None], seen, self.chunk_size)
+            return ops.cast(weights, scores.dtype)
+
+        return attend(key, normalization=normalize), states
 
 
 def chunkwise(stops: Tensor, energies: Tensor, size: int) -> Tensor:
-    """Weights (B, H, S) of the probabilities to stop at a key, and the energies of keys."""
+    """Weights (B, H, T, S) of the probabilities to stop at a key, and the energies of keys."""
     if size == 1:
         return ops.cast(stops, energies.dtype)
     length = backend.shape(energies)[-1]

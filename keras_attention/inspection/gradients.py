@@ -115,7 +115,7 @@ def _multiplied(name, layer, factor):
         attend = layer.attend
 
         def by_factor(*args, **given):
-            return attend(*args, **{**given, "multiplier": factor()})
+            return attend(*args, **{**given, "multiplier": layer.heads.of_attentions(factor())})
 
         return collect.replaced(layer, "attend", by_factor)
     found = keras_private.method_of_weights(layer)

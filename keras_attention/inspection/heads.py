@@ -170,11 +170,12 @@ class _Kept(NamedTuple):
     def of_weight(self, layer, weight, array, shape):
         """The part of a weight of `layer` that is kept, of `shape`."""
         count, groups = _sizes(layer)
-        shared = [*layer.key_dense.weights, *layer.value_dense.weights]
-        of_groups = any(weight is one for one in shared)
-        count, kept = (groups, self.groups) if of_groups else (count, self.heads)
         sizes = zip(array.shape, shape, strict=True)
         [axis] = [n for n, (before, after) in enumerate(sizes) if before != after]
+        shared = [*layer.key_dense.weights, *layer.value_dense.weights]
+        # A position may have a weight for each of the key's heads.
+        of_groups = array.shape[axis] == groups or any(weight is one for one in shared)
+        count, kept = (groups, self.groups) if of_groups else (count, self.heads)
         apart = (*array.shape[:axis], count, array.shape[axis] // count, *array.shape[axis + 1 :])
         return np.take(array.reshape(apart), kept, axis=axis).reshape(shape)
 

@@ -39,7 +39,10 @@ def entmax15(scores, mask=None):
     spread = ops.where(support, ops.square(inside - mean), ops.zeros_like(half))
     spread = ops.sum(spread, axis=-1, keepdims=True)
     # 1 at most, and less unless one of them is at the threshold.
-    threshold = mean - ops.sqrt(ops.maximum(1.0 - spread, 1e-6) / size)
+    least = 1e-14 if keras.backend.standardize_dtype(scores.dtype) == "float64" else 1e-6
+    rest = 1.0 - spread
+    rest = ops.where(rest > least, rest, ops.cast(least, scores.dtype))
+    threshold = mean - ops.sqrt(rest / size)
     weights = ops.square(ops.relu(inside - threshold))
     return ops.where(support, weights, ops.zeros_like(half))
 
@@ -51,7 +54,7 @@ def _threshold(half):
     count = ops.cast(ops.arange(1, ops.shape(half)[-1] + 1), half.dtype)
     mean = backend.cumsum(descending) / count
     spread = backend.cumsum(ops.square(descending)) - count * ops.square(mean)
-    threshold = mean - ops.sqrt(ops.maximum(1.0 - spread, 0.0) / count)
+    threshold = mean - ops.sqrt(ops.relu(1.0 - spread) / count)
     within = descending > threshold
     # The first always is. The threshold wanted is that of the last which is.
     size = ops.sum(ops.cast(within, half.dtype), axis=-1, keepdims=True)

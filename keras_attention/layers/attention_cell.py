@@ -12,7 +12,9 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.low_rank_attention import LowRankAttention
 from keras_attention.layers.start_states import StartStates
+from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
 from keras_attention.spec import Positions
 
@@ -345,7 +347,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             ]
             aligned = pairs
         context = attention.heads.join(result, query[:, None])[:, 0]
-        return ops.cast(context, self.compute_dtype), result.weights, aligned
+        weights = result.weights
+        if weights is not None:
+            weights = attention.heads.scores(weights, query[:, None], value)
+        return ops.cast(context, self.compute_dtype), weights, aligned
 
     def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
@@ -596,6 +601,11 @@ def attention_layer(attention, dtype):
             "An AttentionCell takes no normalization that draws random numbers: a step of a loop "
             f"cannot draw. Received: normalization={attention.normalization!r}"
         )
+    if isinstance(attention, (StateAttention, LowRankAttention)):
+        raise ValueError(
+            "An AttentionCell takes no layer that sums over tokens instead of having weights. "
+            f"Received: attention={attention!r} (of type {type(attention).__name__})"
+        )
     return attention
 
 
@@ -603,10 +613,12 @@ def check_alignment(alignment, attention):
     """Raises if an alignment does not work with this attention layer."""
     grouped = attention.num_key_value_heads not in (None, attention.num_heads)
     reads_keys = attention.position is not None and attention.position.overrides & KEY_READERS
-    if grouped or reads_keys:
+    several = attention.heads.count("query") != attention.num_heads
+    if grouped or reads_keys or several:
         raise ValueError(
-            "An alignment needs as many key heads as heads, and no position that encodes keys. "
-            f"Received: num_key_value_heads={attention.num_key_value_heads}, "
+            "An alignment needs one attention for each head, with a key head of its own, and no "
+            f"position that encodes keys. Received: attention of type {type(attention).__name__}, "
+            f"num_key_value_heads={attention.num_key_value_heads}, "
             f"num_heads={attention.num_heads}, position={attention.position!r}"
         )
     alignment.check(attention)

@@ -1,8 +1,15 @@
 """Groups of neighboring cells of a grid: the patches of an image, and cells that become one."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
+
+from keras_attention import saving
+from keras_attention.hints import Tensor
 
 ops = keras.ops
 
@@ -40,3 +47,30 @@ def counts(sizes, groups, flatten):
 def of_mask(group, mask):
     """The mask of groups that have a real cell, of one of cells; `group` groups arrays."""
     return None if mask is None else ops.any(group(mask[..., None]), axis=-1)
+
+
+@saving.register
+class GroupMask(saving.ConfigurableLayer):
+    """The operation of a functional model that makes the mask of groups, of one of cells.
+
+    The sizes of `groups` are those of `grouped`; of a sequence, `grid` has those of its cells.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[int],
+        grid: Sequence[int] | None = None,
+        flatten: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.groups, self.grid, self.flatten = groups, grid, flatten
+
+    def call(self, mask: Tensor) -> Tensor:
+        sizes = ops.shape(mask)[1:] if self.grid is None else self.grid
+        return of_mask(lambda x: grouped(x, sizes, self.groups, self.flatten), mask)
+
+    def compute_output_spec(self, mask):
+        sizes = mask.shape[1:] if self.grid is None else self.grid
+        shape = (mask.shape[0], *counts(sizes, self.groups, self.flatten))
+        return keras.KerasTensor(shape, "bool")

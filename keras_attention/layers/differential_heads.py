@@ -72,12 +72,11 @@ class DifferentialHeads(EinsumHeads):
     def restricted(self, x):
         x = super().restricted(x)
         return x._replace(
-            attention_mask=self._of_both(x.attention_mask),
-            attention_bias=self._of_both(x.attention_bias),
+            attention_mask=self.of_attentions(x.attention_mask),
+            attention_bias=self.of_attentions(x.attention_bias),
         )
 
-    def _of_both(self, array):
-        """A mask or a bias of each head, (B, H, T, S), for both of its attentions."""
+    def of_attentions(self, array):
         if array is None or array.shape[1] == 1:
             return array
         batch, heads, *pairs = backend.shape(array)

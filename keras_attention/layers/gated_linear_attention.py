@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
@@ -97,7 +98,7 @@ class GatedLinearAttention(GatedStateAttention):
         if self.conv_kernel_size is not None:
             query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
         decay = ops.log_sigmoid(ops.cast(decay, wide)) / self.decay_temperature
-        decay = ops.maximum(decay, ops.cast(recurrence.SMALLEST, wide))
+        decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, wide))
         if mask is not None:
             real = ops.expand_dims(mask, (2, 3))
             key = ops.where(real, key, ops.zeros_like(key))

@@ -150,6 +150,10 @@ class Heads:
         """Weights (B, H, T, S) as the layer returns them."""
         return weights
 
+    def of_attentions(self, array):
+        """An array of heads, (B, H, T, S), None or one for all, for each attention of a head."""
+        return array
+
 
 class DenseHeads(Heads):
     """Projections by one matrix each, (D, H · K)."""

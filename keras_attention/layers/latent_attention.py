@@ -101,6 +101,8 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         )
         self.scale = shapes.check_number("scale", scale, optional=True)
         factor = (self.key_dim + rope_dim) ** -0.5 if self.scale is None else self.scale
+        # The one that it replaces stays among the parts: Keras quantizes built ones.
+        self.score.built = True
         self.score = scores.ScaledDot(factor)
         self._check_position()
         self.heads = LatentHeads(self)

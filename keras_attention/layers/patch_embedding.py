@@ -10,7 +10,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import cell_groups
+from keras_attention.layers import cell_groups, position_wise
 
 ops = keras.ops
 
@@ -132,7 +132,7 @@ class PatchEmbedding(saving.ConfigurableLayer):
         images = ops.cast(images, self.compute_dtype)
         if self.data_format == "channels_first":
             images = ops.moveaxis(images, 1, -1)
-        x = self._dense(self._patches(masks.clear(images, mask)))
+        x = position_wise.apply(self, self._dense, self._patches(masks.clear(images, mask)))
         return masks.carry(x, cell_groups.of_mask(self._patches, mask))
 
     def _patches(self, x):
@@ -140,7 +140,9 @@ class PatchEmbedding(saving.ConfigurableLayer):
         return cell_groups.grouped(x, ops.shape(x)[1:-1], self.patch_size, self.flatten)
 
     def compute_mask(self, images, previous_mask=None):
-        return cell_groups.of_mask(self._patches, previous_mask)
+        if previous_mask is None:
+            return None
+        return cell_groups.GroupMask(self.patch_size, flatten=self.flatten)(previous_mask)
 
     def compute_output_shape(self, images_shape, mask_shape=None):
         batch, *sizes, _ = self._channels_last(images_shape)

@@ -11,7 +11,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import cell_groups, norms
+from keras_attention.layers import cell_groups, norms, position_wise
 
 ops = keras.ops
 
@@ -134,9 +134,8 @@ class PatchMerging(saving.ConfigurableLayer):
         if mask is not None:
             shapes.check_rank("mask", mask, len(x.shape) - 1, "as `x` without features")
         x = masks.clear(ops.cast(x, self.compute_dtype), mask)
-        return masks.carry(
-            self._dense(self._norm(self._grouped(x))), cell_groups.of_mask(self._grouped, mask)
-        )
+        merged = position_wise.apply(self, self._dense, self._norm(self._grouped(x)))
+        return masks.carry(merged, cell_groups.of_mask(self._grouped, mask))
 
     def _grouped(self, x):
         """The features (B, N, n) of groups, or (B, rows, columns, n), the first axis fastest."""
@@ -149,7 +148,10 @@ class PatchMerging(saving.ConfigurableLayer):
         return cell_groups.grouped(x, sizes, groups, self.grid is not None, first_fastest=True)
 
     def compute_mask(self, x, previous_mask=None):
-        return cell_groups.of_mask(self._grouped, previous_mask)
+        if previous_mask is None:
+            return None
+        _, groups = self._groups(x.shape)
+        return cell_groups.GroupMask(groups, self.grid, self.grid is not None)(previous_mask)
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         sizes, groups = self._groups(x_shape)

@@ -6,7 +6,8 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, masks, saving, shapes
+from keras_attention import inputs, keras_private, masks, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.layers import position_wise
 
@@ -55,6 +56,7 @@ class PointerGenerator(saving.ConfigurableLayer):
     """
 
     _masks = "`source_mask` (B, S) for padding"
+    _unrounded = ("logits", "attention_scores")
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class PointerGenerator(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        keras_private.keep_inputs_as_they_are(self)
         self.supports_masking = True
         self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
         self.num_extra_tokens = shapes.check_count("num_extra_tokens", num_extra_tokens, minimum=0)
@@ -98,7 +101,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = ops.mean(weights, axis=1) if len(weights.shape) == 4 else weights
         copied = self._copied(weights, source_ids, masks.boolean("source_mask", source_mask))
-        copied = ops.log(ops.maximum(copied, LEAST)) + ops.log_sigmoid(-gate)
+        copied = backend.maximum(copied, ops.cast(LEAST, copied.dtype))
+        copied = ops.log(copied) + ops.log_sigmoid(-gate)
         written = ops.log_softmax(ops.cast(logits, self._output_dtype)) + ops.log_sigmoid(gate)
         size = self.vocabulary_size
         found = _logaddexp(written, copied[..., :size])
@@ -146,5 +150,5 @@ class PointerGenerator(saving.ConfigurableLayer):
 
 def _logaddexp(a, b):
     """log(exp(a) + exp(b)), with the gradient of both where they are equal."""
-    largest = ops.stop_gradient(ops.maximum(a, b))
+    largest = ops.stop_gradient(backend.maximum(a, b))
     return largest + ops.log(ops.exp(a - largest) + ops.exp(b - largest))

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import Attention, AttentionCell, alignments, scores
+from keras_attention import Attention, AttentionCell, DifferentialAttention, alignments, scores
 from tests.errors.calls import X, Y
 
 
@@ -34,7 +34,12 @@ ROWS = {
     "an alignment of grouped heads": (
         lambda: attend(Attention(4, 8, score="additive", num_key_value_heads=2), "coverage"),
         ValueError,
-        r"as many key heads as heads.*Received: num_key_value_heads=2, num_heads=4",
+        r"one attention for each head, with a key head.*num_key_value_heads=2, num_heads=4",
+    ),
+    "an alignment of two attentions a head": (
+        lambda: attend(DifferentialAttention(2, 4), "monotonic"),
+        ValueError,
+        r"one attention for each head.*Received: attention of type DifferentialAttention",
     ),
     "a monotonic alignment of another normalization": (
         lambda: attend(Attention(normalization="sparsemax"), "monotonic"),

@@ -49,6 +49,11 @@ ROWS = {
         ValueError,
         r"attends to a memory.*`keras.layers.RNN\(cell\)`.*sequences\.shape=\(2, 3, 4\), no memory",
     ),
+    "a cell of an attention without weights": (
+        lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.LinearAttention(2, 4)),
+        ValueError,
+        r"no layer that sums over tokens instead of having weights\. Received: .*LinearAttention",
+    ),
     "a layer for a cell": (
         lambda: ka.AttentionCell(keras.layers.Dense(3), "dot"),
         TypeError,

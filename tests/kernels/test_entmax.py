@@ -8,7 +8,7 @@ import keras_attention as ka
 from keras_attention import normalizations, patterns
 from keras_attention.kernels.entmax import entmax, entmax15
 from tests import definition
-from tests.arrays import numpy, random
+from tests.arrays import numpy, random, wide
 from tests.gradients import gradients, weight_gradients
 
 MASKED = np.float32(-1.5e38)
@@ -37,6 +37,12 @@ def test_weights_are_those_of_the_definition(alpha):
             np.testing.assert_allclose(found.sum(-1), 1, rtol=3e-5)
             if alpha > 1.4 and spread == 20:
                 assert (found == 0).mean() > 0.9
+
+
+def test_a_key_next_to_the_threshold_in_float64():
+    scores = np.array([[0.0, -1.9999], [0.0, -1.99999], [0.0, -2.1]])
+    found = wide(entmax15(keras.ops.array(scores, dtype="float64")))
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=0, atol=1e-13)
 
 
 def test_the_ends_are_softmax_and_sparsemax():

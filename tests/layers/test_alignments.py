@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import Attention, AttentionCell, AttentionRNN, alignments, regularizers, scores
+from keras_attention import (
+    Attention,
+    AttentionCell,
+    AttentionRNN,
+    alignments,
+    patterns,
+    regularizers,
+    scores,
+)
 from keras_attention.alignments import mocha, monotonic
 from tests.arrays import numpy, random
 from tests.gradients import gradients
@@ -317,3 +325,33 @@ def test_the_loss_reads_positions_of_real_steps_backwards_too():
     again = AttentionRNN(rnn.cell)
     again(X[:, :0:-1], MEMORY)
     np.testing.assert_allclose(numpy(loss), numpy(again.losses[0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_that_a_pattern_hides_have_no_weight(name, training):
+    chosen = alignments.MoChA(4) if name == "mocha" else name
+    rnn = made(chosen, pattern=patterns.SlidingWindow(1, 1))
+    _, weights = rnn(X, MEMORY, training=training)
+    hidden = np.abs(np.arange(T)[:, None] - np.arange(S)) > 1
+    weights = numpy(weights)
+    assert weights.max() > 0.01
+    np.testing.assert_array_equal(weights[:, :, hidden], 0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_memory_of_nothing_is_a_context_of_zeros(name):
+    outputs, weights = made(name)(X, MEMORY[:, :0])
+    assert weights.shape == (B, 1, T, 0)
+    np.testing.assert_array_equal(numpy(outputs)[..., :-H], 0.0)
+
+
+def test_a_location_does_not_depend_on_the_format_of_images():
+    rnn = made("location_sensitive")
+    expected = numpy(rnn(X, MEMORY)[1])
+    keras.config.set_image_data_format("channels_first")
+    try:
+        found = numpy(rnn(X, MEMORY)[1])
+    finally:
+        keras.config.set_image_data_format("channels_last")
+    np.testing.assert_array_equal(found, expected)

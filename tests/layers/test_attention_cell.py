@@ -7,6 +7,7 @@ import pytest
 from keras_attention import (
     Attention,
     AttentionCell,
+    DifferentialAttention,
     LocalAttention,
     MultiHeadAttention,
     RelativePositionAttention,
@@ -115,6 +116,7 @@ def attentions():
         "local-p": LocalAttention(2, mode="predictive"),
         "shaw": RelativePositionAttention(2, 3, max_distance=3),
         "cosine": Attention(2, 3, score=scores.Cosine(scale=4.0)),
+        "differential": DifferentialAttention(2, 3, num_key_value_heads=1),
     }
 
 

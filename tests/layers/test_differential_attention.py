@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention import inspection
 from tests.arrays import close, random, wide
 from tests.gradients import weight_gradients
 from tests.layers.small_caches import made
+
+ops = keras.ops
 
 H, G, K, V = 4, 2, 3, 6
 B, T, D = 2, 5, 8
@@ -25,8 +28,8 @@ def softmax(scores, allowed):
     return powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-300)
 
 
-def definition(layer, x, allowed, kept):
-    """The output and the weights in float64 NumPy, one head at a time."""
+def definition(layer, x, allowed, kept, factor=1.0):
+    """The output and the weights in float64 NumPy, one head at a time, times a factor of them."""
     w = {"/".join(w.path.split("/")[-2:]): wide(w) for w in layer.weights}
     vectors = [wide(layer.lambda_query), wide(layer.lambda_key)]
     x = np.where(kept[..., None], x, 0).astype("float64")
@@ -45,6 +48,7 @@ def definition(layer, x, allowed, kept):
             q, k = query[:, (2 * group + side) * each + number], key[:, 2 * group + side]
             maps.append(softmax(q @ k.transpose(0, 2, 1) / np.sqrt(K), allowed))
         weights[:, head] = maps[0] - (first - second + start) * maps[1]
+        weights[:, head] *= np.broadcast_to(factor, weights.shape)[:, head]
         both = np.concatenate([value[:, 2 * group], value[:, 2 * group + 1]], axis=-1)
         found = weights[:, head] @ both
         found /= np.sqrt(np.mean(found**2, axis=-1, keepdims=True) + 1e-5)
@@ -99,6 +103,24 @@ def test_gradients_are_the_slopes():
 
 
 @pytest.mark.any_backend
+def test_gradients_of_weights_are_those_of_the_difference():
+    """By the definition, in which one weight of a head changes."""
+    x = keras.Input((T, D))
+    found = layer()
+    model = keras.Model(x, found(x))
+    gradients = inspection.attention_gradients(model, X, ops.sum)[found.name]
+    assert gradients.shape == (B, H, T, T)
+    real, step = np.ones((B, T), bool), 1e-4
+    for at in [(0, 0, 1, 2), (0, 1, 0, 3), (1, 2, 3, 3), (1, 3, 2, 0)]:
+        results = []
+        for change in (-step, step):
+            factor = np.ones((B, H, T, T))
+            factor[at] += change
+            results.append(definition(found, X, real[:, None], real, factor)[0].sum())
+        slope = (results[1] - results[0]) / (2 * step)
+        np.testing.assert_allclose(gradients[at], slope, rtol=1e-3, atol=1e-5)
+
+
 def test_a_cache_stores_a_value_once():
     cache = layer().make_cache(B, T)
     assert cache["key"].shape == (B, 2 * G, T, K)

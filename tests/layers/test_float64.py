@@ -33,6 +33,23 @@ LAYERS = {
     "LocalAttention": lambda **kwargs: ka.LocalAttention(2, "predictive", **kwargs),
     "RelativePositionAttention": lambda **kwargs: ka.RelativePositionAttention(2, 4, 2, **kwargs),
     "AttentionPooling": lambda **kwargs: ka.AttentionPooling(2, 2, 4, **kwargs),
+    "FeedForward": lambda **kwargs: ka.FeedForward(8, **kwargs),
+    "TransformerBlock": lambda **kwargs: ka.TransformerBlock(8, 2, **kwargs),
+    "GatedLinearAttention": lambda **kwargs: ka.GatedLinearAttention(2, 4, **kwargs),
+    "GatedDeltaNet": lambda **kwargs: ka.GatedDeltaNet(2, 4, **kwargs),
+    "Retention": lambda **kwargs: ka.Retention(2, 4, **kwargs),
+    "LinearAttention": lambda **kwargs: ka.LinearAttention(2, 4, **kwargs),
+    "NystromAttention": lambda **kwargs: ka.NystromAttention(2, 4, 3, **kwargs),
+    "DifferentialAttention": lambda **kwargs: ka.DifferentialAttention(2, 4, **kwargs),
+    "MultiHeadLatentAttention": lambda **kwargs: ka.MultiHeadLatentAttention(
+        2, 4, rope_dim=2, latent_dim=6, **kwargs
+    ),
+    "entmax": lambda **kwargs: ka.Attention(2, 4, normalization="entmax", **kwargs),
+    "convolved": lambda **kwargs: ka.GatedDeltaNet(2, 4, conv_kernel_size=3, **kwargs),
+    "PatchEmbedding": lambda **kwargs: ka.PatchEmbedding(
+        (2,), 4, use_bias=False, data_format="channels_last", **kwargs
+    ),
+    "PatchMerging": lambda **kwargs: ka.PatchMerging((6,), **kwargs),
 }
 
 

@@ -157,3 +157,25 @@ def test_symbols_files_and_arguments(tmp_path):
         for one, other in zip(model(given), loaded.predict(given, verbose=0), strict=True):
             np.testing.assert_allclose(numpy(one), other, rtol=1e-5, atol=1e-5)
     assert made()(IMAGES[:0]).shape == (0, 6, D)
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_the_mask_of_a_model_reaches_later_layers(known, flatten, tmp_path):
+    """Once handed on by Keras, with a batch, and perhaps sizes, that nobody knows."""
+    sizes = (H, W) if known else (None, None)
+    images, pixels = keras.Input((*sizes, C)), keras.Input(sizes, dtype="bool")
+    layer = made(flatten=flatten)
+    x = layer(images, mask=pixels)
+    block = ka.TransformerBlock(8, 1)
+    y = block(x) if flatten else keras.layers.Activation("relu")(x)
+    model = keras.Model([images, pixels], [y, masks.implicit(y)])
+    found, mask = model([IMAGES, PIXELS])
+    np.testing.assert_array_equal(numpy(mask), PATCHES if flatten else PATCHES.reshape(B, 2, 3))
+    if flatten:
+        expected = numpy(block(layer(IMAGES, mask=PIXELS)))
+        np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one, other in zip(loaded([IMAGES, PIXELS]), (found, mask), strict=True):
+        np.testing.assert_array_equal(numpy(one), numpy(other))

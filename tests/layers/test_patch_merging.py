@@ -115,3 +115,23 @@ def test_symbols_files_and_arguments(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(numpy(model(GRID)), loaded.predict(GRID, verbose=0), atol=1e-5)
     assert made()(random(0, H * W, D)).shape == (0, 6, 2 * D)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_the_mask_of_a_model_reaches_later_layers(known, sequence, tmp_path):
+    sizes = ((H * W,) if known else (None,)) if sequence else (H, W) if known else (None, None)
+    cells, mask = keras.Input((*sizes, D)), keras.Input(sizes, dtype="bool")
+    layer = ka.PatchMerging((H, W) if sequence else None)
+    y = keras.layers.Activation("relu")(layer(cells, mask=mask))
+    model = keras.Model([cells, mask], [y, masks.implicit(y)])
+    shape = (B, H * W) if sequence else (B, H, W)
+    given = [GRID.reshape(*shape, D), CELLS.reshape(shape)]
+    found = [numpy(array) for array in model(given)]
+    np.testing.assert_array_equal(found[1], GROUPS if sequence else GROUPS.reshape(B, 2, 3))
+    eager = np.maximum(numpy(layer(given[0], mask=given[1])), 0)
+    np.testing.assert_allclose(found[0], eager, rtol=1e-5, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one, other in zip(loaded(given), found, strict=True):
+        np.testing.assert_array_equal(numpy(one), other)

@@ -96,6 +96,12 @@ def test_logits_are_of_float32_in_half_precision(policy):
     layer = ka.PointerGenerator(V, EXTRA, dtype=policy)
     found = layer(QUERY, LOGITS, WEIGHTS, IDS)
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    # Logits that float16 does not have, and weights that are 0 there.
+    full = ka.PointerGenerator(V, EXTRA)
+    given = (QUERY, 1e5 * LOGITS, 1e-8 * WEIGHTS, IDS)
+    expected = numpy(full(*given))
+    layer.set_weights(full.get_weights())
+    np.testing.assert_allclose(numpy(layer(*given)), expected, rtol=1e-2, atol=0.05)
 
 
 def test_a_model_learns_to_point(tmp_path):

@@ -14,6 +14,8 @@ import pytest
 import keras_attention
 from keras_attention import MultiHeadAttention
 from tests.arrays import random
+from tests.conformance import alone, outputs_of
+from tests.layers.conformance_cases import CASES
 from tests.layers.small_inputs import B, D, S, T, close, randomize
 
 ops = keras.ops
@@ -183,6 +185,14 @@ def test_int8_model_loads_in_a_fresh_process(name, reloaded):
     assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
     assert path.exists(), reloaded["log"]
     close(np.load(path), after)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_model_of_any_layer_is_quantized(case):
+    """Keras refuses a layer that holds one which is not built."""
+    model = case.model()
+    quantize(model)
+    assert outputs_of(model(alone(case.arrays())))
 
 
 QUANTIZATIONS = {
