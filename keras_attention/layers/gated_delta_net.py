@@ -37,7 +37,7 @@ class GatedDeltaNet(GatedStateAttention):
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
-            the sequence, at least 2; None for none.
+            the sequence, at least 2; None for none. It starts near the identity.
         output_shape, attention_axes: as in `MultiHeadAttention`.
         **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
             sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.

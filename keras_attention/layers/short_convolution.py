@@ -9,6 +9,7 @@ over real tokens alone: padding is skipped, wherever it is. A cache has the inpu
 import math
 
 import keras
+import numpy as np
 
 from keras_attention import masks, shapes
 from keras_attention.backend import backend
@@ -19,16 +20,23 @@ ops = keras.ops
 
 def add_kernels(layer, size, heads):
     """The kernels (size, H, K) of a layer, for `heads`: {"name": (H, K)}."""
-    # The default of PyTorch's depthwise convolution, which the papers' models start from.
-    limit = 1 / math.sqrt(size)
     return [
         layer.add_weight(
-            name=f"{name}_conv_kernel",
-            shape=(size, *shape),
-            initializer=keras.initializers.RandomUniform(-limit, limit),
+            name=f"{name}_conv_kernel", shape=(size, *shape), initializer=_near_identity
         )
         for name, shape in heads.items()
     ]
+
+
+def _near_identity(shape, dtype=None):
+    """1 for the token itself, and small numbers for those before it.
+
+    Models that start from mixtures of tokens, as the papers' do, learn later: docs/choosing.md.
+    """
+    noise = keras.initializers.RandomUniform(-0.05, 0.05)(shape, dtype)
+    itself = np.zeros(shape)
+    itself[-1] = 1
+    return noise + ops.convert_to_tensor(itself, dtype)
 
 
 def convolve(arrays, kernels, mask=None, before=None):

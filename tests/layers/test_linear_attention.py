@@ -311,3 +311,11 @@ def test_the_gated_delta_net_is_that_of_transformers():
         expected = theirs(torch.tensor(x), attention_mask=torch.tensor(mask)).numpy()
     found = numpy(ours(x, query_mask=mask))
     np.testing.assert_allclose(found[mask], expected[mask], rtol=1e-3, atol=1e-4)
+
+
+def test_convolutions_start_near_the_identity():
+    layer = ka.GatedDeltaNet(H, K, V, conv_kernel_size=4)
+    layer.build(X.shape)
+    for kernel in map(numpy, layer.conv_kernels):
+        np.testing.assert_allclose(kernel[-1], 1, atol=0.05)
+        assert 0.01 < np.abs(kernel[:-1]).max() <= 0.05
