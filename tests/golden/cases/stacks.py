@@ -232,6 +232,34 @@ of_images(
     ),
     4, 6, 3,
 )  # fmt: skip
+
+
+# Masks of patches, of 0.3.0
+
+
+def merged_patches():
+    """The mask of pixels becomes one of patches, which becomes one of merged patches."""
+    images = keras.Input((4, 8, 3))
+    patches = ka.PatchEmbedding(2, 5, flatten=False)(keras.layers.Masking()(images))
+    return keras.Model(images, ka.PatchMerging()(patches))
+
+
+def pooled_patches():
+    """The mask of patches in a sequence becomes one of merged patches, for a layer of Keras."""
+    patches = keras.Input((8, WIDTH))
+    merged = ka.PatchMerging((2, 4))(keras.layers.Masking()(patches))
+    return keras.Model(patches, keras.layers.GlobalAveragePooling1D()(merged))
+
+
+PIXELS, PATCHES = (
+    np.random.default_rng(0).normal(size=size).astype("float32")
+    for size in ((2, 4, 8, 3), (2, 2, 4, WIDTH))
+)
+# The right half of the second image is padding.
+PIXELS[1, :, 4:] = PATCHES[1, :, 2:] = 0
+CASES["patches-masked"] = Case(merged_patches, (PIXELS,), since="0.3.0")
+CASES["patch_merging-masked"] = Case(pooled_patches, (PATCHES.reshape(2, 8, WIDTH),), since="0.3.0")
+
 LENGTH = {"factor": 4.0, "original_max_length": 3}
 for name, make in {
     "llama3": lambda: positions.Rotary(scaling="llama3", beta_fast=4.0, **LENGTH),
