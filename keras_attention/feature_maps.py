@@ -94,7 +94,8 @@ class RandomFeatures(Score):
     def prepare_query(self, query: Tensor) -> Tensor:
         exponents = self._exponents(query)
         # A factor of a query changes none of its weights.
-        return ops.exp(exponents - ops.stop_gradient(ops.max(exponents, axis=-1, keepdims=True)))
+        largest = ops.max(exponents, axis=-1, keepdims=True, initial=-np.inf)
+        return ops.exp(exponents - ops.stop_gradient(largest))
 
     def prepare_key(self, key: Tensor) -> Tensor:
         # A factor of all keys would depend on later ones.

@@ -13,6 +13,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
+RELATIVE = re.compile(r"(\]\()([^)#\s:]+)(?=[)#])")
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 log = get_plugin_logger("sources")
 
@@ -61,6 +62,13 @@ def shown(path):
     text = (ROOT / path).read_text(encoding="utf-8")
     unsearched = f"---\ntitle: {path}\nsearch:\n  exclude: true\n---\n\n"
     if path.endswith(".md"):
-        return unsearched + text
+        return unsearched + RELATIVE.sub(lambda match: match[1] + moved(path, match[2]), text)
     language = LANGUAGES.get(pathlib.Path(path).suffix, "text")
     return f"{unsearched}# {path}\n\n````{language}\n{text}\n````\n"
+
+
+def moved(path, link):
+    """A link of a Markdown file outside docs/, from the page that shows the file."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+    target = target.removeprefix("docs/") if target.startswith("docs/") else shown_at(target)
+    return posixpath.relpath(target, posixpath.dirname(shown_at(path)))

@@ -380,7 +380,7 @@ class Attention(saving.ConfigurableLayer):
             at = of_new, memory.positions
         else:
             sequences = (x.query, memory.value) if layout.is_memory else x.sequences
-            at = (None, None)
+            at, seen = (None, None), memory.mask if layout.is_memory else x.seen
             if positions is not None:
                 at = self._numbers("positions", positions, *sequences)
             if segment_ids is not None:
@@ -397,7 +397,7 @@ class Attention(saving.ConfigurableLayer):
             key_mask=memory.mask,
             training=training,
             encoded=encoded,
-            real=None if cache is not None else (x.query_mask, x.seen, positions is not None),
+            real=None if layout.appends else (x.query_mask, seen, positions is not None),
             masks=restrict,
             has_keys=self._sees_itself and sees_itself and x.query_mask is segment_ids is None,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,

@@ -323,6 +323,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             return attention.attend(
                 *(heads, key, value, Positions.of_heads(heads, key, time)),
                 key_mask=mask,
+                real=(None, mask, False),
                 masks=masks.of_pairs(None, mask, None),
                 pattern=attention.whole_pattern(),
                 return_weights=self.return_attention_scores or alignment is not None,
@@ -390,7 +391,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             memory: (B, S, D), the attended sequence, such as the outputs of an encoder.
             states: of the wrapped cell, as its own `RNN` would take them; or all states that an
                 earlier call returned with `return_state=True`, to continue from, also with a
-                memory of another length. None for the cell's own.
+                memory of another length if there is no `alignment`. None for the cell's own.
             mask: boolean (B, S), True = a real token; combined with the mask that the memory
                 carries.
 
@@ -533,7 +534,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         output, *states, time = states
         for given, expected in zip(states[own:], aligned, strict=True):
             shapes.check_same(
-                "Lengths of states of the alignment",
+                "Lengths of states of the alignment (heads times tokens of the memory)",
                 memory=expected.shape[-1],
                 states=given.shape[-1],
             )

@@ -34,7 +34,8 @@ class Retention(GatedStateAttention):
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decays: γ of each key head, numbers in (0, 1]; None for the paper's `1 − 2^(−5 − h)`.
         position: None, "rotary" or a `positions.Rotary`, which rotates queries and keys, as in the
-            paper.
+            paper. There is no state with those that depend on later tokens: "xpos", and scalings
+            "dynamic" and "longrope".
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms" (which the authors' code uses), "layer", a Keras
             layer, or False.

@@ -64,9 +64,7 @@ class StateAttention(MultiHeadAttention):
         key_mask = given.get("key_mask")
         query_mask, _, positioned = (key_mask, None, False) if real is None else real
         names = of_pairs(query_mask, positioned, **given)
-        if real is None and state is None:
-            names.append("cache_context")
-        if names or (key.shape[1] == 0 and not self.one_sequence):
+        if names or (key.shape[1] == 0 and not self.one_sequence and state is None):
             if state is not None:
                 raise ValueError(
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
@@ -78,7 +76,10 @@ class StateAttention(MultiHeadAttention):
         if causal and not self.one_sequence and not _as_many(query, key):
             key, value, key_mask = _cut(query, key, value, key_mask)
         if self.position is not None and not given.get("encoded"):
-            query, key = self.position.encode(query, key, positions.query, positions.key)
+            at = positions.query, positions.key
+            if real is not None and self.position.needs_length:
+                at = positions.of_real(*real)
+            query, key = self.position.encode(query, key, *at)
         before = None if state is None else state["state"]
         output, after = self.recur(query, key, value, key_mask, causal, before)
         has_keys = _has_keys(query_mask, key_mask, causal)
@@ -120,10 +121,16 @@ class StateAttention(MultiHeadAttention):
             `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
 
         Raises:
-            ValueError: `batch_size` is not a positive integer.
+            ValueError: `batch_size` is not a positive integer, or keys are encoded by more than
+                their own position.
         """
         if isinstance(batch_size, (bool, int, float)):
             shapes.check_count("batch_size", batch_size)
+        if self.position is not None and not self.position.encodes_alone:
+            raise ValueError(
+                "A state sums keys that are encoded once, and later tokens would change those of "
+                f"this position. Received: a layer with position={self.position!r}"
+            )
         shape = (batch_size, self.heads.key_value_heads, *self.state_shape)
         wide = shapes.full_precision(self.compute_dtype)
         return {

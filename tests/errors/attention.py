@@ -88,6 +88,11 @@ ROWS = {
         ValueError,
         r"Retention has no scores.*Received: position='alibi'",
     ),
+    "a state of keys that later tokens change": (
+        lambda: ka.Retention(2, 4, position="xpos").make_cache(B),
+        ValueError,
+        r"A state sums keys that are encoded once.*Received: a layer with position=<?XPos",
+    ),
     "decays of other heads": (
         lambda: ka.Retention(2, 4, decays=[0.5]),
         ValueError,

@@ -233,6 +233,16 @@ def test_a_state_has_a_constant_size(name):
     assert {part: tuple(x.shape) for part, x in cache.items()} == shapes
 
 
+@each_layer
+def test_no_tokens_change_no_state(name):
+    layer = LAYERS[name]()
+    _, before = layer(X, cache=layer.make_cache(B))
+    output, after = layer(X[:, :0], cache=before)
+    assert output.shape == (B, 0, D)
+    for key, array in before.items():
+        np.testing.assert_array_equal(numpy(after[key]), numpy(array))
+
+
 def test_cross_attention_sees_all_keys():
     layer, memory = ka.LinearAttention(H, K), X[:, :5]
     expected = layer(X, memory, return_attention_scores=True)[0]

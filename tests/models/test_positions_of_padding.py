@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from keras_attention import (
+    AttentionCell,
+    AttentionRNN,
     Decoder,
     Embeddings,
     Encoder,
@@ -12,6 +14,8 @@ from keras_attention import (
     LearnedPositionEmbedding,
     Logits,
     MultiHeadAttention,
+    MultiHeadLatentAttention,
+    Retention,
     ScaledEmbedding,
     SelfAttention,
     TransformerBlock,
@@ -48,13 +52,19 @@ def padded(row, mask, value=0):
 IDS = padded(ALONE, REAL, 5)
 
 
-def longrope():
+def longrope(dim=None):
     scaling = {"short_factors": [1.0, 1.5], "long_factors": [2.0, 3.0], "original_max_length": 6}
-    return positions.Rotary(scaling="longrope", **scaling, **ROPE)
+    return positions.Rotary(dim=dim, scaling="longrope", **scaling, **ROPE)
 
 
-def dynamic(length=N):
-    return positions.Rotary(scaling="dynamic", factor=2.0, original_max_length=length, **ROPE)
+def dynamic(dim=None, length=N):
+    return positions.Rotary(
+        dim=dim, scaling="dynamic", factor=2.0, original_max_length=length, **ROPE
+    )
+
+
+def dynamic_from_2(dim=None):
+    return dynamic(dim, 2)
 
 
 SLOTS = {
@@ -207,7 +217,7 @@ def test_a_block_counts_places_and_its_cache_real_tokens(slot):
     assert_alone(numpy(plain)[2:], apart, REAL[2:])
 
 
-@pytest.mark.parametrize("position", [longrope, dynamic, lambda: dynamic(2)])
+@pytest.mark.parametrize("position", [longrope, dynamic, dynamic_from_2])
 def test_the_length_of_a_row_is_that_of_its_real_tokens(position):
     layer = SelfAttention(2, 4, position=position())
     grid = MultiHeadAttention(2, 4, position=position(), attention_axes=(1, 2))
@@ -226,3 +236,54 @@ def test_the_length_of_a_row_is_that_of_its_real_tokens(position):
     expected, found, of_cells, of_wide = compiled(run, x, padded(x, mask), mask, cells, wide, rows)
     assert_alone(found, expected, mask)
     np.testing.assert_allclose(numpy(of_wide)[:, :2], numpy(of_cells), atol=1e-5)
+
+
+def retained(position, x, mask):
+    """A sequence through retention."""
+    layer = Retention(2, 4, position=position)
+    layer.build(x.shape)
+    return lambda x, mask: layer(x, query_mask=mask)
+
+
+def from_context(position, x, mask):
+    """Queries to a cached context, of heads or latent."""
+    made = {
+        "heads": MultiHeadAttention(2, 4, position=position),
+        "latent": MultiHeadLatentAttention(2, 4, 4, 8, position=position),
+    }
+    for layer in made.values():
+        layer.build(x.shape, x.shape)
+
+    def call(x, mask):
+        query, found = x[:, :2] * 0 + 0.5, []
+        for layer in made.values():
+            memory = layer.cache_context(x, key_mask=mask)
+            found.append(layer(query, cache=memory)[0])
+        return keras.ops.concatenate(found, axis=1)
+
+    return call
+
+
+def of_cell(position, x, mask):
+    """Steps that attend to a memory."""
+    attention = MultiHeadAttention(2, 4, position=position)
+    layer = AttentionRNN(AttentionCell(keras.layers.GRUCell(6), attention), return_sequences=True)
+    layer.build((None, 2, D), x.shape)
+    return lambda x, mask: layer(x[:, :2] * 0 + 0.5, x, memory_mask=mask)
+
+
+@pytest.mark.parametrize("position", [longrope, dynamic, dynamic_from_2])
+@pytest.mark.parametrize("road", [retained, from_context, of_cell])
+def test_the_length_of_a_row_is_the_same_on_other_roads(road, position):
+    x = np.random.default_rng(0).normal(size=(1, N, D)).astype("float32")
+    # Queries of their own count from the first key, real or not.
+    mask = REAL[:2] if road is retained else REAL[1:2]
+    run = road(position(4), x, mask)
+    expected, found = compiled(
+        lambda x, all_real, given, mask: (run(x, all_real), run(given, mask)),
+        *(x, np.ones((1, N), bool), padded(x, mask, 3), mask),
+    )
+    if road is retained:
+        assert_alone(found, expected, mask)
+    else:
+        np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-5)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip(
-    "examples.translation_models", reason="the example needs the extra `translation`"
+    "tests.examples.translation.former", reason="the example needs the extra `translation`"
 )
 
 # Python has filters since 3.11.4.

@@ -1,7 +1,7 @@
 """The models in files that 0.1.0's program wrote: they load, and train on, as models of the layers.
 
-As `needs` in a file says, `import examples.translation_models` before it is loaded. Its subwords
-are in the archive: `assets/layers/sentence_piece_tokenizer/vocabulary.spm`.
+It is imported before a file is loaded. The subwords are in the file, which is an archive:
+`assets/layers/sentence_piece_tokenizer/vocabulary.spm`.
 """
 
 import keras
