@@ -13,9 +13,11 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import AutocastScope
 from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 from keras.src.random.seed_generator import draw_seed
+from keras.src.saving.serialization_lib import ObjectSharingScope
 
 __all__ = [
     "DropoutRNNCell",
+    "ObjectSharingScope",
     "draw_seed",
     "first_values",
     "get_keras_mask",
@@ -34,6 +36,9 @@ __all__ = [
     "torch_device",
     "uncast_variables",
 ]
+
+# In a model that is serialized or made again within a scope of it, what several layers share stays
+# one object. In public only the files of a whole model are written and read so.
 
 # The two numbers that a random function gets from a seed or a `keras.random.SeedGenerator`. Keras's
 # own functions call it. `SeedGenerator.next` is public, but an integer seed has no such method, and

@@ -10,16 +10,34 @@ What is made within a scope includes functional models, and layers of a user's o
 of this package. Keras would pass their `call` to the backend too.
 """
 
+import contextlib
+import threading
+
 import keras
 
 from keras_attention import keras_private, masks
 
 ops = keras.ops
 
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def off():
+    """Within it nothing is computed again, for those who read or change what is inside a layer."""
+    outer = getattr(_state, "off", False)
+    _state.off = True
+    try:
+        yield
+    finally:
+        _state.off = outer
+
 
 def of_call(layer, rematerialized, call, *args, **kwargs):
     """The replacement of `call`; `rematerialized` is Keras's `rematerialized_call`."""
     mode, listed = keras_private.rematerialization(layer)
+    if getattr(_state, "off", False):
+        return call
     if mode == "activations":
         return rematerialized(call, *args, **kwargs)
     if isinstance(layer, keras.Model) and not listed:
@@ -48,6 +66,8 @@ def _of_any(rematerialized):
         def keras_call(*args, **kwargs):
             return rematerialized(layer, *args, **kwargs)
 
+        if getattr(_state, "off", False):
+            return call
         around = not _computes_again(layer)
         if around and any(map(_computes_again, keras_private.sublayers(layer))):
             return of_call(layer, keras_call, call, *args, **kwargs)

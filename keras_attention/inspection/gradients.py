@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention import keras_private
+from keras_attention import keras_private, rematerialization
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers.attention import Attention
@@ -75,7 +75,10 @@ def attention_gradients(
         with contextlib.ExitStack() as stack:
             stack.enter_context(collect.one_at_a_time)
             stack.enter_context(real_first.off())
+            stack.enter_context(rematerialization.off())
             for name, layer in collect.attention_layers(model).items():
+                if name not in given:
+                    continue
                 # Keras's layers have weights on the way only where they return them.
                 stack.enter_context(collect.asked(layer, lambda scores: None))
                 stack.enter_context(_multiplied(name, layer, _of_calls(given, name)))
@@ -103,10 +106,10 @@ def _largest(output):
 
 
 def _of_calls(factors, name):
-    """A function that returns the factor of each call of a layer in turn."""
+    """A function that returns the factor of each call of a layer in turn, None for later ones."""
     calls = [name, *(f"{name} (call {number})" for number in range(2, len(factors) + 2))]
     found = iter([factors[call] for call in calls if call in factors])
-    return lambda: next(found)
+    return lambda: next(found, None)
 
 
 def _multiplied(name, layer, factor):

@@ -57,7 +57,7 @@ def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ke
     copy = _configured_copy(model)
     for old, new in _pairs(model, copy):
         new.assign(old.value)
-    parts = collect.attention_layers(copy)
+    parts = _parts(model, copy)
     for name, (_, gone) in chosen.items():
         _clear(name, parts[name], gone)
     return copy
@@ -116,22 +116,22 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                 )
             stack.enter_context(_configured(maker, layer, kept[name]))
         copy = _configured_copy(model)
-    parts = collect.attention_layers(copy)
+    parts = _parts(model, copy)
     for name in chosen:
         if _sizes(parts[name]) != kept[name].counts:
             raise ValueError(
                 "The heads of a layer are pruned by its own configuration, or that of a "
                 f"`TransformerBlock`. Received: {name!r}, which another layer made"
             )
-    of = {id(weight): name for name, (layer, _) in chosen.items() for weight in layer.weights}
     for old, new in _pairs(model, copy):
         array = ops.convert_to_numpy(old.value)
         if old.shape != new.shape:
-            name = of[id(old)]
+            name = _owner(old, chosen, kept)
             array = kept[name].of_weight(chosen[name][0], old, array, new.shape)
         new.assign(array)
     for name, (layer, _) in chosen.items():
         _check_position(name, layer, parts[name], kept[name].heads)
+        _check_norm(name, layer)
     return copy
 
 
@@ -203,6 +203,12 @@ def _read(function, model, heads):
                 "`key_dim`, and from `keras.layers.MultiHeadAttention`. "
                 f"Received: {name!r} of class {type(layer).__name__}"
             )
+        inside = [layer, *keras_private.sublayers(layer)]
+        if any(getattr(part, "quantization_mode", None) for part in inside):
+            raise ValueError(
+                "Heads cannot be taken from quantized layers: take them before `quantize`. "
+                f"Received: {name!r} of class {type(layer).__name__}"
+            )
         numbers = [shapes.check_integer(f"heads[{name!r}]", n, unsigned=True) for n in numbers]
         if not numbers or max(numbers) >= layer.num_heads:
             raise ValueError(
@@ -221,9 +227,33 @@ def _sizes(layer):
 
 def _configured_copy(model):
     """A new model of the configuration of a model, without its `compile`."""
-    config = keras.saving.serialize_keras_object(model)
+    with keras_private.ObjectSharingScope():
+        config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
-    return keras.saving.deserialize_keras_object(config)
+    with keras_private.ObjectSharingScope():
+        return keras.saving.deserialize_keras_object(config)
+
+
+def _parts(model, copy):
+    """The attention layers of a copy, by the names that those of the model have.
+
+    Names that Keras made up are in no configuration, and may be others in the copy.
+    """
+    layers = collect.attention_layers
+    return dict(zip(layers(model), layers(copy).values(), strict=True))
+
+
+def _owner(weight, chosen, kept):
+    """The name of a layer that has a weight, whose heads are those of all others that have it."""
+    names = [
+        name for name, (layer, _) in chosen.items() if any(weight is one for one in layer.weights)
+    ]
+    if any(kept[name] != kept[names[0]] for name in names):
+        raise ValueError(
+            "Layers that share a weight for each head must lose the same heads. Received: "
+            f"{names}, which share {weight.path!r}"
+        )
+    return names[0]
 
 
 def _pairs(model, copy):
@@ -300,14 +330,38 @@ def _check_position(name, old, new, kept):
         return
     i, j = np.arange(9, dtype="int32")[:, None], np.arange(9, dtype="int32")[None]
     before, after = (
-        layer.position.bias(ops.convert_to_tensor(i), ops.convert_to_tensor(j), layer.num_heads)
+        layer.position.bias(
+            ops.convert_to_tensor(i), ops.convert_to_tensor(j), layer.heads.count("query")
+        )
         for layer in (old, new)
     )
     before, after = ops.convert_to_numpy(before), ops.convert_to_numpy(after)
     if before.shape[-3] > 1:
-        before = before[..., kept, :, :]
-    if not np.allclose(before, after):
+        # Two attentions for each head, if differential.
+        each = before.shape[-3] // old.num_heads
+        before = before[..., [head * each + n for head in kept for n in range(each)], :, :]
+    if not np.allclose(before, after, rtol=0, atol=1e-3 * np.abs(before).max()):
         raise ValueError(
             "The bias of a position must not depend on the number of heads. "
             f"Received: {position!r} of {name!r}"
         )
+
+
+def _check_norm(name, layer):
+    """Raises if the `qk_norm` of a head depends on other heads."""
+    if not (isinstance(layer, Attention) and layer.qk_norm):
+        return
+    for role in ("query", "key"):
+        shape = (1, 1, layer.heads.count(role), layer.key_dim)
+        x = np.random.default_rng(0).normal(size=shape).astype("float32")
+        before, after = (
+            ops.convert_to_numpy(
+                ops.cast(layer.normed(ops.convert_to_tensor(one), role), "float32")
+            )
+            for one in (x, np.concatenate([1 - 2 * x[:, :, :1], x[:, :, 1:]], axis=2))
+        )
+        if not np.allclose(before[:, :, 1:], after[:, :, 1:], rtol=0, atol=1e-2):
+            raise ValueError(
+                "The `qk_norm` of a head must not depend on others. "
+                f"Received: {layer.qk_norm!r} of {name!r}"
+            )

@@ -32,7 +32,7 @@ def attention_entropy(scores: reading.Weights) -> dict:
     >>> attention_entropy({"layer": weights})["layer"].round(3) + 0.0
     array([0.   , 0.693])
     """
-    return {name: _of_rows(array, _entropy) for name, array in reading.read(scores).items()}
+    return {name: _of_rows(array, _entropy) for name, array in reading.weights(scores).items()}
 
 
 def attention_distance(scores: reading.Weights, grid: tuple[int, int] | None = None) -> dict:
@@ -63,7 +63,7 @@ def attention_distance(scores: reading.Weights, grid: tuple[int, int] | None = N
     array([0.5, 0.5])
     """
     found = {}
-    for name, array in reading.read(scores).items():
+    for name, array in reading.weights(scores).items():
         if array.shape[2] != array.shape[3]:
             continue
         sizes = array.shape[-1:] if grid is None else shapes.check_sizes("grid", grid, 1)

@@ -102,7 +102,7 @@ def attention_flow(scores: reading.Weights, residual: float = 0.5) -> np.ndarray
 def _steps(scores, residual):
     """The matrix A of each layer, (B, T, T), or (B, Q, T) of the last."""
     residual = shapes.check_rate("residual", residual)
-    named = reading.read(scores)
+    named = reading.weights(scores)
     batch, _, _, length = next(iter(named.values())).shape
     last = list(named)[-1]
     for name, array in named.items():

@@ -38,3 +38,20 @@ def read(scores):
     if not found:
         raise ValueError(f"`scores` must have a layer at least. Received: {scores!r}")
     return found
+
+
+def weights(scores):
+    """As `read`, of weights: those of `DifferentialAttention` are differences, and refused.
+
+    Raises:
+        ValueError, TypeError: as `read`, or a number is negative or not finite.
+    """
+    found = read(scores)
+    for name, array in found.items():
+        if not np.isfinite(array).all() or array.min() < 0:
+            raise ValueError(
+                f"`scores` of {name!r} must be weights, finite and not negative: of "
+                "`DifferentialAttention`, leave the layer out. "
+                f"Received: numbers from {array.min()} to {array.max()}"
+            )
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention import keras_private, shapes
+from keras_attention import keras_private, rematerialization, shapes
 from keras_attention.hints import Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import real_first
@@ -81,6 +81,7 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
         stack.enter_context(one_at_a_time)
         # Scores in the order of the inputs.
         stack.enter_context(real_first.off())
+        stack.enter_context(rematerialization.off())
         for name, layer in attention_layers(model).items():
             stack.enter_context(asked(layer, functools.partial(records.add, name)))
         # Assignments to variables stay in the scope: random generators do not advance.

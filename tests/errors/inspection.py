@@ -58,6 +58,19 @@ class Owner(keras.layers.Layer):
         return self.attention(x)
 
 
+def prune_a_shared_table():
+    x, position = keras.Input((None, X.shape[-1])), ka.positions.Shaw(2, per_head=True)
+    y = ka.MultiHeadAttention(2, 4, position=position, name="first")(x)
+    y = ka.MultiHeadAttention(2, 4, position=position, name="second")(y)
+    inspection.prune_heads(keras.Model(x, y), {"first": [0], "second": [1]})
+
+
+def ablate_quantized():
+    model = model_of(ka.MultiHeadAttention(2, 4, name="layer"))
+    model.get_layer("layer").query_dense.quantize("int8")
+    inspection.ablate_heads(model, {"layer": [0]})
+
+
 def prune_one_of_two():
     x = keras.Input((None, X.shape[-1]))
     y = block(causal=True, cross_attention=True)(x, x)
@@ -159,6 +172,41 @@ ROWS = {
         ),
         ValueError,
         "must have values of its own for each head",
+    ),
+    "pruning differential heads with ALiBi": (
+        prune(ka.DifferentialAttention(2, 4, position="alibi", name="layer"), [0]),
+        ValueError,
+        "must not depend on the number of heads",
+    ),
+    "pruning heads that are normalized together": (
+        prune(
+            ka.MultiHeadAttention(
+                4, 4, qk_norm=keras.layers.LayerNormalization(axis=(-2, -1)), name="layer"
+            ),
+            [0],
+        ),
+        ValueError,
+        "The `qk_norm` of a head must not depend on others.* of 'layer'",
+    ),
+    "pruning other heads of a table": (
+        prune_a_shared_table,
+        ValueError,
+        r"must lose the same heads\. Received: \['first', 'second'\], which share",
+    ),
+    "ablating a quantized layer": (
+        ablate_quantized,
+        ValueError,
+        "cannot be taken from quantized layers.* Received: 'layer' of class MultiHeadAttention",
+    ),
+    "the entropy of differences": (
+        lambda: inspection.attention_entropy({"a": WEIGHTS - 1}),
+        ValueError,
+        r"`scores` of 'a' must be weights, finite and not negative.* from -0\.5 to -0\.5",
+    ),
+    "rollout of NaN": (
+        lambda: inspection.attention_rollout([WEIGHTS * np.nan]),
+        ValueError,
+        "finite and not negative.* from nan to nan",
     ),
     "pruning heads with ALiBi": (
         prune(block(position="alibi"), [0], "layer/attention"),

@@ -194,6 +194,7 @@ def test_heads_of_a_stack_are_pruned():
     [
         lambda: ka.MultiHeadLatentAttention(4, 4, rope_dim=2, latent_dim=6, name="layer"),
         lambda: ka.DifferentialAttention(4, 4, name="layer"),
+        lambda: ka.DifferentialAttention(4, 4, position="relative_bias", name="layer"),
         lambda: ka.LinearAttention(4, 4, causal=True, name="layer"),
         lambda: ka.MultiHeadAttention(4, 4, score="general", name="layer"),
         lambda: ka.MultiHeadAttention(4, 4, position="kerple", use_gate=True, name="layer"),
@@ -213,6 +214,102 @@ def test_heads_of_every_kind_are_pruned(layer):
     assert np.abs(expected - numpy(model(given))).max() > 1e-3
     pruned = inspection.prune_heads(model, gone)
     np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+
+
+@keras.saving.register_keras_serializable(package="inspection")
+class Unnamed(keras.Model):
+    """A model whose configuration has no names of its layers."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [ka.TransformerBlock(16, 2), ka.TransformerBlock(16, 2)]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_layers_of_a_copy_are_found_by_their_order():
+    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
+    keras.utils.clear_session()
+    model = Unnamed()
+    model(x)
+    _, second = collect_attention(model, x)
+    # The blocks of the copy are named "…_1" and "…_2" by Keras.
+    keras.utils.clear_session()
+    ka.TransformerBlock(16, 2)
+    copy = inspection.ablate_heads(model, {second: [0]})
+    changed = [
+        sum(
+            not np.array_equal(*pair) for pair in zip(a.get_weights(), b.get_weights(), strict=True)
+        )
+        for a, b in zip(model.blocks, copy.blocks, strict=True)
+    ]
+    assert changed == [0, 1]
+
+
+@pytest.mark.parametrize("position", ["relative_bias", "shaw"])
+def test_layers_that_share_a_position_are_pruned(position):
+    positions = ka.positions
+    made = {
+        "relative_bias": positions.RelativeBias(8, 20),
+        "shaw": positions.Shaw(2, per_head=True),
+    }
+    shared = made[position]
+    x = y = keras.Input((5, 8))
+    for n in range(2):
+        y = ka.MultiHeadAttention(4, 4, position=shared, name=f"layer_{n}")(y)
+    model = keras.Model(x, y)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
+    given, heads = keras.random.normal((2, 5, 8)), {"layer_0": [0, 2], "layer_1": [0, 2]}
+    expected = numpy(inspection.ablate_heads(model, heads)(given))
+    pruned = inspection.prune_heads(model, heads)
+    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+    assert pruned.get_layer("layer_0").position is pruned.get_layer("layer_1").position
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [14, 44])
+def test_a_bias_that_is_rounded_is_the_same(seed):
+    x, rng = keras.Input((5, 8)), np.random.default_rng(seed)
+    layer = ka.MultiHeadAttention(4, 4, position="fire", name="layer")
+    model = keras.Model(x, layer(x))
+    for weight in layer.position.weights:
+        fixed = {"c": 0.1, "factor": 1.0}.get(weight.name)
+        drawn = rng.normal if weight.name == "hidden_bias" else rng.uniform
+        scale = {"hidden_bias": (0, 0.1)}.get(weight.name, (-1, 1))
+        weight.assign(drawn(*scale, weight.shape) if fixed is None else fixed)
+    assert inspection.prune_heads(model, {"layer": [0, 2]}).get_layer("layer").num_heads == 2
+
+
+@pytest.mark.parametrize("mode", ["full", "activations"])
+def test_gradients_of_what_is_computed_again(mode):
+    given = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    models = []
+    for scope in (None, mode):
+        with keras.RematScope(mode=scope):
+            x = keras.Input((5, 8))
+            y = ka.TransformerBlock(16, 2, name="block")(x)
+            y = keras.layers.MultiHeadAttention(2, 4, name="of_keras")(y, y)
+            models.append(keras.Model(x, keras.layers.Dense(2)(y)))
+    models[1].set_weights(models[0].get_weights())
+    for function in (collect_attention, inspection.attention_gradients):
+        expected, found = (function(model, given) for model in models)
+        assert list(found) == ["block/attention", "of_keras"]
+        for name, array in expected.items():
+            assert np.abs(array).max() > 1e-3
+            np.testing.assert_allclose(found[name], array, atol=1e-5)
+
+
+def test_gradients_beside_a_layer_that_is_not_collected():
+    x, memory = keras.Input((4, 8)), keras.Input((6, 8))
+    cell = ka.AttentionCell(keras.layers.GRUCell(8), "additive")
+    y = ka.AttentionRNN(cell, return_sequences=True)(x, memory)
+    model = keras.Model([x, memory], ka.TransformerBlock(16, 2, name="block")(y))
+    given = [np.ones((1, 4, 8), "float32"), np.ones((1, 6, 8), "float32")]
+    assert list(inspection.attention_gradients(model, given)) == ["block/attention"]
 
 
 def test_layers_without_weights_are_left_out():
