@@ -1,9 +1,9 @@
-"""`--share N`: one in N of the cases of each test, at least one, where the others run elsewhere.
+"""`--share N`: one in N of the cases of all tests, where the others run elsewhere.
 
-The README's test command runs every test with a fifth of its cases, and CI the rest with `--rest`,
-so that all run on TensorFlow. On PyTorch, on JAX, which compiles each of them anew, of the slow
-tests, and with the oldest and the nightly Keras it runs every test with a case in N. Which ones
-changes with the package (by `FUZZ_SEED`).
+The README's test command runs a quarter of the cases, and CI the rest with `--rest`, so that all
+run on TensorFlow. On PyTorch, on JAX, which compiles each of them anew, of the slow tests, and with
+the oldest and the nightly Keras it runs one in N. A test of fewer than N cases has one of them in
+some shares and none in others. Which ones changes with the package (by `FUZZ_SEED`).
 """
 
 import collections
@@ -19,19 +19,19 @@ def pytest_addoption(parser):
         type=int,
         default=1,
         metavar="N",
-        help="run one in N of the cases of each test, at least one",
+        help="run one in N of the cases, some of each test that has so many",
     )
     parser.addoption("--rest", action="store_true", help="run the cases that --share leaves out")
 
 
 def chosen(names, share, shift):
-    """Of names such as "test[case]", those of the share, one in `share` of each test's."""
+    """Of names such as "test[case]", those of the share: one in `share` of each test's cases."""
     tests = collections.defaultdict(list)
     for name in names:
         tests[name.partition("[")[0]].append(name)
     found = set()
     for test, cases in tests.items():
-        first = (shift + zlib.crc32(test.encode())) % min(share, len(cases))
+        first = (shift + zlib.crc32(test.encode())) % share
         found |= set(cases[first::share])
     return found
 
