@@ -3,8 +3,9 @@
     KERAS_BACKEND=jax taskset -c 0 python -m benchmarks.linear --json linear_jax.json
 
 A training step is `train_on_batch` of a model of one causal layer, with Keras's defaults; a token
-is an eager call with a cache. Seconds are those of the processor, which other processes change
-little; on one core, since threads that wait for work are counted too.
+is an eager call with a cache. Layers and lengths take turns; medians are kept. Seconds are those
+of the processor, which other processes change little; on one core, since threads that wait for work
+are counted too.
 Layers of low rank have no order and no cache; "softmax of all pairs" is their counterpart. Memory
 is that by which a process grows in a step, in MiB, after one of 256 positions.
 A file that is there already is added to, so that a run may have some `--layers` and `--lengths`.
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import pathlib
+import statistics
 import time
 
 import keras
@@ -52,14 +54,15 @@ def step(make, length):
     return lambda: model.train_on_batch(array, array)
 
 
-def seconds(function, rounds):
-    """The least CPU time of a call."""
-    found = float("inf")
+def medians(functions, rounds):
+    """The median CPU time of a call of each function, in turns."""
+    taken = {key: [] for key in functions}
     for _ in range(rounds):
-        start = time.process_time()
-        function()
-        found = min(found, time.process_time() - start)
-    return found
+        for key, function in functions.items():
+            start = time.process_time()
+            function()
+            taken[key].append(time.process_time() - start)
+    return {key: statistics.median(times) for key, times in taken.items()}
 
 
 def token(make, at):
@@ -87,6 +90,9 @@ def main():
     parser.add_argument("--layers", nargs="*", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 65536])
     parser.add_argument("--positions", type=int, nargs="*", default=[10, 100_000])
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="of steps; of tokens 10 times as many"
+    )
     parser.add_argument("--memory", type=int, nargs="*", default=[], help="lengths to measure at")
     parser.add_argument("--memory-of", choices=LAYERS, help="print that of one, at one length")
     given = parser.parse_args()
@@ -98,19 +104,26 @@ def main():
     found = {"backend": keras.backend.backend(), "tokens": {}}
     if path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))
+    # Softmax over 65,536 positions would take minutes.
+    timed = [
+        (length, name)
+        for length in given.lengths
+        for name in given.layers
+        if length <= 8192 or name not in SOFTMAX
+    ]
+    functions = {(length, name): step(LAYERS[name], length) for length, name in timed}
+    for (length, name), time_of in medians(functions, given.rounds).items():
+        found.setdefault(steps, {}).setdefault(str(length), {})[name] = time_of
+    del functions
     for name in given.layers:
-        for length in given.lengths:
-            # Softmax over 65,536 positions would take minutes.
-            if length <= 8192 or name not in SOFTMAX:
-                time_of = seconds(step(LAYERS[name], length), 3)
-                found.setdefault(steps, {}).setdefault(str(length), {})[name] = time_of
         for length in given.memory:
             of_name = ["--memory-of", name, "--memory", str(length)]
             grown = float(answer("benchmarks.linear", *of_name))
             found.setdefault("memory", {}).setdefault(str(length), {})[name] = grown
-        for at in given.positions if name not in NO_CACHE else ():
-            time_of = seconds(token(LAYERS[name], at), 30)
-            found["tokens"].setdefault(name, {})[str(at)] = time_of
+    timed = [(name, at) for at in given.positions for name in given.layers if name not in NO_CACHE]
+    functions = {(name, at): token(LAYERS[name], at) for name, at in timed}
+    for (name, at), time_of in medians(functions, 10 * given.rounds).items():
+        found["tokens"].setdefault(name, {})[str(at)] = time_of
     print(json.dumps(found, indent=1))
     if given.json:
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
