@@ -42,6 +42,7 @@ from keras_attention.layers.local_self_attention import (
     LocalSelfAttention,
     SparseSelfAttention,
 )
+from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.nystrom_attention import NystromAttention
@@ -93,6 +94,7 @@ __all__ = [
     "LocalAttention",
     "LocalSelfAttention",
     "Logits",
+    "LongformerAttention",
     "MixtureOfExperts",
     "MultiHeadAttention",
     "MultiHeadLatentAttention",

@@ -14,11 +14,12 @@ from keras_attention.sequence_parallel import SequenceParallel
 
 __all__ = ["SequenceParallel", "layout_map"]
 
+ROLES = ("query", "key", "value", "gate", "global_query", "global_key", "global_value")
 # The axes to split: heads, inner features, or tokens. By the ends of the weights' paths.
 SPLIT = {
     MultiHeadAttention: {
-        **{f"{role}/kernel": 1 for role in ("query", "key", "value", "gate")},
-        **{f"{role}/bias": 0 for role in ("query", "key", "value", "gate")},
+        **{f"{role}/kernel": 1 for role in ROLES},
+        **{f"{role}/bias": 0 for role in ROLES},
         **{f"{role}_conv_kernel": 1 for role in ("query", "key", "value")},
         "attention_output/kernel": 0,
         "sink": 0,

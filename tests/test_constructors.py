@@ -50,6 +50,7 @@ NEEDED = {
     ka.LinformerAttention: {"num_heads": 2, "key_dim": 4, "max_length": 8, "rank": 2},
     ka.LocalAttention: {"window": 2},
     ka.LocalSelfAttention: {"neighbors": 2},
+    ka.LongformerAttention: {"num_heads": 2, "key_dim": 4, "window": 2},
     ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
     ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
     ka.MultiHeadLatentAttention: {"num_heads": 2, "key_dim": 4, "rope_dim": 2, "latent_dim": 4},
@@ -137,7 +138,7 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features",
+    "num_features num_global",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",

@@ -172,7 +172,8 @@ class _Kept(NamedTuple):
         count, groups = _sizes(layer)
         sizes = zip(array.shape, shape, strict=True)
         [axis] = [n for n, (before, after) in enumerate(sizes) if before != after]
-        shared = [*layer.key_dense.weights, *layer.value_dense.weights]
+        names = ("key_dense", "value_dense", "global_key_dense", "global_value_dense")
+        shared = [w for n in names if hasattr(layer, n) for w in getattr(layer, n).weights]
         # A position may have a weight for each of the key's heads.
         of_groups = array.shape[axis] == groups or any(weight is one for one in shared)
         count, kept = (groups, self.groups) if of_groups else (count, self.heads)

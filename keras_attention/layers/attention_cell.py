@@ -12,7 +12,6 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.low_rank_attention import LowRankAttention
 from keras_attention.layers.start_states import StartStates
 from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
@@ -602,9 +601,12 @@ def attention_layer(attention, dtype):
             "An AttentionCell takes no normalization that draws random numbers: a step of a loop "
             f"cannot draw. Received: normalization={attention.normalization!r}"
         )
-    if isinstance(attention, (StateAttention, LowRankAttention)):
+    reason = attention.heads.no_cache_reason
+    if isinstance(attention, StateAttention):
+        reason = "it sums over tokens instead of having weights"
+    if reason is not None:
         raise ValueError(
-            "An AttentionCell takes no layer that sums over tokens instead of having weights. "
+            f"An AttentionCell, which attends step by step, cannot take this layer: {reason}. "
             f"Received: attention={attention!r} (of type {type(attention).__name__})"
         )
     return attention

@@ -103,6 +103,12 @@ ROWS = {
         TypeError,
         r"StateAttention must implement `recur`",
     ),
+    "an order of global tokens": (
+        lambda: ka.LongformerAttention(2, 4, 1)(X, use_causal_mask=True, positions=np.arange(T)),
+        ValueError,
+        r"LongformerAttention counts its global tokens from the first position.*"
+        r"Received: positions, use_causal_mask",
+    ),
     # Few vectors in place of the sequence
     "a low rank that nobody defines": (
         lambda: LowRankAttention(2, 4)(X),

@@ -52,7 +52,13 @@ ROWS = {
     "a cell of an attention without weights": (
         lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.LinearAttention(2, 4)),
         ValueError,
-        r"no layer that sums over tokens instead of having weights\. Received: .*LinearAttention",
+        r"cannot take this layer: it sums over tokens instead of having weights\. "
+        r"Received: .*LinearAttention",
+    ),
+    "a cell of an attention that sees later tokens": (
+        lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.LongformerAttention(2, 4, 1)),
+        ValueError,
+        r"cannot take this layer: its global tokens attend to later ones\. Received: .*Longformer",
     ),
     "a layer for a cell": (
         lambda: ka.AttentionCell(keras.layers.Dense(3), "dot"),

@@ -17,6 +17,12 @@ BERT = {
     "max_position_embeddings": 8,
 }
 MODERN = {**BERT, "model_type": "modernbert", "architectures": ["ModernBertModel"]}
+LONGFORMER = {
+    **BERT,
+    "model_type": "longformer",
+    "architectures": ["LongformerModel"],
+    "pad_token_id": 1,
+}
 DEBERTA = {
     **BERT,
     "model_type": "deberta-v2",
@@ -110,6 +116,12 @@ ROWS = {
         read(T5, feed_forward_proj="gated-what"),
         ValueError,
         r"'feed_forward_proj' of .* must be an activation among .* Received: 'gated-what'",
+    ),
+    "a window of an odd size": (
+        read(LONGFORMER, attention_window=5),
+        ValueError,
+        r"'attention_window' of .* must be an even number, at least 2, or one for each of 1 layers"
+        r"\. Received: 5",
     ),
     "layers of ModernBERT of another kind": (
         read(MODERN, layer_types=["linear_attention"]),

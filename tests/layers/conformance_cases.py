@@ -225,6 +225,15 @@ CASES = [
         ci=True,
     ),
     Case(
+        ka.LongformerAttention,
+        {"num_heads": 2, "key_dim": 4, "window": 1},
+        {"num_global": 2, **without(MULTI_HEAD, *ka.LongformerAttention._fixed_arguments)},
+        CROSS,
+        returns_scores=True,
+        decodes=False,
+        ci=True,
+    ),
+    Case(
         ka.SelfAttention,
         {"num_heads": 2, "key_dim": 4},
         {"causal": True, **ATTENTION},

@@ -40,6 +40,7 @@ LAYERS = {
     "Retention": lambda **kwargs: ka.Retention(2, 4, **kwargs),
     "LinearAttention": lambda **kwargs: ka.LinearAttention(2, 4, **kwargs),
     "NystromAttention": lambda **kwargs: ka.NystromAttention(2, 4, 3, **kwargs),
+    "LongformerAttention": lambda **kwargs: ka.LongformerAttention(2, 4, 1, **kwargs),
     "DifferentialAttention": lambda **kwargs: ka.DifferentialAttention(2, 4, **kwargs),
     "MultiHeadLatentAttention": lambda **kwargs: ka.MultiHeadLatentAttention(
         2, 4, rope_dim=2, latent_dim=6, **kwargs

@@ -173,6 +173,10 @@ FAMILIES = {
     "roberta": ("RobertaForMaskedLM", {**SIZES, "pad_token_id": 1}),
     "xlm-roberta": ("XLMRobertaModel", {**SIZES, "pad_token_id": 1}),
     "camembert": ("CamembertModel", {**SIZES, "pad_token_id": 1}),
+    "longformer": (
+        "LongformerForMaskedLM",
+        {**SIZES, "type_vocab_size": 1, "pad_token_id": 1, "attention_window": 4},
+    ),
     "distilbert": (
         "DistilBertForMaskedLM",
         {
@@ -301,6 +305,7 @@ VALUES = {
     "decoder_vocab_size": [50, 40],
     "position_embedding_type": ["absolute", "relative_key"],
     "local_attention": [4, 40],
+    "attention_window": [8, [4, 8], [4], [4, 6, 8], 3, 0, [4, "8"]],
     "sliding_window_pattern": [1, 2],
     "global_attn_every_n_layers": [1, 2],
     "num_labels": [2, 3],
@@ -462,6 +467,7 @@ def outputs(model):
         "pixel_values": torch.tensor(IMAGES.transpose(0, 3, 1, 2).copy()),
         "input_features": torch.tensor(SOUND.swapaxes(1, 2).copy()),
         "use_cache": False,
+        "global_attention_mask": (torch.arange(ids.shape[1]) == 0).long().expand(ids.shape),
     }
     taken = inspect.signature(model.forward).parameters
     with torch.no_grad():

@@ -37,7 +37,7 @@ FAMILIES = {
         "bloom cohere falcon glm4 mpt nemotron"
     ),
     "BERT, ALBERT, DistilBERT, ELECTRA, MPNet": "bert albert distilbert electra mpnet",
-    "RoBERTa, XLM-R, CamemBERT": "roberta xlm-roberta camembert",
+    "RoBERTa, XLM-R, CamemBERT, Longformer": "roberta xlm-roberta camembert longformer",
     "DeBERTa 2 and 3, ModernBERT": "deberta-v2 modernbert",
     "BART, mBART, Marian, Pegasus": "bart mbart marian pegasus",
     "T5, 1.1 too": "t5",

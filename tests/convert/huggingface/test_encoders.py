@@ -36,6 +36,8 @@ DISTILBERT = {
 }
 MPNET = {**SIZES, "pad_token_id": 1}
 ROBERTA = {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}
+# Windows of two and of four tokens on either side.
+LONGFORMER = {**ROBERTA, "attention_window": [4, 8]}
 # Two groups of layers for three: the first is used twice.
 ALBERT = {**SIZES, "embedding_size": 6, "num_hidden_layers": 3, "num_hidden_groups": 2}
 # A window of one token on either side, and shorter wavelengths, in the second and third layers.
@@ -73,6 +75,9 @@ MODELS = {
     "RobertaForMaskedLM": ROBERTA,
     "XLMRobertaForMaskedLM": ROBERTA,
     "CamembertForMaskedLM": ROBERTA,
+    "LongformerModel": LONGFORMER,
+    "LongformerForMaskedLM": {**ROBERTA, "attention_window": 4},
+    "LongformerForSequenceClassification": {**LONGFORMER, "num_labels": 3},
     "AlbertModel": ALBERT,
     "AlbertForMaskedLM": ALBERT,
     "ModernBertModel": MODERN,
@@ -108,6 +113,7 @@ WITH_TYPES |= {
 }
 # These have no argument for positions, but distances only, or tokens that they count.
 WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert", "MPNet")
+WITHOUT_POSITIONS += ("Longformer",)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +138,8 @@ def given(name, mask):
         theirs["token_type_ids"] = ours["types"] = TYPES
     if not name.startswith(WITHOUT_POSITIONS):
         theirs["position_ids"] = np.maximum(np.cumsum(mask, axis=1) - 1, 0).astype("int32")
+    if name.startswith("Longformer"):
+        theirs["global_attention_mask"] = (mask & (np.cumsum(mask, axis=1) == 1)).astype("int32")
     return theirs, tokens, ours
 
 
@@ -179,9 +187,12 @@ def test_saved_and_written_back(name, pairs, fresh, measured, tmp_path):
     measured(both.ours, saved=saved, back=back)
 
 
-# DeBERTa's original multiplies the embeddings by the mask.
+# DeBERTa's original multiplies the embeddings by the mask; Longformer's takes none of pairs.
+NO_PAIRS = "DebertaV2Model", "LongformerModel"
+
+
 @pytest.mark.parametrize(
-    "name", [name for name in MODELS if name.endswith("Model") and name != "DebertaV2Model"]
+    "name", [name for name in MODELS if name.endswith("Model") and name not in NO_PAIRS]
 )
 def test_a_mask_of_pairs(name, pairs):
     both, allowed = pairs(name), random_pairs(*IDS.shape)

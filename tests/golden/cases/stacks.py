@@ -85,6 +85,16 @@ of_layer(
     lambda: ka.LinformerAttention(2, 4, 9, 3, sharing="key_value", use_sink=True),
     **NEW,
 )
+of_layer("longformer", lambda: ka.LongformerAttention(2, 4, 1), since="0.3.0")
+of_layer(
+    "longformer-all",
+    lambda: ka.LongformerAttention(
+        2, 4, 1, 2, 3, position="alibi", use_bias=False,
+        **{n: x for n, x in LOW_RANK.items() if n != "attention_axes"},
+    ),
+    since="0.3.0",
+)  # fmt: skip
+of_layer("longformer-sink", lambda: ka.LongformerAttention(2, 4, 1, use_sink=True), since="0.3.0")
 of_layer("nystrom", lambda: ka.NystromAttention(2, 4, 3), 8, 6, **NEW)
 of_layer(
     "nystrom-all",

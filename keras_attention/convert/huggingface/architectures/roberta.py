@@ -10,7 +10,18 @@ from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.fields import only
 
 # `pad_token_id` is 1 in all of them, and the rows up to it are of no position.
-_FIRST = 2
+FIRST = 2
+FIELDS = {**bert.STACK, "pad_token_id": only(FIRST - 1)}
+HEAD = stacks.either(
+    stacks.masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "classifier.dense",
+    "classifier.out_proj",
+)
+UNREAD = {**buffers.COUNTED, r"pooler\..*": "of another task"}
+SAME = {
+    "embeddings.word_embeddings.weight": [r"lm_head\.decoder\.weight"],
+    "lm_head.bias": [r"lm_head\.decoder\.bias"],
+}
 _NAMES = ("Roberta", "XLMRoberta", "Camembert")
 _HEADS = ("ForMaskedLM", "ForSequenceClassification")
 
@@ -19,23 +30,16 @@ def _make(config):
     bases = [f"{name}Model" for name in _NAMES]
     heads = [f"{name}{head}" for name in _NAMES for head in _HEADS]
     has_head = stacks.has_head(config, bases, *heads)
-    return bert.encoder(config, has_head and "gelu", "tanh", first=_FIRST)
+    return bert.encoder(config, has_head and "gelu", "tanh", first=FIRST)
 
 
 _ROBERTA = Architecture(
-    {**bert.STACK, "pad_token_id": only(_FIRST - 1)},
+    FIELDS,
     _make,
-    {**bert.embedding_names(_FIRST), "encoder.layer": entries.blocks(bert.block_names())},
+    {**bert.embedding_names(FIRST), "encoder.layer": entries.blocks(bert.block_names())},
     prefix="roberta.",
-    head=stacks.either(
-        stacks.masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-        "classifier.dense",
-        "classifier.out_proj",
-    ),
-    unread={**buffers.COUNTED, r"pooler\..*": "of another task"},
-    same={
-        "embeddings.word_embeddings.weight": [r"lm_head\.decoder\.weight"],
-        "lm_head.bias": [r"lm_head\.decoder\.bias"],
-    },
+    head=HEAD,
+    unread=UNREAD,
+    same=SAME,
 )
 ARCHITECTURES = dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTA)

@@ -1,0 +1,95 @@
+"""The base of layers whose first tokens attend by other heads than those after them."""
+
+import keras
+
+from keras_attention.backend import backend
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.spec import Positions
+
+ops = keras.ops
+
+
+class GlobalTokensAttention(MultiHeadAttention):
+    """Two attentions: the first `num_global` queries over all keys, and the others by a pattern.
+
+    The heads of a subclass return keys and values (B, 2S, G, K): the first S are those of the
+    pattern, and the others those of the first queries.
+    """
+
+    num_global: int
+
+    def attend(self, query, key, value, positions, training=None, real=None, **given):
+        query_mask, seen, has_positions = real
+        causal = given["pattern"] is not self._pattern
+        names = [("positions", has_positions), ("use_causal_mask", causal)]
+        if names := [name for name, is_given in names if is_given]:
+            raise ValueError(
+                f"{type(self).__name__} counts its global tokens from the first position, and they "
+                f"attend to later ones. Received: {', '.join(names)}"
+            )
+        length = backend.shape(key)[1] // 2
+        (near_key, key), (near_value, value) = (
+            (x[:, :length], x[:, length:]) for x in (key, value)
+        )
+        given["has_keys"] = (
+            not given["masks"] and given["segment_ids"] is None and query.shape[1] == key.shape[1]
+        )
+        others = super().attend(
+            *(query, near_key, near_value, Positions.of_heads(query, near_key)),
+            training=training,
+            real=(query_mask, seen, False),
+            **given,
+        )
+        query, query_mask = (
+            x if x is None else x[:, : self.num_global] for x in (query, query_mask)
+        )
+        first = super().attend(
+            *(query, key, value, Positions.of_heads(query, key)),
+            training=training,
+            real=(query_mask, seen, False),
+            **_of_first(given, self.num_global),
+        )
+        return _joined(first, others, self.num_global)
+
+
+def _of_first(given, count):
+    """What is given of all pairs, of the first `count` queries over all keys."""
+
+    def cut(array):
+        return array if array.shape[2] == 1 else array[:, :, :count]
+
+    segments = given["segment_ids"]
+    return {
+        **given,
+        "pattern": None,
+        "masks": tuple(map(cut, given["masks"])),
+        "biases": tuple(map(cut, given["biases"])),
+        "segment_ids": segments and (segments[0][:, :count], segments[1]),
+    }
+
+
+def _joined(first, others, count):
+    """One result of that of the first `count` queries, and that of all, without theirs."""
+
+    def rows(name, axis):
+        found = [getattr(first, name), getattr(others, name)]
+        if found[0] is None and found[1] is None:
+            return None
+        if name in ("has_keys", "mask"):
+            found = [_whole(x, result, name) for x, result in zip(found, results, strict=True)]
+        rest = found[1][(*(slice(None),) * axis, slice(count, None))]
+        return ops.concatenate([found[0], rest], axis=axis)
+
+    results = first, others
+    return others.replace(
+        output=rows("output", 1),
+        **{name: rows(name, 2) for name in ("weights", "has_keys", "mask", "log_probability")},
+    )
+
+
+def _whole(array, result, name):
+    """An array of a result that may have fewer rows, or be None, where it is True."""
+    batch, length, heads, _ = backend.shape(result.output)
+    keys = backend.shape(result.weights)[3:] if name == "mask" else ()
+    array = ops.ones((), "bool") if array is None else array
+    return ops.broadcast_to(array, (batch, heads, length, *keys))
