@@ -270,6 +270,9 @@ class Backend(typing.Protocol):
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
 
+    def take_last(self, array: Tensor, index: Tensor) -> Tensor:
+        """Elements of the last axis, (…, S) of (…, N) by integers (…, S) from 0 to N − 1."""
+
     # Gradients written by hand
 
     def custom_vjp(

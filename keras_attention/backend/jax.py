@@ -381,6 +381,10 @@ def bucket_sums(weights, buckets, count):
     return summed.reshape(batch, heads, queries, count)
 
 
+def take_last(array, index):
+    return jnp.take_along_axis(array, index, axis=-1)
+
+
 def custom_vjp(make, arrays, constants=(), saves=True):
     # Not `jax.custom_vjp`, of which there are no forward derivatives.
     @jax.custom_jvp

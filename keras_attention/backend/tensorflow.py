@@ -367,6 +367,11 @@ def bucket_sums(weights, buckets, count):
     return ops.reshape(summed, (batch, heads, queries, count))
 
 
+def take_last(array, index):
+    # Keras's `take_along_axis` broadcasts, whose gradient XLA cannot compile inside a loop.
+    return tf.gather(array, index, batch_dims=len(index.shape) - 1)
+
+
 def custom_vjp(make, arrays, constants=(), saves=True):
     forward, backward = make(constants)
     # A tape of eager code would keep all that `forward` computes, as if it had no custom gradient.
@@ -395,8 +400,27 @@ def custom_vjp(make, arrays, constants=(), saves=True):
 
 
 def cond_vjp(condition, true_fn, false_fn, arrays, constants=()):
-    functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
-    return cond(condition, *functions)
+    if tf.executing_eagerly():
+        return (true_fn if condition else false_fn)(constants, *arrays)
+
+    def make(given):
+        condition, constants = given
+
+        def forward(*arrays):
+            functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
+            return (cond(condition, *functions),), ()
+
+        def backward(arrays, outputs, saved, upstream):
+            def pull(function):
+                found, pullback = vjp(lambda *arrays: function(constants, *arrays), arrays)
+                return pullback(_like(upstream[0], found))
+
+            return cond(condition, lambda: pull(true_fn), lambda: pull(false_fn))
+
+        return forward, backward
+
+    (found,) = custom_vjp(make, arrays, (condition, constants), saves=False)
+    return found
 
 
 def vjp(function, arrays):

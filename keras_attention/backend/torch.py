@@ -437,6 +437,10 @@ def bucket_sums(weights, buckets, count):
     return sums.scatter_add(-1, buckets.long(), weights)
 
 
+def take_last(array, index):
+    return torch.take_along_dim(array, index.long(), dim=-1)
+
+
 class _Custom(torch.autograd.Function):
     @staticmethod
     def forward(ctx, forward, backward, *arrays):

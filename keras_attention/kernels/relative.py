@@ -35,7 +35,7 @@ def scores(query, table, length, positions, near=False):
     products = _inner(query, table)
     # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
     buckets = _buckets(table, positions) + ops.cast(ops.zeros_like(products[..., :1]), "int32")
-    return ops.take_along_axis(products, buckets, axis=-1)
+    return backend.take_last(products, buckets)
 
 
 def values(weights, table, positions, near=False):

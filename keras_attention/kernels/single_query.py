@@ -70,19 +70,26 @@ def _scores(spec, rows, key):
     grouped = ops.reshape(rows, (batch, groups, heads // groups, rows.shape[3]))
     columns = ops.transpose(grouped, (0, 1, 3, 2))
 
-    def products(key):
+    def products(key, columns):
         # Keys by queries, not queries by keys, which takes up to five times as long.
         found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
-        return ops.reshape(found, (batch, heads, 1, -1))
+        # By a size of these arrays: XLA would not know one of another branch.
+        return ops.reshape(found, (backend.shape(key)[0], heads, 1, -1))
 
     if groups * features <= heads or backend.on_accelerator(key):
         # A GPU clips what it reads for the product; to branch, it would wait for the CPU.
-        scores = products(semantics.finite(key))
+        scores = products(semantics.finite(key), columns)
     else:
         # Clipping would be a longer pass than this one over the scores, needed only for huge keys.
-        scores = products(key)
+        scores = products(key, columns)
         calm = ops.all(ops.abs(scores) < _CALM)
-        scores = backend.cond(calm, lambda: scores, lambda: products(semantics.finite(key)))
+        # In a loop, TensorFlow's XLA compiles no gradient that keeps what one branch computes.
+        scores = backend.cond_vjp(
+            calm,
+            lambda _, scores, key, columns: scores,
+            lambda _, scores, key, columns: products(semantics.finite(key), columns),
+            (scores, key, columns),
+        )
     if semantics.adjustments(spec):
         scores = semantics.adjust(spec, scores, rows)
     return semantics.masked(scores, semantics.mask(spec))

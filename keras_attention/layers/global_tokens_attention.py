@@ -21,8 +21,8 @@ class GlobalTokensAttention(MultiHeadAttention):
     def attend(self, query, key, value, positions, training=None, real=None, **given):
         query_mask, seen, has_positions = real
         causal = given["pattern"] is not self._pattern
-        names = [("positions", has_positions), ("use_causal_mask", causal)]
-        if names := [name for name, is_given in names if is_given]:
+        given_names = {"positions": has_positions, "use_causal_mask": causal}
+        if names := [name for name, is_given in given_names.items() if is_given]:
             raise ValueError(
                 f"{type(self).__name__} counts its global tokens from the first position, and they "
                 f"attend to later ones. Received: {', '.join(names)}"

@@ -6,8 +6,15 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, AttentionCell, AttentionRNN, patterns
-from tests.arrays import random
+from keras_attention import (
+    Attention,
+    AttentionCell,
+    AttentionRNN,
+    MultiHeadAttention,
+    patterns,
+    positions,
+)
+from tests.arrays import close, random, wide
 from tests.compiled import JIT_MODES
 from tests.gradients import weight_gradients
 
@@ -262,6 +269,36 @@ def test_it_trains_in_a_model(jit):
     first = model.evaluate([MEMORY, X], target, verbose=0)
     model.fit([MEMORY, X], target, epochs=20, verbose=0)
     assert model.evaluate([MEMORY, X], target, verbose=0) < first
+
+
+ATTENTIONS = {
+    "dot": lambda: Attention(2, 4),
+    "grouped": lambda: MultiHeadAttention(4, 4, num_key_value_heads=2, position="rotary"),
+    "Shaw": lambda: Attention(2, 4, position=positions.Shaw(2)),
+    "biased": lambda: Attention(2, 4, position="relative_bias", use_sink=True),
+    "additive": lambda: Attention(2, 4, score="additive"),
+}
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="it has no XLA")
+@pytest.mark.parametrize("lengths", [(S, T), (None, None)], ids=["known", "unknown"])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_xla_compiles_its_gradient_where_the_batch_is_unknown(name, lengths):
+    """A step changes the weights as it does without XLA."""
+    source, x = keras.Input((lengths[0], M)), keras.Input((lengths[1], D))
+    rnn = AttentionRNN(AttentionCell(layers.GRUCell(H), ATTENTIONS[name]()), return_sequences=True)
+    model = keras.Model([source, x], rnn(x, source))
+    start, found = [wide(weight) for weight in model.weights], []
+    for jit in (True, False):
+        for weight, value in zip(model.weights, start, strict=True):
+            weight.assign(value)
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
+        # Without `batch_size`, TensorFlow's graph is one of any batch.
+        model.fit([MEMORY, X], random(B, T, H, seed=5), verbose=0)
+        found.append([wide(weight) for weight in model.weights])
+    for ours, theirs in zip(*found, strict=True):
+        close(ours, theirs)
 
 
 def test_what_it_refuses():
