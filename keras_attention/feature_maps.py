@@ -145,4 +145,7 @@ class SumToOne(normalizations.Normalization):
 
 def divided(array: Tensor, total: Tensor) -> Tensor:
     """`array / total`, and 0 where the total is."""
-    return array / ops.where(total > 0, total, ops.ones_like(total))
+    total = ops.where(total > 0, total, ops.ones_like(total))
+    # Of about 1: JAX's gradient divides by the square of a total, which may be too small for that.
+    inverse = ops.stop_gradient(1 / total)
+    return (array * inverse) / (total * inverse)

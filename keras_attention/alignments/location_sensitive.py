@@ -8,6 +8,7 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.alignments.base import OfAdditive
+from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 
 ops = keras.ops
@@ -69,7 +70,7 @@ class LocationSensitive(OfAdditive):
         batch, heads, length = ops.shape(states[0])
         history = ops.reshape(ops.stack(states, axis=-1), (batch * heads, length, self.num_states))
         kernel = ops.convert_to_tensor(self.convolution)
-        if length == 0:
+        if backend.known_size(states[0].shape[2]) == 0:
             # PyTorch has no convolution of nothing.
             features = ops.matmul(history, kernel[0])
         else:

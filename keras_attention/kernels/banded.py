@@ -122,6 +122,8 @@ def _unsupported_reason(spec, query, key, value):
             return "the pattern has a rate, and queries and keys are not one sequence"
         if not span.by_distance:
             return "the pattern has a rate, and depends on more than the distance"
+        if not all(bias.by_distance for bias in spec.position_biases):
+            return "the pattern has a rate, and a bias depends on more than the distance"
         if _has_tables(spec):
             return "the pattern has a rate, and embeddings of distances count them one by one"
         if lengths[0] < 4 * span.rate:

@@ -96,7 +96,7 @@ class PointerGenerator(saving.ConfigurableLayer):
         source_ids: Tensor,
         source_mask: Tensor | None = None,
     ) -> Tensor:
-        self._check(logits, attention_scores, source_ids)
+        self._check(x, logits, attention_scores, source_ids)
         gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = ops.mean(weights, axis=1) if len(weights.shape) == 4 else weights
@@ -115,13 +115,17 @@ class PointerGenerator(saving.ConfigurableLayer):
         valid = masks.both(ops.logical_and(ids >= 0, ids < size), mask)
         weights = ops.where(valid[:, None], weights, ops.zeros_like(weights))
         rows, queries = ops.shape(weights)[:2]
+        if backend.known_size(weights.shape[1]) == 0:
+            # Keras's `scatter` takes no rows of nothing.
+            return ops.zeros((rows, queries, size), weights.dtype)
         # One row of T weights for each position of the source, at (b, id).
         at = ops.where(valid, ids, 0) + size * ops.arange(rows, dtype="int32")[:, None]
         updates = ops.reshape(ops.transpose(weights, (0, 2, 1)), (-1, queries))
         sums = ops.scatter(ops.reshape(at, (-1, 1)), updates, (rows * size, queries))
         return ops.transpose(ops.reshape(sums, (rows, size, queries)), (0, 2, 1))
 
-    def _check(self, logits, weights, ids):
+    def _check(self, x, logits, weights, ids):
+        shapes.check_rank("x", x, 3, "(B, T, D)")
         shapes.check_rank("logits", logits, 3, "(B, T, V)")
         shapes.check_rank("source_ids", ids, 2, "(B, S)")
         sizes = {"vocabulary_size": self.vocabulary_size, "logits": logits.shape[-1]}
@@ -133,6 +137,11 @@ class PointerGenerator(saving.ConfigurableLayer):
             )
         sizes = {"attention_scores": weights.shape[-1], "source_ids": ids.shape[1]}
         shapes.check_same("Lengths of the source", **sizes)
+        given = {"x": x, "logits": logits, "attention_scores": weights}
+        sizes = {name: array.shape[-2] for name, array in given.items()}
+        shapes.check_same("Numbers of steps T", **sizes)
+        sizes = {name: array.shape[0] for name, array in {**given, "source_ids": ids}.items()}
+        shapes.check_same("Batch sizes", **sizes)
         if "int" not in keras.backend.standardize_dtype(ids.dtype):
             raise TypeError(f"`source_ids` must be integers. Received: dtype {ids.dtype}")
 
@@ -144,7 +153,7 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        self._check(given.logits, given.attention_scores, given.source_ids)
+        self._check(given.x, given.logits, given.attention_scores, given.source_ids)
         return keras.KerasTensor(self.compute_output_shape(given.x.shape), self._output_dtype)
 
 

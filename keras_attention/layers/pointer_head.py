@@ -102,6 +102,11 @@ class PointerHead(saving.ConfigurableLayer):
         query_mask = masks.both(masks.boolean("query_mask", query_mask), masks.implicit(query))
         memory_mask = masks.both(masks.boolean("memory_mask", memory_mask), masks.implicit(memory))
         pairs = masks.boolean("attention_mask", attention_mask)
+        if pairs is not None and len(pairs.shape) not in (2, 3):
+            raise ValueError(
+                "`attention_mask` must be (T, S) or (B, T, S). "
+                f"Received: attention_mask.shape={tuple(pairs.shape)}"
+            )
         # Of the values one feature is enough: nothing uses their sum.
         _, logits = self._attention(
             *(query, memory[..., :1], memory),

@@ -86,10 +86,14 @@ class StateAttention(MultiHeadAttention):
         if has_keys is not None:
             output = ops.where(ops.expand_dims(has_keys, (2, 3)), output, ops.zeros_like(output))
             has_keys = ops.expand_dims(has_keys, 1)
-        output = ops.cast(output, keras.backend.standardize_dtype(value.dtype))
+        output = self._narrowed(output, keras.backend.standardize_dtype(value.dtype))
         if state is not None:
             state = {**state, "state": ops.cast(after, state["state"].dtype)}
         return AttentionResult(output, has_keys=has_keys, state=state)
+
+    def _narrowed(self, output, dtype):
+        """Outputs of heads in the dtype of the values."""
+        return ops.cast(output, dtype)
 
     def attend_to_pairs(self, names, *heads, **given):
         """The result where arguments of these names need all pairs."""

@@ -60,6 +60,10 @@ class StateHeads(EinsumHeads):
         return super().join(result, query)
 
 
+# What heads are scaled down to before they are rounded to float16, and normalized.
+LARGEST = 1024.0
+
+
 class GatedStateAttention(StateAttention):
     """The base of those whose heads are normalized and gated before the output projection."""
 
@@ -156,6 +160,13 @@ class GatedStateAttention(StateAttention):
                 state = {**state, "last": ops.cast(last, state["last"].dtype)}
         given = {**given, "training": training, "real": real, "state": state}
         return super().attend(query, key, value, positions, **given)
+
+    def _narrowed(self, output, dtype):
+        # Sums may be beyond float16. The norm, which follows, gives the same for any multiple.
+        if dtype == "float16" and self.head_norm in ("rms", "layer"):
+            largest = ops.max(ops.abs(output), axis=-1, keepdims=True)
+            output = output * ops.stop_gradient(LARGEST / ops.maximum(largest, LARGEST))
+        return super()._narrowed(output, dtype)
 
     def build_decay(self):
         """Makes weights of the decay that are no projections."""

@@ -321,8 +321,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             self.feed_forward.build(x_shape)
         self._make_norms("feed_forward", x_shape)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
-        # It has no weights if the block makes no attention. Keras quantizes only built layers.
-        self.score.built = True
+        # They have no weights if the block makes no attention. Keras quantizes only built layers.
+        self.score.built = self.normalization.built = True
 
     def _make_norms(self, branch, shape):
         for name, norm in block_norms.make(self, branch, shape).items():

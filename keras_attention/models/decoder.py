@@ -143,7 +143,7 @@ class Decoder(Stack):
                 mask=rows.mask,
                 context_mask=context_mask,
                 attention_mask=attention_mask,
-                positions=rows.positions,
+                positions=rows.positions_of(block),
                 segment_ids=segment_ids,
                 cache=None if cache is None else cache[n],
                 training=training,

@@ -92,7 +92,7 @@ class Encoder(Stack):
                 x,
                 mask=rows.mask,
                 attention_mask=attention_mask,
-                positions=rows.positions,
+                positions=rows.positions_of(block),
                 segment_ids=segment_ids,
                 training=training,
             )

@@ -44,12 +44,19 @@ class Rows(NamedTuple):
         mask: boolean (B, T), or None.
         positions: integers, or None for those from 0 on.
         order: None, or (B, T) and (B, T): of each row of `x` its index in the batch, and back.
+        asked: whether the positions were asked for by the caller.
     """
 
     x: Tensor
     mask: Tensor | None
     positions: Tensor | None
     order: tuple[Tensor, Tensor] | None = None
+    asked: bool = True
+
+    def positions_of(self, block: keras.Layer) -> Tensor | None:
+        """The positions for a block. One without weights of pairs takes none, and needs none."""
+        attention = getattr(block, "attention", None)
+        return self.positions if self.asked or getattr(attention, "has_weights", True) else None
 
     def restored(self, x: Tensor) -> Tensor:
         """`x` (B, T, D) in the order of the batch."""
@@ -87,7 +94,7 @@ def ordered(x, mask, others):
     if backend.known_true(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:]))):
         return Rows(x, mask, None)
     if others or getattr(_state, "off", False):
-        return Rows(x, mask, counted(length, mask))
+        return Rows(x, mask, counted(length, mask), asked=False)
     order, places = folding.real_first(mask)
     count = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
     first = ops.arange(length, dtype="int32") < count

@@ -101,7 +101,7 @@ class CoPE(Position):
         below = ops.minimum(ops.floor(counts), float(self.max_position - 1))
         share = counts - ops.stop_gradient(below)
         at = ops.cast(below, "int32")
-        low, high = (ops.take_along_axis(terms, index, axis=-1) for index in (at, at + 1))
+        low, high = (backend.take_last(terms, index) for index in (at, at + 1))
         return spec.replace(biases=(*spec.biases, low + share * (high - low)))
 
     def _counts(self, spec, query, key):

@@ -26,6 +26,25 @@ from tests.errors.calls import (
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
     # Pointers
+    "a mask of heads of a pointer": (
+        lambda: ka.PointerHead()(X, X, attention_mask=np.ones((B, 1, T, T), "bool")),
+        ValueError,
+        r"`attention_mask` must be \(T, S\) or \(B, T, S\)\. Received: .*\(2, 1, ",
+    ),
+    "weights of another number of steps than the logits": (
+        lambda: ka.PointerGenerator(4)(
+            X, zeros(B, T, 4), zeros(B, 1, T), zeros(B, T, dtype="int32")
+        ),
+        ValueError,
+        r"Numbers of steps T must be equal\. Received: .*attention_scores=1",
+    ),
+    "a source of another batch": (
+        lambda: ka.PointerGenerator(4)(
+            X, zeros(B, T, 4), zeros(B, T, T), zeros(1, T, dtype="int32")
+        ),
+        ValueError,
+        r"Batch sizes must be equal\. Received: .*source_ids=1",
+    ),
     "weights to copy by, of two axes": (
         lambda: ka.PointerGenerator(4)(X, zeros(B, T, 4), zeros(B, T), zeros(B, T, dtype="int32")),
         ValueError,

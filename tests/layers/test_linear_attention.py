@@ -329,3 +329,27 @@ def test_convolutions_start_near_the_identity():
     for kernel in map(numpy, layer.conv_kernels):
         np.testing.assert_allclose(kernel[-1], 1, atol=0.05)
         assert 0.01 < np.abs(kernel[:-1]).max() <= 0.05
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_huge_random_features(causal):
+    """Sums of about exp(−80) have a gradient: squares of them would be 0."""
+    layer = ka.LinearAttention(1, 32, feature_map=RandomFeatures(64, seed=0), causal=causal)
+    x = 5 * np.random.default_rng(0).normal(size=(2, 10, 32)).astype("float32")
+    layer.build(x.shape)
+    (found,) = gradients(lambda x: keras.ops.sum(keras.ops.square(layer(x))), [x])
+    assert np.isfinite(found).all() and np.abs(found).max() > 0
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("name", ["Retention", "GatedLinearAttention", "GatedDeltaNet"])
+def test_sums_beyond_float16_are_normalized(name, norm):
+    wide = getattr(ka, name)(2, 8, head_norm=norm)
+    half = type(wide).from_config({**wide.get_config(), "dtype": "mixed_float16"})
+    x = 40 * np.random.default_rng(0).normal(size=(1, 20, 16)).astype("float32")
+    for layer in (wide, half):
+        layer.build(x.shape)
+    half.set_weights(wide.get_weights())
+    expected = numpy(wide(x))
+    error = np.abs(numpy(keras.ops.cast(half(x), "float32")) - expected).max()
+    assert error < 0.05 * np.abs(expected).max()

@@ -217,3 +217,9 @@ def test_beams_copy_what_is_not_in_the_vocabulary():
         step, np.zeros(B, "int32"), start, IDS, num_beams=2, max_tokens=4, num_return=None
     )
     np.testing.assert_array_equal(numpy(found.tokens), [[3, 7, 3, 8], [6, 8, 8, 1]])
+
+
+def test_no_steps_of_a_decoder():
+    layer = ka.PointerGenerator(4, num_extra_tokens=2)
+    arrays = [np.zeros((2, 0, n), "float32") for n in (3, 4, 5)]
+    assert tuple(layer(*arrays, np.zeros((2, 5), "int32")).shape) == (2, 0, 6)

@@ -240,3 +240,18 @@ def test_int8_embedding_gives_logits_of_its_dequantized_table():
     assert 0 < np.abs(rows - table).max() < 0.02
     close(embedding(x, reverse=True), x @ rows.T)
     close(embedding.embeddings, rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{"self_attention": False}, {"attention": "own"}, {}], ids=str)
+def test_normalizations_that_a_block_does_not_use(options):
+    if "attention" in options:
+        options = {"attention": MultiHeadAttention(2, 4)}
+    block = keras_attention.TransformerBlock(
+        8, 2, cross_attention=True, normalization="adaptive_entmax", **options
+    )
+    x = keras.Input((T, D))
+    model = keras.Model(x, block(x, x))
+    assert model.count_params() > 0
+    model.quantize("int8")
+    assert tuple(model(random(B, T, D)).shape) == (B, T, D)

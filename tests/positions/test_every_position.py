@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import MultiHeadAttention, SelfAttention, positions
-from tests.arrays import numpy, random
+from keras_attention import MultiHeadAttention, SelfAttention, patterns, positions
+from tests.arrays import close, numpy, random, wide
 from tests.compiled import compiled
 
 B, T, H, K, D = 2, 5, 2, 4, 8
@@ -129,3 +129,31 @@ def test_moving_both_sequences_changes_no_bias(name):
     at = np.arange(T)
     found = [position.bias_between(H)(at + start, at + start) for start in (0, 10**6)]
     np.testing.assert_array_equal(*map(numpy, found))
+
+
+RATES = [patterns.Dilated(3), patterns.Strided(3), patterns.Dilated(2) & patterns.Causal()]
+
+
+@pytest.mark.parametrize("pattern", RATES, ids=["dilated", "strided", "causal"])
+@pytest.mark.parametrize("name", [*USED, "grid"])
+def test_a_rate_changes_no_bias(name, pattern):
+    """Positions a rate apart are a sequence of their own, where a bias is one of distances."""
+    make = {
+        **USED,
+        "grid": lambda: positions.GridRelativeBias((4, 5)),
+        "fire": lambda: positions.FIRE(threshold=2.0),
+    }[name]
+    layer = SelfAttention(2, 4, pattern=pattern, position=make())
+    x = random(2, 20, D)
+    layer.build(x.shape)
+    for weight in layer.position.weights:
+        weight.assign(np.abs(np.random.default_rng(1).normal(size=weight.shape)))
+    expected, _ = layer(x, return_attention_scores=True)
+    close(wide(layer(x)), wide(expected))
+
+
+@pytest.mark.parametrize("name", USED)
+def test_no_tokens(name):
+    layer = SelfAttention(2, 4, position=USED[name](), causal=True)
+    layer.build((2, 3, D))
+    assert tuple(layer(np.zeros((2, 0, D), "float32")).shape) == (2, 0, 8)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention.models import real_first
 from keras_attention.visualization import collect_attention
 
 ops = keras.ops
@@ -382,3 +383,23 @@ def test_bad_models_are_refused():
     x = keras.Input((8,))
     with pytest.raises(ValueError, match="No attention layer was called"):
         collect_attention(keras.Model(x, keras.layers.Dense(1)(x)), X[:, 0])
+
+
+@pytest.mark.parametrize("name", ["Retention", "GatedDeltaNet", "NystromAttention"])
+def test_padding_beside_layers_without_weights(name):
+    """They take no positions, and are given none."""
+    of_few = {"NystromAttention": {"num_landmarks": 2}}.get(name, {})
+    stack = ka.Decoder if name != "NystromAttention" else ka.Encoder
+    causal = {"causal": True} if stack is ka.Decoder else {}
+    blocks = [
+        ka.TransformerBlock(16, 2, position="rotary", name="first", **causal),
+        ka.TransformerBlock(16, 2, attention=getattr(ka, name)(2, 4, **of_few), **causal),
+    ]
+    model = stack(blocks, ka.Embeddings(ka.ScaledEmbedding(9, 8, mask_zero=True)))
+    ids = np.array([[0, 0, 5, 3, 2, 4], [1, 2, 3, 4, 5, 6]])
+    expected = numpy(model(ids))
+    (found,) = collect_attention(model, ids).values()
+    assert found.shape == (2, 2, 6, 6) and not numpy(found)[0, :, :, :2].any()
+    with real_first.off():
+        output = numpy(model(ids))
+    np.testing.assert_allclose(output[ids > 0], expected[ids > 0], atol=1e-5)
