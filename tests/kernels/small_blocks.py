@@ -20,7 +20,9 @@ def some(*shape, share=0.5):
     return np.random.default_rng(9).random(shape) < share
 
 
-distance = PositionBias(lambda i, j: -0.1 * keras.ops.cast(keras.ops.abs(i - j), "float32"))
+distance = PositionBias(
+    lambda i, j: -0.1 * keras.ops.cast(keras.ops.abs(i - j), "float32"), by_distance=True
+)
 
 
 EMPTY = some(B, H, T, S, share=0.1)
