@@ -38,5 +38,7 @@ def test_eight_virtual_devices(part, pytestconfig):
     # Not a worker of the run that this test belongs to.
     environment = {k: v for k, v in environment.items() if not k.startswith("PYTEST_")}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    if found.returncode == pytest.ExitCode.NO_TESTS_COLLECTED and "deselected" in found.stdout:
+        pytest.skip("none of its cases is in this share")
     assert found.returncode == 0, found.stdout[-10000:] + found.stderr[-2000:]
     assert " passed" in found.stdout
