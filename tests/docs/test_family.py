@@ -19,14 +19,24 @@ MODULES += [keras_attention.inspection, keras_attention.normalizations, keras_at
 MODULES += [keras_attention.positions, keras_attention.scores]
 
 
+def tables(kind):
+    """The cells of each row of the tables of a kind."""
+    text = PAGE.read_text(encoding="utf-8")
+    for table in re.findall(rf'<div class="{kind}" markdown>\n(.*?)</div>', text, re.S):
+        for line in [line for line in table.splitlines() if line.startswith("|")][2:]:
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def name_of(cell):
+    """The name of a mechanism, without pictures, links and its equation."""
+    text = re.sub(r"!\[.+?<br>", "", cell).split("<br>")[0]
+    return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text).replace("**", "")
+
+
 def rows():
     """Usage and paper of each mechanism."""
-    text = PAGE.read_text(encoding="utf-8")
-    for table in re.findall(r'<div class="mechanisms" markdown>\n(.*?)</div>', text, re.S):
-        for line in [line for line in table.splitlines() if line.startswith("|")][2:]:
-            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
-            name, usage, paper = (cell.strip() for cell in cells)
-            yield pytest.param(usage, paper, id=re.search(r"\*\*\[?(.+?)[\]*]", name)[1])
+    for name, usage, paper in tables("mechanisms"):
+        yield pytest.param(usage, paper, id=name_of(name))
 
 
 def public(name):
@@ -48,3 +58,10 @@ def test_row(usage, paper):
     # Biases are the caller's, and caches of a context are in no paper.
     own = "attention_bias" in code or "cache_context" in code
     assert own or re.search(r"\b(19|20)\d\d\b", paper) or "same parts" in usage
+
+
+def test_other_packages():
+    """Each mechanism has one row in the table of other packages, in the same order."""
+    ours, theirs = [name_of(row[0]) for row in tables("mechanisms")], list(tables("packages"))
+    assert [row[0] for row in theirs] == ours
+    assert {len(row) for row in theirs} == {7}
