@@ -179,21 +179,26 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype):
         attention_mask, attention_bias: of pairs, or None.
         dtype: that integers and booleans are cast to.
     """
-    if mask is not None and mask is not False:
-        of_query = query_mask(explicit[0], mask, *tensors[:2])
-        explicit = (of_query, *explicit[1:])
-    sequences, (of_query, of_value, of_key) = three_inputs(tensors, explicit)
+    found, (of_query, of_value, of_key) = sequences(tensors, explicit, mask)
     of_key = of_value if of_key is None else masks.both(of_value, of_key)
     seen = of_key
     if attention_mask is not None:
         attention_mask = masks.boolean("attention_mask", attention_mask)
-        seen = masks.both(seen, masked_for_all(attention_mask, sequences[2]))
-    query, value, key = floats(sequences, dtype)
+        seen = masks.both(seen, masked_for_all(attention_mask, found[2]))
+    query, value, key = floats(found, dtype)
     if of_query is not None or seen is not None:
         query, value, key = without_padding((query, value, key), (of_query, seen, seen))
     return Inputs(
-        *(query, value, key, of_query, of_key, attention_mask, attention_bias, seen, sequences[:2])
+        *(query, value, key, of_query, of_key, attention_mask, attention_bias, seen, found[:2])
     )
+
+
+def sequences(tensors, explicit, mask=None):
+    """Query, value and key from any form of the three, and the mask or None of each."""
+    if mask is not None and mask is not False:
+        of_query = query_mask(explicit[0], mask, *tensors[:2])
+        explicit = (of_query, *explicit[1:])
+    return three_inputs(tensors, explicit)
 
 
 def query_mask(query_mask, mask, query, value):
@@ -234,30 +239,12 @@ def three_inputs(tensors, explicit):
         value = query
         value_mask = query_mask if value_mask is None else masks.both(query_mask, value_mask)
     tensors = (query, value, value if key is None else key)
-    of_query, of_value = _mask("query", query, query_mask), _mask("value", value, value_mask)
+    of_query = masks.padding(query, query_mask, "query", "query_mask")
+    of_value = masks.padding(value, value_mask, "value", "value_mask")
     of_key = None
     if tensors[2] is not value or key_mask is not None:
-        of_key = _mask("key", tensors[2], key_mask)
+        of_key = masks.padding(tensors[2], key_mask, "key", "key_mask")
     return tensors, (of_query, of_value, of_key)
-
-
-def _mask(name, tensor, passed):
-    """The mask that a tensor carries and the one passed for it, combined, or None."""
-    carried = masks.implicit(tensor)
-    if carried is None and passed is None:
-        return None
-    mask = masks.boolean(f"{name}_mask", passed)
-    # Keras itself passes the carried mask; applying it twice would cost an operation.
-    if carried is not None and carried is not passed:
-        mask = masks.both(masks.boolean(f"{name}_mask", carried), mask)
-    if len(tensor.shape) == 3:
-        shapes.check_rank(f"{name}_mask", mask, 2, "(batch, positions)")
-    for axis, size in enumerate(mask.shape[: len(tensor.shape) - 1]):
-        if axis == 1 or size != 1:
-            what = {0: "Batch sizes", 1: "Lengths"}.get(axis, f"Sizes of axis {axis}")
-            sizes = {name: tensor.shape[axis], f"{name}_mask": size}
-            shapes.check_same(f"{what} of `{name}` and its mask", **sizes)
-    return mask
 
 
 def floats(tensors, dtype):

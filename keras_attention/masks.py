@@ -41,6 +41,40 @@ def every(found):
     return whole
 
 
+def padding(tensor, passed, name="x", mask_name="mask", features=True):
+    """The mask that a tensor carries and the one passed for it, combined; None without any.
+
+    Args:
+        tensor: (B, T, D), or with more axes of positions; without D, as ids, with `features` False.
+        passed: boolean (B, T) or (1, T), or None.
+        name, mask_name: of the two arguments.
+
+    Raises:
+        ValueError: `passed` or the carried mask has another shape, or is not of 0 and 1.
+    """
+    carried = implicit(tensor)
+    if carried is None and passed is None:
+        return None
+    mask = boolean(mask_name, passed)
+    # Keras itself passes the carried mask; applying it twice would cost an operation.
+    if carried is not None and carried is not passed:
+        mask = both(boolean(mask_name, carried), mask)
+    check_axes(mask, tensor.shape[:-1] if features else tensor.shape, name, mask_name)
+    return mask
+
+
+def check_axes(mask, axes, name="x", mask_name="mask"):
+    """Raises unless a mask has these axes, those of positions of the tensor of that name."""
+    meaning = "(batch, positions)" if len(axes) == 2 else f"as `{name}` without its channels"
+    shapes.check_rank(mask_name, mask, len(axes), meaning)
+    for axis, (expected, size) in enumerate(zip(axes, mask.shape, strict=True)):
+        if axis or size != 1:
+            what = ("Batch sizes", "Lengths")[axis] if axis < 2 else f"Sizes of axis {axis}"
+            shapes.check_same(
+                f"{what} of `{name}` and its mask", **{name: expected, mask_name: size}
+            )
+
+
 def of_pairs(query_mask, key_mask, attention_mask):
     """Masks (B, T), (B, S) and (B, H, T, S), or None, as a tuple of those that broadcast to pairs.
 

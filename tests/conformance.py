@@ -199,6 +199,22 @@ def check_masks_are_read_carried_and_never_written(case):
         assert np.abs(numpy(unmasked)[real] - numpy(output)[real]).max() > 1e-3
 
 
+def check_masks_of_other_shapes_are_refused(case):
+    """By a message that names the mask, with arrays as with symbols."""
+    names = {name for name in inspect.signature(case.layer.call).parameters if "mask" in name}
+    names -= {"attention_mask", "use_causal_mask"} | ({"mask"} if case.listed else set())
+    layer = case.make()
+    case.call(layer, case.arrays())
+    for name in names:
+        for shape in ((BATCH, 17), (BATCH + 1, case.inputs[0][0]), (BATCH,)):
+            mask = np.ones(shape, bool)
+            # Keras calls a layer that has only `compute_output_shape` when arrays come.
+            early = "compute_output_spec" in vars(case.layer)
+            for inputs in [case.arrays()] + [case.symbols(BATCH)] * early:
+                with pytest.raises(ValueError, match=f"{name}(`|=|.shape=)"):
+                    case.call(layer, inputs, **{name: mask})
+
+
 def check_padding_may_hold_anything(case, policy, value):
     """Real outputs, scores, and gradients of weights and inputs, whatever the padding is."""
     layer = case.make(dtype=policy)

@@ -627,17 +627,13 @@ class Attention(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        inputs.check_one_sequence(given.mask, given.query, given.value)
-        for name in ("query_mask", "value_mask", "key_mask", "attention_mask", "mask"):
-            mask = getattr(given, name)
-            if mask is not False and not isinstance(mask, (list, tuple)):
-                masks.boolean(name, mask)
+        masks.boolean("attention_mask", given.attention_mask)
         cache = given.cache
         if cache is not None:
             decoding.layout(self, **vars(given))
-        (query, value, key), _ = inputs.three_inputs(
-            (given.query, given.value, given.key), (None, None, None)
-        )
+        explicit = given.query_mask, given.value_mask, given.key_mask
+        tensors = given.query, given.value, given.key
+        (query, value, key), _ = inputs.sequences(tensors, explicit, given.mask)
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:
             batch, _, length, size = cached.shape

@@ -446,14 +446,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if self.attention.built:
             before = self.memory_shape and self.memory_shape[-1]
             shapes.check_same("Features of memories", before=before, now=memory.shape[-1])
-        mask = masks.both(
-            masks.boolean("mask", masks.implicit(memory)), masks.boolean("mask", mask)
-        )
-        if mask is not None:
-            shapes.check_rank("mask", mask, 2, "(batch, positions)")
-            shapes.check_same(
-                "Lengths of memory and mask", memory=memory.shape[1], mask=mask.shape[1]
-            )
+        mask = masks.padding(memory, mask, "memory")
         states = [] if states is None else keras.tree.flatten(states)
         count = self._state_count()
         own = count - 2 - self._alignment_count()

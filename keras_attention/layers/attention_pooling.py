@@ -124,7 +124,7 @@ class AttentionPooling(saving.ConfigurableLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensors:
-        mask = masks.boolean("mask", mask)
+        mask = masks.padding(x, mask)
         output, weights = self._attention(
             self._queries(x), x, value_mask=mask, return_attention_scores=True, training=training
         )
@@ -142,6 +142,7 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
+        masks.padding(given.x, given.mask)
         shape = given.x.shape
         output = keras.KerasTensor(self.compute_output_shape(shape), dtype=self.compute_dtype)
         if not given.return_attention_scores:

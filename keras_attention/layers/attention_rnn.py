@@ -128,9 +128,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         memory_mask: Tensor | None = None,
         training: bool = False,
     ) -> Tensors:
-        mask = masks.both(
-            masks.boolean("mask", masks.implicit(sequences)), masks.boolean("mask", mask)
-        )
+        mask = masks.padding(sequences, mask, "sequences")
         sequences = masks.clear(sequences, mask)
         if self.go_backwards:
             # Here, not in Keras's loop, which on PyTorch turns no mask when unrolled.

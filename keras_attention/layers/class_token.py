@@ -70,8 +70,7 @@ class ClassToken(saving.ConfigurableLayer):
             )
 
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        carried = masks.implicit(x)
-        mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
+        mask = masks.padding(x, mask)
         token = ops.cast(self.token, self.compute_dtype)
         token = ops.broadcast_to(token, (ops.shape(x)[0], *token.shape[1:]))
         return masks.carry(ops.concatenate([token, x], axis=1), self._longer(mask))

@@ -72,13 +72,16 @@ class DifferentialHeads(EinsumHeads):
     def restricted(self, x):
         x = super().restricted(x)
         return x._replace(
-            attention_mask=self.of_attentions(x.attention_mask),
-            attention_bias=self.of_attentions(x.attention_bias),
+            attention_mask=self.of_attentions(x.attention_mask, "attention_mask"),
+            attention_bias=self.of_attentions(x.attention_bias, "attention_bias"),
         )
 
-    def of_attentions(self, array):
+    def of_attentions(self, array, name="weights"):
+        """An array of pairs of each head (B, H, T, S), for both of its attentions."""
         if array is None or array.shape[1] == 1:
             return array
+        what = f"Numbers of heads of the layer and of `{name}`"
+        shapes.check_same(what, layer=self.layer.num_heads, **{name: array.shape[1]})
         batch, heads, *pairs = backend.shape(array)
         groups = self.key_value_heads
         array = ops.reshape(array, (batch, groups, 1, heads // groups, *pairs))

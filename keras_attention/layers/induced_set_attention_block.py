@@ -102,8 +102,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         self._to_elements.build(x_shape, points)
 
     def call(self, x: Tensor, mask: Tensor | None = None, training: bool | None = None) -> Tensor:
-        carried = masks.implicit(x)
-        mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
+        mask = masks.padding(x, mask)
         points = self._to_points(self._points(x), x, context_mask=mask, training=training)
         return self._to_elements(x, points, mask=mask, training=training)
 

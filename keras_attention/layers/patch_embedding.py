@@ -123,15 +123,10 @@ class PatchEmbedding(saving.ConfigurableLayer):
 
     def call(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         self._channels_last(images.shape)
-        carried = masks.implicit(images)
-        mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
-        if mask is not None:
-            shapes.check_rank(
-                "mask", mask, len(self.patch_size) + 1, "as `images` without channels"
-            )
-        images = ops.cast(images, self.compute_dtype)
         if self.data_format == "channels_first":
-            images = ops.moveaxis(images, 1, -1)
+            images = masks.carry(ops.moveaxis(images, 1, -1), masks.implicit(images))
+        mask = masks.padding(images, mask, "images")
+        images = ops.cast(images, self.compute_dtype)
         x = position_wise.apply(self, self._dense, self._patches(masks.clear(images, mask)))
         return masks.carry(x, cell_groups.of_mask(self._patches, mask))
 

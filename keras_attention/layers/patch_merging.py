@@ -129,10 +129,7 @@ class PatchMerging(saving.ConfigurableLayer):
 
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         self._groups(x.shape)
-        carried = masks.implicit(x)
-        mask = masks.both(masks.boolean("mask", mask), None if carried is mask else carried)
-        if mask is not None:
-            shapes.check_rank("mask", mask, len(x.shape) - 1, "as `x` without features")
+        mask = masks.padding(x, mask)
         x = masks.clear(ops.cast(x, self.compute_dtype), mask)
         merged = position_wise.apply(self, self._dense, self._norm(self._grouped(x)))
         return masks.carry(merged, cell_groups.of_mask(self._grouped, mask))
@@ -148,6 +145,7 @@ class PatchMerging(saving.ConfigurableLayer):
         return cell_groups.grouped(x, sizes, groups, self.grid is not None, first_fastest=True)
 
     def compute_mask(self, x, previous_mask=None):
+        masks.padding(x, previous_mask)
         if previous_mask is None:
             return None
         _, groups = self._groups(x.shape)

@@ -100,7 +100,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = ops.mean(weights, axis=1) if len(weights.shape) == 4 else weights
-        copied = self._copied(weights, source_ids, masks.boolean("source_mask", source_mask))
+        mask = masks.padding(source_ids, source_mask, "source_ids", "source_mask", features=False)
+        copied = self._copied(weights, source_ids, mask)
         copied = backend.maximum(copied, ops.cast(LEAST, copied.dtype))
         copied = ops.log(copied) + ops.log_sigmoid(-gate)
         written = ops.log_softmax(ops.cast(logits, self._output_dtype)) + ops.log_sigmoid(gate)

@@ -99,8 +99,8 @@ class PointerHead(saving.ConfigurableLayer):
         memory_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
     ) -> Tensor:
-        query_mask = masks.both(masks.boolean("query_mask", query_mask), masks.implicit(query))
-        memory_mask = masks.both(masks.boolean("memory_mask", memory_mask), masks.implicit(memory))
+        query_mask = masks.padding(query, query_mask, "query", "query_mask")
+        memory_mask = masks.padding(memory, memory_mask, "memory", "memory_mask")
         pairs = masks.boolean("attention_mask", attention_mask)
         if pairs is not None and len(pairs.shape) not in (2, 3):
             raise ValueError(

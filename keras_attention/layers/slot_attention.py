@@ -111,10 +111,10 @@ class SlotAttention(saving.ConfigurableLayer):
         slots_mask: Tensor | None = None,
         return_attention_scores: bool = False,
     ) -> Tensors:
-        mask = masks.both(masks.boolean("mask", mask), masks.implicit(x))
-        slots_mask = masks.both(masks.boolean("slots_mask", slots_mask), masks.implicit(slots))
+        mask = masks.padding(x, mask)
         slots = self._initial_slots(x) if slots is None else slots
         self.compute_output_shape(x.shape, slots.shape)
+        slots_mask = masks.padding(slots, slots_mask, "slots", "slots_mask")
         x, slots = (ops.cast(array, self.compute_dtype) for array in (x, slots))
         memory = self._attention.cache_context(self._input_norm(masks.clear(x, mask)), None, mask)
         given = {"query_mask": slots_mask, "return_attention_scores": return_attention_scores}
@@ -146,5 +146,7 @@ class SlotAttention(saving.ConfigurableLayer):
         shape = self.compute_output_shape(given.x.shape, getattr(given.slots, "shape", None))
         scores = shape[0], 1, shape[1], given.x.shape[1]
         output, scores = (keras.KerasTensor(of, self.compute_dtype) for of in (shape, scores))
-        masks.carry(output, masks.implicit(given.slots))
+        masks.padding(given.x, given.mask)
+        slots = output if given.slots is None else given.slots
+        masks.carry(output, masks.padding(slots, given.slots_mask, "slots", "slots_mask"))
         return (output, scores) if given.return_attention_scores else output

@@ -369,9 +369,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         self._check_pairs(attention_mask, attention_bias, positions, segment_ids)
         if cache is not None:
             self._check_cached(x, cache, return_attention_scores)
-        mask = masks.both(
-            masks.boolean("mask", mask), None if mask is masks.implicit(x) else masks.implicit(x)
-        )
+        mask = masks.padding(x, mask)
         # A norm of integers would round its results.
         (x,) = inputs.floats((x,), self.compute_dtype)
         # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
@@ -456,7 +454,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             ValueError: the block has no cross-attention, or is not built.
         """
         self._check_built("cache_context")
-        self._memory(context)
+        self._memory(context, context_mask)
         return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
 
     def _check_built(self, method):
@@ -510,8 +508,12 @@ class TransformerBlock(saving.ConfigurableLayer):
                 + ("no `context`" if context is None else "a `context`")
             )
         if not isinstance(context, dict):
-            keys = None if context is None else context.shape[1]
-            return {"value": context, "value_mask": context_mask}, keys
+            if context is None and context_mask is not None:
+                raise ValueError("A `context_mask` needs the `context` that it masks.")
+            if context is None:
+                return {}, None
+            mask = masks.padding(context, context_mask, "context", "context_mask")
+            return {"value": context, "value_mask": mask}, context.shape[1]
         if not kv_cache.is_context(context):
             raise ValueError(
                 "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
@@ -553,12 +555,11 @@ class TransformerBlock(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, context, cache = given.x, given.context, given.cache
-        memory, keys_of_context = self._memory(context, given.context_mask)
+        _, keys_of_context = self._memory(context, given.context_mask)
         self._check_pairs(
             *(given.attention_mask, given.attention_bias, given.positions, given.segment_ids)
         )
-        masks.boolean("context_mask", memory.get("value_mask"))
-        masks.boolean("mask", given.mask)
+        masks.padding(x, given.mask)
         masks.boolean("attention_mask", given.attention_mask)
         inputs.pair("positions", given.positions, x, x)
         inputs.pair("segment_ids", given.segment_ids, x, x)

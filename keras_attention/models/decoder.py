@@ -156,7 +156,7 @@ class Decoder(Stack):
 
     def _read_on(self, inputs, context, mask, context_mask, cache, tokens, training):
         """The result of a call with a cache beside which the tokens are stored."""
-        mask = masks.both(masks.boolean("mask", mask), masks.implicit(inputs))
+        mask = masks.padding(inputs, mask, "inputs", features=False)
         mask = masks.both(mask, self.embeddings.compute_mask(inputs))
         before = cache[0]["index"]
         tokens, after = history.append(tokens, inputs, before, mask)

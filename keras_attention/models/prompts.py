@@ -46,11 +46,11 @@ def mask(given, prompt):
     """
     given = masks.boolean("mask", given)
     if given is not None:
+        # One row for all of a batch is not taken: it is stored in the cache.
         shapes.check_rank("mask", given, 2, "(batch, positions)")
-        shapes.check_same("Batch sizes", prompt=prompt.shape[0], mask=given.shape[0])
-        what = "Lengths of `prompt` and `mask`"
-        shapes.check_same(what, prompt=prompt.shape[1], mask=given.shape[1])
-    return given
+        what = "Batch sizes of `prompt` and its mask"
+        shapes.check_same(what, prompt=prompt.shape[0], mask=given.shape[0])
+    return masks.padding(prompt, given, "prompt", features=False)
 
 
 def check(prompt, mask, max_tokens, positions):

@@ -53,11 +53,17 @@ class Stack(saving.ConfigurableLayer, keras.Model):
 
     def _embed(self, inputs, mask, types, positions, offset, training):
         """The first vectors, and their mask."""
-        mask = masks.both(masks.boolean("mask", mask), masks.implicit(inputs))
         if self.embeddings is None:
-            return inputs, mask
+            return inputs, masks.padding(inputs, mask, "inputs")
+        mask, carried = masks.boolean("mask", mask), masks.implicit(inputs)
+        # A mask of pixels is not of the vectors, which carry their own.
+        if carried is not None and len(carried.shape) == 2:
+            mask = masks.both(mask, carried)
         if mask is None:
             mask = self.embeddings.compute_mask(inputs)
+        else:
+            vectors = self.embeddings.compute_output_shape(inputs.shape)
+            masks.check_axes(mask, vectors[:-1], "inputs")
         counts = self.embeddings.positions is None or self.embeddings.positions.counts
         if counts and positions is None and not (mask is None and offset is None):
             positions = real_first.counted(ops.shape(inputs)[1], mask, offset)

@@ -181,6 +181,12 @@ ROWS = {
         ValueError,
         r"`value_dim` must be even.*Received: value_dim=5",
     ),
+    "a mask of both attentions of each head": (
+        lambda: ka.DifferentialAttention(2, 4)(X, attention_mask=np.ones((B, 4, T, T), bool)),
+        ValueError,
+        r"Numbers of heads of the layer and of `attention_mask` must be equal\. "
+        r"Received: layer=2, attention_mask=4",
+    ),
     "positions that do not go with the score": (
         lambda: ka.Attention(2, 4, score="cosine", position=positions.Shaw(2)),
         ValueError,
@@ -445,6 +451,11 @@ ROWS = {
         lambda: ka.TransformerBlock(8, 2, cross_attention=True)(X),
         ValueError,
         r"Received: cross_attention=True, and no `context`",
+    ),
+    "a mask of no context": (
+        lambda: ka.TransformerBlock(8, 2)(X, context_mask=np.ones((B, S), bool)),
+        ValueError,
+        r"A `context_mask` needs the `context` that it masks\.",
     ),
     "an unknown norm of a block": (
         lambda: ka.TransformerBlock(8, 2, norm="batch"),

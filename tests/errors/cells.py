@@ -137,7 +137,7 @@ ROWS = {
     "a mask of another length than the memory": (
         lambda: cell().initial_state(Y, mask=zeros(B, T, dtype="bool")),
         ValueError,
-        r"Lengths of memory and mask must be equal\. Received: memory=5, mask=3",
+        r"Lengths of `memory` and its mask must be equal\. Received: memory=5, mask=3",
     ),
     "too many states": (
         lambda: cell().initial_state(Y, [zeros(B, D)] * 2),

@@ -258,12 +258,12 @@ ROWS = {
     "a mask of another prompt": (
         lambda: start([[1, 2]], mask=[[True]]),
         ValueError,
-        r"Lengths of `prompt` and `mask` must be equal\. Received: prompt=2, mask=1",
+        r"Lengths of `prompt` and its mask must be equal\. Received: prompt=2, mask=1",
     ),
     "a mask of another number of prompts": (
         lambda: start([[1, 2]], mask=[[True, True]] * 2),
         ValueError,
-        r"Batch sizes must be equal\. Received: prompt=1, mask=2",
+        r"Batch sizes of `prompt` and its mask must be equal\. Received: prompt=1, mask=2",
     ),
     "a mask of pairs for a prompt": (
         lambda: start([[1, 2]], mask=np.ones((1, 2, 2), "bool")),

@@ -169,7 +169,8 @@ ROWS = {
     "a mask of patches, not of pixels": (
         lambda: ka.PatchEmbedding(2, D)(zeros(B, 4, 4, 4), mask=np.ones((B, 4), bool)),
         ValueError,
-        r"`mask` must have 3 axes, as `images` without channels\. Received: mask\.shape=\(2, 4\)",
+        r"`mask` must have 3 axes, as `images` without its channels\. "
+        r"Received: mask\.shape=\(2, 4\)",
     ),
     "merging half of two cells": (
         lambda: ka.PatchMerging((3, 4))(zeros(B, 12, D)),
@@ -190,7 +191,7 @@ ROWS = {
     "a mask of a sequence for a grid to merge": (
         lambda: ka.PatchMerging()(zeros(B, 4, 4, D), mask=np.ones((B, 16), bool)),
         ValueError,
-        r"`mask` must have 3 axes, as `x` without features\. Received: mask\.shape=\(2, 16\)",
+        r"`mask` must have 3 axes, as `x` without its channels\. Received: mask\.shape=\(2, 16\)",
     ),
     # Positions
     "a wavelength that is text": (

@@ -27,6 +27,11 @@ def test_masks_are_read_carried_and_never_written(case):
     conformance.check_masks_are_read_carried_and_never_written(case)
 
 
+@every_case
+def test_masks_of_other_shapes_are_refused(case):
+    conformance.check_masks_of_other_shapes_are_refused(case)
+
+
 FLOATS = [case for case in CASES if case.float_inputs]
 GARBAGE = [("float32", np.nan), ("mixed_bfloat16", np.inf), ("mixed_float16", 1e38)]
 
