@@ -1,7 +1,7 @@
 """Classifies images by a compact Transformer, and draws what it looked at over them.
 
-    python -m examples.image_classification [--data NAME or FOLDER] [--epochs N] …
-    python -m examples.image_classification predict DIR [FILE …] [--picture FILE]
+    python -m examples.image_classification [--data NAME or FOLDER] [--epochs N] ...
+    python -m examples.image_classification predict DIR [FILE ...] [--picture FILE]
 
 --data is a name of tensorflow_datasets, such as cifar10, or a folder with a folder of images for
 each class. By default it is cifar10, or, if that is unavailable, the digits of scikit-learn, real
@@ -91,15 +91,17 @@ def of_folder(folder, size=None):
 
     suffixes = [*SUFFIXES, *map(str.upper, SUFFIXES)]
     found = load_files(folder, load_content=False, shuffle=False, allowed_extensions=suffixes)
-    files, labels, classes = found.filenames, found.target.astype("int64"), found.target_names
-    if len(set(labels)) < 2 or len(files) < 10:
+    files, classes = found.filenames, found.target_names
+    used, labels = np.unique(found.target, return_inverse=True)
+    classes = [classes[n] for n in used]  # Others have no images.
+    if len(used) < 2 or len(files) < 10:
         raise UsageError(
             f"--data {folder} must have at least two folders of images, a class each, and ten "
             f"images. It has {len(files)} in {len(classes)} folders."
         )
     size = size or min(read_image(files[0], (None, None, 3)).shape[:2])
     images = np.stack([read_image(path, (size, size, 3)) for path in files])
-    return split(images, labels, classes, str(folder))
+    return split(images, labels, classes, str(folder.resolve()))
 
 
 def warped(images, draws, options):
@@ -227,7 +229,12 @@ def train(argv):
     shared.add_options(
         parser,
         ("data", str, None, f"a name, {DIGITS} for one, or a folder: see above"),
-        ("size", at_least(1), None, "pixels of a folder's images; by default, as the first has"),
+        (
+            "size",
+            at_least(1),
+            None,
+            "side of a folder's images; by default the first one's",
+        ),
         ("patch-size", at_least(1), None, "pixels of a patch; by default an eighth of the image"),
         ("layers", at_least(1), 2, "blocks of attention"),
         ("dim", at_least(1), 64, "features"),
@@ -247,11 +254,12 @@ def train(argv):
     if options.dim % 4:
         raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
     data = load_images(options.data, options.size)
-    settings = vars(options) | {"data": None, "output": None}
+    settings = vars(options) | {"output": None}
     with shared.Run(options.output, PROGRAM, settings) as run:
         if not run.finished:
             fit(run, data, options)
-        print(f"accuracy: {run.figures['test_accuracy']:.4f} of {run.figures['tested']} images")
+        count, name = run.figures["tested"], run.figures["dataset"]
+        print(f"accuracy: {run.figures['test_accuracy']:.4f} of {count} images of {name}")
 
 
 def predict(argv):

@@ -1,8 +1,8 @@
 """Is a movie review positive? Trains attention models on IMDB, and labels new texts.
 
-    python -m examples.imdb_classification [--model ngrams|transformer|post] [--data-dir aclImdb] …
-    python -m examples.imdb_classification --pretrained FOLDER [--lora RANK] …
-    python -m examples.imdb_classification predict DIR "text" …
+    python -m examples.imdb_classification [--model ngrams|transformer|post] [--data-dir DIR] ...
+    python -m examples.imdb_classification --pretrained FOLDER [--lora RANK] ...
+    python -m examples.imdb_classification predict DIR "text" ...
 
 KERAS_BACKEND is tensorflow, jax or torch. Without --data-dir the reviews come from TensorFlow
 Datasets, and if they are unavailable, from a small synthetic sample, and the program says so. The
@@ -191,9 +191,9 @@ def predict(argv):
     settings, tokenizer = figures["settings"], texts.load_tokenizer(options.folder)
     learned = imdb_ngrams.load(options.folder) if settings["model"] in NGRAMS else None
     for review in options.texts:
-        review = " ".join(review.encode("utf-8", "replace").decode("utf-8").split())
+        review = " ".join(clean(review.encode("utf-8", "replace").decode("utf-8")).split())
         (row,) = encode(tokenizer, [review], settings)
-        words = [clean(review)[a:b].lower() for a, b in tokenizer.encode(clean(review)).offsets]
+        words = [review[a:b].lower() for a, b in tokenizer.encode(review).offsets]
         known = (settings["model"] == "pretrained") | (row != UNKNOWN)
         words = list(zip(kept(words, settings), known.tolist(), strict=False))
         if not any(known and any(map(str.isalnum, word)) for word, known in words):
@@ -241,7 +241,8 @@ def settings_of(options):
         settings["learning_rate"] = 5e-4 if options.lora else 2e-5
     sources = {bool(options.data_dir): "folder", options.sample: "sample"}
     settings["data_source"] = sources.get(True, "TensorFlow Datasets")
-    return settings | dict.fromkeys(["output", "data_dir", "sample", "devices"])
+    settings["weights"] = options.pretrained and texts.pretrained_checksum(options.pretrained)
+    return settings | dict.fromkeys(["output", "data_dir", "sample", "devices", "pretrained"])
 
 
 def command(argv):
@@ -250,9 +251,7 @@ def command(argv):
     models = "best", "ngrams", "transformer", "post"
     parser.add_argument("--model", choices=models, help=f"default: {DEFAULT}")
     parser.add_argument("--positions", action="store_true", help="of --model post")
-    parser.add_argument(
-        "--pretrained", metavar="FOLDER", help="train the model of a folder further"
-    )
+    parser.add_argument("--pretrained", metavar="FOLDER", help="a model to train further")
     shared.add_source(parser, "--data-dir", "an unpacked aclImdb folder")
     shared.add_options(
         parser,
@@ -263,12 +262,7 @@ def command(argv):
         ("max-length", at_least(1), None, "words of a review, at most"),
         ("vocabulary-size", at_least(3), None, "different words, at most"),
         ("limit", at_least(2), None, "training reviews, and test reviews, at most"),
-        (
-            "validation",
-            shared.fraction,
-            0.0,
-            "the part of the training reviews to measure epochs on",
-        ),
+        ("validation", shared.fraction, 0.0, "the part of training reviews to measure epochs on"),
     )
     training.add_training_options(parser, None)
     options = parser.parse_args(argv)
@@ -284,8 +278,6 @@ def command(argv):
         if run.finished:
             print(f"The run in {output} is finished already.")
         else:
-            if options.pretrained:
-                run.settings["weights"] = texts.pretrained_checksum(options.pretrained)
             data = imdb_reviews.load(options.data_dir, options.sample)
             with training.devices(options.devices):
                 train(run, *data, options)

@@ -49,7 +49,7 @@ class Reviews:
         """
         blocks = np.array_split(np.arange(len(self)), min(100, len(self)))
         order = np.random.default_rng(seed).permutation(len(blocks))
-        count = max(1, round(fraction * len(blocks)))
+        count = min(len(blocks) - 1, max(1, round(fraction * len(blocks))))
         parts = order[count:], order[:count]
         return [self.take(np.concatenate([blocks[i] for i in part])) for part in parts]
 

@@ -1,6 +1,6 @@
 """Learns to go on with a text: trains a decoder-only Transformer on it, and generates from it.
 
-    python -m examples.language_model [--data FILE] [--tokens characters|subwords] …
+    python -m examples.language_model [--data FILE] [--tokens characters|subwords] ...
     python -m examples.language_model generate DIR "prompt"
 
 --data is a UTF-8 text file, with .gz or without. Without it the text is tiny_shakespeare of
@@ -240,7 +240,8 @@ def train(argv):
     options = parser.parse_args(argv)
     if options.steps % options.measure_every:
         raise UsageError(f"--steps must be a multiple of --measure-every {options.measure_every}.")
-    settings = vars(options) | dict.fromkeys(["data", "output", "sample", "preset"])
+    settings = vars(options) | {"output": None, "preset": None}
+    settings |= {"data": options.data and "given", "sample": options.sample or None}
     settings["pretrained"] = options.pretrained and texts.pretrained_checksum(options.pretrained)
     with shared.Run(options.output, PROGRAM, settings) as run:
         if not run.finished:

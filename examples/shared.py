@@ -61,7 +61,8 @@ def program(command, **others):
             print(f"error: {error}{hint}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print("\nInterrupted. The same command goes on from there.", file=sys.stderr)
+            hint = "The same command goes on from there." if run is command else ""
+            print("\nInterrupted.", hint, file=sys.stderr)
             return 130
         return 0
 
@@ -204,6 +205,8 @@ class Run:
         elif names:
             found = f"it holds {names[0]}. Give a new folder."
             raise UsageError(f"--output {self.path} is not a run of {self.program}: {found}")
+        if not (self.figures and self.epochs):  # Nothing was trained with any settings yet.
+            self.figures = None
         for name, value in json.loads(json.dumps(self.settings)).items():  # Tuples are lists.
             if self.figures and (saved := self.figures["settings"].get(name)) != value:
                 raise UsageError(
@@ -228,6 +231,7 @@ class Run:
         if self.figures:
             print(f"Resuming after epoch {len(self.epochs)}.", flush=True)
             return
+        (self.path / "tokenizer.json").unlink(missing_ok=True)  # of other settings, perhaps
         names = "keras", keras.backend.backend(), "numpy", keras_attention.__name__
         versions = {name: sys.modules[name].__version__ for name in names}
         self.figures = {
@@ -284,8 +288,8 @@ def read_figures(folder, program):
     text = read_text(file := Path(folder) / FIGURES)
     try:
         figures = json.loads(text)
-        whole = {"program", "settings", "finished", "epochs"} <= set(figures)
-    except (ValueError, TypeError):
+        whole = {"program", "settings", "finished", "epochs"} <= figures.keys()
+    except (ValueError, AttributeError):
         whole = False
     if not whole or figures["program"] != program:
         raise UsageError(f"{file} is damaged, or of another program than {program}.")

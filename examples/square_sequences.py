@@ -1,6 +1,6 @@
 """Two corners of a square in, the other two out: what attention adds to an encoder and a decoder.
 
-    python -m examples.square_sequences [--teacher-forcing 0.5] [--seeds 5] [--epochs 50] …
+    python -m examples.square_sequences [--teacher-forcing 0.5] [--seeds 5] [--epochs 50] ...
 
 Trains the same small model without attention and with it, once for each seed, on noisy squares that
 it makes itself, and compares the losses on squares that neither has seen. The folder --output gets

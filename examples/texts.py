@@ -75,6 +75,7 @@ def load_tokenizer(folder):
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # The package has no class of its own for damaged files.
         raise UsageError(f"{path} is damaged: {one_line(error)}") from None
+    tokenizer.encode_special_tokens = True  # "[PAD]" in a text is a text.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -1,6 +1,6 @@
 """Forecasts a series with missing values: windowed attention, an LSTM and a naive forecast.
 
-    python -m examples.time_series [--data FILE] [--context N] [--horizon N] [--period N] …
+    python -m examples.time_series [--data FILE] [--context N] [--horizon N] [--period N] ...
     python -m examples.time_series predict DIR
 
 The series is the weekly CO2 of Mauna Loa, which the package statsmodels has in its wheel, or if
@@ -45,10 +45,12 @@ def load_series(path=None, use_sample=False):
 
 def read_csv(path):
     """The last column of a file with a header."""
-    rows = [row for row in csv.reader(shared.read_text(path).splitlines()) if row]
     try:
+        rows = [row for row in csv.reader(shared.read_text(path).splitlines()) if row]
+        if len({len(row) for row in rows}) > 1:
+            raise ValueError("its lines have different numbers of fields")
         values = np.array([float(row[-1].strip() or "nan") for row in rows[1:]])
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise UsageError(f"{path} is no CSV file with a series: {error}.") from None
     if np.isinf(values).any():
         raise UsageError(f"{path} has infinite values.")
@@ -192,8 +194,9 @@ def train(argv):
     if options.dim % 4:
         raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
     series, name = load_series(options.data, options.sample)
+    kind_of_data = {"data": options.data and "given", "sample": options.sample or None}
     for kind in MODELS:
-        settings = vars(options) | {"model": kind, "data": None, "output": None, "sample": None}
+        settings = vars(options) | {"model": kind, **kind_of_data, "output": None}
         with shared.Run(options.output / kind, PROGRAM, settings) as run:
             if not run.finished:
                 fit(run, kind, series, name, options)

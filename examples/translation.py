@@ -1,9 +1,9 @@
 """Translates sentences: attention models trained on pairs of them, from the data to BLEU.
 
-    python -m examples.translation [--data-dir multi30k] [--model transformer|bahdanau|luong] …
-    python -m examples.translation translate DIR "sentence" …
+    python -m examples.translation [--data-dir multi30k] [--model transformer|bahdanau|luong] ...
+    python -m examples.translation translate DIR "sentence" ...
 
---data-dir is a folder with train.en.gz, train.de.gz, val.… and test_2016_flickr.… (or test.…), one
+--data-dir is a folder with train.en.gz, train.de.gz, val.* and test_2016_flickr.* (or test.*), one
 sentence a line; without it see `pairs`. The same command resumes an interrupted run.
 """
 
@@ -16,7 +16,7 @@ from examples import pairs, shared, texts, training
 from examples.shared import UsageError, at_least, keras
 from examples.shared import keras_attention as ka
 
-PROGRAM, JAX = "examples.translation", keras.backend.backend() == "jax"
+PROGRAM = "examples.translation"
 START, STOP = np.array([2, 3], "int32")  # 0 is padding, and 1 an unknown token
 LENGTHS = np.array([12, 16, 20, 24, 32, 64])  # A program is compiled for each.
 POSITIONS = "shaw", "rotary", "sin-cos"
@@ -175,7 +175,8 @@ def draw_attention(path, model, tokenizer, sentence, translation):
     else:
         weights = keras.Model(model.inputs, model.get_layer("decoder").output[1])(inputs)[0, 0]
     words = ([*map(tokenizer.id_to_token, row), "[STOP]"] for row in (target, source))
-    ka.visualization.plot_attention(weights, *words).savefig(path, dpi=100, format="png")
+    figure = ka.visualization.plot_attention(weights, *words)
+    figure.savefig(path, dpi=100, format=path.suffix[1:] or "png")
 
 
 def train(argv):
@@ -199,14 +200,17 @@ def train(argv):
         ("beams", at_least(1), 4, "of the search for a translation"),
         ("model-parallel", at_least(1), 1, "how many devices share the weights, on JAX"),
     )
+    training.add_training_options(parser, None)
     model = parser.parse_known_args(argv)[0].model
-    training.add_training_options(parser, f"runs/translation-{model}")
-    parser.set_defaults(**DEFAULTS[model])
+    parser.set_defaults(output=Path(f"runs/translation-{model}"), **DEFAULTS[model])
     options = parser.parse_args(argv)
     if options.positions and options.model != "transformer":
         raise UsageError(f"--positions is for the transformer. --model is {options.model}.")
-    if (n := options.devices) % (m := options.model_parallel) or (m > 1 and not JAX):
+    jax = keras.backend.backend() == "jax"
+    if (n := options.devices) % (m := options.model_parallel) or (m > 1 and not jax):
         raise UsageError(f"--model-parallel {m} is for JAX, and must divide the --devices {n}.")
+    if options.sample and (options.source or options.target):
+        raise UsageError("--source and --target are not for --sample, from English to German.")
     settings = {**vars(options), "data_dir": bool(options.data_dir), "output": None}
     with shared.Run(options.output, PROGRAM, settings) as run:
         if not run.finished:
@@ -247,9 +251,10 @@ def fit(run, options):
     run.write(shared.MODEL, model.save)
     figures, bleu = {}, sacrebleu.BLEU()
     for kind, beams in (("_greedy", 1), ("", options.beams)):
-        translate = translator(model, tokenizer, beams)
+        if kind or beams > 1:
+            translate = translator(model, tokenizer, beams)
         for part in ("validation", "test"):
-            print(f"Translating the {part} sentences with --beams {beams} …", flush=True)
+            print(f"Translating the {part} sentences with --beams {beams} ...", flush=True)
             found = translate(parts[part][0])
             figures[f"{part}{kind}_bleu"] = bleu.corpus_score(found, [parts[part][1]]).score
     run.write("test.txt", lambda path: path.write_text("\n".join([*found, ""]), encoding="utf-8"))
@@ -277,7 +282,10 @@ def translate(argv):
             print(f"{text!r} has no words that the model has seen.", file=sys.stderr)
         print(found.get(text, ""))
     if options.picture and known:
-        draw_attention(options.picture, model, tokenizer, known[0], found[known[0]])
+        try:
+            draw_attention(options.picture, model, tokenizer, known[0], found[known[0]])
+        except ValueError as error:  # of Matplotlib, which says what suffixes it can write
+            raise UsageError(f"--picture {options.picture}: {error}") from None
 
 
 main = shared.program(train, translate=translate)

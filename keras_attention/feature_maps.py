@@ -105,7 +105,7 @@ class RandomFeatures(Score):
         x = x * x.shape[-1] ** -0.25
         squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
         vectors = ops.cast(ops.convert_to_tensor(self.vectors), x.dtype)
-        return ops.matmul(x, vectors) - 0.5 * squares
+        return ops.einsum("bthk,kn->bthn", x, vectors) - 0.5 * squares
 
 
 BUILTIN = {"elu": EluFeatures, "favor": RandomFeatures}

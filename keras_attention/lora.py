@@ -35,7 +35,8 @@ def enable_lora(
     Layers that get the output of `model`, such as a head, are not frozen. Compile afterwards.
 
     `save` and `convert.to_huggingface` write kernels with their adapters added: what they write
-    loads as a model without adapters, with equal outputs, all of whose weights are trained.
+    loads as a model without adapters, with equal outputs, all of whose weights are trained. Keras
+    quantizes the sums of a quantized model again, so its outputs change a little, or in int4 more.
 
     Args:
         model: a built Keras model or layer, such as a result of `convert.from_huggingface`.

@@ -18,11 +18,13 @@ layer would return them but in float32, and the boolean mask (or None), both bro
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Config, Tensor
 
 ops = keras.ops
@@ -87,9 +89,8 @@ class DoublyStochastic(Regularizer):
             queries = ops.cast(ops.any(mask, axis=-1), weights.dtype)
         target = self.target
         if target is None:
-            target = ops.sum(queries, axis=-1, keepdims=True) / ops.maximum(
-                ops.sum(seen, axis=-1, keepdims=True), 1.0
-            )
+            keys = ops.clip(ops.sum(seen, axis=-1, keepdims=True), 1.0, math.inf)
+            target = ops.sum(queries, axis=-1, keepdims=True) / keys
         missing = ops.square(target - received) * seen
         loss = ops.sum(missing, axis=-1)
         return self.factor * _mean(loss, ops.ones_like(loss))
@@ -144,8 +145,9 @@ class CoverageLoss(Regularizer):
         self.factor = shapes.check_number("factor", factor, above=0)
 
     def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
-        before = ops.cumsum(weights, axis=-2) - weights
-        again = ops.sum(ops.minimum(weights, before), axis=-1)
+        before = backend.cumsum(ops.swapaxes(weights, -1, -2))
+        before = ops.swapaxes(before, -1, -2) - weights
+        again = ops.sum(ops.where(weights < before, weights, before), axis=-1)
         return self.factor * _mean(again, _has_keys(weights, mask))
 
 
@@ -189,8 +191,8 @@ class Guided(Regularizer):
 def _relative(mask, axis, dtype):
     """Of the queries (axis −1) or keys (−2) of a mask: number, relative positions, whether real."""
     real = ops.cast(ops.any(mask, axis=axis), dtype)
-    count = ops.maximum(ops.sum(real, axis=-1), 1.0)
-    return count, (ops.cumsum(real, axis=-1) - 1) / count[..., None], real
+    count = ops.clip(ops.sum(real, axis=-1), 1.0, math.inf)
+    return count, (backend.cumsum(real) - 1) / count[..., None], real
 
 
 def _has_keys(weights, mask):
@@ -204,7 +206,7 @@ def _has_keys(weights, mask):
 
 def _mean(array, counted):
     """The mean where `counted` is 1; 0 if it is 1 nowhere."""
-    return ops.sum(array * counted) / ops.maximum(ops.sum(counted), 1.0)
+    return ops.sum(array * counted) / ops.clip(ops.sum(counted), 1.0, math.inf)
 
 
 BUILTIN = {

@@ -72,7 +72,7 @@ class LocationSensitive(OfAdditive):
         kernel = ops.convert_to_tensor(self.convolution)
         if backend.known_size(states[0].shape[2]) == 0:
             # PyTorch has no convolution of nothing.
-            features = ops.matmul(history, kernel[0])
+            features = ops.einsum("bsn,nf->bsf", history, kernel[0])
         else:
             features = ops.conv(history, kernel, padding="same", data_format="channels_last")
         features = ops.reshape(features, (batch, heads, length, self.filters))

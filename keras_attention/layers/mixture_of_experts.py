@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,7 @@ import keras
 from keras_attention import activations, inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
-from keras_attention.layers import routing
+from keras_attention.layers import position_wise, projections, routing
 from keras_attention.layers.feed_forward import FeedForward
 
 ops = keras.ops
@@ -222,7 +223,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         (x,) = inputs.floats((x,), self.compute_dtype)
         x = masks.clear(x, mask)
         rows = ops.reshape(x, (-1, x.shape[-1]))
-        numbers = self._router(rows)
+        numbers = position_wise.apply(self, self._router, rows)
         # Probabilities have few digits in half precision.
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
         chosen, weights = routing.route(self, numbers)
@@ -257,10 +258,10 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         # As one product: a row of weighted features of all experts.
         size = self.num_experts * self.intermediate_dim
         kernel = ops.reshape(self.output_kernel, (size, -1))
-        output = ops.matmul(ops.reshape(hidden, (-1, size)), kernel)
-        return (
-            output if self.output_bias is None else output + ops.matmul(weights, self.output_bias)
-        )
+        output = projections.product(ops.reshape(hidden, (-1, size)), kernel)
+        if self.output_bias is None:
+            return output
+        return output + projections.product(weights, self.output_bias)
 
     def _of_few(self, rows, chosen, weights):
         """The chosen experts alone."""
@@ -286,7 +287,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             return self.activation(linear)
         gate = project(self.gate_kernel, self.gate_bias)
         if self.limit is not None:
-            gate = ops.minimum(gate, self.limit)
+            gate = ops.clip(gate, -math.inf, self.limit)
             linear = ops.clip(linear, -self.limit, self.limit)
         return self.activation(gate) * (linear + self.offset)
 

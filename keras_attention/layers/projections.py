@@ -13,8 +13,9 @@ ops = keras.ops
 
 def product(x, kernel):
     """`x @ kernel`; Keras's `matmul` computes that of float64 in float32 on PyTorch."""
-    wide = keras.backend.standardize_dtype(x.dtype) == "float64"
-    return (backend.matmul if wide else ops.matmul)(x, kernel)
+    if keras.backend.standardize_dtype(x.dtype) == "float64":
+        return backend.matmul(x, ops.convert_to_tensor(kernel))
+    return ops.matmul(x, kernel)
 
 
 def plain(layer, *denses, activated=False):

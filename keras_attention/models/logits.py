@@ -8,7 +8,7 @@ import keras
 
 from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import position_wise
+from keras_attention.layers import position_wise, projections
 
 ops = keras.ops
 
@@ -123,7 +123,7 @@ class Logits(saving.ConfigurableLayer):
     def _tied(self, x, table):
         # As a matrix: TensorFlow multiplies three axes by two several times more slowly.
         rows = ops.reshape(x, (-1, x.shape[-1]))
-        logits = ops.matmul(rows, ops.transpose(ops.cast(table, x.dtype)))
+        logits = projections.product(rows, ops.transpose(ops.cast(table, x.dtype)))
         logits = ops.reshape(logits, (*ops.shape(x)[:-1], self.vocabulary_size))
         return logits + ops.cast(self.bias, logits.dtype) if self.use_bias else logits
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,8 +98,8 @@ class CoPE(Position):
         query, key = (semantics.finite(ops.cast(x, wide)) for x in (query, key))
         terms = ops.einsum("bthk,nk->bhtn", query, ops.cast(self.embeddings, wide))
         # The last whole number but one, so that there is one above it.
-        counts = ops.minimum(self._counts(spec, query, key), float(self.max_position))
-        below = ops.minimum(ops.floor(counts), float(self.max_position - 1))
+        counts = ops.clip(self._counts(spec, query, key), -math.inf, self.max_position)
+        below = ops.clip(ops.floor(counts), -math.inf, self.max_position - 1)
         share = counts - ops.stop_gradient(below)
         at = ops.cast(below, "int32")
         low, high = (backend.take_last(terms, index) for index in (at, at + 1))

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position, check_heads
 
@@ -78,7 +79,7 @@ class FIRE(Position):
         limit = self.threshold * ops.abs(ops.convert_to_tensor(self.factor))
         distance = ops.log1p(c * ops.cast(ops.abs(i - j), c.dtype))
         # Above 0, whatever c and L become.
-        longest = ops.log1p(c * ops.maximum(ops.cast(i, c.dtype), limit)) + 1e-6
+        longest = ops.log1p(c * backend.maximum(ops.cast(i, c.dtype), limit)) + 1e-6
         share = distance / longest
         share = share if len(share.shape) == 4 else share[None, None]
         kernel, bias = (

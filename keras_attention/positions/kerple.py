@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 import keras
@@ -74,5 +75,5 @@ class Kerple(Position):
         if self.variant == "logarithmic":
             return -first * ops.log1p(second * distance)
         # By a logarithm of at least 0: the gradient of a power of 0 is none.
-        power = ops.exp(second * ops.log(ops.maximum(distance, 1.0)))
+        power = ops.exp(second * ops.log(ops.clip(distance, 1.0, math.inf)))
         return -first * ops.where(distance > 0, power, ops.zeros_like(power))

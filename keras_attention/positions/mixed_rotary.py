@@ -112,7 +112,7 @@ class MixedRotary(Position):
     def _rotated(self, x, positions, frequencies):
         """`x` (B, T, H, K) at positions (T,) or (B, T), by frequencies (H, axes, d/2)."""
         axes = on_grid(ops.cast(positions, frequencies.dtype), self.grid, self.prefix)
-        angles = ops.tensordot(ops.stack(axes, axis=-1), frequencies, [[-1], [1]])
+        angles = ops.einsum("...a,han->...hn", ops.stack(axes, axis=-1), frequencies)
         cos, sin = ops.cos(angles), ops.sin(angles)
         size, wide = 2 * cos.shape[-1], ops.cast(x, cos.dtype)
         if self.layout == "half_split":

@@ -101,7 +101,7 @@ class XPos(Rotary):
         ):
             powers = ops.expand_dims(distance, (-1, -2)) * ops.cast(logs, wide)
             # Below it is 0 for keys so far before the queries that the product is.
-            powers = ops.exp(ops.minimum(powers, _LARGEST))
+            powers = ops.exp(ops.clip(powers, -np.inf, _LARGEST))
             powers = paired(powers, powers, self.layout)
             if size != x.shape[-1]:
                 rest = ops.ones_like(powers[..., :1])

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -189,6 +190,14 @@ def test_doctests_need_no_other_backend():
         file = importlib.util.find_spec(name).origin
         roots = {imported.split(".")[0] for imported in imported_modules(Path(file))}
         assert not roots & others, f"{name} imports {roots & others}, which may not be installed"
+
+
+@every_file
+def test_products_keep_float64(path):
+    """Keras computes these in float32 on PyTorch, but for `einsum`: see `projections.product`."""
+    own = part(path) in ("backend", "keras_private") or path.stem == "projections"
+    text = path.read_text(encoding="utf-8")
+    assert own or not re.search(r"\bops\.(matmul|tensordot|dot|vdot|inner)\(", text)
 
 
 @every_file

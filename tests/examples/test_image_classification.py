@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 import types
 
@@ -45,6 +46,14 @@ def test_images_of_a_folder(folder):
     again = example.load_images(str(folder))
     np.testing.assert_array_equal(again[1][0], tested)
     assert example.load_images(str(folder), size=5)[0][0].shape == (24, 5, 5, 3)
+
+
+def test_folders_without_images_are_no_classes(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "all")
+    for name in (".ipynb_checkpoints", "c"):
+        (tmp_path / "all" / name).mkdir()
+    (_, labels), _, classes, _ = example.load_images(str(tmp_path / "all"))
+    assert classes == ["bright", "dark"] and set(labels) == {0, 1}
 
 
 def test_where_images_come_from(monkeypatch, capsys):

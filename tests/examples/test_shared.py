@@ -180,6 +180,27 @@ def test_settings_are_those_of_the_run(tmp_path):
         Run(run.path, PROGRAM, {"seed": 0}).begin({"sizes": 3})
 
 
+def test_settings_of_no_epoch_are_forgotten(tmp_path):
+    """A mistake that shows only when the data are read can be put right in the same folder."""
+    with Run(tmp_path, PROGRAM, {"context": 128}) as run:
+        run.begin({"text": 1})
+        run.write("tokenizer.json", lambda path: path.write_text("of 128"))
+    with Run(tmp_path, PROGRAM, {"context": 32}) as run:
+        run.begin({"text": 2})
+        assert run.figures["settings"] == {"context": 32, "text": 2}
+        assert not (tmp_path / "tokenizer.json").exists()
+        run.finish_epoch(loss=1.0)
+    with pytest.raises(UsageError, match="context is 32 there and 16 now"):
+        Run(tmp_path, PROGRAM, {"context": 16})
+
+
+@pytest.mark.parametrize("text", ['["program", "settings", "finished", "epochs"]', "3", "{}"])
+def test_figures_of_another_kind(tmp_path, text):
+    (tmp_path / "figures.json").write_text(text)
+    with pytest.raises(UsageError, match="is damaged, or of another program"):
+        shared.read_figures(tmp_path, PROGRAM)
+
+
 def test_one_run_a_folder(tmp_path):
     with Run(tmp_path, PROGRAM, {}) as run, Run(tmp_path, PROGRAM, {}) as other:
         run.begin()
@@ -457,6 +478,12 @@ def test_tokenizers(kind, tmp_path):
     assert padded.shape[1] % 8 == 0 and padded.dtype == "int32"
     for row, found in zip(rows, padded, strict=True):
         np.testing.assert_array_equal(found, [*row, *[0] * (len(found) - len(row))])
+
+
+def test_names_of_special_tokens_are_text(tmp_path):
+    texts.train_tokenizer("words", SENTENCES, 20).save(str(tmp_path / "tokenizer.json"))
+    (row,) = texts.encode(texts.load_tokenizer(tmp_path), ["[PAD] a dog"])
+    assert 0 not in row and len(row) == 3
 
 
 @pytest.mark.parametrize(("text", "message"), [("{}", "is damaged: "), (None, "No such file")])

@@ -40,6 +40,8 @@ def csv_file(tmp_path_factory):
         ("value\n1\n2\n", "too short, or all is missing: it has 2 values for --period 4"),
         ("time,value\n" + "x,\n" * 80, "too short, or all is missing"),
         ("value\n1\ninf\n", "has infinite values"),
+        ("a;value\n1;1,5\n", "its lines have different numbers of fields"),
+        ("value\n" + "1" * 200_000, "field larger than field limit"),
     ],
 )
 def test_a_file_without_a_series_is_one_line(text, message, tmp_path, capsys):
@@ -145,6 +147,8 @@ def test_a_run_resumes_and_forecasts(csv_file, tmp_path, interrupted, capsys):
         for name in ("test_error", "naive_test_error"):
             np.testing.assert_allclose(said[name], other[name], rtol=1e-6)
         assert said["test_error"] < 2 * said["naive_test_error"]
+    assert main([*TINY, "--sample", "--output", tmp_path / "run"]) == 2
+    assert "other settings: data is 'given' there and None now" in capsys.readouterr().err
     assert main(["predict", tmp_path / "run", "--data", csv_file]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "step attention lstm" and len(lines) == 1 + SIZES["horizon"]

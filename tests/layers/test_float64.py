@@ -1,6 +1,6 @@
 """Layers of dtype float64 compute in float64, on every backend that has it.
 
-Keras's `matmul`, `maximum` and `cumsum` compute float64 in float32 on PyTorch.
+On PyTorch Keras's `matmul`, `tensordot`, `maximum`, `minimum` and `cumsum` compute it in float32.
 """
 
 import keras
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import normalizations, ops, scores
+from keras_attention import normalizations, ops, positions, regularizers, scores
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="JAX has no float64 unless it is told to"
@@ -51,6 +51,19 @@ LAYERS = {
         (2,), 4, use_bias=False, data_format="channels_last", **kwargs
     ),
     "PatchMerging": lambda **kwargs: ka.PatchMerging((6,), **kwargs),
+    "LinearAttention, favor": lambda **kwargs: ka.LinearAttention(
+        2, 4, feature_map="favor", **kwargs
+    ),
+    # All 5 experts for 12 positions with 2 each, and not all of 30.
+    "MixtureOfExperts": lambda **kwargs: ka.MixtureOfExperts(5, 2, 6, **kwargs),
+    "MixtureOfExperts, few": lambda **kwargs: ka.MixtureOfExperts(30, 2, 6, **kwargs),
+    "MixtureOfExperts, limit": lambda **kwargs: ka.MixtureOfExperts(
+        5, 2, 6, gated=True, limit=0.3, **kwargs
+    ),
+    "xpos": lambda **kwargs: ka.Attention(2, 4, position="xpos", **kwargs),
+    "fire": lambda **kwargs: ka.Attention(2, 4, position="fire", **kwargs),
+    "kerple": lambda **kwargs: ka.Attention(2, 4, position="kerple", **kwargs),
+    "cope": lambda **kwargs: ka.Attention(2, 4, position=positions.CoPE(4), **kwargs),
 }
 
 
@@ -74,6 +87,20 @@ def test_the_output_projection_of_an_embedding_computes_in_float64():
     layer = ka.ScaledEmbedding(10, 8, dtype="float64")
     layer(np.array([[1, 2]]))
     assert curvature(lambda x: layer(x, reverse=True), X) < 1e-11
+
+
+def test_tied_logits_compute_in_float64():
+    layer = ka.Logits(10, dtype="float64")
+    table = np.random.default_rng(2).normal(size=(10, 8))
+    assert curvature(lambda x: layer(x, keras.ops.convert_to_tensor(table)), X) < 1e-11
+
+
+@pytest.mark.parametrize("name", ["entropy", "coverage", "doubly_stochastic", "guided"])
+def test_losses_on_weights_compute_in_float64(name):
+    loss = regularizers.get(name)
+    mask = keras.ops.ones((2, 1, 1, 8), "bool")
+    weights = np.random.default_rng(3).uniform(0.1, 0.9, (2, 1, 6, 8))
+    assert curvature(lambda x: loss(x, mask), weights) < 1e-11
 
 
 def test_sparsemax_finds_its_support_in_float64():

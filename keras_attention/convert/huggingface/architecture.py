@@ -62,7 +62,8 @@ def language_model(fields, make, tokens, tensors, prefix, head="lm_head", unread
         make,
         {f"{tokens}.weight": "embeddings.tokens.table", **tensors},
         prefix=prefix,
-        head={head: "logits.dense"},
+        # The bias is of the logits themselves where they are tied.
+        head={head: "logits.dense", f"{head}.bias": "logits.bias"},
         unread=unread or {},
         same={f"{tokens}.weight": [rf"{head}\.weight"]},
     )

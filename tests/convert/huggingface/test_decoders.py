@@ -96,6 +96,7 @@ MODELS = {
         {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True},
     ),
     "phi": (transformers.PhiForCausalLM, SIZES),
+    "phi, tied": (transformers.PhiForCausalLM, {**SIZES, "tie_word_embeddings": True}),
     "phi, other options": (
         transformers.PhiForCausalLM,
         {**SIZES, "qk_layernorm": True, "num_key_value_heads": 2},
@@ -156,6 +157,10 @@ MODELS = {
     "glm4": (transformers.Glm4ForCausalLM, {**GROUPS, "head_dim": 12}),
     "nemotron": (transformers.NemotronForCausalLM, GROUPS),
     "gptj": (transformers.GPTJForCausalLM, {**GPT2, "rotary_dim": 4}),
+    "gptj, tied": (
+        transformers.GPTJForCausalLM,
+        {**GPT2, "rotary_dim": 4, "tie_word_embeddings": True},
+    ),
     # A layer without experts before one with them.
     "deepseek": (
         transformers.DeepseekV3ForCausalLM,

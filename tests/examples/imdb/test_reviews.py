@@ -135,6 +135,8 @@ def test_limit_and_split():
     assert limited.texts == reviews.limited(4, seed=0).texts
     rest, held_out = reviews.split(0.2, seed=0)
     assert len(held_out) == 2 and sorted(rest.texts + held_out.texts) == reviews.texts
+    assert [len(part) for part in reviews.split(0.99, seed=0)] == [1, 9]
+    assert [len(part) for part in limited.limited(2, 0).split(0.8, seed=0)] == [1, 1]
 
 
 def test_neighbors_are_held_out_together():

@@ -300,6 +300,15 @@ def test_a_fresh_process_translates(finished, tmp_path):
 
 
 @pytest.mark.slow
+def test_pictures_of_other_kinds(finished, tmp_path, capsys):
+    command = ["translate", str(finished), "Two dogs run.", "--picture"]
+    assert translation.main([*command, tmp_path / "x.svg"]) == 0
+    assert "<svg" in (tmp_path / "x.svg").read_text()
+    assert translation.main([*command, tmp_path / "x.xyz"]) == 2
+    assert "x.xyz: Format 'xyz' is not supported" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bahdanau", "luong"])
 def test_recurrent_models_run(tmp_path, name):
     command = ["--limit", 40, "--epochs", 1, "--output", tmp_path / name, "--model", name]
@@ -336,12 +345,23 @@ def test_wrong_command_line(arguments, capsys):
 
 
 @pytest.mark.any_backend
+def test_all_options_are_in_the_help(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        translation.main(["--help"])
+    said = capsys.readouterr().out
+    assert not exit_.value.code and said.isascii()
+    for option in ("--output", "--seed", "--devices", "--jit", "--mixed-precision", "--beams"):
+        assert f"  {option}" in said
+
+
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "luong", "--positions", "shaw"], "--positions is for the transformer"),
         (["--devices", "4", "--model-parallel", "3"], "must divide the --devices 4"),
         (["--data-dir", "nowhere"], "nowhere is not a directory"),
+        (["--sample", "--source", "de"], "--source and --target are not for --sample"),
         (["translate", "nowhere", "Hello."], "figures.json cannot be read"),
     ],
 )
