@@ -72,7 +72,7 @@ def digits():
 
 def read_image(path, shape):
     """The pixels of a file, resized to a shape (H, W, C)."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     height, width, channels = shape
     try:
@@ -81,6 +81,8 @@ def read_image(path, shape):
             options |= {"target_size": (height, width), "interpolation": "bicubic"}
         image = keras.utils.load_img(path, **options)
         return keras.utils.img_to_array(image, "channels_last", "uint8")
+    except UnidentifiedImageError:  # whose message has an address instead of the name
+        raise UsageError(f"{path} cannot be read as an image: its format is unknown") from None
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} cannot be read as an image: {shared.one_line(error)}") from None
 

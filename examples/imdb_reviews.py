@@ -63,7 +63,8 @@ def load(data_dir=None, sample=False):
     if data_dir is not None:
         return from_folder(Path(data_dir))
     advice = "Unpack https://ai.stanford.edu/~amaas/data/sentiment/ and pass it as --data-dir."
-    return shared.or_sample(from_tensorflow_datasets, from_sample, sample, "IMDB", advice)
+    made = lambda: (SAMPLE, Reviews(*generate(8000, 0)), Reviews(*generate(1000, 1)))  # noqa: E731
+    return shared.or_sample(from_tensorflow_datasets, made, sample, "IMDB", advice)
 
 
 def from_tensorflow_datasets():
@@ -112,11 +113,6 @@ def read_review(path, label):
     if not text.strip():
         raise UsageError(f"{path} is empty: the folder seems to be unpacked only in part.")
     return text
-
-
-def from_sample():
-    """The same of synthetic reviews."""
-    return SAMPLE, Reviews(*generate(8000, 0)), Reviews(*generate(1000, 1))
 
 
 def generate(count, seed):

@@ -91,7 +91,7 @@ def test_bad_input_is_one_line(folder, tmp_path, capsys):
             (tmp_path / "bad" / name / f"{n}.png").write_text("no image")
     for options, message in (
         (["--data", tmp_path / "few"], "at least two folders of images, a class each"),
-        (["--data", tmp_path / "bad"], "0.png cannot be read as an image"),
+        (["--data", tmp_path / "bad"], "0.png cannot be read as an image: its format is unknown"),
         (["--data", folder, "--dim", 6], "--dim must be a multiple of 4"),
         (["--data", folder, "--patch-size", 9], "--patch-size 9 is larger than the images, 8x8"),
     ):
