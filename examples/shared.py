@@ -205,7 +205,7 @@ class Run:
         elif names:
             found = f"it holds {names[0]}. Give a new folder."
             raise UsageError(f"--output {self.path} is not a run of {self.program}: {found}")
-        if not (self.figures and self.epochs):  # Nothing was trained with any settings yet.
+        if self.figures and not self.epochs:  # Nothing was trained with its settings yet.
             self.figures = None
         for name, value in json.loads(json.dumps(self.settings)).items():  # Tuples are lists.
             if self.figures and (saved := self.figures["settings"].get(name)) != value:
@@ -222,8 +222,7 @@ class Run:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.enter_context(filelock.FileLock(self.path / LOCK, timeout=0))
         except filelock.Timeout:
-            message = f"Another process is writing to --output {self.path}. Give another folder."
-            raise UsageError(message) from None
+            raise UsageError(f"Another process is writing to --output {self.path}.") from None
         # A file that is removed while it is locked locks nobody out: filelock looks for that.
         self.lock.callback((self.path / LOCK).unlink, missing_ok=True)
         self.settings = {**self.settings, **(settings or {})}
