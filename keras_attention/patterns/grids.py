@@ -181,11 +181,14 @@ class Neighborhood(_Grid):
 
     def groups(self) -> Groups:
         # About 64 queries to a box, which reaches over its border by half a neighborhood. Those at
-        # the border of the grid reach further inward, and find those keys in a box of so many.
+        # the border of the grid reach further inward, and find those keys in a box with more
+        # positions than that: so must the last box, which has what the others leave.
         width = {1: 64, 2: 8}.get(len(self.grid), 4)
         box, halo = [], []
         for most, size in zip(self.grid, self.size, strict=True):
-            box.append(min(most, max(-(-most // -(-most // width)), size // 2 + 1)))
+            least = min(most, max(-(-most // -(-most // width)), size // 2 + 1))
+            wide = range(least, most + 1)
+            box.append(next(n for n in wide if (most - 1) % n >= size // 2))
             halo.append(size // 2 if box[-1] < most else 0)
         return boxes(self.grid, tuple(box), tuple(halo), None, self.prefix, exact=False)
 
