@@ -56,11 +56,12 @@ def _of_first(given, count):
     """What is given of all pairs, of the first `count` queries over all keys."""
 
     def cut(array):
-        return array if array.shape[2] == 1 else array[:, :, :count]
+        return array if array is None or array.shape[2] == 1 else array[:, :, :count]
 
     segments = given["segment_ids"]
     return {
         **given,
+        "multiplier": cut(given.get("multiplier")),
         "pattern": None,
         "masks": tuple(map(cut, given["masks"])),
         "biases": tuple(map(cut, given["biases"])),

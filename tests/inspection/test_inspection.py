@@ -122,6 +122,17 @@ def test_gradients_of_a_layer_of_one_head_of_keras_and_of_a_predicted_window():
     assert np.abs(found["luong"]).max() > 1e-3
 
 
+@pytest.mark.parametrize("num_global", [1, 2])
+def test_gradients_of_global_tokens(num_global):
+    x = keras.Input((6, 8))
+    y = ka.LongformerAttention(2, 4, window=1, num_global=num_global, name="global")(x)
+    model = keras.Model(x, y)
+    given = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
+    found = inspection.attention_gradients(model, given, ops.sum)["global"]
+    assert found.shape == (2, 2, 6, 6)
+    np.testing.assert_allclose(found.sum(), numpy(model(given)).sum(), rtol=1e-4)
+
+
 def test_importance_sums_the_gradients_of_each_example():
     gradients = np.random.default_rng(0).normal(size=(3, 2, 4, 4))
     found = inspection.head_importance({"layer": gradients})["layer"]
