@@ -34,8 +34,10 @@ class DifferentialHeads(EinsumHeads):
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer
         made = super().build(query_shape, value_shape, key_shape)
-        for name in ("lambda_query", "lambda_key"):
-            start = keras.initializers.RandomNormal(stddev=0.1, seed=layer.seed)
+        # Equal vectors would have equal gradients, and stay equal.
+        seeds = (layer.seed, None if layer.seed is None else layer.seed + 1)
+        for name, seed in zip(("lambda_query", "lambda_key"), seeds, strict=True):
+            start = keras.initializers.RandomNormal(stddev=0.1, seed=seed)
             weight = layer.add_weight(name=name, shape=(2, layer.key_dim), initializer=start)
             setattr(layer, name, weight)
         layer.head_norm = RMSNorm(layer.norm_epsilon, name="head_norm", dtype=layer.dtype_policy)

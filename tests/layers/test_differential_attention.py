@@ -68,6 +68,13 @@ def test_it_is_the_equation():
 
 
 @pytest.mark.any_backend
+def test_a_seed_draws_two_vectors():
+    """Equal ones would have equal gradients, and stay equal."""
+    found = ka.DifferentialAttention(2, 4, seed=1)
+    found.build((None, 3, 8))
+    assert np.abs(wide(found.lambda_query) - wide(found.lambda_key)).min() > 1e-4
+
+
 def test_a_mask_and_a_bias_per_head_are_of_both_attentions():
     found = layer()
     mask = np.random.default_rng(1).random((B, H, T, T)) < 0.6
