@@ -56,12 +56,9 @@ class StateHeads(EinsumHeads):
     def join(self, result, query):
         norm = self.layer.head_norm_layer
         if norm is not None:
-            result = result.replace(output=norm(result.output))
+            output = ops.cast(norm(result.output), self.layer.compute_dtype)
+            result = result.replace(output=output)
         return super().join(result, query)
-
-
-# What heads are scaled down to before they are rounded to float16, and normalized.
-LARGEST = 1024.0
 
 
 class GatedStateAttention(StateAttention):
@@ -116,7 +113,8 @@ class GatedStateAttention(StateAttention):
             self.head_norm_layer = norms.make(
                 self.head_norm, "head_norm", shape, self.dtype_policy, center=False
             )
-
+            if self._norms_full_precision:
+                self.head_norm_layer.autocast = False
         self.build_decay()
 
     @property
@@ -161,12 +159,16 @@ class GatedStateAttention(StateAttention):
         given = {**given, "training": training, "real": real, "state": state}
         return super().attend(query, key, value, positions, **given)
 
+    @property
+    def _norms_full_precision(self):
+        """Whether the norm reads heads as they were summed.
+
+        Sums may be beyond float16; and of a small one, so may be the gradient of its norm.
+        """
+        return self.compute_dtype == "float16" and self.head_norm in ("rms", "layer")
+
     def _narrowed(self, output, dtype):
-        # Sums may be beyond float16. The norm, which follows, gives the same for any multiple.
-        if dtype == "float16" and self.head_norm in ("rms", "layer"):
-            largest = ops.max(ops.abs(output), axis=-1, keepdims=True)
-            output = output * ops.stop_gradient(LARGEST / ops.maximum(largest, LARGEST))
-        return super()._narrowed(output, dtype)
+        return output if self._norms_full_precision else super()._narrowed(output, dtype)
 
     def build_decay(self):
         """Makes weights of the decay that are no projections."""

@@ -353,3 +353,15 @@ def test_sums_beyond_float16_are_normalized(name, norm):
     expected = numpy(wide(x))
     error = np.abs(numpy(keras.ops.cast(half(x), "float32")) - expected).max()
     assert error < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("name", ["GatedLinearAttention", "GatedDeltaNet"])
+def test_gradients_of_small_heads_are_finite_in_float16(name, norm):
+    """The norm of a head whose silu is nearly 0 multiplies its gradient by a thousand."""
+    options = {"head_norm": norm, "conv_kernel_size": 4, "dtype": "mixed_float16"}
+    layer = getattr(ka, name)(4, 16, **options)
+    x = 300 * np.random.default_rng(0).normal(size=(2, 24, 64)).astype("float32")
+    layer.build(x.shape)
+    (found,) = gradients(lambda x: 1024 * keras.ops.mean(keras.ops.cast(layer(x), "float32")), [x])
+    assert np.isfinite(found).all() and np.abs(found).max() > 0
