@@ -63,6 +63,12 @@ def padding(tensor, passed, name="x", mask_name="mask", features=True):
     return mask
 
 
+def whole(mask, tensor):
+    """(B, T), for a tensor (B, T, D), of a mask (B, T) or (1, T), or of none."""
+    every = ops.ones_like(tensor[..., 0], dtype="bool")
+    return every if mask is None else ops.logical_and(every, mask)
+
+
 def check_axes(mask, axes, name="x", mask_name="mask"):
     """Raises unless a mask has these axes, those of positions of the tensor of that name."""
     meaning = "(batch, positions)" if len(axes) == 2 else f"as `{name}` without its channels"

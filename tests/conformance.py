@@ -215,6 +215,24 @@ def check_masks_of_other_shapes_are_refused(case):
                     case.call(layer, inputs, **{name: mask})
 
 
+def check_a_mask_of_one_row_is_that_of_all(case):
+    names = {name for name in inspect.signature(case.layer.call).parameters if "mask" in name}
+    names -= {"attention_mask", "use_causal_mask", "slots_mask"}
+    names -= {"context_mask" if len(case.inputs) == 1 else "mask"}
+    layer = case.make()
+    case.call(layer, case.arrays())
+    for name in names:
+        second = name.startswith(("key", "value", "context"))
+        positions = case.inputs[-1 if second else 0][0]
+        one = np.arange(positions)[None] < positions - 2
+        found, expected = (
+            outputs_of(case.call(layer, case.arrays(), **{name: mask}))
+            for mask in (one, np.repeat(one, BATCH, axis=0))
+        )
+        for ours, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(numpy(ours), numpy(other), rtol=1e-5, atol=1e-5)
+
+
 def check_padding_may_hold_anything(case, policy, value):
     """Real outputs, scores, and gradients of weights and inputs, whatever the padding is."""
     layer = case.make(dtype=policy)

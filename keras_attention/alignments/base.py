@@ -17,8 +17,9 @@ ops = keras.ops
 class Alignment(saving.ConfigurableLayer):
     """How the weights of a step of an `AttentionCell` depend on those of earlier steps.
 
-    Subclasses implement `attend`, and `build` if they have weights. States are float32 arrays
-    (B, H, S), of which there are `num_states`; `first_states` are zeros unless overridden.
+    Subclasses implement `attend`, and `build` if they have weights. States are arrays (B, H, S) in
+    float32, or in float64 where the cell is, of which there are `num_states`; `first_states` are
+    zeros unless overridden.
 
     >>> import keras
     >>> from keras_attention import AttentionCell, AttentionRNN, alignments
@@ -57,7 +58,7 @@ class Alignment(saving.ConfigurableLayer):
 
     def first_states(self, shape: Sequence[Any]) -> list[Tensor]:
         """The states before the first step, each of this shape, (B, H, S)."""
-        return [ops.zeros(shape, "float32") for _ in range(self.num_states)]
+        return [ops.zeros(shape, self.compute_dtype) for _ in range(self.num_states)]
 
     def prepare(self, key: Tensor) -> list[Tensor]:
         """What all steps share, from the heads of the keys (B, S, H, K); batch axis first."""
@@ -120,4 +121,4 @@ class OfAdditive(Alignment):
 
     def attend(self, attend, query, key, states, more, training):
         result = attend(key + ops.cast(self.term(states), key.dtype))
-        return result, self.next_states(states, ops.cast(result.weights[:, :, 0], "float32"))
+        return result, self.next_states(states, ops.cast(result.weights[:, :, 0], states[0].dtype))

@@ -69,14 +69,18 @@ class LocationSensitive(OfAdditive):
     def term(self, states: list[Tensor]) -> Tensor:
         batch, heads, length = ops.shape(states[0])
         history = ops.reshape(ops.stack(states, axis=-1), (batch * heads, length, self.num_states))
-        kernel = ops.convert_to_tensor(self.convolution)
+        # PyTorch's products promote nothing.
+        convolution, kernel = (
+            ops.cast(ops.convert_to_tensor(weight), history.dtype)
+            for weight in (self.convolution, self.kernel)
+        )
         if backend.known_size(states[0].shape[2]) == 0:
             # PyTorch has no convolution of nothing.
-            features = ops.einsum("bsn,nf->bsf", history, kernel[0])
+            features = ops.einsum("bsn,nf->bsf", history, convolution[0])
         else:
-            features = ops.conv(history, kernel, padding="same", data_format="channels_last")
+            features = ops.conv(history, convolution, padding="same", data_format="channels_last")
         features = ops.reshape(features, (batch, heads, length, self.filters))
-        return ops.einsum("bhsf,hfu->bshu", features, self.kernel)
+        return ops.einsum("bhsf,hfu->bshu", features, kernel)
 
     def next_states(self, states: list[Tensor], weights: Tensor) -> list[Tensor]:
         before = {"previous": [], "cumulative": states[:1], "both": [states[-1]]}[self.history]

@@ -80,7 +80,7 @@ class Monotonic(Alignment):
 
     def first_states(self, shape):
         # The first step starts at the first key; where that is padding, it goes on to a real one.
-        first = ops.cast(ops.equal(ops.arange(shape[2]), 0), "float32")
+        first = ops.cast(ops.equal(ops.arange(shape[2]), 0), self.compute_dtype)
         return [ops.broadcast_to(first, shape)]
 
     def attend(self, attend, query, key, states, more, training):
@@ -97,7 +97,7 @@ class Monotonic(Alignment):
             return expected(logits, before, mask)
 
         result = attend(key, normalization=normalize)
-        return result, [ops.cast(result.weights[:, :, 0], "float32")]
+        return result, [ops.cast(result.weights[:, :, 0], states[0].dtype)]
 
 
 def normal(uniform: Tensor) -> Tensor:

@@ -342,7 +342,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 states = [ops.reshape(state, shape) for state in aligned]
                 result, states = alignment.attend(attend, heads, key, states, more, training)
             pairs = [
-                ops.reshape(new, ops.shape(state))
+                ops.cast(ops.reshape(new, ops.shape(state)), state.dtype)
                 for new, state in zip(states, aligned, strict=True)
             ]
             aligned = pairs
@@ -399,8 +399,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         """
         memory, states, mask = self.checked(memory, states, mask)
         self.memory_shape = tuple(n if isinstance(n, int) else None for n in memory.shape)
-        if mask is None:
-            mask = ops.ones_like(memory[:, :, 0])
+        mask = masks.whole(mask, memory)
         return [[memory, ops.cast(mask, memory.dtype), *states]]
 
     def start_states(
@@ -496,8 +495,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             with keras_private.uncast_variables():
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
-        if mask is None:
-            mask = ops.ones(ops.shape(memory)[:2], "bool")
+        mask = masks.whole(mask, memory)
         return [key, self.attention.split(memory, "value"), mask, *prepared]
 
     def _keys_can_be_prepared(self):
@@ -531,7 +529,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 states=given.shape[-1],
             )
         # Sums over many steps need the precision.
-        aligned = [ops.cast(state, "float32") for state in states[own:]]
+        wide = shapes.full_precision(self.compute_dtype)
+        aligned = [ops.cast(state, wide) for state in states[own:]]
         states = [ops.cast(state, self.compute_dtype) for state in states[:own]]
         output = ops.cast(output, self.compute_dtype)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_attention import positions, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
@@ -118,6 +119,7 @@ class Retention(GatedStateAttention):
         wide = shapes.accumulation_dtype(query, key, value)
         decay = ops.convert_to_tensor(self._log_decays, wide)[None, None, :, None]
         if mask is not None:
+            mask = ops.broadcast_to(mask, backend.shape(key)[:2])
             real = ops.expand_dims(mask, (2, 3))
             key = ops.where(real, key, ops.zeros_like(key))
             decay = ops.where(real, decay, ops.zeros_like(decay))

@@ -340,6 +340,18 @@ def test_keys_that_a_pattern_hides_have_no_weight(name, training):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_mask_of_one_row_is_that_of_all(name):
+    rnn, one = made(name), np.arange(S)[None] < S - 2
+    whole = np.repeat(one, B, axis=0)
+    expected = rnn(X, MEMORY, memory_mask=whole)
+    for found, other in zip(rnn(X, MEMORY, memory_mask=one), expected, strict=True):
+        np.testing.assert_allclose(numpy(found), numpy(other), rtol=1e-5, atol=1e-5)
+    starts = [rnn.cell.initial_state(MEMORY, STATE, mask) for mask in (one, whole)]
+    for found, other in zip(*map(keras.tree.flatten, starts), strict=True):
+        np.testing.assert_array_equal(numpy(found), numpy(other))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_memory_of_nothing_is_a_context_of_zeros(name):
     outputs, weights = made(name)(X, MEMORY[:, :0])
     assert weights.shape == (B, 1, T, 0)

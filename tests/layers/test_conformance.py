@@ -32,6 +32,11 @@ def test_masks_of_other_shapes_are_refused(case):
     conformance.check_masks_of_other_shapes_are_refused(case)
 
 
+@every_case
+def test_a_mask_of_one_row_is_that_of_all(case):
+    conformance.check_a_mask_of_one_row_is_that_of_all(case)
+
+
 FLOATS = [case for case in CASES if case.float_inputs]
 GARBAGE = [("float32", np.nan), ("mixed_bfloat16", np.inf), ("mixed_float16", 1e38)]
 

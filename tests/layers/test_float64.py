@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import normalizations, ops, positions, regularizers, scores
+from keras_attention import alignments, normalizations, ops, positions, regularizers, scores
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="JAX has no float64 unless it is told to"
@@ -81,6 +81,37 @@ def test_layers_compute_in_float64(name):
     layer = LAYERS[name](dtype="float64")
     layer(keras.ops.convert_to_tensor(X))
     assert curvature(layer, X) < 1e-11
+
+
+class Mixing(keras.layers.Layer):
+    """A cell without Keras's `matmul`."""
+
+    state_size = 4
+
+    def call(self, inputs, states):
+        state = keras.ops.tanh(states[0] + inputs[:, :4] - inputs[:, -4:])
+        return state, [state]
+
+
+ALIGNMENTS = {
+    "none": lambda: None,
+    "coverage": alignments.Coverage,
+    "location_sensitive": lambda: alignments.LocationSensitive(2, 3),
+    "monotonic": lambda: alignments.Monotonic(noise=0.0),
+    "mocha": lambda: alignments.MoChA(noise=0.0),
+}
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_alignments_compute_in_float64(name):
+    alignment, dtype = ALIGNMENTS[name](), "float64"
+    cell = ka.AttentionCell(Mixing(dtype=dtype), "additive", alignment=alignment, dtype=dtype)
+    rnn = ka.AttentionRNN(cell, return_sequences=True, dtype="float64")
+    memory = keras.ops.convert_to_tensor(np.random.default_rng(4).normal(size=(2, 5, 3)))
+    rnn(keras.ops.convert_to_tensor(X), memory)
+    # At inference monotonic ones choose.
+    training = name in ("monotonic", "mocha")
+    assert curvature(lambda x: rnn(x, memory, training=training), X) < 1e-11
 
 
 def test_the_output_projection_of_an_embedding_computes_in_float64():
