@@ -23,8 +23,8 @@ class DifferentialAttention(MultiHeadAttention):
 
     The vectors λ_q and λ_k are learned, and shared by the heads, as is the scale of the norm.
 
-    With the weights and the time of `MultiHeadAttention(2 * num_heads, key_dim)`, since a value has
-    twice as many features as a key, it has half as many heads.
+    It has the weights of `MultiHeadAttention(2 * num_heads, key_dim)`, since a value has twice as
+    many features as a key, and its time but for values, which take twice as long.
 
     Args:
         num_heads: number of heads, each of two attentions.

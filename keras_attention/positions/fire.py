@@ -27,7 +27,8 @@ class FIRE(Position):
     of a row. Pass `positions` for rows that are padded on the left, as stacks of blocks do.
     Without a causal mask it is symmetric in the distance.
 
-    Kernels compute it for a tile of pairs, with `units` numbers for each: O(T · S · units) time.
+    Kernels compute it for a tile of pairs, with `units` numbers for each, which all heads share,
+    and an output per head: O(T · S · units · H) time.
 
     Args:
         units: hidden units of f, 32 in the paper.
