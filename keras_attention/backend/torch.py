@@ -7,6 +7,7 @@ import warnings
 import keras
 import torch
 from torch import _C
+from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
@@ -102,8 +103,8 @@ def axis_map(mesh, name, like):
 
 
 def cond(condition, true_fn, false_fn):
-    if torch_loops.recording():
-        # No tensor has a value there: the graph computes both.
+    if torch_loops.recording() or _is_mapped(condition):
+        # No tensor has a value there, or one for each row: both are computed.
         found = true_fn(), false_fn()
         return keras.tree.map_structure(lambda *x: torch.where(condition, *x), *found)
     return true_fn() if condition else false_fn()
@@ -487,6 +488,15 @@ def _tracing():
 
 def _writing_onnx():
     return torch.jit.is_tracing() and torch.onnx.is_in_onnx_export()
+
+
+def _is_mapped(array):
+    """Whether `torch.vmap` runs over rows of an array."""
+    while functorch.is_functorch_wrapped_tensor(array):
+        if functorch.is_batchedtensor(array):
+            return True
+        array = functorch.get_unwrapped(array)
+    return False
 
 
 def _is_dual(array):

@@ -7,7 +7,7 @@ import pytest
 import keras_attention
 from keras_attention import patterns
 from tests import problems
-from tests.arrays import random
+from tests.arrays import numpy, random
 from tests.kernels.small_blocks import (
     EMPTY,
     SEGMENTS,
@@ -66,6 +66,20 @@ def test_one_query_and_huge_numbers(groups, features):
     )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
     assert np.isfinite(found).all()
+
+
+def test_one_query_of_each_row_that_is_mapped():
+    """With keys small and huge, of which only the second are clipped."""
+    query, key, value = random(3, 1, 1, 2, 8), random(3, 1, S, 2, 8), random(3, 1, S, 2, 8)
+    key[1] *= 1e20
+
+    def attend(row):
+        query, key, value = row
+        return keras_attention.ops.attend(query, key, value, kernel="single_query")
+
+    expected = [numpy(attend(row)) for row in zip(query, key, value, strict=True)]
+    found = keras.ops.vectorized_map(attend, tuple(map(tensor, (query, key, value))))
+    np.testing.assert_allclose(numpy(found), np.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 def test_one_query_is_chosen_for_it_alone():
