@@ -92,7 +92,7 @@ class Rotary(Position):
     """
 
     # Rotating both vectors preserves their inner product.
-    scores = (Dot, ScaledDot, Cosine)
+    scores: tuple[type, ...] | None = (Dot, ScaledDot, Cosine)
 
     def __init__(
         self,

@@ -8,8 +8,10 @@ import keras
 import numpy as np
 
 from keras_attention import saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.positions.rotary import Rotary, paired
+from keras_attention.scores import Dot, ScaledDot
 
 ops = keras.ops
 
@@ -33,7 +35,8 @@ class XPos(Rotary):
 
     Query and key are scaled by powers of ζ from the middle of the queries on, in float32 whatever
     their dtype, and a cache stores keys before that. So the distance to keys is not limited, but
-    the queries of one call are, to `most_queries`: longer texts are computed in calls with a cache.
+    that between the queries of one call is, to less than `most_queries`: longer texts are computed
+    in calls with a cache. The score is "dot" or "scaled_dot", as "cosine" would undo the scaling.
 
     Args:
         scale_base: positions in which a pair is multiplied by its ζ.
@@ -41,7 +44,9 @@ class XPos(Rotary):
         **kwargs: all arguments of `Rotary`.
 
     Raises:
-        ValueError: a number is not above 0, a call has too many queries, or as `Rotary`.
+        ValueError: a number is not above 0, a call has too many queries, or positions of queries
+            that are too far apart, or as `Rotary`. Positions whose values are known only at run
+            time cannot be checked: the scores of those too far apart are limited.
 
     Example:
 
@@ -56,6 +61,8 @@ class XPos(Rotary):
     24521
     """
 
+    # A norm would undo the scaling.
+    scores = (Dot, ScaledDot)
     # The scale of a key is relative to the queries of a call.
     encodes_alone = False
 
@@ -66,7 +73,7 @@ class XPos(Rotary):
 
     @property
     def most_queries(self) -> int:
-        """The number of queries in one call whose scores are accurate."""
+        """The number of consecutive queries in one call whose scores are accurate."""
         return int(2 * _LARGEST * self.scale_base / np.log(1 + 1 / self.gamma))
 
     def scales(self, size: int) -> np.ndarray:
@@ -74,16 +81,22 @@ class XPos(Rotary):
         pair = np.arange(size // 2)
         return (2 * pair / size + self.gamma) / (1 + self.gamma)
 
+    def _check(self, queries, positions):
+        """Raises if the positions of queries are too far apart, as far as they are known."""
+        values = shapes.visible_values(positions) if backend.is_eager(positions) else None
+        if values is not None and values.size:
+            queries = int((values.max(axis=-1) - values.min(axis=-1)).max()) + 1
+        if isinstance(queries, int) and queries > self.most_queries:
+            raise ValueError(
+                f"XPos(scale_base={self.scale_base}, gamma={self.gamma}) takes queries within "
+                f"{self.most_queries} positions in one call: use a larger `scale_base`, or a cache "
+                f"and several calls. Received: queries within {queries} positions"
+            )
+
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        queries = query.shape[1]
-        if isinstance(queries, int) and queries > self.most_queries:
-            raise ValueError(
-                f"XPos(scale_base={self.scale_base}, gamma={self.gamma}) takes at most "
-                f"{self.most_queries} queries in one call: use a larger `scale_base`, or a cache "
-                f"and several calls. Received: {queries} queries"
-            )
+        self._check(query.shape[1], query_positions)
         wide = shapes.accumulation_dtype(query, key)
         query, key = (ops.cast(x, wide) for x in (query, key))
         query, key = super().encode(query, key, query_positions, key_positions)

@@ -305,8 +305,18 @@ ROWS = {
     "more queries than scales are finite for": (
         lambda: ka.SelfAttention(2, 4, position=positions.XPos(0.05))(X),
         ValueError,
-        r"XPos\(scale_base=0\.05, gamma=0\.4\) takes at most 2 queries in one call: use a larger "
-        r"`scale_base`, or a cache and several calls\. Received: 3 queries",
+        r"XPos\(scale_base=0\.05, gamma=0\.4\) takes queries within 2 positions in one call: use a "
+        r"larger `scale_base`, or a cache and several calls\. Received: queries within 3 positions",
+    ),
+    "positions further apart than scales are finite for": (
+        lambda: ka.SelfAttention(2, 4, position=positions.XPos(10.0))(X, positions=[0, 1, 900]),
+        ValueError,
+        r"takes queries within 478 positions in one call.*Received: queries within 901 positions",
+    ),
+    "a score that undoes the scales of XPos": (
+        lambda: ka.SelfAttention(2, 4, position="xpos", score="cosine"),
+        ValueError,
+        r"XPos.*Dot.*ScaledDot.*Cosine",
     ),
     "an odd number of sines and cosines": (
         lambda: positions.TransformerXL(5),
