@@ -50,8 +50,8 @@ def weights(scores):
     for name, array in found.items():
         if not np.isfinite(array).all() or array.min() < 0:
             raise ValueError(
-                f"`scores` of {name!r} must be weights, finite and not negative: of "
-                "`DifferentialAttention`, leave the layer out. "
+                f"`scores` of {name!r} must be weights, finite and not negative, which "
+                "those of `DifferentialAttention` are not: leave such layers out. "
                 f"Received: numbers from {array.min()} to {array.max()}"
             )
     return found

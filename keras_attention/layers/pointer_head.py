@@ -21,6 +21,12 @@ class _Scores(normalizations.Normalization):
         return scores
 
 
+class _Pointing(Attention):
+    """Attention whose weights are logits."""
+
+    has_weights = False
+
+
 @saving.register
 class PointerHead(saving.ConfigurableLayer):
     r"""Logits over the positions of a memory: pointer networks, Vinyals et al. 2015, equation 3.
@@ -76,7 +82,7 @@ class PointerHead(saving.ConfigurableLayer):
             "logit_soft_cap", logit_soft_cap, above=0, optional=True
         )
         # In full precision, as its weights are the logits.
-        self._attention = Attention(
+        self._attention = _Pointing(
             score=self.score,
             normalization=_Scores(),
             logit_soft_cap=logit_soft_cap,

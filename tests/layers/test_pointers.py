@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import generation, masks
+from keras_attention.visualization import collect_attention
 from tests.arrays import numpy
 from tests.gradients import gradients
 
@@ -61,6 +62,13 @@ def test_what_is_masked_has_probability_zero_and_padding_changes_nothing(score):
     assert (found[:, ~once] == 0).all() and (found[:, once] > 0).all()
     of_rows = probabilities(layer(QUERY, MEMORY, attention_mask=np.stack([once, once])))
     np.testing.assert_array_equal(of_rows, found)
+
+
+def test_logits_are_not_collected_as_weights():
+    query, memory = keras.Input((T, D)), keras.Input((S, E))
+    attended = ka.Attention(2, 4, name="attention")(query, memory)
+    model = keras.Model([query, memory], ka.PointerHead(name="pointer")(attended, memory))
+    assert list(collect_attention(model, [QUERY, MEMORY])) == ["attention"]
 
 
 def test_a_pointer_carries_the_mask_of_its_query():
