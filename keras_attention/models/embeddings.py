@@ -85,11 +85,11 @@ class Embeddings(saving.ConfigurableLayer):
         shape = self._build(self.tokens, inputs_shape)
         if self.token_projection is not None:
             shape = self._build(self.token_projection, shape)
-        for layer in (self.positions, self.norm):
-            if layer is not None:
-                self._build(layer, shape)
         if self.types is not None:
             self._build(self.types, inputs_shape)
+        for layer in (self.positions, self.norm):
+            if layer is not None:
+                shape = self._build(layer, shape)
         if self.projection is not None:
             self._build(self.projection, shape)
 
@@ -141,7 +141,7 @@ class Embeddings(saving.ConfigurableLayer):
 
     def compute_output_shape(self, inputs_shape, types_shape=None, positions_shape=None):
         shape = self.tokens.compute_output_shape(inputs_shape)
-        for layer in (self.token_projection, self.projection):
+        for layer in (self.token_projection, self.positions, self.projection):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return shape
 

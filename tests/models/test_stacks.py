@@ -80,6 +80,23 @@ def test_tokens_are_projected_before_positions_are_added():
     assert found.shape == (2, 5, D) and model(symbols).shape == (None, None, D)
 
 
+def test_features_of_positions_are_added():
+    """The norm and the projection get those that `merge_mode="concat"` adds."""
+    model = Embeddings(
+        ScaledEmbedding(VOCABULARY, 4, scale=1),
+        SinCosPositionEmbedding(dim=3, merge_mode="concat"),
+        norm=keras.layers.LayerNormalization(),
+        projection=keras.layers.Dense(D),
+    )
+    model.build((None, 5))
+    assert model.norm.gamma.shape == (7,) and model.projection.kernel.shape == (7, D)
+    assert model(IDS).shape == (2, 5, D)
+    plain = Embeddings(model.tokens, model.positions)
+    symbols = keras.Input((None,), dtype="int32")
+    assert plain(IDS).shape == (2, 5, 7) and plain(symbols).shape == (None, None, 7)
+    assert Encoder([TransformerBlock(12, 1)], plain)(symbols).shape == (None, None, 7)
+
+
 def test_logits_are_their_equation():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, D)).astype("float32")
