@@ -78,6 +78,9 @@ class Decoder(Stack):
     ):
         super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
 
+    # A cache has no room for masked cells, so its calls count real ones, and those without it too.
+    _counts = True
+
     def build(self, inputs_shape, context_shape=None):
         self._build(inputs_shape, context_shape)
 

@@ -34,11 +34,12 @@ class Encoder(Stack):
     Call arguments:
         inputs: integers (B, T); or vectors (B, T, D) without `embeddings`.
         types: integers (B, T), token types; needs `Embeddings(types=…)`.
-        mask: boolean (B, T), True = a real token; combined with the mask that inputs or
-            embeddings carry.
+        mask: boolean (B, T), True = a real token; combined with the mask that inputs, or images
+            as their pixels, or embeddings carry.
         attention_mask, segment_ids: as in `TransformerBlock`.
         positions: integers (T,) or (B, T); by default they count the real tokens of each row, in
             embeddings and blocks, so that padding on either side or between tokens changes nothing.
+            Those of cells of a grid, such as patches, count masked ones too.
         training: whether to apply dropout.
 
     Returns:

@@ -82,6 +82,14 @@ def depends_on_positions(layer: keras.Layer) -> bool:
     return not (pattern is None or isinstance(pattern, patterns.Causal))
 
 
+def counts(layer: keras.Layer) -> bool:
+    """Whether the positions of attention count real tokens: those of cells of a grid do not."""
+    if not isinstance(layer, Attention):
+        return True
+    parts = layer.position, layer.preset_position, layer.whole_pattern()
+    return all(getattr(part, "counts", True) for part in parts)
+
+
 def ordered(x, mask, others):
     """The `Rows` of vectors (B, T, D) whose positions count the real tokens of a mask (B, T).
 

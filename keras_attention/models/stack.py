@@ -51,21 +51,27 @@ class Stack(saving.ConfigurableLayer, keras.Model):
             if layer is not None and not layer.built:
                 layer.build(shape)
 
+    @property
+    def _counts(self):
+        """Whether positions count real tokens. Where one part has cells of a grid, all have."""
+        own = None if self.embeddings is None else self.embeddings.positions
+        return getattr(own, "counts", True) and all(
+            real_first.counts(block.attention) for block in self.blocks
+        )
+
     def _embed(self, inputs, mask, types, positions, offset, training):
         """The first vectors, and their mask."""
         if self.embeddings is None:
             return inputs, masks.padding(inputs, mask, "inputs")
         mask, carried = masks.boolean("mask", mask), masks.implicit(inputs)
-        # A mask of pixels is not of the vectors, which carry their own.
-        if carried is not None and len(carried.shape) == 2:
-            mask = masks.both(mask, carried)
-        if mask is None:
-            mask = self.embeddings.compute_mask(inputs)
-        else:
+        if mask is not None and not _is_of_pixels(mask, carried):
             vectors = self.embeddings.compute_output_shape(inputs.shape)
             masks.check_axes(mask, vectors[:-1], "inputs")
-        counts = self.embeddings.positions is None or self.embeddings.positions.counts
-        if counts and positions is None and not (mask is None and offset is None):
+        own = self.embeddings.compute_mask(inputs, carried)
+        found = [x for x in (mask, carried, own) if x is not None and len(x.shape) == 2]
+        mask = masks.every(found)
+        given = positions is not None or (mask is None and offset is None)
+        if not given and self._counts:
             positions = real_first.counted(ops.shape(inputs)[1], mask, offset)
         x = self.embeddings(inputs, types, positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
@@ -75,8 +81,8 @@ class Stack(saving.ConfigurableLayer, keras.Model):
 
         `others` are arrays that blocks get too, or None.
         """
-        counts = positions is None and mask is not None
-        if counts and any(map(_counts, self.blocks)):
+        counts = positions is None and mask is not None and self._counts
+        if counts and any(real_first.depends_on_positions(x.attention) for x in self.blocks):
             return real_first.ordered(x, mask, any(array is not None for array in others))
         return real_first.Rows(x, mask, positions)
 
@@ -103,5 +109,6 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         return keras.KerasTensor(shape, self.compute_dtype)
 
 
-def _counts(block):
-    return real_first.depends_on_positions(block.attention)
+def _is_of_pixels(mask, carried):
+    """Whether a mask is the one that images carry, which Keras passes as `mask` too."""
+    return carried is not None and len(mask.shape) == len(carried.shape) != 2

@@ -55,6 +55,10 @@ class Pattern(saving.Configurable):
     (Before(distance=2) & Causal())
     """
 
+    # Whether positions count real tokens in an `Encoder`. A cell of a grid is where it is, whether
+    # those before it are masked or not.
+    counts = True
+
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         """Boolean array: may the query at position `i` attend to the key at position `j`?"""
         raise TypeError(f"{type(self).__name__} must implement `attends(self, i, j)`.")
@@ -186,6 +190,10 @@ class _Combination(Pattern):
         self.depth = _depth(parts)
         saving.check_depth(type(self).__name__, self.depth)
 
+    @property
+    def counts(self) -> bool:  # type: ignore[override]
+        return all(part.counts for part in self.patterns)
+
     def _key(self):
         return frozenset(self.patterns)
 
@@ -293,6 +301,10 @@ class Not(Pattern):
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         return ops.logical_not(booleans(self.pattern, i, j))
+
+    @property
+    def counts(self) -> bool:  # type: ignore[override]
+        return self.pattern.counts
 
     def span(self) -> Span:
         return Span(by_distance=self.pattern.span().by_distance)

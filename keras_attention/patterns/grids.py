@@ -38,6 +38,7 @@ class _Grid(Pattern):
     """A pattern on `grid`, after `prefix` positions that all see, and that see all."""
 
     sees_itself = True
+    counts = False
     grid: tuple[int, ...]
     prefix: int
 

@@ -52,6 +52,8 @@ class AxialRotary(Rotary):
     (2, 6, 32)
     """
 
+    counts = False
+
     def __init__(self, grid: Sequence[int], prefix: int = 0, **kwargs: Any):
         grid = shapes.check_grid("grid", grid)
         prefix = shapes.check_count("prefix", prefix, 0)

@@ -42,6 +42,8 @@ class Position(saving.ConfigurableLayer):
     on_grid: tuple[tuple[int, ...], int] | None = None
     # Whether `bias` is surely finite, and small enough to add up in float32: it is not clipped.
     bounded = False
+    # Whether positions count real tokens in an `Encoder`, as those of `patterns.Pattern` do.
+    counts = True
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
     # Whether `encode` depends on the length of a row, the largest of its positions.

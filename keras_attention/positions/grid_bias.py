@@ -59,6 +59,8 @@ class GridRelativeBias(Position):
     (25, 4)
     """
 
+    counts = False
+
     def __init__(
         self,
         grid: Sequence[int],

@@ -62,6 +62,7 @@ class MixedRotary(Position):
     # Rotating both vectors preserves their inner product.
     scores = (scores.Dot, scores.ScaledDot, scores.Cosine)
     encodes_alone = True
+    counts = False
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention import Embeddings, Encoder, LearnedGridEmbedding, convert
+from tests.arrays import numpy
 from tests.convert.huggingface.sequences import (
     SIZES,
     assert_close,
@@ -166,3 +167,22 @@ def test_a_tower_of_both(part, tmp_path):
     convert.to_huggingface(model, tmp_path / "back")
     alone = getattr(pytest.importorskip("transformers"), name).from_pretrained(tmp_path / "back")
     assert_close(chosen(model(ours), name), output(alone.eval(), name, theirs))
+
+
+@pytest.mark.parametrize(
+    "name", ["ViTModel", "DeiTModel", "Dinov2Model", "CLIPVisionModel", "SwinModel"]
+)
+def test_hidden_patches_move_no_others(name, pairs):
+    model, (_, images) = pairs(name).ours, given(name)
+    if name == "SwinModel":
+        model = model.embeddings.tokens.layers[0]
+        while hasattr(model.embeddings.tokens.layers[0], "blocks"):
+            model = model.embeddings.tokens.layers[0]
+    expected = model.embeddings(images)
+    mask = np.random.default_rng(1).random(expected.shape[:2]) < 0.6
+    for block in model.blocks:
+        expected = block(expected, mask=mask)
+    if model.final_norm is not None:
+        expected = model.final_norm(expected)
+    found = model(images, mask=mask)
+    np.testing.assert_allclose(numpy(found)[mask], numpy(expected)[mask], atol=1e-5)

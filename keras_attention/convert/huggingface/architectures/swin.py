@@ -14,6 +14,7 @@ from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import vit
 from keras_attention.convert.huggingface.fields import count, ignored, only, read
+from keras_attention.layers.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.patch_merging import PatchMerging
 from keras_attention.models import Embeddings, Encoder, Logits
 
@@ -55,7 +56,8 @@ def _make(config):
         [*vit.patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)],
         name="tokens",
     )
-    table = stacks.positions(grid[0] * grid[1]) if config["use_absolute_embeddings"] else None
+    absolute = config["use_absolute_embeddings"]
+    table = LearnedGridEmbedding(grid, name="positions") if absolute else None
     embeddings, stages = Embeddings(tokens, table, name="embeddings"), list(_stages(config, grid))
     for n, (blocks, grid) in enumerate(stages[:-1]):
         stage = Encoder(blocks, embeddings, name=f"stage_{n}")

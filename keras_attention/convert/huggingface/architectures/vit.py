@@ -6,7 +6,6 @@ are the mean of two classifiers is refused.
 """
 
 import functools
-import math
 
 import keras
 
@@ -14,6 +13,7 @@ from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.fields import count, ignored, only, read
 from keras_attention.layers.class_token import ClassToken
+from keras_attention.layers.grid_embedding import LearnedGridEmbedding
 from keras_attention.models import Embeddings, Encoder, Logits
 
 STACK = {
@@ -62,7 +62,7 @@ def embeddings(config, tokens, use_bias=True, **options):
     layers += [ClassToken(name=name) for name in reversed(tokens)]
     return Embeddings(
         keras.Sequential(layers, name="tokens"),
-        stacks.positions(math.prod(grid(config)) + len(tokens)),
+        LearnedGridEmbedding(grid(config), prefix=len(tokens), name="positions"),
         name="embeddings",
         **options,
     )

@@ -1,0 +1,105 @@
+"""Stacks of blocks on the cells of images that are padded: a cell is where it is."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attention as ka
+from keras_attention import masks, patterns, positions
+from tests.arrays import numpy, random
+from tests.models.stacks import randomize
+
+GRID, D = (2, 4), 16
+# Images of 2 by 2 and 1 by 4 patches.
+REAL = np.array([[1, 1, 0, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]], bool)
+X = random(2, 8, D)
+PIXELS = np.repeat(np.repeat(REAL.reshape(2, *GRID), 2, axis=1), 2, axis=2)
+IMAGES = np.where(PIXELS[..., None], 1 + random(2, 4, 8, 3) ** 2, 0).astype("float32")
+
+SLOTS = {
+    "windows": lambda: {"pattern": patterns.GridWindow(GRID, 2)},
+    "neighborhoods": lambda: {"pattern": patterns.Neighborhood((2, 4), (1, 3))},
+    "rows and columns": lambda: {"pattern": patterns.Axial(GRID)},
+    "a combination": lambda: {"pattern": ~patterns.Axial(GRID) | patterns.SlidingWindow(1, 1)},
+    "axial rotary": lambda: {"position": positions.AxialRotary(GRID)},
+    "mixed rotary": lambda: {"position": positions.MixedRotary(GRID)},
+    "grid bias": lambda: {"position": positions.GridRelativeBias(GRID)},
+}
+
+
+@pytest.mark.parametrize("slots", SLOTS)
+def test_cells_are_not_counted(slots):
+    block = ka.TransformerBlock(24, 2, **SLOTS[slots]())
+    block.build(X.shape)
+    randomize(block)
+    found, expected = ka.Encoder([block])(X, mask=REAL), block(X, mask=REAL)
+    np.testing.assert_allclose(numpy(found)[REAL], numpy(expected)[REAL], atol=1e-5)
+    # Fails where cells have other places.
+    other = block(X, mask=REAL, positions=np.maximum(np.cumsum(REAL, axis=1) - 1, 0))
+    assert np.abs(numpy(other) - numpy(expected))[REAL].max() > 1e-3
+
+
+def test_one_block_on_a_grid_gives_all_the_places_of_cells():
+    grid = ka.TransformerBlock(24, 2, **SLOTS["windows"]())
+    near = ka.TransformerBlock(24, 2, pattern=patterns.SlidingWindow(1, 1))
+    found = ka.Encoder([near, grid])(X, mask=REAL)
+    expected = grid(near(X, mask=REAL), mask=REAL)
+    np.testing.assert_allclose(numpy(found)[REAL], numpy(expected)[REAL], atol=1e-5)
+
+
+def test_steps_of_a_decoder_count_cells_and_calls_too():
+    block = ka.TransformerBlock(24, 2, causal=True, **SLOTS["axial rotary"]())
+    model = ka.Decoder(
+        [block], ka.Embeddings(ka.ScaledEmbedding(9, D, mask_zero=True)), logits=ka.Logits(9)
+    )
+    alone, left = np.array([[3, 5, 7]]), np.array([[0, 0, 3, 5, 7]])
+    model(alone)
+    randomize(model)
+    last, cache = model.start(left, max_tokens=1)
+    stepped, _ = model.step(last, cache)
+    for found in (model(left), numpy(stepped)[:, None]):
+        np.testing.assert_allclose(numpy(found)[:, -1], numpy(model(alone))[:, -1], atol=1e-4)
+
+
+@keras.saving.register_keras_serializable("keras_attention_tests")
+class Black(keras.layers.Layer):
+    """Masks pixels that are 0."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, images):
+        return images
+
+    def compute_mask(self, images, previous_mask=None):
+        return keras.ops.any(images != 0, axis=-1)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_mask_of_pixels_is_one_of_patches(counted, tmp_path):
+    blocks = [ka.TransformerBlock(24, 2, position="rotary" if counted else None)]
+    table = ka.SinCosPositionEmbedding() if counted else ka.SinCosGridEmbedding(GRID)
+    encoder = ka.Encoder(blocks, ka.Embeddings(ka.PatchEmbedding(2, D), table))
+    images = keras.ops.convert_to_tensor(IMAGES)
+    found = encoder(masks.carry(images, keras.ops.convert_to_tensor(PIXELS)))
+    np.testing.assert_array_equal(numpy(masks.implicit(found)), REAL)
+    # The second image, without its padding.
+    if counted:
+        alone = numpy(encoder(IMAGES[1:, :2]))[0]
+        np.testing.assert_allclose(numpy(found)[1, :4], alone, atol=1e-5)
+    expected = encoder(IMAGES, mask=REAL)
+    np.testing.assert_allclose(numpy(found)[REAL], numpy(expected)[REAL], atol=1e-5)
+    symbols = keras.Input((4, 8, 3))
+    for model in (
+        keras.Model(symbols, encoder(Black()(symbols))),
+        keras.Sequential([Black(), encoder]),
+    ):
+        output = model(IMAGES)
+        np.testing.assert_array_equal(numpy(masks.implicit(output)), REAL)
+        np.testing.assert_allclose(numpy(output)[REAL], numpy(found)[REAL], atol=1e-5)
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_allclose(numpy(loaded(IMAGES))[REAL], numpy(found)[REAL], atol=1e-5)
+    with pytest.raises(ValueError, match=r"`mask` must have 2 axes, \(batch, positions\)"):
+        encoder(IMAGES, mask=PIXELS)
