@@ -322,6 +322,14 @@ def four_axes(name, array):
     return array[:, None] if rank == 3 else array
 
 
+def check_fits(name, array, batch, heads, queries, keys):
+    """Raises unless an `attention_mask` or `attention_bias` broadcasts to (B, H, T, S)."""
+    check_pairs(name, array)
+    shape = tuple(array.shape)
+    shape = {2: (1, 1, *shape), 3: (*shape[:1], 1, *shape[1:])}.get(len(shape), shape)
+    shapes.check_pairs(name.removeprefix("attention_"), shape, batch, heads, queries, keys)
+
+
 def check_not_padding(attention_mask, query):
     """Raises if an `attention_mask` of two axes cannot be (T, S), such as a padding mask."""
     shape, queries = tuple(attention_mask.shape), query.shape[1]

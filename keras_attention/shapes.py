@@ -63,15 +63,15 @@ def check_heads(query, key, value):
         )
 
 
-def check_pairs(name, array, query, key):
-    """Raises unless `array`, a mask or a bias, broadcasts to (B, H, T, S)."""
+def check_pairs(name, shape, batch, heads, queries, keys):
+    """Raises unless the shape of a mask or a bias broadcasts to (B, H, T, S)."""
     sizes = (
-        ("Batch sizes", "query", query.shape[0]),
-        ("Numbers of heads", "query", query.shape[2]),
-        ("Lengths", "query", query.shape[1]),
-        ("Lengths", "key", key.shape[1]),
+        ("Batch sizes", "query", batch),
+        ("Numbers of heads", "query", heads),
+        ("Lengths", "query", queries),
+        ("Lengths", "key", keys),
     )
-    found = array.shape[-4:]
+    found = shape[-4:]
     for size, (what, other, known) in zip(found, sizes[4 - len(found) :], strict=True):
         if size != 1:
             check_same(f"{what} of the {name} and of `{other}`", **{name: size, other: known})

@@ -215,6 +215,39 @@ def check_masks_of_other_shapes_are_refused(case):
                     case.call(layer, inputs, **{name: mask})
 
 
+def check_symbols_are_refused_what_arrays_are(case):
+    """So that a functional model which cannot run is an error where it is made."""
+    parameters = inspect.signature(case.layer.call).parameters
+    queries = case.inputs[0][0]
+    keys = queries if len(case.inputs) == 1 or "context" in parameters else case.inputs[1][0]
+    given = [("return_attention_scores", True), ("use_causal_mask", True)]
+    given += [("positions", np.arange(queries)), ("segment_ids", np.zeros((BATCH, queries), int))]
+    fitting, others = (
+        [(queries, keys), (BATCH, 1, queries, keys)],
+        [(5, 17), (2, 5, 17), (4, 1, 17)],
+    )
+    for shape in (*fitting, *others, (BATCH + 1, 1, 1), (BATCH, 17, 1, 1), (queries,)):
+        given.append(("attention_mask", np.ones(shape, bool)))
+        given.append(("attention_bias", np.zeros(shape, "float32")))
+    layer = case.make()
+    case.call(layer, case.arrays())
+    for name, value in given:
+        if name in parameters:
+            eager, symbolic = (
+                is_refused(case, layer, inputs, {name: value})
+                for inputs in (case.arrays(), case.symbols(BATCH))
+            )
+            assert eager == symbolic, (name, np.shape(value))
+
+
+def is_refused(case, layer, inputs, given):
+    try:
+        case.call(layer, inputs, **given)
+    except ValueError:
+        return True
+    return False
+
+
 def check_a_mask_of_one_row_is_that_of_all(case):
     names = {name for name in inspect.signature(case.layer.call).parameters if "mask" in name}
     names -= {"attention_mask", "use_causal_mask", "slots_mask"}

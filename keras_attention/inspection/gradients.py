@@ -31,7 +31,8 @@ def attention_gradients(
     A weight can be large and change nothing, where values are small or later layers ignore them.
     This product estimates by how much the target would fall without the weight (Jain & Wallace
     2019 compare weights with gradients; Barkan et al. 2021 multiply them). It is positive where
-    attention speaks for the target, and negative where it speaks against.
+    attention speaks for the target, and negative where it speaks against. The weights of
+    `SlotAttention` are here those of its means, which sum to 1 over the inputs.
 
     Args:
         model: as in `collect_attention`; its attention layers are those of this package, and

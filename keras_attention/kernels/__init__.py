@@ -112,9 +112,10 @@ def explain(spec, query, key, value, kernel="auto"):
 def choose(spec, query, key, value, kernel="auto"):
     """The `Kernel` that computes a problem, and by name why the ones before it cannot."""
     shapes.check_heads(query, key, value)
+    batch, queries, heads = query.shape[:3]
     for name, arrays in (("mask", spec.masks), ("bias", spec.biases)):
         for array in arrays:
-            shapes.check_pairs(name, array, query, key)
+            shapes.check_pairs(name, array.shape, batch, heads, queries, key.shape[1])
     candidates = KERNELS if sequence_parallel.current() is None else [RING, *KERNELS]
     if kernel != "auto":
         named = [c for c in candidates if c.name == ALIASES.get(kernel, kernel)]

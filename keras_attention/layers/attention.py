@@ -229,6 +229,9 @@ class Attention(saving.ConfigurableLayer):
     one_sequence = False
     # Whether there is a weight for each pair, which a call may return.
     has_weights = True
+    # Arguments of a call that it does not take, and why.
+    refused_arguments: tuple[str, ...] = ()
+    refusal_reason = ""
     # The kinds of cache that it takes; None for `kv_cache.LAYOUTS`.
     layouts: tuple[type[kv_cache.Layout], ...] | None = None
 
@@ -618,6 +621,14 @@ class Attention(saving.ConfigurableLayer):
             )
         return given
 
+    def _refuse(self, given):
+        """Raises if any of these arguments is given."""
+        names = [name for name, value in given.items() if value is not None and value is not False]
+        if names:
+            raise ValueError(
+                f"{type(self).__name__} {self.refusal_reason}. Received: {', '.join(names)}"
+            )
+
     def compute_mask(self, inputs, previous_mask=None):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
 
@@ -627,7 +638,8 @@ class Attention(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        masks.boolean("attention_mask", given.attention_mask)
+        given.attention_mask = masks.boolean("attention_mask", given.attention_mask)
+        self._refuse({name: getattr(given, name) for name in self.refused_arguments})
         cache = given.cache
         if cache is not None:
             decoding.layout(self, **vars(given))
@@ -642,9 +654,14 @@ class Attention(saving.ConfigurableLayer):
         for name in ("positions", "segment_ids"):
             if getattr(given, name) is not None:
                 self._numbers(name, getattr(given, name), query, value)
-        if given.attention_bias is not None and len(query.shape) == 3:
-            inputs.check_pairs("attention_bias", given.attention_bias)
-            inputs.check_bias("attention_bias", given.attention_bias)
+        if len(query.shape) == 3:
+            sizes = query.shape[0], self.num_heads, query.shape[1], value.shape[1]
+            if given.attention_mask is not None:
+                inputs.check_not_padding(given.attention_mask, query)
+                inputs.check_fits("attention_mask", given.attention_mask, *sizes)
+            if given.attention_bias is not None:
+                inputs.check_bias("attention_bias", given.attention_bias)
+                inputs.check_fits("attention_bias", given.attention_bias, *sizes)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = None
         if given.return_attention_scores:

@@ -17,16 +17,15 @@ class GlobalTokensAttention(MultiHeadAttention):
     """
 
     num_global: int
+    refused_arguments = ("positions", "use_causal_mask")
+    refusal_reason = (
+        "counts its global tokens from the first position, and they attend to later ones"
+    )
 
     def attend(self, query, key, value, positions, training=None, real=None, **given):
         query_mask, seen, has_positions = real
         causal = given["pattern"] is not self._pattern
-        given_names = {"positions": has_positions, "use_causal_mask": causal}
-        if names := [name for name, is_given in given_names.items() if is_given]:
-            raise ValueError(
-                f"{type(self).__name__} counts its global tokens from the first position, and they "
-                f"attend to later ones. Received: {', '.join(names)}"
-            )
+        self._refuse({"positions": has_positions, "use_causal_mask": causal})
         length = backend.shape(key)[1] // 2
         (near_key, key), (near_value, value) = (
             (x[:, :length], x[:, length:]) for x in (key, value)

@@ -9,7 +9,6 @@ import keras
 from keras_attention import feature_maps, keras_private, patterns, saving, scores, shapes
 from keras_attention.kernels import recurrence
 from keras_attention.layers import kv_cache
-from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
 
@@ -63,6 +62,7 @@ class LinearAttention(StateAttention):
     layouts = (kv_cache.Context, kv_cache.State)
     one_sequence = False
     has_weights = True
+    refused_arguments = ()
 
     def __init__(
         self,
@@ -95,9 +95,6 @@ class LinearAttention(StateAttention):
     @property
     def state_shape(self) -> tuple[int, int]:
         return self.feature_map.features(self.key_dim), self.value_dim + 1
-
-    def attend_to_pairs(self, names, *heads, **given):
-        return MultiHeadAttention.attend(self, *heads, **given)
 
     def recur(self, query, key, value, mask, causal, state):
         wide = shapes.accumulation_dtype(query, key, value)

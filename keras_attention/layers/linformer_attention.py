@@ -79,12 +79,7 @@ class LinformerAttention(LowRankAttention):
         self._refuse_caches()
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
-        length = backend.known_size(key.shape[1])
-        if length is not None and length > self.max_length:
-            raise ValueError(
-                f"LinformerAttention has columns for max_length={self.max_length} keys. "
-                f"Received: {length}"
-            )
+        length = _known_length(key.shape[1], self.max_length)
         # A query without keys has output 0, not the mean of projections of nothing.
         any_key = None if key_mask is None else ops.any(key_mask, axis=1, keepdims=True)
         if length == 0:
@@ -111,6 +106,10 @@ class LinformerAttention(LowRankAttention):
 class LinformerHeads(EinsumHeads):
     """Heads, and the projections of their sequence."""
 
+    def check_shapes(self, query_shape, value_shape, key_shape):
+        super().check_shapes(query_shape, value_shape, key_shape)
+        _known_length(key_shape[1], self.layer.max_length)
+
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer
         # Random sums of `max_length` tokens are then as long as one token.
@@ -123,6 +122,16 @@ class LinformerHeads(EinsumHeads):
             initializer=start,
         )
         return super().build(query_shape, value_shape, key_shape)
+
+
+def _known_length(length, most):
+    """The number of keys, if it is known, of which there are columns for `most`."""
+    length = backend.known_size(length)
+    if length is not None and length > most:
+        raise ValueError(
+            f"LinformerAttention has columns for max_length={most} keys. Received: {length}"
+        )
+    return length
 
 
 def _from_first(rows, mask):

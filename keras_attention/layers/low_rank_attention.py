@@ -11,7 +11,7 @@ import keras
 from keras_attention import masks
 from keras_attention.hints import Tensor
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.state_attention import of_pairs
+from keras_attention.layers.state_attention import OF_PAIRS, of_pairs
 from keras_attention.spec import AttentionResult, Positions
 
 ops = keras.ops
@@ -26,17 +26,15 @@ class LowRankAttention(MultiHeadAttention):
 
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
     has_weights = False
+    refused_arguments = (*OF_PAIRS, "use_causal_mask")
+    refusal_reason = (
+        "attends to vectors made of all tokens, so it has no weights of pairs, and is not causal"
+    )
 
     def attend(self, query, key, value, positions, training=None, real=None, **given):
         query_mask, key_mask = real[0], given["key_mask"]
-        names = of_pairs(query_mask, real[2], **given)
-        if given["pattern"] is not None:
-            names.append("use_causal_mask")
-        if names:
-            raise ValueError(
-                f"{type(self).__name__} attends to vectors made of all tokens, so it has no "
-                f"weights of pairs, and is not causal. Received: {', '.join(names)}"
-            )
+        asked = of_pairs(query_mask, real[2], **given)
+        self._refuse({**asked, "use_causal_mask": given["pattern"] is not None})
         return self.through_few(query, key, value, query_mask, key_mask, training)
 
     def through_few(

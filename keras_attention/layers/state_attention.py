@@ -32,6 +32,16 @@ FIXED = (
 )
 
 
+# Arguments of a call that need all pairs of queries and keys.
+OF_PAIRS = (
+    "attention_mask",
+    "attention_bias",
+    "segment_ids",
+    "positions",
+    "return_attention_scores",
+)
+
+
 class StateAttention(MultiHeadAttention):
     """Multi-head attention whose heads are combined through a state.
 
@@ -43,6 +53,8 @@ class StateAttention(MultiHeadAttention):
     layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.State,)
     one_sequence = True
     has_weights = False
+    refused_arguments: tuple[str, ...] = OF_PAIRS
+    refusal_reason = "sees all tokens up to each, through sums of them, and has no weights of pairs"
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
     @property
@@ -63,15 +75,16 @@ class StateAttention(MultiHeadAttention):
         """
         key_mask = given.get("key_mask")
         query_mask, _, positioned = (key_mask, None, False) if real is None else real
-        names = of_pairs(query_mask, positioned, **given)
-        if names or (key.shape[1] == 0 and not self.one_sequence and state is None):
+        asked = of_pairs(query_mask, positioned, **given)
+        if any(asked.values()) or (key.shape[1] == 0 and not self.one_sequence and state is None):
             if state is not None:
+                names = [name for name in asked if asked[name]]
                 raise ValueError(
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
                     f"`make_cache`: {', '.join(names)}"
                 )
-            heads = query, key, value, positions, training
-            return self.attend_to_pairs(names, *heads, real=real, **given)
+            self._refuse({name: asked[name] for name in self.refused_arguments})
+            return super().attend(query, key, value, positions, training, real=real, **given)
         causal = state is not None or given["pattern"] is not None
         if causal and not self.one_sequence and not _as_many(query, key):
             key, value, key_mask = _cut(query, key, value, key_mask)
@@ -94,13 +107,6 @@ class StateAttention(MultiHeadAttention):
     def _narrowed(self, output, dtype):
         """Outputs of heads in the dtype of the values."""
         return ops.cast(output, dtype)
-
-    def attend_to_pairs(self, names, *heads, **given):
-        """The result where arguments of these names need all pairs."""
-        raise ValueError(
-            f"{type(self).__name__} sees all tokens up to each, through sums of them, and has no "
-            f"weights of pairs. Received: {', '.join(names)}"
-        )
 
     def recur(self, query, key, value, mask, causal, state):
         """The output (B, T, H, V) of heads, and the state after them.
@@ -146,16 +152,11 @@ class StateAttention(MultiHeadAttention):
 def of_pairs(
     query_mask, positioned, *, masks, biases, segment_ids, return_weights, key_mask=None, **others
 ):
-    """The names of those arguments of a call that need all pairs of queries and keys."""
+    """Whether each argument of a call that needs all pairs of queries and keys is given."""
     padding = (query_mask is not None) + (key_mask is not None)
-    found = {
-        "attention_mask": len(masks) > padding,
-        "attention_bias": bool(biases),
-        "segment_ids": segment_ids is not None,
-        "positions": positioned,
-        "return_attention_scores": return_weights,
-    }
-    return [name for name, given in found.items() if given]
+    masked = len(masks) > padding
+    given = masked, bool(biases), segment_ids is not None, positioned, return_weights
+    return dict(zip(OF_PAIRS, given, strict=True))
 
 
 def _as_many(query, key):

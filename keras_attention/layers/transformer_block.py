@@ -560,13 +560,22 @@ class TransformerBlock(saving.ConfigurableLayer):
             *(given.attention_mask, given.attention_bias, given.positions, given.segment_ids)
         )
         masks.padding(x, given.mask)
-        masks.boolean("attention_mask", given.attention_mask)
-        inputs.pair("positions", given.positions, x, x)
-        inputs.pair("segment_ids", given.segment_ids, x, x)
+        if cache is not None:
+            self._check_cached(x, cache, given.return_attention_scores)
+        if self.self_attention:
+            self.attention.compute_output_spec(
+                x,
+                attention_mask=given.attention_mask,
+                return_attention_scores=given.return_attention_scores,
+                use_causal_mask=self.causal,
+                attention_bias=given.attention_bias,
+                positions=given.positions,
+                segment_ids=given.segment_ids,
+                cache=cache,
+            )
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
         keys, scores = x.shape[1], {}
         if cache is not None:
-            self._check_cached(x, cache, given.return_attention_scores)
             keys, cache = kv_cache.entries(cache), kv_cache.specs(cache)
         if given.return_attention_scores:
             if self.self_attention:

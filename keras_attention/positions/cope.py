@@ -42,7 +42,8 @@ class CoPE(Position):
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
-        ValueError: `max_position` is no integer of at least 1, or heads of unequal sizes share it.
+        ValueError: `max_position` is no integer of at least 1, queries and keys have different
+            numbers of features, or heads of unequal sizes share it.
 
     Example:
 
@@ -73,6 +74,8 @@ class CoPE(Position):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
 
     def build(self, query_shape, key_shape):
+        sizes = {"query": query_shape[-1], "key": key_shape[-1]}
+        shapes.check_same("Features of query and key, of whose products CoPE has gates,", **sizes)
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_position + 1, query_shape[-1]),

@@ -144,6 +144,11 @@ ROWS = {
         ValueError,
         rf"LinformerAttention has columns for max_length={T - 1} keys. Received: {T}",
     ),
+    "more symbols than columns of a projection": (
+        lambda: ka.LinformerAttention(2, 4, T - 1, 2)(keras.Input((T, D))),
+        ValueError,
+        rf"LinformerAttention has columns for max_length={T - 1} keys. Received: {T}",
+    ),
     "a convolution of other keys": (
         lambda: ka.NystromAttention(2, 4, conv_kernel_size=3)(X, Y),
         ValueError,

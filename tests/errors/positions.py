@@ -318,6 +318,11 @@ ROWS = {
         ValueError,
         r"XPos.*Dot.*ScaledDot.*Cosine",
     ),
+    "gates of products of unequal sizes": (
+        lambda: ka.Attention(score="general", position="cope")(X, X[..., :2]),
+        ValueError,
+        rf"Features of query and key.* must be equal\. Received: query={X.shape[-1]}, key=2",
+    ),
     "an odd number of sines and cosines": (
         lambda: positions.TransformerXL(5),
         ValueError,

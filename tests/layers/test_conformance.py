@@ -33,6 +33,11 @@ def test_masks_of_other_shapes_are_refused(case):
 
 
 @every_case
+def test_symbols_are_refused_what_arrays_are(case):
+    conformance.check_symbols_are_refused_what_arrays_are(case)
+
+
+@every_case
 def test_a_mask_of_one_row_is_that_of_all(case):
     conformance.check_a_mask_of_one_row_is_that_of_all(case)
 
