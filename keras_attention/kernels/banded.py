@@ -266,7 +266,7 @@ def _fit(array, axis, start, length):
 
     `start` may be negative.
     """
-    before = max(0, -start)
+    before = min(length, max(0, -start))
     array = folding.cut(array, axis, max(0, start), array.shape[axis])
     after = length - before - array.shape[axis]
     if after < 0:

@@ -45,7 +45,8 @@ class Retention(GatedStateAttention):
             sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and does not age those before it.
+    is skipped, and does not age those before it; in a call without a cache it adds to the
+    distances of rotary positions.
 
     Returns:
         (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state

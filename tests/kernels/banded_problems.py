@@ -85,6 +85,11 @@ CASES = {
         {"pattern": SlidingWindow(2, 3), "offset": 100},
         {},
     ),
+    "before the keys": lambda: (
+        {"sink": random(H)},
+        {"pattern": SlidingWindow(2, 3), "offset": -100},
+        {},
+    ),
     "nothing allowed": lambda: (
         {},
         {"pattern": SlidingWindow(2, 3), "mask": np.zeros((B, 1, 1, 1), bool)},
