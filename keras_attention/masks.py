@@ -69,6 +69,12 @@ def whole(mask, tensor):
     return every if mask is None else ops.logical_and(every, mask)
 
 
+def may_fit(mask, length):
+    """Whether a mask may be that of a sequence (B, T, D) of a length, None if it is unknown."""
+    known = [size for size in (*mask.shape[1:2], length) if isinstance(size, int) and size != 1]
+    return len(mask.shape) == 2 and len(set(known)) < 2
+
+
 def check_axes(mask, axes, name="x", mask_name="mask"):
     """Raises unless a mask has these axes, those of positions of the tensor of that name."""
     meaning = "(batch, positions)" if len(axes) == 2 else f"as `{name}` without its channels"

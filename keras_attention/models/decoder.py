@@ -67,6 +67,9 @@ class Decoder(Stack):
     (2, 6)
     """
 
+    # A cache has no room for masked cells, so its calls count real ones, and those without it too.
+    _counts = True
+
     def __init__(
         self,
         blocks: Sequence[TransformerBlock],
@@ -77,9 +80,6 @@ class Decoder(Stack):
         **kwargs: Any,
     ):
         super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
-
-    # A cache has no room for masked cells, so its calls count real ones, and those without it too.
-    _counts = True
 
     def build(self, inputs_shape, context_shape=None):
         self._build(inputs_shape, context_shape)

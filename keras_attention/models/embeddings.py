@@ -24,7 +24,8 @@ class Embeddings(saving.ConfigurableLayer):
     Args:
         tokens: the layer of the inputs: `ScaledEmbedding(vocabulary_size, dim, mask_zero=True)`, a
             `keras.layers.Embedding`, or any other to (B, T, D), such as patches of images.
-        positions: None, or a `LearnedPositionEmbedding` or `SinCosPositionEmbedding`.
+        positions: None, or a layer such as `LearnedPositionEmbedding`, `SinCosPositionEmbedding`
+            or, of the patches of images, `LearnedGridEmbedding` or `SinCosGridEmbedding`.
         types: None, or a `keras.layers.Embedding` of token types, such as BERT's two sentences.
         norm: None, or a layer such as `keras.layers.LayerNormalization`.
         dropout: rate of the dropout.
@@ -123,11 +124,17 @@ class Embeddings(saving.ConfigurableLayer):
             )
         x = self.tokens(inputs)
         mask = masks.implicit(x)
+        # Of inputs of another shape, if no layer of a `keras.Sequential` has made one of it.
+        if mask is not None and not masks.may_fit(mask, x.shape[1]):
+            x, mask = ops.copy(x), None
         if self.token_projection is not None:
             x = self.token_projection(x)
         if self.types is not None:
             x = x + self.types(ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
+            if callable(positions):
+                # A stack counts tokens by the mask that their vectors carry.
+                positions = positions(mask, ops.shape(x)[1])
             x = self.positions(x, positions=positions)
         if self.norm is not None:
             x = self.norm(x)
@@ -137,7 +144,9 @@ class Embeddings(saving.ConfigurableLayer):
         return masks.carry(x, mask)
 
     def compute_mask(self, inputs, previous_mask=None):
-        return self.tokens.compute_mask(inputs, previous_mask)
+        mask = _mask_after(self.tokens, inputs, previous_mask)
+        length = self.compute_output_shape(inputs.shape)[1]
+        return mask if mask is not None and masks.may_fit(mask, length) else None
 
     def compute_output_shape(self, inputs_shape, types_shape=None, positions_shape=None):
         shape = self.tokens.compute_output_shape(inputs_shape)
@@ -147,3 +156,12 @@ class Embeddings(saving.ConfigurableLayer):
 
     def compute_output_spec(self, inputs, types=None, positions=None, training=None):
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+
+def _mask_after(layer, inputs, mask):
+    """The mask after a layer, or after layers in a row, whose own Keras does not compute."""
+    if isinstance(layer, keras.Sequential):
+        for part in layer.layers:
+            mask = _mask_after(part, inputs, mask)
+        return mask
+    return layer.compute_mask(inputs, mask) if layer.supports_masking else None

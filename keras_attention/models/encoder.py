@@ -34,12 +34,13 @@ class Encoder(Stack):
     Call arguments:
         inputs: integers (B, T); or vectors (B, T, D) without `embeddings`.
         types: integers (B, T), token types; needs `Embeddings(types=…)`.
-        mask: boolean (B, T), True = a real token; combined with the mask that inputs, or images
-            as their pixels, or embeddings carry.
+        mask: boolean (B, T), True = a real token, or of the inputs where they have another shape,
+            such as pixels; combined with the masks that inputs and embeddings carry.
         attention_mask, segment_ids: as in `TransformerBlock`.
         positions: integers (T,) or (B, T); by default they count the real tokens of each row, in
             embeddings and blocks, so that padding on either side or between tokens changes nothing.
-            Those of cells of a grid, such as patches, count masked ones too.
+            If the embeddings or a block have positions or a pattern of a grid, all positions count
+            masked cells too.
         training: whether to apply dropout.
 
     Returns:

@@ -63,18 +63,37 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         """The first vectors, and their mask."""
         if self.embeddings is None:
             return inputs, masks.padding(inputs, mask, "inputs")
-        mask, carried = masks.boolean("mask", mask), masks.implicit(inputs)
-        if mask is not None and not _is_of_pixels(mask, carried):
-            vectors = self.embeddings.compute_output_shape(inputs.shape)
-            masks.check_axes(mask, vectors[:-1], "inputs")
-        own = self.embeddings.compute_mask(inputs, carried)
-        found = [x for x in (mask, carried, own) if x is not None and len(x.shape) == 2]
-        mask = masks.every(found)
-        given = positions is not None or (mask is None and offset is None)
-        if not given and self._counts:
-            positions = real_first.counted(ops.shape(inputs)[1], mask, offset)
-        x = self.embeddings(inputs, types, positions, training=training)
+        mask, of_inputs = self._masks_of(inputs, mask)
+        if of_inputs is not masks.implicit(inputs):
+            inputs = masks.carry(ops.copy(inputs), of_inputs)
+
+        def counted(own, length):
+            seen = masks.both(mask, own)
+            known = seen is None and offset is None
+            return None if known else real_first.counted(length, seen, offset)
+
+        positions = counted if positions is None and self._counts else positions
+        x = self.embeddings(inputs, types=types, positions=positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
+
+    def _masks_of(self, inputs, mask):
+        """The mask of the vectors and that of the inputs, such as pixels, of the `mask` of a call.
+
+        Keras passes the mask that inputs carry as `mask` too.
+        """
+        carried = masks.implicit(inputs)
+        vectors = self.embeddings.compute_output_shape(inputs.shape)[:-1]
+        of_vectors, of_inputs = None, carried
+        if mask is not None and mask is not carried:
+            mask = masks.boolean("mask", mask)
+            if not masks.may_fit(mask, vectors[1]) and _is_of(mask, inputs):
+                of_inputs = masks.both(carried, mask)
+            else:
+                masks.check_axes(mask, vectors, "inputs")
+                of_vectors = mask
+        if carried is not None and masks.may_fit(carried, vectors[1]):
+            of_vectors = masks.both(of_vectors, carried)
+        return of_vectors, of_inputs
 
     def _rows(self, x, mask, positions, *others):
         """The `Rows` for the blocks, of a call without a cache.
@@ -97,7 +116,8 @@ class Stack(saving.ConfigurableLayer, keras.Model):
     def compute_mask(self, inputs, previous_mask=None):
         if self.embeddings is None:
             return previous_mask
-        return self.embeddings.compute_mask(inputs, previous_mask)
+        mask, of_inputs = self._masks_of(inputs, previous_mask)
+        return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
 
     def _output(self, inputs):
         """The symbolic output of `inputs`."""
@@ -109,6 +129,8 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         return keras.KerasTensor(shape, self.compute_dtype)
 
 
-def _is_of_pixels(mask, carried):
-    """Whether a mask is the one that images carry, which Keras passes as `mask` too."""
-    return carried is not None and len(mask.shape) == len(carried.shape) != 2
+def _is_of(mask, inputs):
+    """Whether a mask may be that of inputs: of images (B, …) or of a sequence (B, T)."""
+    if len(mask.shape) == 2:
+        return masks.may_fit(mask, inputs.shape[1])
+    return len(mask.shape) == len(inputs.shape) - 1

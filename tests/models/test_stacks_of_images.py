@@ -81,8 +81,7 @@ def test_a_mask_of_pixels_is_one_of_patches(counted, tmp_path):
     blocks = [ka.TransformerBlock(24, 2, position="rotary" if counted else None)]
     table = ka.SinCosPositionEmbedding() if counted else ka.SinCosGridEmbedding(GRID)
     encoder = ka.Encoder(blocks, ka.Embeddings(ka.PatchEmbedding(2, D), table))
-    images = keras.ops.convert_to_tensor(IMAGES)
-    found = encoder(masks.carry(images, keras.ops.convert_to_tensor(PIXELS)))
+    found = encoder(carrying(IMAGES, PIXELS))
     np.testing.assert_array_equal(numpy(masks.implicit(found)), REAL)
     # The second image, without its padding.
     if counted:
@@ -102,4 +101,63 @@ def test_a_mask_of_pixels_is_one_of_patches(counted, tmp_path):
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         np.testing.assert_allclose(numpy(loaded(IMAGES))[REAL], numpy(found)[REAL], atol=1e-5)
     with pytest.raises(ValueError, match=r"`mask` must have 2 axes, \(batch, positions\)"):
-        encoder(IMAGES, mask=PIXELS)
+        encoder(IMAGES, mask=PIXELS[None])
+
+
+def in_a_row(*layers):
+    return keras.Sequential(layers)
+
+
+TOKENS = {
+    "patches": lambda: ka.PatchEmbedding(2, D),
+    "patches, normalized": lambda: in_a_row(
+        ka.PatchEmbedding(2, D), keras.layers.LayerNormalization()
+    ),
+    "patches, in a row in a row": lambda: in_a_row(
+        in_a_row(ka.PatchEmbedding(2, D)), keras.layers.Dense(D)
+    ),
+    "merged patches": lambda: ka.PatchMerging((4, 8)),
+    "a class token": lambda: ka.ClassToken(),
+    "a series": lambda: ka.PatchEmbedding((2,), D),
+    "features": lambda: keras.layers.Dense(D),
+}
+
+
+# Of every `keras.Sequential`, whatever its layers do.
+@pytest.mark.filterwarnings("ignore:(.|\\n)*does not support masking")
+@pytest.mark.parametrize("how", ["carried", "passed", "both"])
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_a_mask_of_inputs_becomes_one_of_vectors(tokens, how):
+    of_image = tokens.startswith("patches")
+    x = IMAGES if of_image else random(2, 32, 8)
+    real = PIXELS if of_image else PIXELS.reshape(2, 32)
+    embeddings = ka.Embeddings(TOKENS[tokens](), ka.SinCosPositionEmbedding())
+    model = ka.Encoder([ka.TransformerBlock(24, 2, position="rotary")], embeddings)
+    kept = numpy(masks.implicit(embeddings.tokens(carrying(x, real))))
+    expected = numpy(model(x, mask=kept))[kept]
+    # Where one is carried and one passed, both count.
+    carried = {"carried": real, "passed": None, "both": np.ones_like(real)}[how]
+    found = model(
+        x if carried is None else carrying(x, carried), mask=None if how == "carried" else real
+    )
+    np.testing.assert_array_equal(numpy(masks.implicit(found)), kept)
+    np.testing.assert_allclose(numpy(found)[kept], expected, atol=1e-5)
+    symbols = keras.Input(x.shape[1:]), keras.Input(real.shape[1:], dtype="bool")
+    output = model(symbols[0], mask=symbols[1])
+    assert tuple(masks.implicit(output).shape) == (None, kept.shape[1])
+    found = keras.Model(symbols, output)([x, real])
+    np.testing.assert_allclose(numpy(found)[kept], expected, atol=1e-5)
+
+
+def test_a_mask_that_no_layer_passes_on_is_lost():
+    """As Keras warns: a convolution makes none of a mask of pixels."""
+    convolution = in_a_row(keras.layers.Conv2D(D, 2, 2), keras.layers.Reshape((-1, D)))
+    encoder = ka.Encoder([ka.TransformerBlock(24, 2)], ka.Embeddings(convolution))
+    with pytest.warns(UserWarning, match="mask"):
+        found = encoder(carrying(IMAGES, PIXELS))
+    assert masks.implicit(found) is None
+    np.testing.assert_allclose(numpy(found), numpy(encoder(IMAGES)), atol=1e-5)
+
+
+def carrying(x, mask):
+    return masks.carry(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(mask))
