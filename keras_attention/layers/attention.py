@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
+import numpy as np
 
 from keras_attention import (
     inputs,
@@ -32,6 +33,7 @@ from keras_attention.hints import (
 )
 from keras_attention.layers import decoding, kv_cache, norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
+from keras_attention.sizes import surely_same
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -393,7 +395,9 @@ class Attention(saving.ConfigurableLayer):
             restrict = masks.of_pairs(x.query_mask, memory.mask, x.attention_mask)
         # An appended token sees itself; others do if nothing masks pairs and T = S.
         sees_itself = layout.appends or not (
-            restrict or positions is not None or query.shape[1] != memory.key.shape[1]
+            restrict
+            or positions is not None
+            or not (x.query is x.value or surely_same(query.shape[1], memory.key.shape[1]))
         )
         result = self.attend(
             *(query, memory.key, memory.value, Positions.of_heads(query, memory.key, *at)),
@@ -623,7 +627,12 @@ class Attention(saving.ConfigurableLayer):
 
     def _refuse(self, given):
         """Raises if any of these arguments is given."""
-        names = [name for name, value in given.items() if value is not None and value is not False]
+        flags = bool, int, np.bool_
+        names = [
+            name
+            for name, value in given.items()
+            if (value if isinstance(value, flags) else value is not None)
+        ]
         if names:
             raise ValueError(
                 f"{type(self).__name__} {self.refusal_reason}. Received: {', '.join(names)}"
@@ -660,8 +669,10 @@ class Attention(saving.ConfigurableLayer):
                 inputs.check_not_padding(given.attention_mask, query)
                 inputs.check_fits("attention_mask", given.attention_mask, *sizes)
             if given.attention_bias is not None:
-                inputs.check_bias("attention_bias", given.attention_bias)
-                inputs.check_fits("attention_bias", given.attention_bias, *sizes)
+                bias = given.attention_bias
+                bias = bias if shapes.is_array(bias) else np.asarray(bias)
+                inputs.check_bias("attention_bias", bias)
+                inputs.check_fits("attention_bias", bias, *sizes)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = None
         if given.return_attention_scores:

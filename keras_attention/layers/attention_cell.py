@@ -10,7 +10,7 @@ import keras
 from keras_attention import alignments, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
-from keras_attention.layers import wrapped_cell
+from keras_attention.layers import position_wise, wrapped_cell
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.start_states import StartStates
 from keras_attention.layers.state_attention import StateAttention
@@ -78,7 +78,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     Returns:
         As `RNN`, with output features as above. With `return_state=True`, one
         list of states follows: the output of the last step, those of the wrapped cell, and the
-        number of steps.
+        number of steps. Keras rounds them in half precision: go on from those of `AttentionRNN`.
 
     Raises:
         ValueError, TypeError: an argument or a shape is not as described, or there is no memory.
@@ -194,6 +194,14 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         query_shape = (memory_shape[0], 1, self._query_size())
         return self.attention.compute_output_shape(query_shape, memory_shape)[-1]
 
+    def loop_dtypes(self):
+        """The dtypes of the states of `state_size`."""
+        own = len(keras.tree.flatten(self.cell.state_size))
+        # Sums over many steps need the precision.
+        wide = shapes.full_precision(self.compute_dtype)
+        narrow = [self.compute_dtype] * (1 + own)
+        return [*narrow, *[wide] * self._alignment_count(), "int32"]
+
     def _state_count(self):
         """The number of states of the loop: see `state_size`."""
         return len(keras.tree.flatten(self.cell.state_size)) + self._alignment_count() + 2
@@ -288,7 +296,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if self.attention_dim is not None or self.mode == "luong" or self.output_context:
             output = ops.concatenate([context, hidden], axis=-1)
         if self.attention_dim is not None:
-            output = self._attention_dense(output)
+            output = position_wise.apply_float64(self, self._attention_dense, output)
         last = output
         if return_attention_scores:
             known = previous.shape[-1] is not None and self.return_attention_scores
@@ -528,16 +536,14 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 memory=expected.shape[-1],
                 states=given.shape[-1],
             )
-        # Sums over many steps need the precision.
-        wide = shapes.full_precision(self.compute_dtype)
-        aligned = [ops.cast(state, wide) for state in states[own:]]
-        states = [ops.cast(state, self.compute_dtype) for state in states[:own]]
-        output = ops.cast(output, self.compute_dtype)
+        output, *states, time = map(
+            ops.cast, [output, *states, ops.round(time)], self.loop_dtypes()
+        )
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
             # The alignments after the output are those of a memory of another length.
             output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
         shapes.check_same("Features of the first state", cell=size, states=output.shape[-1])
-        return [output, *states, *aligned, ops.cast(ops.round(time), "int32")]
+        return [output, *states, time]
 
     # Around the loop of `keras.layers.RNN`, which passes a step no more than inputs and states, but
     # lets a `DropoutRNNCell` prepare and discard what the loop closes over, and gives it the states

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import keras_private, masks, saving, shapes
+from keras_attention import inputs, keras_private, masks, saving, shapes
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention_cell import AttentionCell
@@ -44,7 +44,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         (B, T, features), or (B, features) of the last step, carrying the mask of the sequence.
         If the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or
         (B, H, S); a masked step repeats those before it. With `return_state=True`, then a
-        list of the states.
+        list of the states, of which the step number is an integer, and those of an alignment are in
+        float32 (float64 in float64).
 
     The loss of a `scores_regularizer` of the attention is added, the steps being the queries.
 
@@ -62,6 +63,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     (2, 5, 12)
     """
 
+    _unrounded = ("initial_state",)
     _masks = "`mask` (B, T) and `memory_mask` (B, S) for padding"
 
     def __init__(
@@ -171,10 +173,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             self._add_loss(regularizer, outputs, start, mask, constants[2])
         [(before, *states)] = states
         states = [[before[:, :features], *states]]
-        output, [states] = keras.tree.map_structure(
-            lambda x: ops.cast(x, self.compute_dtype),
-            (outputs if self.return_sequences else last, list(states)),
-        )
+        output = ops.cast(outputs if self.return_sequences else last, self.compute_dtype)
+        states = list(map(ops.cast, states[0], cell.loop_dtypes()))
         scores = []
         if with_scores:
             output, *scores = cell.separated(output)
@@ -218,3 +218,18 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             states = [[(batch, size) for size in self.cell.loop_sizes(memory_shape)]]
         found = (output, *scores, *states)
         return found if len(found) > 1 else output
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        masks.padding(given.sequences, given.mask, "sequences")
+        masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
+        found = self.compute_output_shape(given.sequences.shape, given.memory.shape)
+        dtypes = self.cell.loop_dtypes()
+
+        def specs(sizes):
+            if isinstance(sizes, list):
+                return list(map(keras.KerasTensor, sizes, dtypes))
+            return keras.KerasTensor(sizes, self.compute_dtype)
+
+        one = not (self.return_state or self.cell.return_attention_scores)
+        return specs(found) if one else tuple(map(specs, found))

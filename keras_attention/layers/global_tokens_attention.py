@@ -4,6 +4,7 @@ import keras
 
 from keras_attention.backend import backend
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.sizes import surely_same
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -31,7 +32,9 @@ class GlobalTokensAttention(MultiHeadAttention):
             (x[:, :length], x[:, length:]) for x in (key, value)
         )
         given["has_keys"] = (
-            not given["masks"] and given["segment_ids"] is None and query.shape[1] == key.shape[1]
+            not given["masks"]
+            and given["segment_ids"] is None
+            and surely_same(query.shape[1], key.shape[1])
         )
         others = super().attend(
             *(query, near_key, near_value, Positions.of_heads(query, near_key)),

@@ -18,7 +18,7 @@ from typing import Any
 import keras
 
 from keras_attention import inputs, saving, shapes
-from keras_attention.layers import projections
+from keras_attention.layers import position_wise, projections
 from keras_attention.layers.axes import Axes
 
 ops = keras.ops
@@ -212,12 +212,15 @@ class DenseHeads(Heads):
 
     def split(self, x, role):
         self.check_features(role, x)
-        return self._apart(self.dense(role)(x), role)
+        return self._apart(self._projected(x, role), role)
+
+    def _projected(self, x, role):
+        return position_wise.apply_float64(self.layer, self.dense(role), x)
 
     def split_row(self, x, role):
         # With two axes, since XLA cannot compile TensorFlow's gradient of the product of three axes
         # by two inside a loop.
-        return self._apart(self.dense(role)(x)[:, None], role)
+        return self._apart(self._projected(x, role)[:, None], role)
 
     def _apart(self, projected, role):
         """(B, T, H, K) of (B, T, H · K)."""

@@ -78,6 +78,12 @@ class LinformerAttention(LowRankAttention):
         self.heads = LinformerHeads(self)
         self._refuse_caches()
 
+    # Not when it is built, as PyTorch's configuration of that has lengths that Keras made up.
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        _, _, keys = self._shapes(query_shape, value_shape, key_shape)
+        _known_length(keys[1], self.max_length)
+        return super().compute_output_shape(query_shape, value_shape, key_shape)
+
     def through_few(self, query, key, value, query_mask, key_mask, training):
         length = _known_length(key.shape[1], self.max_length)
         # A query without keys has output 0, not the mean of projections of nothing.
@@ -105,10 +111,6 @@ class LinformerAttention(LowRankAttention):
 
 class LinformerHeads(EinsumHeads):
     """Heads, and the projections of their sequence."""
-
-    def check_shapes(self, query_shape, value_shape, key_shape):
-        super().check_shapes(query_shape, value_shape, key_shape)
-        _known_length(key_shape[1], self.layer.max_length)
 
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer

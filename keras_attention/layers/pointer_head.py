@@ -137,4 +137,7 @@ class PointerHead(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         shape = self.compute_output_shape(given.query.shape, given.memory.shape)
+        pairs = masks.boolean("attention_mask", given.attention_mask)
+        if pairs is not None:
+            inputs.check_fits("attention_mask", pairs, shape[0], 1, *shape[1:])
         return keras.KerasTensor(shape, self._output_dtype)

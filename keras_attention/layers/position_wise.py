@@ -22,6 +22,11 @@ def apply(layer, dense, x):
     return output if dense.activation is None else dense.activation(output)
 
 
+def apply_float64(layer, dense, x):
+    """`dense(x)`, which Keras computes of float64 in float32 on PyTorch."""
+    return apply(layer, dense, x) if layer.compute_dtype == "float64" else dense(x)
+
+
 def gated(layer, dense, gate, x):
     """`dense(x) · gate(x)`."""
     # The gate first, so that its activation runs while its product is in the CPU's cache.

@@ -21,7 +21,7 @@ from keras_attention import (
 from keras_attention import positions as position_slots
 from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import block_norms, decoding, kv_cache
-from keras_attention.layers.attention import QkNorm, UseBias
+from keras_attention.layers.attention import Attention, QkNorm, UseBias
 from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
@@ -562,7 +562,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         masks.padding(x, given.mask)
         if cache is not None:
             self._check_cached(x, cache, given.return_attention_scores)
-        if self.self_attention:
+        if isinstance(self.attention, Attention):
             self.attention.compute_output_spec(
                 x,
                 attention_mask=given.attention_mask,
@@ -573,6 +573,10 @@ class TransformerBlock(saving.ConfigurableLayer):
                 segment_ids=given.segment_ids,
                 cache=cache,
             )
+        else:
+            masks.boolean("attention_mask", given.attention_mask)
+            inputs.pair("positions", given.positions, x, x)
+            inputs.pair("segment_ids", given.segment_ids, x, x)
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
         keys, scores = x.shape[1], {}
         if cache is not None:

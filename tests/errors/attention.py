@@ -31,6 +31,13 @@ ROWS = {
         ValueError,
         r"`attention_mask` must be \(T, S\) or \(B, T, S\)\. Received: .*\(2, 1, ",
     ),
+    "a mask of other pairs of symbols": (
+        lambda: ka.PointerHead()(
+            keras.Input((T, D)), keras.Input((T, D)), attention_mask=np.ones((T, T + 1), "bool")
+        ),
+        ValueError,
+        rf"Lengths of the mask and of `key` must be equal\. Received: mask={T + 1}, key={T}",
+    ),
     "weights of another number of steps than the logits": (
         lambda: ka.PointerGenerator(4)(
             X, zeros(B, T, 4), zeros(B, 1, T), zeros(B, T, dtype="int32")

@@ -481,3 +481,22 @@ def test_queries_without_keys_beside_fewer_keys():
     layer = made(pattern=patterns.SlidingWindow(1, 0), use_bias=False)
     output = numpy(layer(X, VALUE[:, :2], KEY[:, :2]))
     assert (output[:, 3:] == 0).all() and (output[:, :3] != 0).any(axis=-1).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only its graphs have None")
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_a_query_without_keys_where_no_length_is_known(score):
+    """Two unknown lengths are not equal ones, with which each query would see its own key."""
+    import tensorflow as tf
+
+    layer = Attention(score=score, pattern=patterns.SlidingWindow(1, 0))
+    rng = np.random.default_rng(0)
+    query, value = (rng.normal(size=(1, n, 4)).astype("float32") for n in (6, 2))
+    expected = layer(query, value, return_attention_scores=True)
+    call = tf.function(
+        lambda query, value: layer(query, value, return_attention_scores=True),
+        [tf.TensorSpec((None, None, 4))] * 2,
+    )
+    for found, other in zip(call(query, value), expected, strict=True):
+        np.testing.assert_allclose(numpy(found), numpy(other), atol=1e-6)
+    assert not numpy(expected[1])[0, 0, 3:].any()

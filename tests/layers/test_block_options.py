@@ -197,3 +197,23 @@ def test_activations_are_their_equations(name, function):
     np.testing.assert_allclose(
         numpy(layer(X)), hidden @ numpy(layer.output_dense.kernel), atol=1e-5
     )
+
+
+class Mean(keras.layers.Layer):
+    """As attention is called, with more arguments than its shapes need."""
+
+    def call(self, x, query_mask, training, **others):
+        return keras.ops.mean(x, axis=1, keepdims=True) + keras.ops.zeros_like(x)
+
+    def compute_output_spec(self, x):
+        return x
+
+
+def test_attention_of_other_classes_in_functional_models():
+    symbols = keras.Input((5, 8))
+    block = TransformerBlock(16, 2, attention=Mean())
+    model = keras.Model(symbols, block(symbols))
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    np.testing.assert_allclose(numpy(model(x)), numpy(block(x)), atol=1e-6)
+    with pytest.raises(ValueError, match="must be boolean"):
+        block(symbols, attention_mask=np.full((5, 5), -1e9))

@@ -114,6 +114,27 @@ def test_alignments_compute_in_float64(name):
     assert curvature(lambda x: rnn(x, memory, training=training), X) < 1e-11
 
 
+@pytest.mark.parametrize("layer", [ka.Attention, ka.MultiHeadAttention])
+def test_a_cache_of_a_context_is_in_float64(layer):
+    layer = layer(2, 4, dtype="float64")
+    expected, cache = layer(X, X), layer.cache_context(X)
+    assert keras.backend.standardize_dtype(cache["key"].dtype) == "float64"
+    found, _ = layer(X, cache=cache)
+    difference = keras.ops.convert_to_numpy(keras.ops.abs(found - expected))
+    assert difference.max() < 1e-14
+
+
+def test_the_weights_of_a_cell_are_in_float64():
+    attention = ka.Attention(2, 4, dtype="float64")
+    wrapped = keras.layers.SimpleRNNCell(8, dtype="float64")
+    cell = ka.AttentionCell(wrapped, attention, return_attention_scores=True, dtype="float64")
+    before = np.random.default_rng(1).normal(size=(2, 8))
+    _, found = ka.AttentionRNN(cell, dtype="float64")(X[:, :1], X, initial_state=before)
+    _, expected = attention(before[:, None], X, return_attention_scores=True)
+    difference = keras.ops.convert_to_numpy(keras.ops.abs(found - expected[:, :, 0]))
+    assert difference.max() < 1e-14
+
+
 def test_the_output_projection_of_an_embedding_computes_in_float64():
     layer = ka.ScaledEmbedding(10, 8, dtype="float64")
     layer(np.array([[1, 2]]))

@@ -138,3 +138,19 @@ def test_a_query_without_keys_has_output_zero(name):
 def test_what_needs_pairs_is_an_error(given):
     with pytest.raises(ValueError, match=f"is not causal. Received: {next(iter(given))}"):
         LAYERS["linformer"]()(X, **given)
+
+
+def test_it_is_built_of_the_lengths_that_keras_makes_up():
+    """As PyTorch's files have them: 83 positions, more than there are columns."""
+    layer = ka.LinformerAttention(2, 4, max_length=32, rank=4)
+    layer.build_from_config({"input_shape": (83, 83, 16)})
+    assert layer(np.zeros((1, 32, 16), "float32")).shape == (1, 32, 16)
+
+
+def test_flags_that_are_no_booleans():
+    """0 is False, for arrays as for symbols."""
+    for x in (np.zeros((1, 5, 8), "float32"), keras.Input((5, 8))):
+        for layer in (ka.Retention(2, 4), ka.NystromAttention(2, 4)):
+            assert layer(x, return_attention_scores=0).shape[1:] == (5, 8)
+            with pytest.raises(ValueError, match="Received: return_attention_scores"):
+                layer(x, return_attention_scores=1)
