@@ -78,12 +78,6 @@ class LinformerAttention(LowRankAttention):
         self.heads = LinformerHeads(self)
         self._refuse_caches()
 
-    # Not when it is built, as PyTorch's configuration of that has lengths that Keras made up.
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        _, _, keys = self._shapes(query_shape, value_shape, key_shape)
-        _known_length(keys[1], self.max_length)
-        return super().compute_output_shape(query_shape, value_shape, key_shape)
-
     def through_few(self, query, key, value, query_mask, key_mask, training):
         length = _known_length(key.shape[1], self.max_length)
         # A query without keys has output 0, not the mean of projections of nothing.
@@ -111,6 +105,11 @@ class LinformerAttention(LowRankAttention):
 
 class LinformerHeads(EinsumHeads):
     """Heads, and the projections of their sequence."""
+
+    # Not by `check_shapes`: PyTorch's files are built of lengths that Keras made up.
+    def output_shape(self, query_shape, value_shape):
+        _known_length(value_shape[1], self.layer.max_length)
+        return super().output_shape(query_shape, value_shape)
 
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer
