@@ -59,13 +59,14 @@ class Attention(saving.ConfigurableLayer):
         key_dim: features of each query and key head, or None for no projections.
         value_dim: features of each value head; defaults to `key_dim`.
         score: how well a key matches a query: "scaled_dot", "dot", "cosine", "general",
-            "additive", "concat", or a `scores.Score`.
+            "additive", "concat", "key_only", or a `scores.Score`.
         normalization: turns scores into weights: "softmax", "sigmoid", "sparsemax", "entmax",
-            "hard", or a `normalizations.Normalization`.
+            "adaptive_entmax", "hard", or a `normalizations.Normalization`.
         pattern: which keys a query may attend to by position: None for all, "causal", or a
             `patterns.Pattern` such as `Causal() & SlidingWindow(128, 0)`.
-        position: how the two positions change a score: None, "rotary", "alibi",
-            "relative_bias", or a `positions.Position`.
+        position: how the two positions change a score: None, "rotary", "xpos", "alibi",
+            "kerple", "fire", "cope", "relative_bias", "transformer_xl", "disentangled", or a
+            `positions.Position`.
         dropout: rate at which weights are dropped in training.
         use_bias: whether the projections have biases.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,

@@ -20,8 +20,9 @@ class FIRE(Position):
 
     `score(i, j) = qᵀ k + f(ψ(|i − j|) / ψ(max(i, L)))` with `ψ(x) = ln(1 + c x)`, learned c and L,
     and f a perceptron of one input, `units` hidden units (ReLU) and an output for each head.
-    Distances of any text lie between 0 and 1 once it is longer than L, so that longer texts are
-    interpolated. The last layer of f has no bias, which softmax is invariant to.
+    For keys up to the query, the input of f lies between 0 and 1 in texts of any length, so that
+    longer texts are interpolated; keys after it may be above 1. The last layer of f has no bias,
+    which softmax is invariant to.
 
     The distance is relative, and the i in the divisor absolute: it counts from the first position
     of a row. Pass `positions` for rows that are padded on the left, as stacks of blocks do.
