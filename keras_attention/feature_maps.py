@@ -80,7 +80,8 @@ class RandomFeatures(Score):
         )
 
     def _drawn(self, shape, dtype=None):
-        rng = np.random.default_rng(self.seed)
+        # Keras draws the seed of an initializer without one, by `keras.utils.set_random_seed`.
+        rng = np.random.default_rng(keras.initializers.RandomNormal(seed=self.seed).seed)
         size, count = shape
         groups = []
         for _ in range(-(-count // size)):
@@ -102,6 +103,8 @@ class RandomFeatures(Score):
         return ops.exp(ops.clip(self._exponents(key), -80.0, 80.0))
 
     def _exponents(self, x):
+        sizes = {"of the vectors": self.vectors.shape[0], "of a head": x.shape[-1]}
+        shapes.check_same("Features, in layers that share a RandomFeatures,", **sizes)
         x = x * x.shape[-1] ** -0.25
         squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
         vectors = ops.cast(ops.convert_to_tensor(self.vectors), x.dtype)

@@ -24,7 +24,9 @@ class DifferentialAttention(MultiHeadAttention):
     The vectors λ_q and λ_k are learned, and shared by the heads, as is the scale of the norm.
 
     It has the weights of `MultiHeadAttention(2 * num_heads, key_dim)`, since a value has twice as
-    many features as a key, and its time but for values, which take twice as long.
+    many features as a key, and its time except for values, which take twice as long. A `position`
+    with a bias for each head, such as ALiBi, has one for each of these 2 H attentions; that of an
+    `attention_bias` (B, H, T, S) is added to both attentions of a head.
 
     Args:
         num_heads: number of heads, each of two attentions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 import keras
@@ -9,6 +10,7 @@ import keras
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import folding
+from keras_attention.layers.axes import Axes
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.low_rank_attention import LowRankAttention
 
@@ -108,7 +110,9 @@ class LinformerHeads(EinsumHeads):
 
     # Not by `check_shapes`: PyTorch's files are built of lengths that Keras made up.
     def output_shape(self, query_shape, value_shape):
-        _known_length(value_shape[1], self.layer.max_length)
+        axes = Axes(len(value_shape), self.layer.attention_axes).positions
+        sizes = [value_shape[axis] for axis in axes]
+        _known_length(None if None in sizes else math.prod(sizes), self.layer.max_length)
         return super().output_shape(query_shape, value_shape)
 
     def build(self, query_shape, value_shape, key_shape):

@@ -85,6 +85,9 @@ class StateAttention(MultiHeadAttention):
                 )
             self._refuse({name: asked[name] for name in self.refused_arguments})
             return super().attend(query, key, value, positions, training, real=real, **given)
+        if self.one_sequence:
+            sizes = {"query": query.shape[1], "key": key.shape[1]}
+            shapes.check_same("Lengths of query and key, which are of one sequence,", **sizes)
         causal = state is not None or given["pattern"] is not None
         if causal and not self.one_sequence and not _as_many(query, key):
             key, value, key_mask = _cut(query, key, value, key_mask)

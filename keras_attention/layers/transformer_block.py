@@ -583,13 +583,16 @@ class TransformerBlock(saving.ConfigurableLayer):
             keys, cache = kv_cache.entries(cache), kv_cache.specs(cache)
         if given.return_attention_scores:
             if self.self_attention:
-                scores["attention"] = self._scores(x, keys)
+                scores["attention"] = self._scores(x, keys, self.attention)
             if self.cross_attention:
-                scores["cross_attention"] = self._scores(x, keys_of_context)
+                scores["cross_attention"] = self._scores(
+                    x, keys_of_context, self.cross_attention_layer
+                )
         return self._returned(output, scores, cache)
 
-    def _scores(self, x, keys):
-        shape = (x.shape[0], self.num_heads, x.shape[1], keys)
+    def _scores(self, x, keys, layer):
+        heads = getattr(layer, "num_heads", self.num_heads)
+        shape = (x.shape[0], heads, x.shape[1], keys)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import ops, patterns, positions, scores
+from keras_attention import feature_maps, ops, patterns, positions, scores
 from keras_attention.layers.low_rank_attention import LowRankAttention
 from keras_attention.layers.state_attention import StateAttention
 from tests.errors.calls import (
@@ -22,6 +22,14 @@ from tests.errors.calls import (
     memory,
     zeros,
 )
+
+SHARED_FEATURES = feature_maps.RandomFeatures(16)
+
+
+def built(layer, x):
+    layer.build(x.shape)
+    return layer
+
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
@@ -123,6 +131,16 @@ ROWS = {
         lambda: ka.Retention(2, 4, decays=[0.5]),
         ValueError,
         r"`decays` must be 2 numbers in \(0, 1\].*Received: decays=\[0.5\]",
+    ),
+    "a second sequence of another length, of a built layer": (
+        lambda: built(ka.GatedDeltaNet(2, 4), X)(X, Y),
+        ValueError,
+        rf"Lengths of query and key, which are of one sequence,.*query={T}, key={S}",
+    ),
+    "random features of heads of other sizes": (
+        lambda: [ka.LinearAttention(2, size, feature_map=SHARED_FEATURES)(X) for size in (4, 8)],
+        ValueError,
+        r"Features, in layers that share a RandomFeatures,.*of the vectors=4, of a head=8",
     ),
     "a state that nobody defines": (
         lambda: StateAttention(2, 4)(X),

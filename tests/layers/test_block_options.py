@@ -4,7 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import FeedForward, MultiHeadAttention, RMSNorm, TransformerBlock
+from keras_attention import (
+    DifferentialAttention,
+    FeedForward,
+    MultiHeadAttention,
+    RMSNorm,
+    TransformerBlock,
+)
 from tests.arrays import numpy
 
 B, T, D, HIDDEN, H = 2, 5, 8, 16, 2
@@ -217,3 +223,11 @@ def test_attention_of_other_classes_in_functional_models():
     np.testing.assert_allclose(numpy(model(x)), numpy(block(x)), atol=1e-6)
     with pytest.raises(ValueError, match="must be boolean"):
         block(symbols, attention_mask=np.full((5, 5), -1e9))
+
+
+def test_symbols_of_scores_have_the_heads_of_the_attention():
+    symbols = keras.Input((5, 8))
+    block = TransformerBlock(16, 4, attention=DifferentialAttention(2, 4))
+    _, scores = block(symbols, return_attention_scores=True)
+    assert scores.shape == (None, 2, 5, 5)
+    assert block(X, return_attention_scores=True)[1].shape == (B, 2, T, T)

@@ -143,6 +143,17 @@ def test_random_features_estimate_softmax():
     np.testing.assert_allclose(numpy(layer(x)), expected, atol=0.05 * np.abs(expected).max())
 
 
+def test_random_features_are_drawn_by_the_seed_of_keras():
+    found = []
+    for seed in (1, 1, 2):
+        keras.utils.set_random_seed(seed)
+        layer = ka.LinearAttention(H, K, feature_map="favor")
+        layer.build(X.shape)
+        found.append(numpy(layer.feature_map.vectors))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.abs(found[0] - found[2]).max() > 0.1
+
+
 @each_layer
 def test_padding_on_either_side_changes_nothing(name):
     layer = LAYERS[name]()

@@ -154,3 +154,15 @@ def test_flags_that_are_no_booleans():
             assert layer(x, return_attention_scores=0).shape[1:] == (5, 8)
             with pytest.raises(ValueError, match="Received: return_attention_scores"):
                 layer(x, return_attention_scores=1)
+
+
+def test_symbols_have_as_many_keys_as_arrays():
+    """Those of all attended axes, and of no others."""
+    layer = ka.LinformerAttention(2, 4, max_length=10, rank=4, attention_axes=(2,))
+    assert layer(keras.Input((20, 10, 8))).shape == (None, 20, 10, 8)
+    assert layer(np.zeros((1, 20, 10, 8), "float32")).shape == (1, 20, 10, 8)
+    for x in (np.zeros((1, 20, 10, 8), "float32"), keras.Input((20, 10, 8))):
+        with pytest.raises(ValueError, match=r"max_length=50 keys\. Received: 200"):
+            ka.LinformerAttention(2, 4, max_length=50, rank=4)(x)
+    unknown = ka.LinformerAttention(2, 4, max_length=50, rank=4)(keras.Input((None, 10, 8)))
+    assert unknown.shape == (None, None, 10, 8)
