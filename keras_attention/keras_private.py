@@ -35,6 +35,7 @@ __all__ = [
     "sublayers",
     "torch_device",
     "uncast_variables",
+    "without_flash_attention",
 ]
 
 # In a model that is serialized or made again within a scope of it, what several layers share stays
@@ -206,6 +207,22 @@ def method_of_weights(layer):
 
         return of_one_head
     return None
+
+
+@contextlib.contextmanager
+def without_flash_attention(layer):
+    """A scope in which an attention layer of Keras with flash attention may return its scores.
+
+    `flash_attention` is public as an argument of the constructor, and cannot be changed later.
+    """
+    asked = getattr(layer, "_flash_attention", None)
+    if asked:
+        layer._flash_attention = False
+    try:
+        yield
+    finally:
+        if asked:
+            layer._flash_attention = asked
 
 
 def saving_a_model():

@@ -30,6 +30,7 @@ from keras_attention.hints import Config, Seed, Tensor
 from keras_attention.kernels import entmax, semantics
 from keras_attention.kernels.sparsemax import sparsemax
 from keras_attention.scores import full_precision
+from keras_attention.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
 
 ops = keras.ops
@@ -310,11 +311,11 @@ class TopK(Normalization):
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         length = scores.shape[-1]
-        if length is not None and length <= self.k:
+        if known(length) and length <= self.k:
             return ops.softmax(semantics.masked(scores, mask), axis=-1)
         scores = semantics.masked(scores, mask)
         padded = ops.stop_gradient(scores)
-        if length is None:
+        if not known(length):
             # There may be fewer than k at run time.
             widths = [(0, 0)] * (len(scores.shape) - 1) + [(0, self.k)]
             padded = ops.pad(padded, widths, constant_values=semantics.MASKED)

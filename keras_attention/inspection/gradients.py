@@ -13,7 +13,9 @@ import numpy as np
 from keras_attention import keras_private, rematerialization
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
+from keras_attention.inspection.weights import Gradients
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.models import real_first
 from keras_attention.visualization import collect
 
@@ -98,7 +100,12 @@ def attention_gradients(
     ones = [ops.ones(array.shape, "float32") for array in weights.values()]
     value, pull = backend.vjp(total, ones)
     found = [ops.convert_to_numpy(array) for array in pull(ops.ones_like(value))]
-    return {name: array.astype("float32") for name, array in zip(names, found, strict=True)}
+    layers = collect.attention_layers(model).items()
+    normed = {name for name, layer in layers if isinstance(layer, DifferentialAttention)}
+    return Gradients(
+        {name: array.astype("float32") for name, array in zip(names, found, strict=True)},
+        normed={name for name in names if name.partition(" (call ")[0] in normed},
+    )
 
 
 def _largest(output):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_attention import keras_private, shapes
+from keras_attention import keras_private, saving, shapes
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.attention_cell import AttentionCell
 from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
@@ -55,7 +57,8 @@ def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ke
     """
     chosen = _read("ablate_heads", model, heads)
     copy = _configured_copy(model)
-    for old, new in _pairs(model, copy):
+    _load_states(model, copy)
+    for old, new in zip(model.variables, copy.variables, strict=True):
         new.assign(old.value)
     parts = _parts(model, copy)
     for name, (_, gone) in chosen.items():
@@ -123,10 +126,12 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                 "The heads of a layer are pruned by its own configuration, or that of a "
                 f"`TransformerBlock`. Received: {name!r}, which another layer made"
             )
-    for old, new in _pairs(model, copy):
+    _load_states(model, copy)
+    owners = _owners(model, chosen)
+    for old, new in zip(model.variables, copy.variables, strict=True):
         array = ops.convert_to_numpy(old.value)
         if old.shape != new.shape:
-            name = _owner(old, chosen, kept)
+            name = _owner(old, owners, kept)
             array = kept[name].of_weight(chosen[name][0], old, array, new.shape)
         new.assign(array)
     for name, (layer, _) in chosen.items():
@@ -232,7 +237,40 @@ def _configured_copy(model):
         config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
     with keras_private.ObjectSharingScope():
-        return keras.saving.deserialize_keras_object(config)
+        copy = keras.saving.deserialize_keras_object(config)
+    if len(model.variables) != len(copy.variables):
+        raise ValueError(
+            "A model must have the weights that its configuration says: a class of its own has a "
+            "`build` that makes them, and there are no adapters, no quantized layers, and no layer "
+            f"used twice but by a functional model. Received: {model.name!r} with "
+            f"{len(model.variables)} variables, and {len(copy.variables)} by its configuration"
+        )
+    return copy
+
+
+def _load_states(model, copy):
+    """Lets the layers of a copy load what is no variable, or made of variables as they are loaded.
+
+    Such as the vocabulary of a `TextVectorization`, and the mean of a `Normalization`.
+    """
+    for old, new in zip(
+        *(_with_own(one, "load_own_variables") for one in (model, copy)), strict=True
+    ):
+        if [v.shape for v in old.variables] == [v.shape for v in new.variables]:
+            store: dict = {}
+            old.save_own_variables(store)
+            new.load_own_variables(store)
+    for old, new in zip(*(_with_own(one, "load_assets") for one in (model, copy)), strict=True):
+        with tempfile.TemporaryDirectory() as folder:
+            old.save_assets(folder)
+            new.load_assets(folder)
+
+
+def _with_own(model, method):
+    """The layers, of the model and in it, whose class replaces a method of Keras's base class."""
+    bases = [getattr(base, method, None) for base in (keras.Layer, saving.ConfigurableLayer)]
+    parts = [model, *keras_private.sublayers(model)]
+    return [part for part in parts if getattr(type(part), method, None) not in bases]
 
 
 def _parts(model, copy):
@@ -244,28 +282,33 @@ def _parts(model, copy):
     return dict(zip(layers(model), layers(copy).values(), strict=True))
 
 
-def _owner(weight, chosen, kept):
+def _owners(model, chosen):
+    """The layers whose weights have the heads of a layer, by its name: it and its alignment."""
+    cells = [part for part in keras_private.sublayers(model) if isinstance(part, AttentionCell)]
+    return {
+        name: [layer, *(cell.alignment for cell in cells if cell.attention is layer)]
+        for name, (layer, _) in chosen.items()
+    }
+
+
+def _owner(weight, owners, kept):
     """The name of a layer that has a weight, whose heads are those of all others that have it."""
     names = [
-        name for name, (layer, _) in chosen.items() if any(weight is one for one in layer.weights)
+        name
+        for name, parts in owners.items()
+        if any(weight is one for part in parts if part is not None for one in part.weights)
     ]
+    if not names:
+        raise ValueError(
+            "Only weights of attention layers and of their alignments may have a size for each "
+            f"head. Received: {weight.path!r} of shape {tuple(weight.shape)}"
+        )
     if any(kept[name] != kept[names[0]] for name in names):
         raise ValueError(
             "Layers that share a weight for each head must lose the same heads. Received: "
             f"{names}, which share {weight.path!r}"
         )
     return names[0]
-
-
-def _pairs(model, copy):
-    """The variables of a model, each with that of the copy."""
-    if len(model.variables) != len(copy.variables):
-        raise ValueError(
-            "A model must have the weights that its configuration says: no adapters, no quantized "
-            f"layers, and no layer used twice but by a functional model. Received: {model.name!r} "
-            f"with {len(model.variables)} variables, and {len(copy.variables)} by its configuration"
-        )
-    return zip(model.variables, copy.variables, strict=True)
 
 
 def _clear(name, layer, heads):

@@ -91,7 +91,8 @@ def head_importance(gradients: reading.Weights) -> dict:
     (Michel et al. 2019, equation 2). Heads of small importance are candidates for `prune_heads`.
 
     Args:
-        gradients: arrays (B, H, T, S) by layer of `attention_gradients`.
+        gradients: arrays (B, H, T, S) by layer of `attention_gradients`, without those of
+            `DifferentialAttention`: a norm follows its heads, and removes a factor of all weights.
 
     Returns:
         A dict with an array (H,) a layer, float64.
@@ -108,6 +109,12 @@ def head_importance(gradients: reading.Weights) -> dict:
     array([0.25, 1.  ])
     """
     named = reading.read(gradients)
+    if normed := sorted(set(named) & set(getattr(gradients, "normed", ()))):
+        raise ValueError(
+            "A norm after the heads of `DifferentialAttention` removes a factor of their weights, "
+            "which therefore does not tell their importance: leave these layers out, and compare "
+            f"results of `ablate_heads`. Received: gradients of {normed}"
+        )
     return {name: np.abs(array.sum(axis=(2, 3))).mean(axis=0) for name, array in named.items()}
 
 

@@ -11,6 +11,19 @@ from keras_attention.visualization import labels
 Weights: TypeAlias = Mapping[str, np.ndarray] | Iterable[np.ndarray]
 
 
+class Gradients(dict):
+    """Arrays by the names of layers, as `attention_gradients` returns them.
+
+    Args:
+        normed: the names of layers whose heads are normalized after attention, so that their
+            outputs do not depend on a factor of all weights of a head.
+    """
+
+    def __init__(self, arrays, normed):
+        super().__init__(arrays)
+        self.normed = normed
+
+
 def read(scores):
     """Arrays (B, H, T, S) in float64, by the names of their layers.
 

@@ -466,14 +466,15 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
         return memory, states, mask
 
-    def prepare(self, memory, states, mask):
+    def prepare(self, memory, states, mask, training=True):
         """What a loop closes over, and the states that it starts with.
 
-        That is key (B, S, H, K), value (B, S, H, V) and mask (B, S), and where the attention has
-        dropout, the value with dropped positions. The wrapped cell draws its dropout masks too.
+        That is key (B, S, H, K), value (B, S, H, V) and mask (B, S), and in training, where the
+        attention has dropout, the value with dropped positions. The wrapped cell draws its dropout
+        masks then, too.
         """
         constants = self._prepared(memory, mask)
-        if self.attention.dropout:
+        if training and self.attention.dropout:
             # One mask for all steps: a step cannot sample, since JAX traces it only once.
             noise = backend.dropout(
                 ops.ones_like(constants[1][..., :1]),
@@ -481,14 +482,15 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 self.attention._dropout_layer.seed_generator,
             )
             constants.append(constants[1] * noise)
-        if self.alignment is not None and self.alignment.random:
+        if training and self.alignment is not None and self.alignment.random:
             batch, length = ops.shape(constants[2])
             shape = (batch, self.attention.num_heads, length)
             constants.append(backend.uniform(shape, self.alignment.seed_generator))
         states = self._first_states(memory, states)
-        inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
-        last = len(states) - 1 - self._alignment_count()
-        wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, states[1:last]))
+        if training:
+            inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
+            own = states[1 : len(states) - 1 - self._alignment_count()]
+            wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, own))
         return constants, states
 
     def _prepared(self, memory, mask):

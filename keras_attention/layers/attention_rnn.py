@@ -137,7 +137,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             sequences, mask = ops.flip(sequences, axis=1), self._turned(mask)
         cell, regularizer = self.cell, self.cell.attention.scores_regularizer
         with_scores = cell.return_attention_scores or regularizer is not None
-        constants, states = cell.prepare(*cell.checked(memory, initial_state, memory_mask))
+        given = cell.checked(memory, initial_state, memory_mask)
+        constants, states = cell.prepare(*given, training=training)
         count, start, features = len(states), states[-1], states[0].shape[-1]
         if with_scores and not cell.return_attention_scores:
             # A masked step repeats its output, for which the loop of JAX reads the first state.

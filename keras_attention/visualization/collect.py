@@ -154,6 +154,7 @@ class _Records:
         self.scores[name if count == 1 else f"{name} (call {count})"] = np.array(weights)
 
 
+@contextlib.contextmanager
 def asked(layer, add):
     """A scope in which a layer's scores are passed to `add`, and its results do not change."""
     call = layer.call
@@ -170,7 +171,8 @@ def asked(layer, add):
             return (output, scores, *rest)
         return (output, *rest) if rest else output
 
-    return replaced(layer, "call", with_scores)
+    with keras_private.without_flash_attention(layer), replaced(layer, "call", with_scores):
+        yield
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 # Words, None in place of those that are padding; one list, or lists by the names of layers.
-Tokens: TypeAlias = Iterable[str | None] | Mapping[str, Iterable[str | None] | None]
+Words: TypeAlias = Iterable[str | bytes | None]
+Tokens: TypeAlias = Words | Mapping[str, Words | None]
 
 # Invisible characters, and line breaks.
 _SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
@@ -144,7 +145,12 @@ def _words(argument, tokens, name):
         return None
     if isinstance(tokens, (str, bytes)):
         raise TypeError(f"`{argument}` must be a list of words. Received: {tokens!r}")
-    return [None if token is None else str(token) for token in tokens]
+    return [None if token is None else _text(token) for token in tokens]
+
+
+def _text(token):
+    # Words of TensorFlow are bytes.
+    return token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token)
 
 
 def _check_count(argument, tokens, name, count):

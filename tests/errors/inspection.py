@@ -1,6 +1,7 @@
 """What is raised by `keras_attention.inspection`."""
 
 import sys
+import warnings
 from unittest import mock
 
 import keras
@@ -75,6 +76,54 @@ def prune_one_of_two():
     x = keras.Input((None, X.shape[-1]))
     y = block(causal=True, cross_attention=True)(x, x)
     inspection.prune_heads(keras.Model(x, y), {"layer/attention": [0]})
+
+
+def importance_of_differences():
+    model = model_of(ka.DifferentialAttention(2, 4, name="layer"))
+    inspection.head_importance(inspection.attention_gradients(model, X))
+
+
+@keras.saving.register_keras_serializable(package="errors")
+class Sized(keras.layers.Layer):
+    """A layer around an attention, with a weight of its own for each head."""
+
+    def __init__(self, attention, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(attention, dict):
+            attention = keras.saving.deserialize_keras_object(attention)
+        self.attention = attention
+
+    def get_config(self):
+        attention = keras.saving.serialize_keras_object(self.attention)
+        return {**super().get_config(), "attention": attention}
+
+    def build(self, shape):
+        if not self.attention.built:
+            self.attention.build(shape)
+        self.of_heads = self.add_weight(name="of_heads", shape=(self.attention.num_heads,))
+
+    def call(self, x):
+        return self.attention(x)
+
+
+@keras.saving.register_keras_serializable(package="errors")
+class Unbuilt(keras.Model):
+    """A model of several inputs without a `build`."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.block = ka.TransformerBlock(16, 2, cross_attention=True, name="block")
+
+    def call(self, x, context):
+        return self.block(x, context)
+
+
+def prune_what_has_no_build():
+    model = Unbuilt()
+    model(X, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        inspection.prune_heads(model, {"block/attention": [0], "block/cross_attention": [0]})
 
 
 ROWS = {
@@ -164,7 +213,26 @@ ROWS = {
     "ablating with adapters": (
         with_adapters,
         ValueError,
-        "the weights that its configuration says: no adapters",
+        "the weights that its configuration says.* no adapters",
+    ),
+    "pruning a model that its configuration does not build": (
+        prune_what_has_no_build,
+        ValueError,
+        "a class of its own has a `build`.* and 0 by its configuration",
+    ),
+    "pruning beside a weight for each head": (
+        prune(
+            Sized(ka.MultiHeadAttention(2, 4, name="attention"), name="layer"),
+            [0],
+            "layer/attention",
+        ),
+        ValueError,
+        r"may have a size for each head\. Received: .*of_heads' of shape \(2,\)",
+    ),
+    "the importance of differential heads": (
+        importance_of_differences,
+        ValueError,
+        r"removes a factor of their weights.*Received: gradients of \['layer'\]",
     ),
     "ablating shared values": (
         lambda: inspection.ablate_heads(

@@ -329,3 +329,53 @@ def test_layers_without_weights_are_left_out():
     model = keras.Model(x, ka.AttentionPooling(name="pooling")(y))
     scores = collect_attention(model, np.ones((1, 4, 8), "float32"))
     assert list(scores) == ["pooling/attention"]
+
+
+def test_a_copy_has_what_its_layers_adapted():
+    """The mean of a `Normalization` is no variable."""
+    given = np.random.default_rng(0).normal(300, 50, size=(8, 5, 8)).astype("float32")
+    norm = keras.layers.Normalization()
+    norm.adapt(given)
+    x = keras.Input((5, 8))
+    block = ka.TransformerBlock(16, 4, name="block")
+    model = keras.Model(x, block(norm(x)))
+    heads = {"block/attention": [1]}
+    copies = [inspection.ablate_heads(model, heads), inspection.prune_heads(model, heads)]
+    block.attention.output_dense.kernel.assign(
+        np.where(np.arange(4)[:, None, None] == 1, 0, numpy(block.attention.output_dense.kernel))
+    )
+    for copy in copies:
+        np.testing.assert_allclose(numpy(copy(given)), numpy(model(given)), atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strings are TensorFlow's")
+def test_a_copy_has_vocabularies():
+    words = keras.layers.TextVectorization(output_sequence_length=4)
+    words.adapt(["a wonderful movie", "not a good one"])
+    x = keras.Input((), dtype="string")
+    y = ka.ScaledEmbedding(20, 8, mask_zero=True)(words(x))
+    model = keras.Model(x, ka.TransformerBlock(16, 2, name="block")(y))
+    given = keras.ops.convert_to_tensor(["a good movie"])
+    copy = inspection.ablate_heads(model, {"block/attention": [0]})
+    assert copy.layers[1].get_vocabulary() == words.get_vocabulary()
+    assert np.abs(numpy(copy(given)) - numpy(model(given))).max() > 1e-3
+
+
+@pytest.mark.parametrize("alignment", [None, "coverage", "location_sensitive", "monotonic"])
+def test_heads_of_a_cell_are_pruned_with_its_alignment(alignment):
+    rng = np.random.default_rng(0)
+    attention = ka.MultiHeadAttention(4, 4, score="additive", output_shape=8, name="attention")
+    cell = ka.AttentionCell(keras.layers.GRUCell(8), attention, alignment=alignment, name="cell")
+    x, memory = keras.Input((5, 8)), keras.Input((7, 6))
+    model = keras.Model([x, memory], ka.AttentionRNN(cell, True, name="rnn")(x, memory))
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    given = [
+        rng.normal(size=(2, 5, 8)).astype("float32"),
+        rng.normal(size=(2, 7, 6)).astype("float32"),
+    ]
+    heads = {"rnn/cell/attention": [0, 2]}
+    expected = numpy(inspection.ablate_heads(model, heads)(given))
+    assert np.abs(expected - numpy(model(given))).max() > 1e-4
+    pruned = inspection.prune_heads(model, heads)
+    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import patterns, positions, scores
+from keras_attention import normalizations, patterns, positions, scores
 from tests import inside
 from tests.compiled import compiled
 
@@ -22,6 +22,7 @@ CASES = {
     "relative bias": ka.MultiHeadAttention(2, 4, position="relative_bias"),
     "additive": ka.Attention(2, 4, score="additive"),
     "location": ka.Attention(2, 4, score=scores.Location(7)),
+    "top-k": ka.MultiHeadAttention(2, 4, normalization=normalizations.TopK(3)),
     "experts": ka.MixtureOfExperts(5, 2, 6),
 }
 

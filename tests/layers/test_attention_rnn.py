@@ -324,6 +324,21 @@ def test_xla_compiles_its_gradient_where_the_batch_is_unknown(name, lengths):
         close(ours, theirs)
 
 
+@pytest.mark.parametrize("alignment", [None, "monotonic", "mocha"])
+def test_inference_draws_nothing(alignment):
+    attention = Attention(score="additive", dropout=0.5, seed=1)
+    cell = AttentionCell(layers.GRUCell(H, dropout=0.5, seed=2), attention, alignment=alignment)
+    layer = AttentionRNN(cell)
+    expected = numpy(layer(X, MEMORY))
+    before = [numpy(variable) for variable in layer.variables]
+    np.testing.assert_array_equal(numpy(layer(X, MEMORY)), expected)
+    for variable, value in zip(layer.variables, before, strict=True):
+        np.testing.assert_array_equal(numpy(variable), value)
+    assert np.abs(numpy(layer(X, MEMORY, training=True)) - expected).max() > 1e-3
+    after = [numpy(variable) for variable in layer.variables]
+    assert not all(map(np.array_equal, after, before))
+
+
 def test_what_it_refuses():
     with pytest.raises(TypeError, match="`cell` must be an AttentionCell"):
         AttentionRNN(layers.GRUCell(4))

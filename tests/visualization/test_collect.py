@@ -375,6 +375,25 @@ def test_what_is_traced_is_named_in_a_warning():
         assert list(collect_attention(model, X)) == ["outer"]
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: keras.layers.MultiHeadAttention(2, 4, flash_attention=True),
+        lambda: keras.layers.GroupQueryAttention(4, 2, 1, flash_attention=True),
+    ],
+)
+def test_layers_of_keras_with_flash_attention(layer):
+    """Which refuse to return scores, and run on GPUs alone."""
+    made, x = layer(), keras.Input((5, 8))
+    model = keras.Model(x, made(x, x))
+    given = np.random.default_rng(0).normal(size=(1, 5, 8)).astype("float32")
+    (scores,) = collect_attention(model, given).values()
+    assert scores.shape == (1, 2, 5, 5)
+    np.testing.assert_allclose(scores.sum(-1), 1, atol=1e-5)
+    with pytest.raises(ValueError, match="flash attention"):
+        made(given, given, return_attention_scores=True)
+
+
 def test_bad_models_are_refused():
     with pytest.raises(TypeError, match=r"must be a Keras model or layer\. Received: function"):
         collect_attention(lambda x: x, X)

@@ -140,6 +140,11 @@ def test_words_are_shown_as_they_are():
     assert_all_within(figure)
 
 
+def test_words_of_tensorflow_are_bytes():
+    (axes,) = panels(plot_attention(weights(2, 2), ["café".encode(), b"noir"]))
+    assert said(axes.yaxis) == ["café", "noir"]
+
+
 def test_padding_is_left_out():
     scores = weights(4, 5)
     figure = plot_attention(scores, ["a", "b", None, None], ["v", None, "x", "y", None])
