@@ -194,13 +194,12 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         query_shape = (memory_shape[0], 1, self._query_size())
         return self.attention.compute_output_shape(query_shape, memory_shape)[-1]
 
-    def loop_dtypes(self):
-        """The dtypes of the states of `state_size`."""
+    def state_dtypes(self):
+        """The dtypes in which states of `state_size` are returned; steps are counted in int32."""
         own = len(keras.tree.flatten(self.cell.state_size))
-        # Sums over many steps need the precision.
+        # Sums over many steps, and their number, need the precision.
         wide = shapes.full_precision(self.compute_dtype)
-        narrow = [self.compute_dtype] * (1 + own)
-        return [*narrow, *[wide] * self._alignment_count(), "int32"]
+        return [*[self.compute_dtype] * (1 + own), *[wide] * (self._alignment_count() + 1)]
 
     def _state_count(self):
         """The number of states of the loop: see `state_size`."""
@@ -538,9 +537,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 memory=expected.shape[-1],
                 states=given.shape[-1],
             )
-        output, *states, time = map(
-            ops.cast, [output, *states, ops.round(time)], self.loop_dtypes()
-        )
+        dtypes = [*self.state_dtypes()[:-1], "int32"]
+        output, *states, time = map(ops.cast, [output, *states, ops.round(time)], dtypes)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
             # The alignments after the output are those of a memory of another length.
             output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))

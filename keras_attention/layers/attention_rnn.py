@@ -44,8 +44,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         (B, T, features), or (B, features) of the last step, carrying the mask of the sequence.
         If the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or
         (B, H, S); a masked step repeats those before it. With `return_state=True`, then a
-        list of the states, of which the step number is an integer, and those of an alignment are in
-        float32 (float64 in float64).
+        list of the states, of which the step number and those of an alignment are in float32 in
+        half precision too.
 
     The loss of a `scores_regularizer` of the attention is added, the steps being the queries.
 
@@ -96,6 +96,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         }
         flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
         super().__init__(cell, **flags, **kwargs)
+        keras_private.keep_inputs_as_they_are(self)
         # Keras 3.16 sets it to False for `RNN`.
         self.supports_masking = True
 
@@ -175,7 +176,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         [(before, *states)] = states
         states = [[before[:, :features], *states]]
         output = ops.cast(outputs if self.return_sequences else last, self.compute_dtype)
-        states = list(map(ops.cast, states[0], cell.loop_dtypes()))
+        states = list(map(ops.cast, states[0], cell.state_dtypes()))
         scores = []
         if with_scores:
             output, *scores = cell.separated(output)
@@ -225,7 +226,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         masks.padding(given.sequences, given.mask, "sequences")
         masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
         found = self.compute_output_shape(given.sequences.shape, given.memory.shape)
-        dtypes = self.cell.loop_dtypes()
+        dtypes = self.cell.state_dtypes()
 
         def specs(sizes):
             if isinstance(sizes, list):

@@ -247,6 +247,10 @@ def test_states_go_on_beyond_what_bfloat16_can_count():
     _, after, _ = rnn(x[:, 301:], memory, initial_state=states)
     found, expected = (numpy(ops.cast(w, "float32")) for w in (after, weights[:, :, 301:]))
     np.testing.assert_array_equal(found, expected)
+    *given, aligned, time = states
+    given = [*given, ops.ones_like(aligned) * 1.0001, time]
+    same = rnn(x[:, :1], memory, initial_state=given, mask=np.zeros((1, 1), bool))[2]
+    np.testing.assert_array_equal(numpy(same[-2]), np.float32(1.0001))
     symbols = rnn(keras.Input((steps, 2)), keras.Input((steps, 8)))[2]
     for array, symbol in zip(states, symbols, strict=True):
         assert keras.backend.standardize_dtype(array.dtype) == symbol.dtype
