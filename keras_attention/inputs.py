@@ -36,10 +36,9 @@ def arguments(function, *args, **kwargs):
 def of_call(layer, args, kwargs):
     """The positional and named arguments of a call of `layer`, checked and converted.
 
-    Keras casts every float argument of a call to the compute dtype. A bias in bfloat16 has three
-    digits, and a cache has its own dtype; and Keras casts an array once per role, so that a
-    sequence that attends to itself would be two. A layer with `_unrounded` arguments has its own
-    conversion: the arguments of these names are not cast, and one array stays one tensor.
+    Keras casts every float argument to the compute dtype, and an array once for each role. A layer
+    with `_unrounded` arguments has its own conversion: these, such as a bias or a cache, are not
+    cast, and one array stays one tensor.
     """
     for n, given in enumerate(args):
         if given is not None:
@@ -79,11 +78,7 @@ def _check_named(layer, name, given, first):
 
 
 def _check_dense(layer, given, first):
-    """Raises unless tensors are dense, and the first argument no dict.
-
-    What comes of others, most of which fail within a framework, after a layer is built, depends on
-    the layer's arguments. A dict may be a keyword argument, such as a cache.
-    """
+    """Raises unless tensors are dense and the first argument, unlike a cache, is no dict."""
     if type(given) in (list, tuple):
         for element in given:
             _check_dense(layer, element, first)

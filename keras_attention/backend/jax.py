@@ -352,7 +352,7 @@ def take_rows(array, indices):
 
 
 def write_rows(array, indices, rows):
-    flat, rows = (jnp.reshape(x, (-1, array.shape[-1])) for x in (array, rows))
+    flat, rows = jnp.reshape(array, (-1, array.shape[-1])), jnp.reshape(rows, (-1, array.shape[-1]))
     return jnp.reshape(_write_rows(flat, indices, rows), array.shape)
 
 

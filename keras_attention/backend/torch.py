@@ -580,7 +580,9 @@ def fused_attention(query, key, value, mask, lengths, causal, left, scale):
         key, value = (x.repeat_interleave(heads // groups, 2) for x in (key, value))
         groups = heads
     found = torch.nn.functional.scaled_dot_product_attention(
-        *(array.transpose(1, 2) for array in (query, key, value)),
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
         attn_mask=mask,
         is_causal=causal,
         scale=scale,

@@ -92,10 +92,7 @@ class Pattern(saving.Configurable):
         return [self]
 
     def __call__(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Evaluates every pair: (..., T) and (..., S) positions give a (..., T, S) boolean array.
-
-        Two plain numbers, or any two arrays without a last axis, are one pair.
-        """
+        """Evaluates all pairs (..., T, S) of positions (..., T) and (..., S), or of two numbers."""
         query_positions = ops.convert_to_tensor(query_positions, dtype="int32")
         key_positions = ops.convert_to_tensor(key_positions, dtype="int32")
         if len(query_positions.shape) == 0:
