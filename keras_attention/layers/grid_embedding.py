@@ -283,8 +283,7 @@ class LearnedGridEmbedding(GridEmbedding):
                 table = ops.take(table, ops.arange(target, dtype="int32"), axis=axis)
                 continue
             weights = ops.cast(resizing(source, target, self.interpolation), table.dtype)
-            table = ops.einsum("ts,...s->...t", weights, ops.moveaxis(table, axis, -1))
-            table = ops.moveaxis(table, -1, axis)
+            table = ops.moveaxis(ops.tensordot(weights, table, [[1], [axis]]), 0, axis)
         return table
 
 
