@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.transformer_block import TransformerBlock
@@ -135,7 +135,7 @@ class Decoder(Stack):
             # A cache counts its own tokens.
             rows = Rows(x, mask, positions)
         x = rows.x
-        contexts = context if isinstance(context, list) else [context] * len(self.blocks)
+        contexts = self._contexts(context)
         # Keras passes a list of the masks that a list of caches carries.
         context_mask = None if isinstance(context, list) else context_mask
         caches = []
@@ -156,6 +156,10 @@ class Decoder(Stack):
                 caches.append(after)
         output = self._finish(rows.restored(x), mask)
         return output if cache is None else (output, caches)
+
+    def _contexts(self, context):
+        """The context of each block."""
+        return context if isinstance(context, list) else [context] * len(self.blocks)
 
     def _read_on(self, inputs, context, mask, context_mask, cache, tokens, training):
         """The result of a call with a cache beside which the tokens are stored."""
@@ -269,6 +273,17 @@ class Decoder(Stack):
         logits, cache = self(tokens[:, None], context, mask=real, cache=cache, training=False)
         return logits[:, 0], cache
 
-    def compute_output_spec(self, inputs, context=None, cache=None, **kwargs):
-        output = self._output(inputs)
-        return output if cache is None else (output, [kv_cache.specs(one) for one in cache])
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        cache, _ = history.split(given.cache)
+        output = self._output(
+            given.inputs,
+            self._contexts(given.context),
+            cache or (),
+            types=given.types,
+            context_mask=None if isinstance(given.context, list) else given.context_mask,
+            attention_mask=given.attention_mask,
+            positions=given.positions,
+            segment_ids=given.segment_ids,
+        )
+        return output if cache is None else (output, [kv_cache.specs(x) for x in given.cache])

@@ -117,11 +117,7 @@ class Embeddings(saving.ConfigurableLayer):
         positions: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        if types is not None and self.types is None:
-            raise ValueError(
-                "`types` are given to a layer that was made without `types`. "
-                f"Received: types.shape={tuple(types.shape)}"
-            )
+        self._check_types(types)
         x = self.tokens(inputs)
         mask = masks.implicit(x)
         # Of inputs of another shape, if no layer of a `keras.Sequential` has made one of it.
@@ -143,6 +139,13 @@ class Embeddings(saving.ConfigurableLayer):
             x = self.projection(x)
         return masks.carry(x, mask)
 
+    def _check_types(self, types):
+        if types is not None and self.types is None:
+            raise ValueError(
+                "`types` are given to a layer that was made without `types`. "
+                f"Received: types.shape={tuple(types.shape)}"
+            )
+
     def compute_mask(self, inputs, previous_mask=None):
         mask = _mask_after(self.tokens, inputs, previous_mask)
         length = self.compute_output_shape(inputs.shape)[1]
@@ -155,6 +158,7 @@ class Embeddings(saving.ConfigurableLayer):
         return shape
 
     def compute_output_spec(self, inputs, types=None, positions=None, training=None):
+        self._check_types(types)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving
+from keras_attention import inputs, saving
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models.embeddings import Embeddings
@@ -100,5 +100,12 @@ class Encoder(Stack):
             )
         return self._finish(rows.restored(x), mask)
 
-    def compute_output_spec(self, inputs, types=None, mask=None, **kwargs):
-        return self._output(inputs)
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        return self._output(
+            given.inputs,
+            types=given.types,
+            attention_mask=given.attention_mask,
+            positions=given.positions,
+            segment_ids=given.segment_ids,
+        )

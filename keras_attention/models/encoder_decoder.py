@@ -78,8 +78,8 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         if not self.encoder.built:
             self.encoder.build(source)
         if not self.decoder.built:
-            context = self.encoder._output(keras.KerasTensor(source)).shape
-            self.decoder.build(target, context)
+            context = self.encoder.compute_output_spec(keras.KerasTensor(source))
+            self.decoder.build(target, context.shape)
 
     def call(
         self,
@@ -133,7 +133,8 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         return self.decoder.step(tokens, cache, memory)
 
     def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
-        return self.decoder._output(_two(inputs)[1])
+        source, target = _two(inputs)
+        return self.decoder.compute_output_spec(target, self.encoder.compute_output_spec(source))
 
 
 def _two(inputs, is_one=lambda tensor: True):

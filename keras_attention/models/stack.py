@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 
 from keras_attention import masks, saving
@@ -61,6 +63,7 @@ class Stack(saving.ConfigurableLayer, keras.Model):
 
     def _embed(self, inputs, mask, types, positions, offset, training):
         """The first vectors, and their mask."""
+        self._check_types(types)
         if self.embeddings is None:
             return inputs, masks.padding(inputs, mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, mask)
@@ -75,6 +78,13 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         positions = counted if positions is None and self._counts else positions
         x = self.embeddings(inputs, types=types, positions=positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
+
+    def _check_types(self, types):
+        if types is not None and self.embeddings is None:
+            raise ValueError(
+                "`types` are of `embeddings`, and the stack was made without. "
+                f"Received: types.shape={tuple(types.shape)}"
+            )
 
     def _masks_of(self, inputs, mask):
         """The mask of the vectors and that of the inputs, such as pixels, of the `mask` of a call.
@@ -119,13 +129,18 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         mask, of_inputs = self._masks_of(inputs, previous_mask)
         return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
 
-    def _output(self, inputs):
-        """The symbolic output of `inputs`."""
-        shape = inputs.shape
+    def _output(self, inputs, contexts=(), caches=(), types=None, **of_blocks):
+        """The symbolic output of `inputs`, if every part takes the arguments that it is given.
+
+        `contexts` and `caches` have one for each block, or are empty.
+        """
+        self._check_types(types)
+        x = inputs
         if self.embeddings is not None:
-            shape = self.embeddings.compute_output_shape(shape)
-        if self.logits is not None:
-            shape = self.logits.compute_output_shape(shape)
+            x = self.embeddings.compute_output_spec(inputs, types)
+        for block, context, cache in itertools.zip_longest(self.blocks, contexts, caches):
+            block.compute_output_spec(x, context, cache=cache, **of_blocks)
+        shape = x.shape if self.logits is None else self.logits.compute_output_shape(x.shape)
         return keras.KerasTensor(shape, self.compute_dtype)
 
 

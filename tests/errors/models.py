@@ -8,6 +8,7 @@ from keras_attention import positions
 from tests.errors.calls import X
 
 IDS = np.ones((2, 3), "int32")
+SYMBOLS = keras.Input((3,), dtype="int32")
 
 
 def tokens():
@@ -19,6 +20,14 @@ def start(prompt, max_tokens=2, mask=None, positions=None):
     blocks = [ka.TransformerBlock(8, 2, causal=True)]
     model = ka.Decoder(blocks, ka.Embeddings(tokens(), positions), logits=ka.Logits(8))
     return model.start(prompt, max_tokens, mask=mask)
+
+
+def encoder():
+    return ka.Encoder([ka.TransformerBlock(8, 2)], ka.Embeddings(tokens()))
+
+
+def decoder():
+    return ka.Decoder([ka.TransformerBlock(8, 2, causal=True)], ka.Embeddings(tokens()))
 
 
 def translator():
@@ -213,6 +222,46 @@ ROWS = {
         ValueError,
         r"`Logits` take a `table` if, and only if, they are tied\. "
         r"Received: tied=False, and a `table`",
+    ),
+    "types of symbolic tokens that nothing embeds": (
+        lambda: encoder()(SYMBOLS, SYMBOLS),
+        ValueError,
+        "`types` are given to a layer that was made without `types`",
+    ),
+    "types of vectors": (
+        lambda: ka.Encoder([ka.TransformerBlock(8, 2)])(X, IDS),
+        ValueError,
+        r"`types` are of `embeddings`, and the stack was made without.* types.shape=\(2, 3\)",
+    ),
+    "types of symbolic vectors": (
+        lambda: ka.Encoder([ka.TransformerBlock(8, 2)])(keras.Input(X.shape[1:]), SYMBOLS),
+        ValueError,
+        "`types` are of `embeddings`",
+    ),
+    "an attention mask of another size in a model of an encoder": (
+        lambda: encoder()(SYMBOLS, attention_mask=keras.Input((3, 4), dtype="bool")),
+        ValueError,
+        "Lengths of the mask and of `key` must be equal. Received: mask=4, key=3",
+    ),
+    "an attention mask of another size in a model of a decoder": (
+        lambda: decoder()(SYMBOLS, attention_mask=keras.Input((3, 4), dtype="bool")),
+        ValueError,
+        "Lengths of the mask and of `key` must be equal. Received: mask=4, key=3",
+    ),
+    "numbers of texts of another size in a model of an encoder": (
+        lambda: encoder()(SYMBOLS, segment_ids=keras.Input((4,), dtype="int32")),
+        ValueError,
+        "Lengths of `query` and its segment_ids must be equal. Received: query=3, segment_ids=4",
+    ),
+    "positions of another size in a model of a decoder": (
+        lambda: decoder()(SYMBOLS, positions=keras.Input((4,), dtype="int32")),
+        ValueError,
+        "Lengths of `query` and its positions must be equal. Received: query=3, positions=4",
+    ),
+    "a context in a model of a decoder that takes none": (
+        lambda: decoder()(SYMBOLS, keras.Input((5, 8))),
+        ValueError,
+        "A block takes a `context` if, and only if,",
     ),
     "types of tokens that nothing embeds": (
         lambda: ka.Embeddings(tokens())(IDS, IDS),
