@@ -270,8 +270,7 @@ def ring_attend(
         mask = mask[:, None, None]
     position = positions.get(position)
     if position is not None and (
-        "query_bias" in position.overrides
-        or ("encode" in position.overrides and not position.encodes_alone)
+        position.has_query_bias or ("encode" in position.overrides and not position.encodes_alone)
     ):
         raise ValueError(
             "In a ring a position must encode each element by its own position alone, and have no "

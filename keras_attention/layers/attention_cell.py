@@ -22,9 +22,6 @@ ops = keras.ops
 Mode = Literal["bahdanau", "luong"]
 MODES = get_args(Mode)
 
-# The methods of a position that read keys before the score has prepared them.
-KEY_READERS = {"encode", "query_bias"}
-
 NO_MEMORY = (
     "An AttentionCell attends to a memory, which it gets with its initial state: pass "
     "`initial_state=cell.initial_state(memory)` to `keras.layers.RNN(cell)`, or call the cell by "
@@ -510,7 +507,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
         score, position = self.attention.score, self.attention.position
-        reads_keys = position is not None and position.overrides & KEY_READERS
+        reads_keys = position is not None and position.reads_keys
         return score.prepares_apart and not reads_keys
 
     def _first_states(self, memory, states):
@@ -613,12 +610,13 @@ def attention_layer(attention, dtype):
 def check_alignment(alignment, attention):
     """Raises if an alignment does not work with this attention layer."""
     grouped = attention.num_key_value_heads not in (None, attention.num_heads)
-    reads_keys = attention.position is not None and attention.position.overrides & KEY_READERS
+    reads_keys = attention.position is not None and attention.position.reads_keys
     several = attention.heads.count("query") != attention.num_heads
     if grouped or reads_keys or several:
         raise ValueError(
             "An alignment needs one attention for each head, with a key head of its own, and no "
-            f"position that encodes keys. Received: attention of type {type(attention).__name__}, "
+            "position that encodes keys or compares them with queries. Received: attention of type "
+            f"{type(attention).__name__}, "
             f"num_key_value_heads={attention.num_key_value_heads}, "
             f"num_heads={attention.num_heads}, position={attention.position!r}"
         )

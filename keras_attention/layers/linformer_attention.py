@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import folding
 from keras_attention.layers.axes import Axes
@@ -39,8 +39,7 @@ class LinformerAttention(LowRankAttention):
             all other arguments of `Attention` but `pattern` and `position`.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone. A masked token
-    adds nothing, and columns count from the first real token, so padding on either side changes
-    nothing.
+    adds nothing, and columns count real tokens, so padding changes nothing wherever it is.
 
     Returns:
         (B, T, D), or (B, T, *output_shape), carrying the query's mask.
@@ -97,7 +96,9 @@ class LinformerAttention(LowRankAttention):
         batch, length, groups, size = backend.shape(heads)
         rows = ops.reshape(heads, (batch, length, groups * size))
         if mask is not None:
-            rows = _from_first(rows, ops.broadcast_to(mask, (batch, length)))
+            # A column is of a token's number among the real ones of its row.
+            order = folding.real_first(ops.broadcast_to(mask, (batch, length)))
+            rows = folding.reordered(masks.clear(rows, mask), *order)
         if self.sharing:
             found = ops.cast(backend.matmul(kernel, rows), heads.dtype)
             return ops.reshape(found, (batch, self.rank, groups, size))
@@ -137,13 +138,3 @@ def _known_length(length, most):
             f"LinformerAttention has columns for max_length={most} keys. Received: {length}"
         )
     return length
-
-
-def _from_first(rows, mask):
-    """Rows (B, S, D) rotated so that the first real one comes first, with zeros for the masked."""
-    length = backend.shape(rows)[1]
-    before = ops.cumsum(ops.cast(mask, "int32"), axis=1) == 0
-    first = ops.sum(ops.cast(before, "int32"), axis=1, keepdims=True)
-    index = ops.arange(length, dtype="int32")[None]
-    order, inverse = (ops.mod(index + n, length) for n in (first, -first))
-    return folding.reordered(ops.where(mask[..., None], rows, 0), order, inverse)

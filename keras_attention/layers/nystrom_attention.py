@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import nystrom
+from keras_attention.kernels import folding, nystrom
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.low_rank_attention import LowRankAttention
 
@@ -109,8 +109,6 @@ class NystromAttention(LowRankAttention):
         shapes.check_same(
             "With `conv_kernel_size`, lengths", query=query.shape[1], key=value.shape[1]
         )
-        if key_mask is not None:
-            value = ops.where(ops.expand_dims(key_mask, (2, 3)), value, 0)
         if query.shape[1] == 0:
             # PyTorch has no convolution of nothing.
             return ops.zeros_like(query[..., :1] * value[:, :, :1])
@@ -118,12 +116,20 @@ class NystromAttention(LowRankAttention):
         heads = query.shape[2]
         value = ops.repeat(value, heads // groups, axis=2)
         kernel = ops.cast(ops.convert_to_tensor(self.conv_kernel), value.dtype)
+        rows = ops.reshape(value, (batch, length, heads * size))
+        if key_mask is not None:
+            # Neighbors are real tokens, whatever stands between them.
+            mask = ops.broadcast_to(key_mask, (batch, length))
+            order, back = folding.real_first(mask)
+            rows = folding.reordered(masks.clear(rows, mask), order, back)
         found = ops.depthwise_conv(
-            ops.reshape(value, (batch, length, heads * size)),
+            rows,
             ops.repeat(kernel, size, axis=1)[..., None],
             padding="same",
             data_format="channels_last",
         )
+        if key_mask is not None:
+            found = folding.reordered(found, back, order)
         found = ops.reshape(found, (batch, length, heads, size))
         if query_mask is None:
             return found

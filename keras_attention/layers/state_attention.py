@@ -10,6 +10,7 @@ import keras
 from keras_attention import masks, patterns, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Cache, Dtype, Tensor
+from keras_attention.kernels import folding
 from keras_attention.layers import kv_cache
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.sizes import known
@@ -93,7 +94,10 @@ class StateAttention(MultiHeadAttention):
             key, value, key_mask = _cut(query, key, value, key_mask)
         if self.position is not None and not given.get("encoded"):
             at = positions.query, positions.key
-            if real is not None and self.position.needs_length:
+            if self.one_sequence and key_mask is not None:
+                # Distances are of real tokens, as decays are.
+                at = (folding.counted(key_mask),) * 2
+            elif real is not None and self.position.needs_length:
                 at = positions.of_real(*real)
             query, key = self.position.encode(query, key, *at)
         before = None if state is None else state["state"]

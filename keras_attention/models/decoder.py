@@ -97,7 +97,7 @@ class Decoder(Stack):
         cache: list[Cache] | None = None,
         training: bool | None = None,
     ) -> Tensors:
-        cache, tokens = history.split(cache)
+        cache, tokens = self._split(cache)
         if tokens is not None:
             history.check_alone(
                 types=types,
@@ -133,11 +133,11 @@ class Decoder(Stack):
             rows = self._rows(x, mask, positions, attention_mask, segment_ids)
         else:
             # A cache counts its own tokens.
-            rows = Rows(x, mask, positions)
+            rows = Rows(x, mask, positions, attention_mask, segment_ids)
         x = rows.x
         contexts = self._contexts(context)
         # Keras passes a list of the masks that a list of caches carries.
-        context_mask = None if isinstance(context, list) else context_mask
+        context_mask = None if isinstance(context, (list, tuple)) else context_mask
         caches = []
         for n, block in enumerate(self.blocks):
             x = block(
@@ -145,9 +145,9 @@ class Decoder(Stack):
                 contexts[n],
                 mask=rows.mask,
                 context_mask=context_mask,
-                attention_mask=attention_mask,
+                attention_mask=rows.attention_mask,
                 positions=rows.positions_of(block),
-                segment_ids=segment_ids,
+                segment_ids=rows.segment_ids,
                 cache=None if cache is None else cache[n],
                 training=training,
             )
@@ -158,8 +158,26 @@ class Decoder(Stack):
         return output if cache is None else (output, caches)
 
     def _contexts(self, context):
-        """The context of each block."""
-        return context if isinstance(context, list) else [context] * len(self.blocks)
+        """The context of each block: one for all, or those of `cache_context`."""
+        if not isinstance(context, (list, tuple)):
+            return [context] * len(self.blocks)
+        return self._of_each_block("context", context)
+
+    def _of_each_block(self, name, given):
+        """Dictionaries of a cache or a context, if there is one for each block."""
+        listed = isinstance(given, (list, tuple))
+        if not listed or [isinstance(x, dict) for x in given] != [True] * len(self.blocks):
+            kinds = [type(x).__name__ for x in given] if listed else type(given).__name__
+            raise ValueError(
+                f"`{name}` must be a list of one dictionary for each block, as a stack of as many "
+                f"blocks makes it. Received: {kinds}, and {len(self.blocks)} blocks"
+            )
+        return list(given)
+
+    def _split(self, cache):
+        """The caches of the blocks, checked, and the tokens beside them or None."""
+        cache, tokens = history.split(cache)
+        return cache if cache is None else self._of_each_block("cache", cache), tokens
 
     def _read_on(self, inputs, context, mask, context_mask, cache, tokens, training):
         """The result of a call with a cache beside which the tokens are stored."""
@@ -275,13 +293,13 @@ class Decoder(Stack):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        cache, _ = history.split(given.cache)
+        cache, _ = self._split(given.cache)
         output = self._output(
             given.inputs,
             self._contexts(given.context),
-            cache or (),
+            cache,
             types=given.types,
-            context_mask=None if isinstance(given.context, list) else given.context_mask,
+            context_mask=None if isinstance(given.context, (list, tuple)) else given.context_mask,
             attention_mask=given.attention_mask,
             positions=given.positions,
             segment_ids=given.segment_ids,

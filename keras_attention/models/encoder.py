@@ -93,9 +93,9 @@ class Encoder(Stack):
             x = block(
                 x,
                 mask=rows.mask,
-                attention_mask=attention_mask,
+                attention_mask=rows.attention_mask,
                 positions=rows.positions_of(block),
-                segment_ids=segment_ids,
+                segment_ids=rows.segment_ids,
                 training=training,
             )
         return self._finish(rows.restored(x), mask)

@@ -132,6 +132,10 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         """The logits after one more token of each row. See `Decoder.step`."""
         return self.decoder.step(tokens, cache, memory)
 
+    def compute_output_shape(self, inputs_shape):
+        _, target = _two(inputs_shape, lambda shape: isinstance(shape, (list, tuple)))
+        return self.decoder.compute_output_shape(target)
+
     def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
         source, target = _two(inputs)
         return self.decoder.compute_output_spec(target, self.encoder.compute_output_spec(source))

@@ -54,7 +54,8 @@ def make(blocks, batch_size, length, embeds):
 
 def split(cache):
     """The caches of blocks, and the dictionary of the tokens or None."""
-    if cache is not None and len(cache) > 0 and set(cache[-1]) == {"tokens"}:
+    listed = isinstance(cache, (list, tuple)) and len(cache) > 0
+    if listed and isinstance(cache[-1], dict) and set(cache[-1]) == {"tokens"}:
         return list(cache[:-1]), cache[-1]
     return cache, None
 

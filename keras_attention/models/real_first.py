@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import keras
 
-from keras_attention import patterns
+from keras_attention import masks, patterns, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Tensor
+from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels import folding
 from keras_attention.layers.attention import Attention
 
@@ -43,6 +43,7 @@ class Rows(NamedTuple):
         x: (B, T, D).
         mask: boolean (B, T), or None.
         positions: integers, or None for those from 0 on.
+        attention_mask, segment_ids: as a stack is called with, in the order of `x`; or None.
         order: None, or (B, T) and (B, T): of each row of `x` its index in the batch, and back.
         asked: whether the positions were asked for by the caller.
     """
@@ -50,6 +51,8 @@ class Rows(NamedTuple):
     x: Tensor
     mask: Tensor | None
     positions: Tensor | None
+    attention_mask: Tensor | None = None
+    segment_ids: Tensors | None = None
     order: tuple[Tensor, Tensor] | None = None
     asked: bool = True
 
@@ -65,21 +68,26 @@ class Rows(NamedTuple):
 
 def counted(length, mask=None, offset=None):
     """Positions that count real tokens alone, (1, T) or (B, T)."""
-    if mask is None:
-        positions = ops.arange(length, dtype="int32")[None]
-    else:
-        positions = ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1, 0)
+    count = ops.arange(length, dtype="int32")[None]
+    positions = count if mask is None else folding.counted(mask)
     return positions if offset is None else positions + ops.expand_dims(offset, -1)
 
 
 def depends_on_positions(layer: keras.Layer) -> bool:
     """Whether attention depends on more of its positions than on their order."""
-    if not isinstance(layer, Attention):
+    if not isinstance(layer, Attention) or layer.score.needs_length or _refuses_positions(layer):
         return True
     if layer.position is not None or layer.preset_position is not None:
         return True
     pattern = layer.whole_pattern()
     return not (pattern is None or isinstance(pattern, patterns.Causal))
+
+
+def _refuses_positions(layer):
+    """Whether a layer depends on the order of its tokens, and cannot be told another."""
+    return getattr(layer, "has_weights", True) and "positions" in getattr(
+        layer, "refused_arguments", ()
+    )
 
 
 def counts(layer: keras.Layer) -> bool:
@@ -90,20 +98,61 @@ def counts(layer: keras.Layer) -> bool:
     return all(getattr(part, "counts", True) for part in parts)
 
 
-def ordered(x, mask, others):
+def ordered(x, mask, attention_mask, segment_ids, blocks):
     """The `Rows` of vectors (B, T, D) whose positions count the real tokens of a mask (B, T).
 
-    `others` says whether blocks get other arrays too, in the order of the batch.
+    Arrays of pairs would have to be put in order too, for each row: blocks that get them are told
+    positions instead, if they take any.
     """
+    given = Rows(x, mask, None, attention_mask, segment_ids)
     if len(mask.shape) != 2 or mask.shape[1] not in (1, None, x.shape[1]):
-        return Rows(x, mask, None)  # The blocks say what is wrong.
+        return given  # The blocks say what is wrong.
     batch, length = ops.shape(x)[:2]
     mask = ops.broadcast_to(mask, (batch, length))
-    if backend.known_true(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:]))):
-        return Rows(x, mask, None)
-    if others or getattr(_state, "off", False):
-        return Rows(x, mask, counted(length, mask), asked=False)
+    in_order = ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:]))
+    if backend.known_true(in_order):
+        return given
+    pairs = attention_mask is not None or segment_ids is not None
+    if getattr(_state, "off", False):
+        known = shapes.visible_values(in_order)
+        if known is not None and known.all():
+            return given
+    if getattr(_state, "off", False) or (
+        pairs and not any(_refuses_positions(block.attention) for block in blocks)
+    ):
+        return given._replace(positions=counted(length, mask), asked=False)
     order, places = folding.real_first(mask)
     count = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
     first = ops.arange(length, dtype="int32") < count
-    return Rows(folding.reordered(x, order, places), first, None, (order, places))
+    return Rows(
+        folding.reordered(x, order, places),
+        first,
+        None,
+        _pairs_in(order, attention_mask),
+        _numbers_in(order, segment_ids),
+        (order, places),
+    )
+
+
+def _pairs_in(order, mask):
+    """A mask of pairs, (T, T), (B, T, T) or (B, H, T, T), with both in an order (B, T)."""
+    if mask is None:
+        return None
+    mask = masks.boolean("attention_mask", mask)
+    while len(mask.shape) < 4:
+        mask = mask[None] if len(mask.shape) == 2 else mask[:, None]
+    if mask.shape[2] != 1:
+        mask = ops.take_along_axis(mask, order[:, None, :, None], axis=2)
+    if mask.shape[3] != 1:
+        mask = ops.take_along_axis(mask, order[:, None, None, :], axis=3)
+    return mask
+
+
+def _numbers_in(order, given):
+    """Numbers of texts, one array (B, T) or a pair of them, in an order (B, T)."""
+    if given is None:
+        return None
+    if isinstance(given, (list, tuple)) and len(given) == 2 and all(map(shapes.is_array, given)):
+        return tuple(_numbers_in(order, numbers) for numbers in given)
+    given = ops.broadcast_to(ops.convert_to_tensor(given), ops.shape(order))
+    return ops.take_along_axis(given, order, axis=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import keras
 
 from keras_attention import masks, saving
@@ -105,15 +103,12 @@ class Stack(saving.ConfigurableLayer, keras.Model):
             of_vectors = masks.both(of_vectors, carried)
         return of_vectors, of_inputs
 
-    def _rows(self, x, mask, positions, *others):
-        """The `Rows` for the blocks, of a call without a cache.
-
-        `others` are arrays that blocks get too, or None.
-        """
+    def _rows(self, x, mask, positions, attention_mask, segment_ids):
+        """The `Rows` for the blocks, of a call without a cache."""
         counts = positions is None and mask is not None and self._counts
         if counts and any(real_first.depends_on_positions(x.attention) for x in self.blocks):
-            return real_first.ordered(x, mask, any(array is not None for array in others))
-        return real_first.Rows(x, mask, positions)
+            return real_first.ordered(x, mask, attention_mask, segment_ids, self.blocks)
+        return real_first.Rows(x, mask, positions, attention_mask, segment_ids)
 
     def _finish(self, x, mask):
         """The output, of the vectors after the last block."""
@@ -129,19 +124,26 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         mask, of_inputs = self._masks_of(inputs, previous_mask)
         return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
 
-    def _output(self, inputs, contexts=(), caches=(), types=None, **of_blocks):
+    def _output(self, inputs, contexts=None, caches=None, types=None, **of_blocks):
         """The symbolic output of `inputs`, if every part takes the arguments that it is given.
 
-        `contexts` and `caches` have one for each block, or are empty.
+        `contexts` and `caches` have one for each block, or are None.
         """
+        none = [None] * len(self.blocks)
         self._check_types(types)
         x = inputs
         if self.embeddings is not None:
             x = self.embeddings.compute_output_spec(inputs, types)
-        for block, context, cache in itertools.zip_longest(self.blocks, contexts, caches):
+        parts = zip(self.blocks, contexts or none, caches or none, strict=True)
+        for block, context, cache in parts:
             block.compute_output_spec(x, context, cache=cache, **of_blocks)
-        shape = x.shape if self.logits is None else self.logits.compute_output_shape(x.shape)
-        return keras.KerasTensor(shape, self.compute_dtype)
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape, context_shape=None):
+        shape = inputs_shape
+        for layer in (self.embeddings, self.logits):
+            shape = shape if layer is None else layer.compute_output_shape(shape)
+        return tuple(shape)
 
 
 def _is_of(mask, inputs):

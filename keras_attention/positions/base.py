@@ -50,6 +50,8 @@ class Position(saving.ConfigurableLayer):
     needs_length = False
     # Which of `bias`, `query_bias` and `encode` a subclass overrides: set when it is defined.
     overrides: frozenset[str] = frozenset()
+    # Whether the bias depends on what keys contain, as `query_bias` may: set for who overrides it.
+    has_query_bias = False
     # The reason a layer with this position cannot be computed token by token, or None.
     no_decoding_reason: str | None = None
     # The supported classes of score; None for all.
@@ -89,6 +91,12 @@ class Position(saving.ConfigurableLayer):
         cls.overrides = frozenset(
             name for name in _DEFINING if getattr(cls, name) is not getattr(Position, name)
         )
+        cls.has_query_bias = cls.has_query_bias or "query_bias" in cls.overrides
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether it needs keys as they are before the score prepares them."""
+        return self.has_query_bias or "encode" in self.overrides
 
     def encode(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor

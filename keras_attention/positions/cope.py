@@ -58,6 +58,7 @@ class CoPE(Position):
     """
 
     encodes_alone = True
+    has_query_bias = True
 
     def __init__(
         self,

@@ -73,6 +73,7 @@ class Disentangled(Position):
 
     scores = (scores.ScaledDot,)
     encodes_alone = True
+    has_query_bias = True
 
     def __init__(
         self,

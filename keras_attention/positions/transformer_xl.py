@@ -63,6 +63,7 @@ class TransformerXL(Position):
 
     scores = (scores.ScaledDot,)
     encodes_alone = True
+    has_query_bias = True
 
     def __init__(
         self,

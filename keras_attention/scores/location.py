@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.scores.base import Learned, multiply
+from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -19,8 +21,8 @@ class Location(Learned):
     """score(q, k_s) = w_sᵀ q, with a vector for each key position s. Luong et al. 2015, equation 8.
 
     The query alone determines the position; the keys' content has no effect. `W` is
-    (H, Kq, max_length), and keys use its first columns. A masked key gets no
-    weight, as always. (The paper's softmax is the normalization slot.)
+    (H, Kq, max_length), and keys use its first columns, or those of the `positions` of a call.
+    A masked key gets no weight, as always. (The paper's softmax is the normalization slot.)
 
     Args:
         max_length: the largest number of keys. More raise an error: ValueError if their number is
@@ -28,7 +30,8 @@ class Location(Learned):
         kernel_initializer, kernel_regularizer, kernel_constraint: of `W`.
 
     Raises:
-        ValueError: `max_length` is not an integer of at least 1, or there are more keys.
+        ValueError: `max_length` is not an integer of at least 1, or there are more keys, or
+            positions beyond it.
 
     >>> import keras
     >>> from keras_attention import Attention, scores
@@ -62,6 +65,34 @@ class Location(Learned):
 
     def prepare_query(self, query: Tensor) -> Tensor:
         return multiply("bthk,hku->bthu", query, self.kernel)
+
+    def into_spec(
+        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
+    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+        spec, query, key = super().into_spec(spec, query, key, key_is_prepared)
+        at: Any = spec.positions
+        if at is None or at.consecutive:
+            return spec, query, key
+        known = shapes.visible_values(at.key)
+        if (
+            known is not None
+            and known.size
+            and not 0 <= known.min() <= known.max() < self.max_length
+        ):
+            raise ValueError(
+                f"Location has scores of positions from 0 to max_length={self.max_length}, not "
+                f"included. Received: positions of keys from {known.min()} to {known.max()}"
+            )
+        return spec.replace(score=functools.partial(self._compare_at, at.key)), query, key
+
+    def _compare_at(self, positions, query, key):
+        """Scores of keys at positions (S,) or (B, S)."""
+        batch, queries, heads, _ = backend.shape(query)
+        positions = positions if len(positions.shape) == 2 else positions[None]
+        positions = ops.clip(positions, 0, self.max_length - 1)[:, None, None]
+        shape = (batch, heads, queries, backend.shape(key)[1])
+        columns = ops.transpose(query, (0, 2, 1, 3))
+        return backend.take_last(columns, ops.broadcast_to(positions, shape))
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         self._check(key.shape[1])

@@ -2,7 +2,14 @@
 
 import keras
 
-from keras_attention import Attention, AttentionCell, DifferentialAttention, alignments, scores
+from keras_attention import (
+    Attention,
+    AttentionCell,
+    DifferentialAttention,
+    alignments,
+    positions,
+    scores,
+)
 from tests.errors.calls import X, Y
 
 
@@ -35,6 +42,13 @@ ROWS = {
         lambda: attend(Attention(4, 8, score="additive", num_key_value_heads=2), "coverage"),
         ValueError,
         r"one attention for each head, with a key head.*num_key_value_heads=2, num_heads=4",
+    ),
+    "an alignment whose position compares keys": (
+        lambda: attend(
+            Attention(2, 4, score=scores.Additive(4), position=positions.CoPE(3)), "coverage"
+        ),
+        ValueError,
+        "no position that encodes keys or compares them with queries",
     ),
     "an alignment of two attentions a head": (
         lambda: attend(DifferentialAttention(2, 4), "monotonic"),

@@ -60,6 +60,20 @@ ROWS = {
         r"must encode each element by its own position alone, and have no bias that sees the "
         r"queries\. Received: position=<Rotary",
     ),
+    "a position that compares keys with queries": (
+        lambda: ops.ring_attend(
+            *[keras.ops.zeros((1, 4, 2, 8))] * 3, "sequence", position=positions.CoPE(3)
+        ),
+        ValueError,
+        r"have no bias that sees the queries\. Received: position=<CoPE",
+    ),
+    "a position of Transformer-XL in a ring": (
+        lambda: ops.ring_attend(
+            *[keras.ops.zeros((1, 4, 2, 8))] * 3, "sequence", position="transformer_xl"
+        ),
+        ValueError,
+        r"have no bias that sees the queries\. Received: position=<TransformerXL",
+    ),
     "a ring that is none": (
         lambda: ops.ring_positions("sequence", 4),
         ValueError,

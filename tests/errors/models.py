@@ -22,6 +22,19 @@ def start(prompt, max_tokens=2, mask=None, positions=None):
     return model.start(prompt, max_tokens, mask=mask)
 
 
+def cached(blocks, entries, name="cache"):
+    """A call of a decoder with a list of so many dictionaries of another."""
+    made = [
+        ka.TransformerBlock(8, 2, causal=True, cross_attention=name == "context")
+        for _ in range(blocks)
+    ]
+    model = ka.Decoder(made, ka.Embeddings(tokens()))
+    context = np.zeros((2, 3, 4), "float32") if name == "context" else None
+    model(IDS, context)
+    given = model.make_cache(2, 3) if context is None else model.cache_context(context)
+    return model(IDS, **{name: (given * entries)[:entries]})
+
+
 def encoder():
     return ka.Encoder([ka.TransformerBlock(8, 2)], ka.Embeddings(tokens()))
 
@@ -222,6 +235,32 @@ ROWS = {
         ValueError,
         r"`Logits` take a `table` if, and only if, they are tied\. "
         r"Received: tied=False, and a `table`",
+    ),
+    "caches of fewer blocks": (
+        lambda: cached(2, 1),
+        ValueError,
+        r"`cache` must be a list of one dictionary for each block, as a stack of as many blocks "
+        r"makes it\. Received: \['dict'\], and 2 blocks",
+    ),
+    "caches of more blocks": (
+        lambda: cached(1, 2),
+        ValueError,
+        r"`cache` must be a list of one dictionary for each block.* and 1 blocks",
+    ),
+    "no caches": (
+        lambda: cached(1, 0),
+        ValueError,
+        r"`cache` must be a list of one dictionary for each block.* Received: \[\], and 1 blocks",
+    ),
+    "the cache of a block for a stack": (
+        lambda: decoder()(IDS, cache=ka.TransformerBlock(8, 2, causal=True)),
+        ValueError,
+        r"`cache` must be a list of one dictionary .* Received: TransformerBlock, and 1 blocks",
+    ),
+    "contexts of more blocks": (
+        lambda: cached(1, 2, "context"),
+        ValueError,
+        r"`context` must be a list of one dictionary for each block.* and 1 blocks",
     ),
     "types of symbolic tokens that nothing embeds": (
         lambda: encoder()(SYMBOLS, SYMBOLS),

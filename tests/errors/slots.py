@@ -214,6 +214,11 @@ ROWS = {
         ValueError,
         r"Location can score at most max_length=4 keys\. Received: 5",
     ),
+    "positions beyond the columns of Location": (
+        lambda: ka.SelfAttention(2, 4, score=scores.Location(5))(X, positions=[[0, 1, 5]]),
+        ValueError,
+        r"scores of positions from 0 to max_length=5, not included\. Received: .* from 0 to 5",
+    ),
     "the bias of a position without one": (
         lambda: positions.Position().bias(zeros(1), zeros(1), 2),
         TypeError,

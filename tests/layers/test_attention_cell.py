@@ -13,6 +13,7 @@ from keras_attention import (
     RelativePositionAttention,
     masks,
     patterns,
+    positions,
     scores,
 )
 from tests.arrays import numpy, random
@@ -116,6 +117,9 @@ def attentions():
         "local-p": LocalAttention(2, mode="predictive"),
         "shaw": RelativePositionAttention(2, 3, max_distance=3),
         "cosine": Attention(2, 3, score=scores.Cosine(scale=4.0)),
+        "cope": Attention(2, 3, position=positions.CoPE(3)),
+        "cope-cosine": Attention(2, 3, score="cosine", position=positions.CoPE(3)),
+        "cope-additive": Attention(2, 3, score=scores.Additive(4), position=positions.CoPE(3)),
         "differential": DifferentialAttention(2, 3, num_key_value_heads=1),
     }
 

@@ -12,9 +12,12 @@ from keras_attention import (
     Encoder,
     EncoderDecoder,
     LearnedPositionEmbedding,
+    LinformerAttention,
     Logits,
+    LongformerAttention,
     MultiHeadAttention,
     MultiHeadLatentAttention,
+    NystromAttention,
     Retention,
     ScaledEmbedding,
     SelfAttention,
@@ -22,6 +25,7 @@ from keras_attention import (
     masks,
     patterns,
     positions,
+    scores,
 )
 from keras_attention.visualization import collect_attention
 from tests.arrays import numpy
@@ -185,8 +189,80 @@ def test_collected_scores_are_in_the_order_of_the_tokens():
     found = collect_attention(model, IDS, mask=REAL)
     alone = collect_attention(model, ALONE)
     assert len(found) == len(alone) == 1
-    for scores, expected in zip(found.values(), alone.values(), strict=True):
-        for row, real in zip(scores, REAL, strict=True):
+    for weights, expected in zip(found.values(), alone.values(), strict=True):
+        for row, real in zip(weights, REAL, strict=True):
+            np.testing.assert_allclose(row[:, real][:, :, real], expected[0], atol=1e-5)
+
+
+# What depends on the order of tokens by more than a position or a pattern.
+
+ORDERED = {
+    "location": lambda: {"score": scores.Location(T)},
+    "linformer": lambda: {"attention": LinformerAttention(2, 4, T, 3)},
+    "nystrom": lambda: {"attention": NystromAttention(2, 4, 2, conv_kernel_size=3)},
+    "retention": lambda: {"attention": Retention(2, 4)},
+    "longformer": lambda: {"attention": LongformerAttention(2, 4, 1, num_global=2)},
+}
+
+
+def encoder(name, **second):
+    """Blocks of a kind of attention and of plain attention, which has weights."""
+    blocks = [TransformerBlock(12, 2, **ORDERED[name]()), TransformerBlock(12, 2, **second)]
+    model = Encoder(blocks, Embeddings(ScaledEmbedding(VOCABULARY, D, scale=1)))
+    model.build((None, None))
+    return randomize(model)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_attention_that_depends_on_the_order_of_tokens(name):
+    model = encoder(name)
+    output, expected = compiled(
+        lambda ids, mask, alone: (model(ids, mask=mask), model(alone)), IDS, REAL, ALONE
+    )
+    assert_alone(output, expected)
+
+
+@pytest.mark.parametrize("second", [None, "rotary"])
+@pytest.mark.parametrize("name", ["location", "longformer"])
+def test_arrays_of_pairs_follow_tokens_that_are_put_in_order(name, second):
+    model = encoder(name, position=second)
+    rng = np.random.default_rng(0)
+    pairs = rng.random((1, N, N)) < 0.7
+    texts = rng.integers(0, 2, (1, N)).astype("int32")
+    wide = np.zeros((3, T, T), bool)
+    for row, real in zip(wide, REAL, strict=True):
+        row[np.ix_(real, real)] = pairs[0]
+
+    def run(ids, mask, wide, numbers, alone, pairs, texts):
+        return (
+            (model(ids, mask=mask, attention_mask=wide), REAL),
+            (model(ids, mask=mask, attention_mask=wide[:, None]), REAL),
+            (model(ids[2:], mask=mask[2:], attention_mask=wide[2]), REAL[2:]),
+            model(alone, attention_mask=pairs),
+            (model(ids, mask=mask, segment_ids=numbers), REAL),
+            (model(ids, mask=mask, segment_ids=(numbers, numbers)), REAL),
+            model(alone, segment_ids=texts),
+        )
+
+    *of_pairs, by_pairs, of_texts, of_both, by_texts = compiled(
+        run, *(IDS, REAL, wide, padded(texts, REAL), ALONE, pairs, texts)
+    )
+    for found, mask in of_pairs:
+        assert_alone(found, by_pairs, numpy(mask))
+    for found, mask in (of_texts, of_both):
+        assert_alone(found, by_texts, numpy(mask))
+
+
+@pytest.mark.skipif(keras.config.backend() == "jax", reason="each operation is compiled: 15 s")
+@pytest.mark.parametrize("name", ORDERED)
+def test_weights_are_those_of_the_model_after_such_attention(name):
+    model = encoder(name)
+    rows = slice(1, 2) if name == "longformer" else slice(3)
+    found = collect_attention(model, IDS[rows], mask=REAL[rows])
+    alone = collect_attention(model, ALONE)
+    assert len(found) == len(alone) > 0
+    for weights, expected in zip(found.values(), alone.values(), strict=True):
+        for row, real in zip(weights, REAL[rows], strict=True):
             np.testing.assert_allclose(row[:, real][:, :, real], expected[0], atol=1e-5)
 
 

@@ -97,6 +97,15 @@ def test_features_of_positions_are_added():
     assert Encoder([TransformerBlock(12, 1)], plain)(symbols).shape == (None, None, 7)
 
 
+def test_an_encoder_of_each_sentence_of_a_text():
+    encoder = Encoder([TransformerBlock(12, 2, name="block")])
+    symbols = keras.Input((3, None, D))
+    whole = keras.Model(symbols, keras.layers.TimeDistributed(encoder)(symbols))
+    assert whole.output_shape == (None, 3, None, D)
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, D)).astype("float32")
+    np.testing.assert_allclose(numpy(whole(x))[:, 1], numpy(encoder(x[:, 1])), atol=1e-5)
+
+
 def test_logits_are_their_equation():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, D)).astype("float32")
@@ -126,6 +135,8 @@ def test_in_a_functional_model(name):
         symbols = keras.Input((None,), dtype="int32")
     whole = keras.Model(symbols, model(symbols))
     assert whole.output_shape == (None, None, *numpy(model(inputs)).shape[2:])
+    shape = [x.shape for x in inputs] if name == "both" else inputs.shape
+    assert model.compute_output_shape(shape) == numpy(model(inputs)).shape
     np.testing.assert_allclose(numpy(whole(inputs)), numpy(model(inputs)), atol=1e-5)
 
 
