@@ -386,6 +386,7 @@ def choosing():
     tasks, softmax = report["tasks"], "softmax"
     costs = {**tasks, **report.get("times", {})}
     head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, reviews"]
+    head.append("weights, reviews")
 
     def mean(runs, name, value):
         found = [run[value] for run in runs.get(name, [])]
@@ -398,7 +399,9 @@ def choosing():
         for task in tasks:
             time, beside = (mean(costs[task], one, "cpu_ms") for one in (name, softmax))
             row.append(figure(time / beside if time and beside else None))
-        rows.append([*row, figure(mean(costs["reviews"], name, "mib"))])
+        row.append(figure(mean(costs["reviews"], name, "mib")))
+        weights = mean(costs["reviews"], name, "weights")
+        rows.append([*row, "" if weights is None else f"{weights / 1000:,.0f} K"])
     return table(head, rows)
 
 

@@ -283,7 +283,10 @@ class LearnedGridEmbedding(GridEmbedding):
                 table = ops.take(table, ops.arange(target, dtype="int32"), axis=axis)
                 continue
             weights = ops.cast(resizing(source, target, self.interpolation), table.dtype)
-            table = ops.moveaxis(ops.tensordot(weights, table, [[1], [axis]]), 0, axis)
+            # By numbers from the start: PyTorch's files of ONNX keep a negative one.
+            last = len(self.grid)
+            table = ops.einsum("ts,...s->...t", weights, ops.moveaxis(table, axis, last))
+            table = ops.moveaxis(table, last, axis)
         return table
 
 

@@ -95,8 +95,9 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
         )
     if not records.scores:
         raise ValueError(
-            "No attention layer was called. One is a layer whose `call` has the argument "
-            f"`{ARGUMENT}`. Received: {type(model).__name__} {model.name!r}"
+            "No attention layer with weights of pairs was called. One is a layer whose `call` has "
+            f"the argument `{ARGUMENT}`; `Retention`, `LinformerAttention` and others in linear "
+            f"time have none. Received: {type(model).__name__} {model.name!r}"
         )
     return records.scores
 

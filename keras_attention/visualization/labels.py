@@ -111,8 +111,10 @@ def _three_axes(name, weights):
     weights = weights.reshape((-1, *weights.shape[-2:]))
     if not np.isfinite(weights).all() or weights.min() < 0:
         raise ValueError(
-            f"`scores`{of} must be weights, finite and not negative. Received: numbers from "
-            f"{weights.min()} to {weights.max()}"
+            f"`scores`{of} must be weights, finite and not negative. Of gradients, or the "
+            "differences of a `DifferentialAttention`, draw `np.maximum(x, 0)` and "
+            "`np.maximum(-x, 0)`. "
+            f"Received: numbers from {weights.min()} to {weights.max()}"
         )
     return weights
 

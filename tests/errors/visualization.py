@@ -45,7 +45,7 @@ ROWS = {
     "a model without attention": (
         lambda: visualization.collect_attention(built_feed_forward(), X),
         ValueError,
-        "No attention layer was called.* Received: FeedForward 'plain'",
+        "No attention layer with weights of pairs was called.* Received: FeedForward 'plain'",
     ),
     "no layers to draw": (
         lambda: visualization.attention_html({}, None),
@@ -65,7 +65,7 @@ ROWS = {
     "negative weights": (
         lambda: visualization.attention_html(-np.ones((3, 3)), None),
         ValueError,
-        r"finite and not negative\. Received: numbers from -1\.0 to -1\.0",
+        r"finite and not negative\. .* Received: numbers from -1\.0 to -1\.0",
     ),
     "words of some layers": (
         lambda: visualization.attention_html({"a": np.ones((1, 1))}, {"b": ["x"]}),

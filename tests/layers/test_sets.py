@@ -102,6 +102,26 @@ def test_padding_of_a_set_changes_nothing(induced):
 
 
 @pytest.mark.ci
+def test_perceiver_io_ignores_the_order_and_the_padding():
+    cross = {"cross_attention": True, "self_attention": False, "residual": "pre"}
+    elements, real = keras.Input((None, D)), keras.Input((None,), dtype="bool")
+    latents = ka.LearnedQueries(3, dim=12)(elements)
+    latents = ka.TransformerBlock(16, H, **cross)(latents, elements, context_mask=real)
+    latents = ka.TransformerBlock(16, H, residual="pre")(latents)
+    outputs = ka.TransformerBlock(16, H, **cross)(ka.LearnedQueries(4, dim=D)(elements), latents)
+    perceiver = keras.Model([elements, real], outputs)
+    random_weights(perceiver)
+    found = numpy(perceiver([X, KEPT]))
+    assert found.shape == (B, 4, D)
+    ordered = perceiver([X[:, ORDER], KEPT[:, ORDER]])
+    np.testing.assert_allclose(numpy(ordered), found, rtol=1e-4, atol=1e-5)
+    noise = np.where(KEPT[..., None], X, np.nan).astype("float32")
+    np.testing.assert_allclose(numpy(perceiver([noise, KEPT])), found, rtol=1e-4, atol=1e-5)
+    alone = perceiver([X[1:][:, KEPT[1]], np.ones((1, KEPT[1].sum()), bool)])
+    np.testing.assert_allclose(numpy(alone), found[1:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.ci
 def test_pooling_by_attention_ignores_the_order_and_the_padding():
     elements = keras.Input((None, D))
     seeds = ka.LearnedQueries(2, name="seeds")(elements)

@@ -400,7 +400,7 @@ def test_bad_models_are_refused():
     with pytest.raises(ValueError, match="has no weights yet"):
         collect_attention(Stack(), X)
     x = keras.Input((8,))
-    with pytest.raises(ValueError, match="No attention layer was called"):
+    with pytest.raises(ValueError, match="No attention layer with weights of pairs was called"):
         collect_attention(keras.Model(x, keras.layers.Dense(1)(x)), X[:, 0])
 
 
