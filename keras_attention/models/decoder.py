@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, masks, saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.transformer_block import TransformerBlock
@@ -292,7 +292,7 @@ class Decoder(Stack):
         return logits[:, 0], cache
 
     def compute_output_spec(self, *args, **kwargs):
-        given = inputs.arguments(self.call, *args, **kwargs)
+        given = self._given(args, kwargs)
         cache, _ = self._split(given.cache)
         output = self._output(
             given.inputs,

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, saving
+from keras_attention import saving
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models.embeddings import Embeddings
@@ -101,7 +101,7 @@ class Encoder(Stack):
         return self._finish(rows.restored(x), mask)
 
     def compute_output_spec(self, *args, **kwargs):
-        given = inputs.arguments(self.call, *args, **kwargs)
+        given = self._given(args, kwargs)
         return self._output(
             given.inputs,
             types=given.types,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_attention import masks, patterns, shapes
+from keras_attention import inputs, masks, patterns, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels import folding
@@ -58,8 +58,8 @@ class Rows(NamedTuple):
 
     def positions_of(self, block: keras.Layer) -> Tensor | None:
         """The positions for a block. One without weights of pairs takes none, and needs none."""
-        attention = getattr(block, "attention", None)
-        return self.positions if self.asked or getattr(attention, "has_weights", True) else None
+        takes = block.attention is not None and getattr(block.attention, "has_weights", True)
+        return self.positions if self.asked or takes else None
 
     def restored(self, x: Tensor) -> Tensor:
         """`x` (B, T, D) in the order of the batch."""
@@ -128,19 +128,20 @@ def ordered(x, mask, attention_mask, segment_ids, blocks):
         folding.reordered(x, order, places),
         first,
         None,
-        _pairs_in(order, attention_mask),
-        _numbers_in(order, segment_ids),
+        _pairs_in(order, x, attention_mask),
+        _numbers_in(order, x, segment_ids),
         (order, places),
     )
 
 
-def _pairs_in(order, mask):
+def _pairs_in(order, x, mask):
     """A mask of pairs, (T, T), (B, T, T) or (B, H, T, T), with both in an order (B, T)."""
     if mask is None:
         return None
     mask = masks.boolean("attention_mask", mask)
-    while len(mask.shape) < 4:
-        mask = mask[None] if len(mask.shape) == 2 else mask[:, None]
+    inputs.check_not_padding(mask, x)
+    inputs.check_fits("attention_mask", mask, x.shape[0], None, x.shape[1], x.shape[1])
+    mask = inputs.four_axes("attention_mask", mask)
     if mask.shape[2] != 1:
         mask = ops.take_along_axis(mask, order[:, None, :, None], axis=2)
     if mask.shape[3] != 1:
@@ -148,11 +149,10 @@ def _pairs_in(order, mask):
     return mask
 
 
-def _numbers_in(order, given):
-    """Numbers of texts, one array (B, T) or a pair of them, in an order (B, T)."""
-    if given is None:
-        return None
-    if isinstance(given, (list, tuple)) and len(given) == 2 and all(map(shapes.is_array, given)):
-        return tuple(_numbers_in(order, numbers) for numbers in given)
-    given = ops.broadcast_to(ops.convert_to_tensor(given), ops.shape(order))
-    return ops.take_along_axis(given, order, axis=1)
+def _numbers_in(order, x, segment_ids):
+    """Numbers of texts of queries and of keys, in an order (B, T)."""
+    found = inputs.pair("segment_ids", segment_ids, x, x)
+    return found and tuple(
+        ops.take_along_axis(ops.broadcast_to(numbers, ops.shape(order)), order, axis=1)
+        for numbers in found
+    )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import keras
 
-from keras_attention import masks, saving
+from keras_attention import inputs, masks, saving
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import real_first
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
 
 ops = keras.ops
+
+# What a call may get beside its inputs, and symbolic calls check.
+OF_PAIRS = ("attention_mask", "positions", "segment_ids")
+ARGUMENTS = ("types", "context", "context_mask", "cache", *OF_PAIRS)
 
 
 class Stack(saving.ConfigurableLayer, keras.Model):
@@ -123,6 +127,12 @@ class Stack(saving.ConfigurableLayer, keras.Model):
             return previous_mask
         mask, of_inputs = self._masks_of(inputs, previous_mask)
         return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
+
+    def _given(self, args, kwargs):
+        """The arguments of a call; those that the `call` of a subclass does not have are None."""
+        given = vars(inputs.arguments(self.call, *args, **kwargs))
+        first = next(iter(given.values()))
+        return inputs.Given(**{**dict.fromkeys(ARGUMENTS), **given, "inputs": first})
 
     def _output(self, inputs, contexts=None, caches=None, types=None, **of_blocks):
         """The symbolic output of `inputs`, if every part takes the arguments that it is given.

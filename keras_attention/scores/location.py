@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import keras
@@ -31,7 +32,7 @@ class Location(Learned):
 
     Raises:
         ValueError: `max_length` is not an integer of at least 1, or there are more keys, or
-            positions beyond it.
+            positions beyond it: where their values are not known yet, the scores are NaN.
 
     >>> import keras
     >>> from keras_attention import Attention, scores
@@ -73,26 +74,25 @@ class Location(Learned):
         at: Any = spec.positions
         if at is None or at.consecutive:
             return spec, query, key
+        self._check(key.shape[1])
         known = shapes.visible_values(at.key)
-        if (
-            known is not None
-            and known.size
-            and not 0 <= known.min() <= known.max() < self.max_length
-        ):
+        if known is not None and known.size and known.max() >= self.max_length:
             raise ValueError(
-                f"Location has scores of positions from 0 to max_length={self.max_length}, not "
-                f"included. Received: positions of keys from {known.min()} to {known.max()}"
+                f"Location has scores of positions below max_length={self.max_length}. "
+                f"Received: positions of keys up to {known.max()}"
             )
         return spec.replace(score=functools.partial(self._compare_at, at.key)), query, key
 
     def _compare_at(self, positions, query, key):
-        """Scores of keys at positions (S,) or (B, S)."""
+        """Scores of keys at positions (S,) or (B, S); NaN beyond the last column."""
         batch, queries, heads, _ = backend.shape(query)
         positions = positions if len(positions.shape) == 2 else positions[None]
-        positions = ops.clip(positions, 0, self.max_length - 1)[:, None, None]
+        positions = positions[:, None, None]
+        index = ops.clip(positions, 0, self.max_length - 1)
         shape = (batch, heads, queries, backend.shape(key)[1])
         columns = ops.transpose(query, (0, 2, 1, 3))
-        return backend.take_last(columns, ops.broadcast_to(positions, shape))
+        found = backend.take_last(columns, ops.broadcast_to(index, shape))
+        return ops.where(positions < self.max_length, found, ops.cast(math.nan, found.dtype))
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         self._check(key.shape[1])

@@ -145,6 +145,21 @@ def test_any_attention_attends_as_in_a_call_of_its_own(name):
     np.testing.assert_allclose(numpy(alignments), numpy(weights), rtol=1e-4, atol=1e-5)
 
 
+def test_location_refuses_a_longer_memory_in_a_program():
+    cell = AttentionCell(layers.GRUCell(H), Attention(2, 3, score=scores.Location(S)))
+    rnn = made(cell)
+    x, memory = keras.Input(X.shape[1:]), keras.Input((None, MEMORY.shape[-1]))
+    model = keras.Model([x, memory], rnn(x, initial_state=cell.initial_state(memory)))
+    assert np.isfinite(model.predict([X, MEMORY], verbose=0)).all()
+    longer = np.repeat(MEMORY, 2, axis=1)
+    try:
+        found = model.predict([X, longer], verbose=0)
+    except Exception as error:
+        assert "at most max_length" in str(error) or "Location" in str(error)
+    else:
+        assert np.isnan(found).any()
+
+
 # Masks
 
 

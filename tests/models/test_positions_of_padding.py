@@ -253,6 +253,40 @@ def test_arrays_of_pairs_follow_tokens_that_are_put_in_order(name, second):
         assert_alone(found, by_texts, numpy(mask))
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((T,), r"must be \(T, S\)"),
+        ((2, T), "An `attention_mask` of two axes is"),
+        ((T + 2, T + 2), "An `attention_mask` of two axes is"),
+        ((T, T + 2), "Lengths of the mask and of `key` must be equal"),
+        ((2, T, T), "Batch sizes of the mask and of `query` must be equal"),
+    ],
+)
+def test_masks_of_pairs_of_other_shapes_are_refused_whether_rows_are_put_in_order(shape, message):
+    model = encoder("longformer")
+    for mask in (None, REAL):
+        with pytest.raises(ValueError, match=message):
+            model(IDS, mask=mask, attention_mask=np.ones(shape, bool))
+
+
+def test_a_pair_of_lists_of_numbers_of_texts():
+    model = encoder("longformer")
+    texts = padded(np.array([[0, 0, 1, 1, 1]], "int32"), REAL)
+    found = model(IDS, mask=REAL, segment_ids=(texts.tolist(), texts.tolist()))
+    expected = model(IDS, mask=REAL, segment_ids=texts)
+    np.testing.assert_allclose(numpy(found), numpy(expected), atol=1e-6)
+
+
+def test_weights_beside_a_block_that_attends_to_a_context_alone():
+    context, x = np.ones((3, 2, D), "float32"), np.ones((3, T, D), "float32")
+    cross = {"cross_attention": True, "self_attention": False}
+    both = {"cross_attention": True, "position": "alibi"}
+    model = Decoder([TransformerBlock(12, 2, **cross), TransformerBlock(12, 2, **both)])
+    model(x, context, mask=REAL)
+    assert len(collect_attention(model, x, context=context, mask=REAL)) == 3
+
+
 @pytest.mark.skipif(keras.config.backend() == "jax", reason="each operation is compiled: 15 s")
 @pytest.mark.parametrize("name", ORDERED)
 def test_weights_are_those_of_the_model_after_such_attention(name):

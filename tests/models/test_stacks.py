@@ -97,6 +97,19 @@ def test_features_of_positions_are_added():
     assert Encoder([TransformerBlock(12, 1)], plain)(symbols).shape == (None, None, 7)
 
 
+class Short(Encoder):
+    """A subclass whose call has fewer arguments."""
+
+    def call(self, x, mask=None, training=None):
+        return super().call(x, mask=mask, training=training)
+
+
+def test_a_subclass_with_fewer_arguments_in_a_functional_model():
+    symbols = keras.Input((None, D))
+    whole = keras.Model(symbols, Short([TransformerBlock(12, 2)])(symbols))
+    assert whole.output_shape == (None, None, D)
+
+
 def test_an_encoder_of_each_sentence_of_a_text():
     encoder = Encoder([TransformerBlock(12, 2, name="block")])
     symbols = keras.Input((3, None, D))
