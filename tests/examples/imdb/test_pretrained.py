@@ -284,8 +284,11 @@ def test_a_package_that_is_missing_is_named(gpt2, folder, tmp_path, monkeypatch,
 def test_other_weights_are_other_settings(gpt2, folder, tmp_path, monkeypatch, capsys):
     copy, output = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(gpt2, copy)
+    finish = Run.finish_epoch
 
     def interrupt(run, **figures):
+        # After an epoch: settings of none are forgotten.
+        finish(run, **figures)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
