@@ -57,8 +57,3 @@ def blocks(length, size):
     size = most(1, size)
     count = most(1, -(-length // size))
     return count, most(1, -(-length // count))
-
-
-def surely_same(first, second):
-    """Whether two sizes of static shapes, None where they are unknown, are known to be equal."""
-    return first is not None and same(first, second)

@@ -26,12 +26,17 @@ class Positions:
     `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` means that
     distances are those of consecutive positions: key s is s − t − `offset` after query t, in each
     row, wherever the first key is.
+
+    `own` means that each query is one of the keys too, at its own position. `filled`, (B, 1, 1, S)
+    or None, marks the entries of a cache that have a key, the queries' own among them.
     """
 
     query: Tensor
     key: Tensor
     consecutive: bool
     offset: int | Tensor = 0
+    own: bool = False
+    filled: Tensor | None = None
 
     @classmethod
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
@@ -48,16 +53,24 @@ class Positions:
         if key_positions is None:
             # One array for both, so that what is computed of it is computed once.
             known = type(queries) is type(keys) is type(offset) is int
-            same = consecutive and known and (queries, offset) == (keys, 0)
+            one = queries is keys or (known and queries == keys)
+            same = consecutive and one and type(offset) is int and offset == 0
             key_positions = query_positions if same else ops.arange(keys, dtype="int32")
-        return cls(query_positions, key_positions, consecutive, offset)
+        own = query_positions is key_positions
+        return cls(query_positions, key_positions, consecutive, offset, own)
 
     @classmethod
-    def of_heads(cls, query, key, query_positions=None, key_positions=None):
-        """As `of`, of query (B, T, H, K) and key (B, S, G, K)."""
-        known = query.shape[1], key.shape[1]
-        lengths = known if None not in known else (ops.shape(query)[1], ops.shape(key)[1])
-        return cls.of(*lengths, query_positions, key_positions)
+    def of_heads(cls, query, key, query_positions=None, key_positions=None, one_sequence=False):
+        """As `of`, of query (B, T, H, K) and key (B, S, G, K), which may be of one sequence."""
+        queries, keys = query.shape[1], key.shape[1]
+        if None in (queries, keys):
+            queries, keys = ops.shape(query)[1], ops.shape(key)[1]
+        return cls.of(queries, queries if one_sequence else keys, query_positions, key_positions)
+
+    def among(self, filled):
+        """The same, of queries that are in a cache too, whose entries a mask (B, S) marks."""
+        filled = filled if filled is None else ops.expand_dims(filled, (1, 2))
+        return dataclasses.replace(self, own=True, filled=filled)
 
     def of_real(self, query_mask, key_mask, given):
         """Positions of queries and keys from which the length of each row can be seen.
@@ -180,7 +193,6 @@ class AttentionSpec:
             (B, T, S).
         segment_ids: None, or integers (B, T) and (B, S): a query sees only keys of its number.
         positions: the `Positions`.
-        has_keys: whether each query surely has a key, as one that sees itself does.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis; or those and the log-probability of a choice.
@@ -202,7 +214,6 @@ class AttentionSpec:
     pattern: Pattern | None = None
     segment_ids: tuple[Tensor, Tensor] | None = None
     positions: Positions | None = None
-    has_keys: bool = False
     sink: Tensor | None = None
     normalization: Callable[[Tensor, Tensor | None], Any] | None = None
     multiplier: Tensor | None = None
@@ -222,8 +233,18 @@ class AttentionSpec:
 
     @property
     def may_lack_keys(self):
-        """Whether a query may have no key to attend to."""
-        return self.restricted and not self.has_keys
+        """Whether a query may have no key to attend to.
+
+        A query that is one of the keys has itself, unless something may hide that key: a pattern
+        by which it need not see itself, segments, or any mask but that of the entries of a cache.
+        """
+        if not self.restricted:
+            return False
+        at = self.positions
+        if at is None or not at.own or self.segment_ids is not None:
+            return True
+        sees_itself = self.pattern is None or self.pattern.sees_itself
+        return not sees_itself or any(mask is not at.filled for mask in self.masks)
 
     @property
     def span(self):

@@ -76,7 +76,7 @@ def run(spec, query, key, value):
     wide = shapes.accumulation_dtype(query, key, value)
     query, key, value = (ops.cast(x, wide) for x in (query, key, value))
     near = banded.run(_near(spec, union), query, key, value)
-    seen = spec.replace(pattern=union.also, has_keys=False)
+    seen = spec.replace(pattern=union.also)
     of_first = _cut(seen, 3, union.keys, *_lengths(query, key), part=1)
     first = blockwise.attend(of_first, query, key[:, : union.keys], value[:, : union.keys], True)
     output, lse = merge.merge([(near.output, near.lse), first])
@@ -110,7 +110,6 @@ def _near(spec, union):
     return spec.replace(
         pattern=patterns.every(union.also, union.near),
         masks=(*spec.masks, others[None, None, None]),
-        has_keys=False,
         sink=None,
         return_lse=True,
     )

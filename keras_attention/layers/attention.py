@@ -33,7 +33,6 @@ from keras_attention.hints import (
 )
 from keras_attention.layers import decoding, kv_cache, norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
-from keras_attention.sizes import surely_same
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -298,7 +297,6 @@ class Attention(saving.ConfigurableLayer):
         # What follows from the arguments, for all calls.
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
-        self._sees_itself = self._pattern is None or self._pattern.sees_itself
 
     @property
     def query_dense(self) -> keras.Layer:
@@ -391,23 +389,19 @@ class Attention(saving.ConfigurableLayer):
                 at = self._numbers("positions", positions, *sequences)
             if segment_ids is not None:
                 segment_ids = self._numbers("segment_ids", segment_ids, *sequences)
-        restrict: tuple = ()
-        if not (x.query_mask is memory.mask is x.attention_mask is None):
-            restrict = masks.of_pairs(x.query_mask, memory.mask, x.attention_mask)
-        # An appended token sees itself; others do if nothing masks pairs and T = S.
-        sees_itself = layout.appends or not (
-            restrict
-            or positions is not None
-            or not (x.query is x.value or surely_same(query.shape[1], memory.key.shape[1]))
-        )
+        one_sequence = x.query is x.value and not layout.appends
+        at = Positions.of_heads(query, memory.key, *at, one_sequence)
+        of_keys, filled = memory.mask, ()
+        if layout.appends:
+            of_keys, at = None, at.among(memory.mask)
+            filled = () if at.filled is None else (at.filled,)
         result = self.attend(
-            *(query, memory.key, memory.value, Positions.of_heads(query, memory.key, *at)),
+            *(query, memory.key, memory.value, at),
             key_mask=memory.mask,
             training=training,
             encoded=encoded,
             real=None if layout.appends else (x.query_mask, seen, positions is not None),
-            masks=restrict,
-            has_keys=self._sees_itself and sees_itself and x.query_mask is segment_ids is None,
+            masks=masks.of_pairs(x.query_mask, of_keys, x.attention_mask) + filled,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=segment_ids,

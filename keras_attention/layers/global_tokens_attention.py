@@ -4,7 +4,6 @@ import keras
 
 from keras_attention.backend import backend
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.sizes import surely_same
 from keras_attention.spec import Positions
 
 ops = keras.ops
@@ -30,11 +29,6 @@ class GlobalTokensAttention(MultiHeadAttention):
         length = backend.shape(key)[1] // 2
         (near_key, key), (near_value, value) = (
             (x[:, :length], x[:, length:]) for x in (key, value)
-        )
-        given["has_keys"] = (
-            not given["masks"]
-            and given["segment_ids"] is None
-            and surely_same(query.shape[1], key.shape[1])
         )
         others = super().attend(
             *(query, near_key, near_value, Positions.of_heads(query, near_key)),

@@ -1,5 +1,7 @@
 """`Attention` and `SelfAttention`: the definition, the ways to call them, and what masks mean."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -455,26 +457,26 @@ def test_queries_that_surely_have_keys_are_known(name, monkeypatch):
 
     monkeypatch.setattr(kernels, "run", spy)
     output = layer(X, **arguments)
-    assert [spec.has_keys for spec in specs] == [expected]
+    assert [not spec.may_lack_keys for spec in specs] == [expected]
     monkeypatch.setattr(kernels, "run", lambda spec, *heads: run(_unknown(spec), *heads))
     np.testing.assert_allclose(numpy(output), numpy(layer(X, **arguments)), atol=1e-6)
 
 
 def _unknown(spec):
-    return spec.replace(has_keys=False)
+    return spec.replace(positions=dataclasses.replace(spec.positions, own=False))
 
 
 def test_tokens_of_a_text_surely_have_keys(monkeypatch):
     layer = made(SelfAttention, (X,), causal=True)
     found, run = [], kernels.run
     monkeypatch.setattr(
-        kernels, "run", lambda spec, *x: found.append(spec.has_keys) or run(spec, *x)
+        kernels, "run", lambda spec, *x: found.append(spec.may_lack_keys) or run(spec, *x)
     )
     cache = layer.make_cache(B, T)
     _, cache = layer(X[:, :2], cache=cache)
     _, cache = layer(X[:, 2:3], cache=cache)
     layer(X[:, 3:], query_mask=REAL[:, 3:], cache=cache)
-    assert found == [True, True, False]
+    assert found == [False, False, True]
 
 
 def test_queries_without_keys_beside_fewer_keys():
