@@ -1,6 +1,4 @@
-"""Reading the arguments of a call: checked before Keras converts them, and converted where Keras
-cannot; query, value and key in any form, and arrays of pairs.
-"""
+"""The arguments of a call: checked before Keras converts them, and converted where Keras cannot."""
 
 import inspect
 import typing
@@ -114,132 +112,10 @@ def _converted(layer, given, autocast, known):
 def three_shapes(query_shape, value_shape=None, key_shape=None):
     """Shapes of query, value and key from any form of the three."""
     if query_shape and isinstance(query_shape[0], (list, tuple)):
-        query_shape, value_shape, key_shape = _unpack("query_shape", query_shape)
+        query_shape, value_shape, key_shape = unpack("query_shape", query_shape)
     value_shape = query_shape if value_shape is None else value_shape
     key_shape = value_shape if key_shape is None else key_shape
     return tuple(query_shape), tuple(value_shape), tuple(key_shape)
-
-
-def check_one_sequence(mask, query, value):
-    """Raises unless `mask` is unambiguous: the padding of all inputs."""
-    if mask is None or mask is False:
-        return
-    listed = isinstance(query, (list, tuple))
-    if listed != isinstance(mask, (list, tuple)):
-        received = f"a {type(query).__name__} and a mask of type {type(mask).__name__}"
-    elif value is not None:
-        received = "a `value` beside it"
-    elif not listed and len(query.shape) == 3 and len(mask.shape) != 2:
-        received = f"mask.shape={tuple(mask.shape)}"
-    else:
-        return
-    raise ValueError(
-        "`mask` must be the padding (B, T) of one sequence that attends to itself, or a list of "
-        "masks for a list of tensors. Pass padding of two sequences as `query_mask` (B, T) and "
-        "`value_mask` (B, S), and a mask of pairs, (T, S), (B, T, S) or (B, H, T, S), as "
-        f"`attention_mask`. Received: {received}"
-    )
-
-
-class Inputs(typing.NamedTuple):
-    """Query, value and key of a call, and what masks them.
-
-    Args:
-        query, value, key: floats, with zeros for padding.
-        query_mask, key_mask: padding (B, T) and (B, S), True = a real token; or None.
-        attention_mask: boolean, of pairs, or None.
-        attention_bias: the numbers to add, as given, or None.
-        seen: (B, S), the keys that are neither padding nor left out by all queries; or None.
-        sequences: query and value as they came: zeros may make two tensors of one sequence.
-    """
-
-    query: typing.Any
-    value: typing.Any
-    key: typing.Any
-    query_mask: typing.Any = None
-    key_mask: typing.Any = None
-    attention_mask: typing.Any = None
-    attention_bias: typing.Any = None
-    seen: typing.Any = None
-    sequences: typing.Any = None
-
-
-def read(tensors, explicit, mask, attention_mask, attention_bias, dtype):
-    """The `Inputs` of a call.
-
-    Args:
-        tensors: query, value and key in any form that a call takes.
-        explicit: the masks passed for the three.
-        mask: Keras's name for the mask of a layer's inputs, or None or False for none.
-        attention_mask, attention_bias: of pairs, or None.
-        dtype: that integers and booleans are cast to.
-    """
-    found, (of_query, of_value, of_key) = sequences(tensors, explicit, mask)
-    of_key = of_value if of_key is None else masks.both(of_value, of_key)
-    seen = of_key
-    if attention_mask is not None:
-        attention_mask = masks.boolean("attention_mask", attention_mask)
-        seen = masks.both(seen, masked_for_all(attention_mask, found[2]))
-    query, value, key = floats(found, dtype)
-    if of_query is not None or seen is not None:
-        query, value, key = without_padding((query, value, key), (of_query, seen, seen))
-    return Inputs(
-        *(query, value, key, of_query, of_key, attention_mask, attention_bias, seen, found[:2])
-    )
-
-
-def sequences(tensors, explicit, mask=None):
-    """Query, value and key from any form of the three, and the mask or None of each."""
-    if mask is not None and mask is not False:
-        of_query = query_mask(explicit[0], mask, *tensors[:2])
-        explicit = (of_query, *explicit[1:])
-    return three_inputs(tensors, explicit)
-
-
-def query_mask(query_mask, mask, query, value):
-    """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs."""
-    check_one_sequence(mask, query, value)
-    if isinstance(mask, (list, tuple)):
-        if query_mask is not None and not isinstance(query_mask, (list, tuple)):
-            return [masks.both(mask[0], query_mask), *mask[1:]]
-        return mask
-    if mask is masks.implicit(query):
-        # Keras passes the carried mask, which is read from the tensor anyway.
-        return query_mask
-    return masks.both(masks.boolean("query_mask", query_mask), masks.boolean("mask", mask))
-
-
-def three_inputs(tensors, explicit):
-    """Query, value and key from any form of the three, and their masks.
-
-    A mask combines the one that the tensor carries and the one passed for it.
-    """
-    query, value, key = tensors
-    query_mask, value_mask, key_mask = explicit
-    if isinstance(query, (list, tuple)):
-        if value is not None or key is not None:
-            raise ValueError(
-                "Pass query, value and key either as one list or as three arguments. Received: a "
-                "list, and `value` or `key` beside it"
-            )
-        query, value, key = _unpack("query", query)
-        if isinstance(query_mask, (list, tuple)):
-            # Keras passes the masks that a list of tensors carries as a list.
-            listed = _unpack("query_mask", query_mask)
-            query_mask = listed[0]
-            value_mask = masks.both(listed[1], value_mask)
-            key_mask = masks.both(listed[2], key_mask)
-    if value is None:
-        # One tensor in both roles: its query mask is also its value mask.
-        value = query
-        value_mask = query_mask if value_mask is None else masks.both(query_mask, value_mask)
-    tensors = (query, value, value if key is None else key)
-    of_query = masks.padding(query, query_mask, "query", "query_mask")
-    of_value = masks.padding(value, value_mask, "value", "value_mask")
-    of_key = None
-    if tensors[2] is not value or key_mask is not None:
-        of_key = masks.padding(tensors[2], key_mask, "key", "key_mask")
-    return tensors, (of_query, of_value, of_key)
 
 
 def floats(tensors, dtype):
@@ -254,34 +130,8 @@ def floats(tensors, dtype):
     return tuple([cast.get(id(x), x) for x in tensors]) if cast else tensors
 
 
-def without_padding(tensors, padding):
-    """The tensors with zeros for their padding, by a mask (B, T) or None for each.
-
-    One in several roles stays one where its masks are one.
-    """
-    cleared = {}
-    for x, mask in zip(tensors, padding, strict=True):
-        if mask is not None and (id(x), id(mask)) not in cleared:
-            cleared[id(x), id(mask)] = masks.clear(x, mask)
-    if not cleared:
-        return tensors
-    found = zip(tensors, padding, strict=True)
-    return tuple([cleared.get((id(x), id(mask)), x) for x, mask in found])
-
-
-def masked_for_all(attention_mask, key):
-    """Of an `attention_mask` that is the same for all heads and queries, the mask (B, S); or None.
-
-    Finding keys that all queries leave out in other masks would cost more than the zeros.
-    """
-    if not 2 <= len(attention_mask.shape) <= 4 or len(key.shape) != 3:
-        return None
-    mask = four_axes("attention_mask", attention_mask)
-    fits = mask.shape[0] in (1, key.shape[0]) and mask.shape[3] == key.shape[1]
-    return mask[:, 0, 0] if fits and mask.shape[1] == mask.shape[2] == 1 else None
-
-
-def _unpack(name, listed):
+def unpack(name, listed):
+    """Query, value and key, the last of which may be None, of a list."""
     if not 2 <= len(listed) <= 3:
         raise ValueError(
             f"`{name}` as a list must be [query, value] or [query, value, key]. Received a list of "
@@ -336,7 +186,7 @@ def check_not_padding(attention_mask, query):
         )
 
 
-def pair(name, given, query, value):
+def pair(name, given, query, value, one_sequence=False):
     """Integers of query and key positions, from one array for self-attention or a pair.
 
     Either position may be None. Returns two int32 tensors, or None without `segment_ids`.
@@ -347,7 +197,7 @@ def pair(name, given, query, value):
     listed = isinstance(given, (list, tuple)) and len(given) == 2
     if isinstance(given, list):
         listed = listed and all(part is None or shapes.is_array(part) for part in given)
-    if not listed and query is not value:
+    if not listed and not (one_sequence or query is value):
         raise ValueError(
             f"`{name}` must be a pair, for query and key, when the two are not one sequence. "
             f"Received: {name}={given!r}"
@@ -357,7 +207,8 @@ def pair(name, given, query, value):
         raise ValueError(
             f"`segment_ids` must number both queries and keys. Received: segment_ids={given!r}"
         )
-    return integers(name, "query", of_query, query), integers(name, "value", of_key, value)
+    found = integers(name, "query", of_query, query)
+    return found, found if of_key is of_query else integers(name, "value", of_key, value)
 
 
 def integers(name, role, array, like):

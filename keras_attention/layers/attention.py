@@ -18,6 +18,7 @@ from keras_attention import (
     regularizers,
     saving,
     scores,
+    sequence,
     shapes,
     slots,
 )
@@ -100,8 +101,11 @@ class Attention(saving.ConfigurableLayer):
         training: whether to apply dropout.
         use_causal_mask: whether query t sees only keys up to t.
         attention_bias: added to the scores; broadcasts to (B, H, T, S), or (T, S), or (B, T, S).
-        positions: integer positions, for patterns and `position`, if they do not count from 0:
-            (T,) or (B, T) for self-attention, or a pair for query and key, either of them None.
+        positions: how tokens are counted, for patterns and `position`: "places", by their index,
+            which is the default; "tokens", by their rank among the real tokens of their row (of
+            their text, with `segment_ids`), so that padding changes nothing, wherever it is; or
+            integers, (T,) or (B, T) for self-attention, or a pair for query and key, either of them
+            None.
         segment_ids: integers that number the texts packed into one row: a query sees only keys of
             its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
         cache: of `make_cache`, to which the tokens of `query` are appended before each attends
@@ -234,6 +238,8 @@ class Attention(saving.ConfigurableLayer):
     # Arguments of a call that it does not take, and why.
     refused_arguments: tuple[str, ...] = ()
     refusal_reason = ""
+    # Why it can count tokens alone, and no places; or None.
+    tokens_reason: str | None = None
     # The kinds of cache that it takes; None for `kv_cache.LAYOUTS`.
     layouts: tuple[type[kv_cache.Layout], ...] | None = None
 
@@ -295,6 +301,7 @@ class Attention(saving.ConfigurableLayer):
             for name, weight in self.preset_position.weights(query_heads).items():
                 setattr(self, name, weight)
         # What follows from the arguments, for all calls.
+        self._order_matters = self.depends_on_positions
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
@@ -344,7 +351,8 @@ class Attention(saving.ConfigurableLayer):
         # Keras would replace None by the mask, and add its computation to the graph.
         mask: Tensors | bool | None = False,
     ) -> Tensors:
-        layout = kv_cache.UNCACHED
+        layout, how = kv_cache.UNCACHED, positions
+        positions = None if isinstance(positions, str) else positions
         if cache is not None:
             layout = decoding.layout(
                 *(self, query, cache, return_attention_scores),
@@ -359,9 +367,18 @@ class Attention(saving.ConfigurableLayer):
             )
         tensors, explicit = (query, value, key), (query_mask, value_mask, key_mask)
         pairs = attention_mask, attention_bias
-        x = inputs.read(tensors, explicit, mask, *pairs, self.compute_dtype)
+        x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype)
         if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
             x = self.heads.restricted(x)
+        if layout.is_memory:
+            x = x.over(cache["mask"])
+        if segment_ids is not None:
+            segment_ids = self._numbers("segment_ids", segment_ids, x)
+        if positions is not None:
+            positions = self._numbers("positions", positions, x)
+        of_output = x.query_mask
+        if self.counts_tokens(how, layout.appends) and how is not sequence.COMPACTED:
+            x, positions = self._counted(x, layout, segment_ids)
 
         encoded, heads = False, self.heads.cached if layout.appends else self.heads
         if layout.is_memory:
@@ -383,13 +400,8 @@ class Attention(saving.ConfigurableLayer):
         if layout.appends:
             at = of_new, memory.positions
         else:
-            sequences = (x.query, memory.value) if layout.is_memory else x.sequences
-            at, seen = (None, None), memory.mask if layout.is_memory else x.seen
-            if positions is not None:
-                at = self._numbers("positions", positions, *sequences)
-            if segment_ids is not None:
-                segment_ids = self._numbers("segment_ids", segment_ids, *sequences)
-        one_sequence = x.query is x.value and not layout.appends
+            at = (None, None) if positions is None else positions
+        one_sequence = x.one_sequence and not layout.appends
         at = Positions.of_heads(query, memory.key, *at, one_sequence)
         of_keys, filled = memory.mask, ()
         if layout.appends:
@@ -400,7 +412,7 @@ class Attention(saving.ConfigurableLayer):
             key_mask=memory.mask,
             training=training,
             encoded=encoded,
-            real=None if layout.appends else (x.query_mask, seen, positions is not None),
+            real=None if layout.appends else (x.query_mask, x.seen, positions is not None),
             masks=masks.of_pairs(x.query_mask, of_keys, x.attention_mask) + filled,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
@@ -414,18 +426,72 @@ class Attention(saving.ConfigurableLayer):
         output = heads.join(result, x.query)
         if memory.lost is not None:
             output = kv_cache.spoil(output, memory.lost)
+        if x.of_query is not None or x.of_key is not None:
+            output, result = x.restored(output, result)
         scores = None
         if return_attention_scores:
             scores = self.heads.scores(result.weights, x.query, x.value)
-        if x.query_mask is not None:
-            output = masks.carry(output, x.query_mask)
+        if of_output is not None:
+            output = masks.carry(output, of_output)
         cache = memory.cache if result.state is None else result.state
         return self._returned(output, scores, result.log_probability, cache)
 
-    def _numbers(self, name, given, query, value):
-        """`positions` or `segment_ids` for query and key."""
-        self.heads.check_positions(name, query.shape)
-        return inputs.pair(name, given, query, value)
+    def _numbers(self, name, given, x):
+        """`positions` or `segment_ids` for query and key, of the `Pairs` of a call."""
+        self.heads.check_positions(name, x.query.shape)
+        return inputs.pair(name, given, x.query, x.value, x.one_sequence)
+
+    # How tokens are counted
+
+    @property
+    def depends_on_positions(self) -> bool:
+        """Whether attention depends on more of its positions than on the order of tokens."""
+        pattern = self.whole_pattern()
+        in_order = pattern is None or isinstance(pattern, patterns.Causal)
+        slots = self.position, self.preset_position
+        return self.score.needs_length or not in_order or slots != (None, None)
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether positions are cells of a grid, which stay where they are."""
+        parts = self.position, self.preset_position, self.whole_pattern()
+        return not all(getattr(part, "counts", True) for part in parts)
+
+    def counts_tokens(self, positions, cached=False):
+        """Whether a call counts tokens, and not places, by its `positions`."""
+        asked, own, reason = sequence.word(positions), None, None
+        if cached or self.tokens_reason is not None:
+            own = "tokens"
+            reason = "a cache has no room for masked tokens" if cached else self.tokens_reason
+        elif asked is not None and self.has_cells:
+            own, reason = "places", "cells of a grid stay where they are"
+        if own is not None and asked not in (None, own):
+            raise ValueError(
+                f"{type(self).__name__} counts {own}: {reason}. Received: positions={asked!r}"
+            )
+        return "tokens" in (own, asked)
+
+    def _counted(self, x, layout, segment_ids):
+        """The `Pairs` of a call that counts tokens, and the positions of these if it must be told.
+
+        Rows are compacted, so that an index is a position, unless a row has several texts, or
+        queries that are no keys.
+        """
+        axes = self.heads.axes
+        if layout.appends:
+            one = x.key_mask is None or x.query.shape[1] == 1
+            if one or (layout.is_state and not self._order_matters):
+                return x, None
+            # The keys of the call are those of the cache.
+            return x.compacted(axes)._replace(of_key=None), None
+        if not self._order_matters:
+            return x, None
+        alike = not x.one_sequence or x.query_mask is x.key_mask
+        if alike and segment_ids is None and not layout.is_memory:
+            return x.compacted(axes), None
+        if "positions" in self.refused_arguments:
+            return x.compacted(axes), None
+        return x, x.ranked(segment_ids)
 
     def _returned(self, output, scores, log_probability, cache):
         """The output, and the scores, log-probability and cache that are part of it, in order."""
@@ -591,11 +657,11 @@ class Attention(saving.ConfigurableLayer):
             )
         decoding.check(self, self.heads.no_cache_reason)
         value, key = decoding.converted(self, value), decoding.converted(self, key)
-        (_, value, key), (_, value_mask, key_mask) = inputs.three_inputs(
+        (_, value, key), (_, value_mask, key_mask) = sequence.three_inputs(
             (value, value, key), (None, None, key_mask)
         )
         mask = masks.both(value_mask, key_mask)
-        value, key = inputs.without_padding((value, key), (mask, mask))
+        value, key = sequence.without_padding((value, key), (mask, mask))
         mask = ops.ones((1, 1), "bool") if mask is None else mask
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
@@ -643,13 +709,14 @@ class Attention(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         given.attention_mask = masks.boolean("attention_mask", given.attention_mask)
+        cache, how = given.cache, given.positions
+        given.positions = None if isinstance(how, str) else how
         self._refuse({name: getattr(given, name) for name in self.refused_arguments})
-        cache = given.cache
-        if cache is not None:
-            decoding.layout(self, **vars(given))
+        layout = kv_cache.UNCACHED if cache is None else decoding.layout(self, **vars(given))
+        self.counts_tokens(how, layout.appends)
         explicit = given.query_mask, given.value_mask, given.key_mask
         tensors = given.query, given.value, given.key
-        (query, value, key), _ = inputs.sequences(tensors, explicit, given.mask)
+        (query, value, key), _ = sequence.sequences(tensors, explicit, given.mask)
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:
             batch, _, length, size = cached.shape
@@ -657,7 +724,8 @@ class Attention(saving.ConfigurableLayer):
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
         for name in ("positions", "segment_ids"):
             if getattr(given, name) is not None:
-                self._numbers(name, getattr(given, name), query, value)
+                x = sequence.Pairs(query, value, key, one_sequence=query is value)
+                self._numbers(name, getattr(given, name), x)
         if len(query.shape) == 3:
             sizes = query.shape[0], self.num_heads, query.shape[1], value.shape[1]
             if given.attention_mask is not None:

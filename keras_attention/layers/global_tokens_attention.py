@@ -17,6 +17,7 @@ class GlobalTokensAttention(MultiHeadAttention):
     """
 
     num_global: int
+    depends_on_positions = True
     refused_arguments = ("positions", "use_causal_mask")
     refusal_reason = (
         "counts its global tokens from the first position, and they attend to later ones"

@@ -63,6 +63,7 @@ class LinearAttention(StateAttention):
     one_sequence = False
     has_weights = True
     refused_arguments = ()
+    tokens_reason = None
 
     def __init__(
         self,

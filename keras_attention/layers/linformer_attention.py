@@ -9,7 +9,6 @@ import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import folding
 from keras_attention.layers.axes import Axes
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.low_rank_attention import LowRankAttention
@@ -96,9 +95,7 @@ class LinformerAttention(LowRankAttention):
         batch, length, groups, size = backend.shape(heads)
         rows = ops.reshape(heads, (batch, length, groups * size))
         if mask is not None:
-            # A column is of a token's number among the real ones of its row.
-            order = folding.real_first(ops.broadcast_to(mask, (batch, length)))
-            rows = folding.reordered(masks.clear(rows, mask), *order)
+            rows = masks.clear(rows, mask)
         if self.sharing:
             found = ops.cast(backend.matmul(kernel, rows), heads.dtype)
             return ops.reshape(found, (batch, self.rank, groups, size))

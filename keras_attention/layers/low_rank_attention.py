@@ -30,6 +30,8 @@ class LowRankAttention(MultiHeadAttention):
     refusal_reason = (
         "attends to vectors made of all tokens, so it has no weights of pairs, and is not causal"
     )
+    tokens_reason = "its keys are made of the real tokens, one after another"
+    depends_on_positions = True
 
     def attend(self, query, key, value, positions, training=None, real=None, **given):
         query_mask, key_mask = real[0], given["key_mask"]

@@ -8,7 +8,7 @@ import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import folding, nystrom
+from keras_attention.kernels import nystrom
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.low_rank_attention import LowRankAttention
 
@@ -84,6 +84,10 @@ class NystromAttention(LowRankAttention):
         self.heads = NystromHeads(self)
         self._refuse_caches()
 
+    @property
+    def depends_on_positions(self) -> bool:
+        return self.conv_kernel_size is not None
+
     def through_few(self, query, key, value, query_mask, key_mask, training):
         wide = shapes.accumulation_dtype(query, key, value)
         queries, real_queries = nystrom.landmarks(query, query_mask, self.num_landmarks)
@@ -118,18 +122,13 @@ class NystromAttention(LowRankAttention):
         kernel = ops.cast(ops.convert_to_tensor(self.conv_kernel), value.dtype)
         rows = ops.reshape(value, (batch, length, heads * size))
         if key_mask is not None:
-            # Neighbors are real tokens, whatever stands between them.
-            mask = ops.broadcast_to(key_mask, (batch, length))
-            order, back = folding.real_first(mask)
-            rows = folding.reordered(masks.clear(rows, mask), order, back)
+            rows = masks.clear(rows, ops.broadcast_to(key_mask, (batch, length)))
         found = ops.depthwise_conv(
             rows,
             ops.repeat(kernel, size, axis=1)[..., None],
             padding="same",
             data_format="channels_last",
         )
-        if key_mask is not None:
-            found = folding.reordered(found, back, order)
         found = ops.reshape(found, (batch, length, heads, size))
         if query_mask is None:
             return found

@@ -2,8 +2,8 @@
 
     y_t = Σ_j w_j ⊙ x_{t − size + 1 + j}
 
-over real tokens alone: padding is skipped, wherever it is. A cache has the inputs of the last
-`size` − 1 tokens of each row.
+over rows whose real tokens come first. A cache has the inputs of the last `size` − 1 tokens of each
+row.
 """
 
 import math
@@ -13,7 +13,6 @@ import numpy as np
 
 from keras_attention import masks, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import folding
 
 ops = keras.ops
 
@@ -43,17 +42,15 @@ def convolve(arrays, kernels, mask=None, before=None):
     """Heads (B, T, H, K), each convolved with its kernel, and what follows `before`.
 
     Args:
-        mask: (B, T) or what broadcasts to it, True = a real token; None for all. What comes out at
-            others is 0.
+        mask: (B, T) or what broadcasts to it, True = a real token, which come first; None for all.
+            What comes out at others is 0.
         before: inputs of the `size` − 1 tokens before the first, (B, size − 1, features of all
             arrays), or None for zeros.
     """
     wide = shapes.accumulation_dtype(*arrays)
     batch, length = backend.shape(arrays[0])[:2]
-    order: tuple = ()
     if mask is not None:
         mask = ops.broadcast_to(mask, (batch, length))
-        order = folding.real_first(mask)
     size, start = kernels[0].shape[0], 0
     found, last = [], []
     # One after another, so that devices which have some heads of each exchange nothing.
@@ -61,7 +58,7 @@ def convolve(arrays, kernels, mask=None, before=None):
         width = math.prod(kernel.shape[1:])
         x = ops.reshape(ops.cast(array, wide), (batch, length, width))
         if mask is not None:
-            x = folding.reordered(masks.clear(x, mask), *order)
+            x = masks.clear(x, mask)
         if before is None:
             first = ops.zeros((batch, size - 1, width), wide)
         else:
@@ -72,7 +69,7 @@ def convolve(arrays, kernels, mask=None, before=None):
         (y,) = backend.custom_vjp(_make, [x, kernel], saves=False)
         if mask is not None:
             # Others come last, and would see all real tokens.
-            y = masks.clear(folding.reordered(y, *order[::-1]), mask)
+            y = masks.clear(y, mask)
         found.append(ops.cast(ops.reshape(y, backend.shape(array)), array.dtype))
         if before is not None:
             last.append(_last(x, mask, size - 1))

@@ -10,7 +10,6 @@ import keras
 from keras_attention import masks, patterns, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Cache, Dtype, Tensor
-from keras_attention.kernels import folding
 from keras_attention.layers import kv_cache
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.sizes import known
@@ -56,12 +55,17 @@ class StateAttention(MultiHeadAttention):
     has_weights = False
     refused_arguments: tuple[str, ...] = OF_PAIRS
     refusal_reason = "sees all tokens up to each, through sums of them, and has no weights of pairs"
+    tokens_reason = "it sums the real tokens, one after another"
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
     @property
     def state_shape(self) -> tuple[int, int]:
         """K' and V' of the state."""
         return self.key_dim, self.value_dim
+
+    @property
+    def depends_on_positions(self) -> bool:
+        return self.position is not None
 
     @property
     def _state_sizes(self) -> tuple[int, ...]:
@@ -94,10 +98,7 @@ class StateAttention(MultiHeadAttention):
             key, value, key_mask = _cut(query, key, value, key_mask)
         if self.position is not None and not given.get("encoded"):
             at = positions.query, positions.key
-            if self.one_sequence and key_mask is not None:
-                # Distances are of real tokens, as decays are.
-                at = (folding.counted(key_mask),) * 2
-            elif real is not None and self.position.needs_length:
+            if real is not None and self.position.needs_length:
                 at = positions.of_real(*real)
             query, key = self.position.encode(query, key, *at)
         before = None if state is None else state["state"]

@@ -118,6 +118,10 @@ class GatedStateAttention(StateAttention):
         self.build_decay()
 
     @property
+    def depends_on_positions(self) -> bool:
+        return self.conv_kernel_size is not None or super().depends_on_positions
+
+    @property
     def _convolved(self):
         """Heads and features of what is convolved."""
         heads, groups = self.num_heads, self.heads.key_value_heads
