@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 Tensor: TypeAlias = Any
 # Tensors in tuples, lists and dictionaries of any structure, one tensor by itself among them.
 Tensors: TypeAlias = Any
+# How tokens are counted: "tokens", "places", or integers.
+Positions: TypeAlias = Any
 # What `make_cache` and `cache_context` return.
 Cache: TypeAlias = dict[str, Tensor]
 # A name such as "float32", or a dtype of NumPy or of a backend.

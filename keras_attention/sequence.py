@@ -142,6 +142,7 @@ class Pairs(NamedTuple):
         seen: (B, S), the keys that are neither padding nor left out by all queries; or None.
         one_sequence: whether the query is the value, as they came: zeros for padding may make two
             tensors of it.
+        segment_ids: numbers (B, T) and (B, S) of texts, or None.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
     """
 
@@ -154,6 +155,7 @@ class Pairs(NamedTuple):
     attention_bias: Any = None
     seen: Any = None
     one_sequence: bool = False
+    segment_ids: tuple[Any, Any] | None = None
     of_query: Order | None = None
     of_key: Order | None = None
 
@@ -167,7 +169,14 @@ class Pairs(NamedTuple):
             of_query = self._order(self.query_mask, self.query, axes)
         if of_query is of_key is None:
             return self
-        moved = {}
+        moved, texts = {}, self.segment_ids
+        for name, array in (("mask", self.attention_mask), ("bias", self.attention_bias)):
+            if array is not None and axes is None:
+                sizes = self.query.shape[0], None, self.query.shape[1], self.value.shape[1]
+                shapes.check_pairs(name, tuple(array.shape), *sizes)
+        if texts is not None:
+            pairs = zip(texts, (of_query, of_key), strict=True)
+            texts = tuple(x if order is None else order.numbers(x) for x, order in pairs)
 
         def move(x, order):
             if order is not None and (id(x), id(order)) not in moved:
@@ -181,23 +190,23 @@ class Pairs(NamedTuple):
                 return order.mask
             return order.numbers(mask)
 
-        def pairs(array):
-            for order, axis in ((of_query, 2), (of_key, 3)):
-                array = array if array is None or order is None else order.pairs(array, axis)
-            return array
-
-        return self._replace(
+        found = self._replace(of_query=of_query, of_key=of_key)
+        return found._replace(
             query=move(self.query, of_query),
             value=move(self.value, of_key),
             key=move(self.key, of_key),
             query_mask=masked(self.query_mask, of_query),
             key_mask=masked(self.key_mask, of_key),
             seen=masked(self.seen, of_key),
-            attention_mask=pairs(self.attention_mask),
-            attention_bias=pairs(self.attention_bias),
-            of_query=of_query,
-            of_key=of_key,
+            segment_ids=texts,
+            attention_mask=found._pairs_in_order(self.attention_mask),
+            attention_bias=found._pairs_in_order(self.attention_bias),
         )
+
+    def _pairs_in_order(self, array):
+        for order, axis in ((self.of_query, 2), (self.of_key, 3)):
+            array = array if array is None or order is None else order.pairs(array, axis)
+        return array
 
     @staticmethod
     def _order(mask, like, axes):
@@ -206,9 +215,9 @@ class Pairs(NamedTuple):
         shape = ops.shape(mask) if axes is not None else ops.shape(like)[:2]
         return Order.of(mask, shape, axes)
 
-    def ranked(self, segment_ids=None):
+    def ranked(self):
         """Positions of queries and keys that count real tokens; None where all are real."""
-        of_query, of_key = segment_ids or (None, None)
+        of_query, of_key = self.segment_ids or (None, None)
         of_queries = ranks(self.key_mask if self.one_sequence else self.query_mask, of_query)
         alike = self.one_sequence and of_query is of_key
         return of_queries, of_queries if alike else ranks(self.key_mask, of_key)
@@ -216,6 +225,14 @@ class Pairs(NamedTuple):
     def over(self, mask):
         """The same over the keys of a context, whose padding a mask (B, S) says."""
         return self._replace(value=mask, key_mask=mask, seen=mask, one_sequence=False)
+
+    def factor(self, listeners, layer):
+        """What listeners multiply weights (B, H, T, S) by, in the order of the rows; or None."""
+        found = None
+        for factor in (listener.factor(layer) for listener in listeners):
+            if factor is not None:
+                found = factor if found is None else found * factor
+        return self._pairs_in_order(found)
 
     def restored(self, output, result):
         """The output of a layer, and its `AttentionResult` but for its own, as the inputs were."""

@@ -16,7 +16,6 @@ from keras_attention.hints import Tensor, Tensors
 from keras_attention.inspection.weights import Gradients
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.differential_attention import DifferentialAttention
-from keras_attention.models import real_first
 from keras_attention.visualization import collect
 
 ops = keras.ops
@@ -77,14 +76,16 @@ def attention_gradients(
         given = dict(zip(names, factors, strict=True))
         with contextlib.ExitStack() as stack:
             stack.enter_context(collect.one_at_a_time)
-            stack.enter_context(real_first.off())
             stack.enter_context(rematerialization.off())
-            for name, layer in collect.attention_layers(model).items():
-                if name not in given:
-                    continue
-                # Keras's layers have weights on the way only where they return them.
-                stack.enter_context(collect.asked(layer, lambda scores: None))
-                stack.enter_context(_multiplied(name, layer, _of_calls(given, name)))
+            layers = collect.attention_layers(model)
+            layers = {name: layer for name, layer in layers.items() if name in given}
+            factors = {name: _of_calls(given, name) for name in layers}
+            # Keras's layers have weights on the way only where they return them.
+            ignore = lambda name, scores: None  # noqa: E731
+            stack.enter_context(collect.watched(layers, ignore, lambda name: factors[name]()))
+            for name, layer in layers.items():
+                if not isinstance(layer, Attention):
+                    stack.enter_context(_multiplied(name, layer, factors[name]))
             stack.enter_context(keras.StatelessScope())
             outputs = []
             run = functools.partial(model, inputs, **kwargs)
@@ -122,13 +123,6 @@ def _of_calls(factors, name):
 
 def _multiplied(name, layer, factor):
     """A scope in which the weights of each call of a layer are multiplied by `factor()`."""
-    if isinstance(layer, Attention):
-        attend = layer.attend
-
-        def by_factor(*args, **given):
-            return attend(*args, **{**given, "multiplier": layer.heads.of_attentions(factor())})
-
-        return collect.replaced(layer, "attend", by_factor)
     found = keras_private.method_of_weights(layer)
     if found is None:
         raise TypeError(

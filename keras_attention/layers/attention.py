@@ -21,6 +21,7 @@ from keras_attention import (
     sequence,
     shapes,
     slots,
+    tap,
 )
 from keras_attention.backend import backend
 from keras_attention.hints import (
@@ -373,12 +374,12 @@ class Attention(saving.ConfigurableLayer):
         if layout.is_memory:
             x = x.over(cache["mask"])
         if segment_ids is not None:
-            segment_ids = self._numbers("segment_ids", segment_ids, x)
+            x = x._replace(segment_ids=self._numbers("segment_ids", segment_ids, x))
         if positions is not None:
             positions = self._numbers("positions", positions, x)
         of_output = x.query_mask
         if self.counts_tokens(how, layout.appends) and how is not sequence.COMPACTED:
-            x, positions = self._counted(x, layout, segment_ids)
+            x, positions = self._counted(x, layout)
 
         encoded, heads = False, self.heads.cached if layout.appends else self.heads
         if layout.is_memory:
@@ -407,6 +408,10 @@ class Attention(saving.ConfigurableLayer):
         if layout.appends:
             of_keys, at = None, at.among(memory.mask)
             filled = () if at.filled is None else (at.filled,)
+        more = {"state": memory.cache} if layout.is_state else {}
+        listeners = tap.of(self) if self.has_weights else []
+        if listeners:
+            more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
         result = self.attend(
             *(query, memory.key, memory.value, at),
             key_mask=memory.mask,
@@ -416,9 +421,9 @@ class Attention(saving.ConfigurableLayer):
             masks=masks.of_pairs(x.query_mask, of_keys, x.attention_mask) + filled,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
-            segment_ids=segment_ids,
-            return_weights=return_attention_scores,
-            **({"state": memory.cache} if layout.is_state else {}),
+            segment_ids=x.segment_ids,
+            return_weights=return_attention_scores or bool(listeners),
+            **more,
         )
         if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
@@ -429,8 +434,11 @@ class Attention(saving.ConfigurableLayer):
         if x.of_query is not None or x.of_key is not None:
             output, result = x.restored(output, result)
         scores = None
-        if return_attention_scores:
+        if return_attention_scores or listeners:
             scores = self.heads.scores(result.weights, x.query, x.value)
+            for listener in listeners:
+                listener.heard(self, scores)
+            scores = scores if return_attention_scores else None
         if of_output is not None:
             output = masks.carry(output, of_output)
         cache = memory.cache if result.state is None else result.state
@@ -459,19 +467,18 @@ class Attention(saving.ConfigurableLayer):
 
     def counts_tokens(self, positions, cached=False):
         """Whether a call counts tokens, and not places, by its `positions`."""
-        asked, own, reason = sequence.word(positions), None, None
-        if cached or self.tokens_reason is not None:
-            own = "tokens"
-            reason = "a cache has no room for masked tokens" if cached else self.tokens_reason
-        elif asked is not None and self.has_cells:
-            own, reason = "places", "cells of a grid stay where they are"
-        if own is not None and asked not in (None, own):
+        asked = sequence.word(positions)
+        reason = "a cache has no room for others" if cached else self.tokens_reason
+        if reason is None:
+            return asked == "tokens" and not self.has_cells
+        if asked == "places":
             raise ValueError(
-                f"{type(self).__name__} counts {own}: {reason}. Received: positions={asked!r}"
+                f"{type(self).__name__} can count real tokens alone: {reason}. "
+                "Received: positions='places'"
             )
-        return "tokens" in (own, asked)
+        return True
 
-    def _counted(self, x, layout, segment_ids):
+    def _counted(self, x, layout):
         """The `Pairs` of a call that counts tokens, and the positions of these if it must be told.
 
         Rows are compacted, so that an index is a position, unless a row has several texts, or
@@ -487,11 +494,10 @@ class Attention(saving.ConfigurableLayer):
         if not self._order_matters:
             return x, None
         alike = not x.one_sequence or x.query_mask is x.key_mask
-        if alike and segment_ids is None and not layout.is_memory:
+        plain = alike and x.segment_ids is None and not layout.is_memory
+        if plain or "positions" in self.refused_arguments:
             return x.compacted(axes), None
-        if "positions" in self.refused_arguments:
-            return x.compacted(axes), None
-        return x, x.ranked(segment_ids)
+        return x, x.ranked()
 
     def _returned(self, output, scores, log_probability, cache):
         """The output, and the scores, log-probability and cache that are part of it, in order."""

@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Constraint, Initializer, Positions, Regularizer, Tensor
 from keras_attention.layers.position_embedding import (
     MergeMode,
     PositionEmbedding,
@@ -76,7 +76,7 @@ class GridEmbedding(PositionEmbedding):
             )
         self._check_features(x_shape)
 
-    def _check_call(self, x, start_index, positions):
+    def _check_given(self, x, start_index, positions):
         """Rejects positions that are not those of a grid."""
         if len(x.shape) == 3:
             check_range("prefix + cells of the grid", self._count, x, start_index, positions)
@@ -95,17 +95,18 @@ class GridEmbedding(PositionEmbedding):
             )
 
     def call(
-        self, x: Tensor, start_index: int | Tensor = 0, positions: Tensor | None = None
+        self,
+        x: Tensor,
+        start_index: int | Tensor = 0,
+        positions: Positions | None = None,
+        segment_ids: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        self._check_call(x, start_index, positions)
         if len(x.shape) == 3:
-            return super().call(x, start_index=start_index, positions=positions)
+            return super().call(x, start_index, positions, segment_ids, mask)
+        positions = self._counted(x, start_index, positions, segment_ids, mask)
+        self._check_given(x, start_index, positions)
         return self._merge(x, self.vectors(ops.shape(x)[1:-1], self.dim or x.shape[-1]))
-
-    def compute_output_spec(self, x, start_index=0, positions=None):
-        self._check(x.shape)
-        self._check_call(x, start_index, positions)
-        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
 
 
 @saving.register

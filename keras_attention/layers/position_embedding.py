@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 import keras
 import numpy as np
 
-from keras_attention import inputs, saving, shapes
+from keras_attention import inputs, masks, saving, sequence, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Constraint, Initializer, Positions, Regularizer, Tensor
 from keras_attention.positions.rotary import LAYOUTS, Layout, angles
 
 ops = keras.ops
@@ -53,15 +53,40 @@ class PositionEmbedding(saving.ConfigurableLayer):
             )
 
     def call(
-        self, x: Tensor, start_index: int | Tensor = 0, positions: Tensor | None = None
+        self,
+        x: Tensor,
+        start_index: int | Tensor = 0,
+        positions: Positions | None = None,
+        segment_ids: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        _check_given(x, start_index, positions)
-        size = self.dim or x.shape[-1]
+        positions = self._counted(x, start_index, positions, segment_ids, mask)
+        self._check_given(x, start_index, positions)
         if positions is None:
-            start = ops.cast(start_index, "int32")
-            start = start[:, None] if len(start.shape) == 1 else start
-            positions = start + ops.arange(ops.shape(x)[1], dtype="int32")
-        return self._merge(x, self.embed(ops.cast(positions, "int32"), size))
+            positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
+        vectors = self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
+        return self._merge(x, vectors)
+
+    def _counted(self, x, start_index, positions, segment_ids, mask):
+        """The positions of a call in which `positions` may be a word; None for places."""
+        word = sequence.word(positions)
+        if segment_ids is not None and word != "tokens":
+            raise ValueError(
+                "`segment_ids` number texts whose tokens are counted: pass positions='tokens'. "
+                f"Received: segment_ids beside positions={positions!r}"
+            )
+        if word is None:
+            return positions
+        if word == "places" or not self.counts:
+            return None
+        if segment_ids is not None:
+            segment_ids = inputs.integers("segment_ids", "x", segment_ids, x)
+        found = sequence.ranks(masks.padding(x, mask), segment_ids)
+        _check_given(x, start_index, None)
+        return found if found is None else _from(start_index, found)
+
+    def _check_given(self, x, start_index, positions):
+        _check_given(x, start_index, positions)
 
     def _merge(self, x, embedding):
         """`x` (B, …, D) and vectors that broadcast to (B, …, size) as one."""
@@ -88,9 +113,11 @@ class PositionEmbedding(saving.ConfigurableLayer):
         }
         return (*x_shape[:-1], features[self.merge_mode])
 
-    def compute_output_spec(self, x, start_index=0, positions=None):
-        _check_given(x, start_index, positions)
-        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+    def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None, mask=None):
+        shape = self.compute_output_shape(x.shape)
+        positions = self._counted(x, start_index, positions, segment_ids, mask)
+        self._check_given(x, start_index, positions)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
 @saving.register
@@ -114,8 +141,12 @@ class SinCosPositionEmbedding(PositionEmbedding):
     Call arguments:
         x: (B, T, D).
         start_index: position of the first element, an integer or one per row, (B,).
-        positions: integers (T,) or (B, T), instead of those from `start_index` on: for rows
-            that are padded on the left or packed.
+        positions: how elements are counted from `start_index` on: "places", by their index, which
+            is the default, or "tokens", by their rank among those that the mask of `x` has; or
+            integers (T,) or (B, T) instead.
+        segment_ids: integers (B, T) that number texts in a row, each of which "tokens" counts from
+            its first; or None.
+        mask: boolean (B, T), combined with the mask that `x` carries.
 
     Returns:
         (B, T, D), or (B, T, D + dim) for "concat", or (B, T, dim) for "none", carrying the mask
@@ -166,8 +197,12 @@ class LearnedPositionEmbedding(PositionEmbedding):
     Call arguments:
         x: (B, T, D).
         start_index: position of the first element, an integer or one per row, (B,).
-        positions: integers (T,) or (B, T), instead of those from `start_index` on: for rows
-            that are padded on the left or packed.
+        positions: how elements are counted from `start_index` on: "places", by their index, which
+            is the default, or "tokens", by their rank among those that the mask of `x` has; or
+            integers (T,) or (B, T) instead.
+        segment_ids: integers (B, T) that number texts in a row, each of which "tokens" counts from
+            its first; or None.
+        mask: boolean (B, T), combined with the mask that `x` carries.
 
     Returns:
         As `SinCosPositionEmbedding`.
@@ -214,21 +249,17 @@ class LearnedPositionEmbedding(PositionEmbedding):
             autocast=False,
         )
 
-    def _check_range(self, x, start_index, positions):
+    def _check_given(self, x, start_index, positions):
         check_range("max_length", self.max_length, x, start_index, positions)
-
-    def call(
-        self, x: Tensor, start_index: int | Tensor = 0, positions: Tensor | None = None
-    ) -> Tensor:
-        self._check_range(x, start_index, positions)
-        return super().call(x, start_index=start_index, positions=positions)
-
-    def compute_output_spec(self, x, start_index=0, positions=None):
-        self._check_range(x, start_index, positions)
-        return super().compute_output_spec(x, start_index, positions)
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         return rows_of(self.embeddings, positions, self.max_length)
+
+
+def _from(start_index, positions):
+    """Positions (T,) or (B, T) from `start_index` on, an integer or one for each row."""
+    start = ops.cast(start_index, "int32")
+    return (start[:, None] if len(start.shape) == 1 else start) + positions
 
 
 def sin_cos(

@@ -16,6 +16,7 @@ from keras_attention import (
     regularizers,
     saving,
     scores,
+    sequence,
     shapes,
 )
 from keras_attention import positions as position_slots
@@ -90,7 +91,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         mask, context_mask: boolean (B, T) and (B, S), True = a real token. They are combined with
             the masks that `x` and `context` carry.
         attention_mask: boolean (T, T), (B, T, T) or (B, H, T, T), True = attend.
-        attention_bias, positions, segment_ids: as in `Attention`, for self-attention.
+        attention_bias, positions, segment_ids: as in `Attention`, for self-attention. The words
+            "tokens" and "places" say how tokens of the context are counted, too.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T); with
             `cross_attention` a dict of these as "attention", if there are any, and those of the
             context, (B, H, T, S), as "cross_attention".
@@ -366,10 +368,15 @@ class TransformerBlock(saving.ConfigurableLayer):
         cache: Cache | None = None,
     ) -> Tensors:
         memory, _ = self._memory(context, context_mask)
+        word = sequence.word(positions)
         self._check_pairs(attention_mask, attention_bias, positions, segment_ids)
         if cache is not None:
             self._check_cached(x, cache, return_attention_scores)
         mask = masks.padding(x, mask)
+        if word is not None and not isinstance(self.attention, Attention):
+            # A layer that is not of this package knows arrays alone.
+            counted = word == "tokens" and positions is not sequence.COMPACTED
+            positions = sequence.ranks(mask, segment_ids) if counted else None
         # A norm of integers would round its results.
         (x,) = inputs.floats((x,), self.compute_dtype)
         # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
@@ -405,6 +412,8 @@ class TransformerBlock(saving.ConfigurableLayer):
                 query_mask=mask,
                 return_attention_scores=return_attention_scores,
                 training=training,
+                # Rows may be compacted; those of the context are not.
+                positions=None if word is None else str(word),
                 **memory,
             )
             return record("cross_attention", *_each(returned))[0]
@@ -466,6 +475,7 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def _check_pairs(self, *given):
         """Raises if a block without self-attention is given what only that takes."""
+        given = [array for array in given if not isinstance(array, str)]
         if not self.self_attention and any(array is not None for array in given):
             raise ValueError(
                 "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
@@ -575,7 +585,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         else:
             masks.boolean("attention_mask", given.attention_mask)
-            inputs.pair("positions", given.positions, x, x)
+            if sequence.word(given.positions) is None:
+                inputs.pair("positions", given.positions, x, x)
             inputs.pair("segment_ids", given.segment_ids, x, x)
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
         keys, scores = x.shape[1], {}

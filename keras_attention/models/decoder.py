@@ -9,14 +9,13 @@ from typing import Any
 import keras
 
 from keras_attention import masks, saving, shapes
-from keras_attention.hints import Cache, Tensor, Tensors
+from keras_attention.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import history, prompts
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
-from keras_attention.models.real_first import Rows
-from keras_attention.models.stack import Stack
+from keras_attention.models.stack import Rows, Stack
 
 ops = keras.ops
 
@@ -92,7 +91,7 @@ class Decoder(Stack):
         mask: Tensor | None = None,
         context_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        positions: Positions | None = None,
         segment_ids: Tensors | None = None,
         cache: list[Cache] | None = None,
         training: bool | None = None,
@@ -128,12 +127,12 @@ class Decoder(Stack):
     ):
         """The result of a call."""
         offset = None if cache is None else cache[0]["index"]
-        x, mask = self._embed(inputs, mask, types, positions, offset, training)
+        x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         if cache is None:
             rows = self._rows(x, mask, positions, attention_mask, segment_ids)
         else:
             # A cache counts its own tokens.
-            rows = Rows(x, mask, positions, attention_mask, segment_ids)
+            rows = Rows(x, mask, positions)
         x = rows.x
         contexts = self._contexts(context)
         # Keras passes a list of the masks that a list of caches carries.
@@ -145,9 +144,9 @@ class Decoder(Stack):
                 contexts[n],
                 mask=rows.mask,
                 context_mask=context_mask,
-                attention_mask=rows.attention_mask,
+                attention_mask=attention_mask,
                 positions=rows.positions_of(block),
-                segment_ids=rows.segment_ids,
+                segment_ids=segment_ids,
                 cache=None if cache is None else cache[n],
                 training=training,
             )

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import masks, saving, shapes
-from keras_attention.hints import Tensor
+from keras_attention.hints import Positions, Tensor
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.position_embedding import PositionEmbedding
 
@@ -36,7 +36,8 @@ class Embeddings(saving.ConfigurableLayer):
     Call arguments:
         inputs: what `tokens` takes; integers (B, T).
         types: integers (B, T), the token types; None for 0.
-        positions: integers (T,) or (B, T), instead of 0, 1, ….
+        positions: as those of the layer of positions: "places", which is the default, "tokens", or
+            integers (T,) or (B, T).
         training: whether to apply dropout.
 
     Returns:
@@ -114,7 +115,7 @@ class Embeddings(saving.ConfigurableLayer):
         self,
         inputs: Tensor,
         types: Tensor | None = None,
-        positions: Tensor | None = None,
+        positions: Positions | None = None,
         training: bool | None = None,
     ) -> Tensor:
         self._check_types(types)
@@ -131,7 +132,8 @@ class Embeddings(saving.ConfigurableLayer):
             if callable(positions):
                 # A stack counts tokens by the mask that their vectors carry.
                 positions = positions(mask, ops.shape(x)[1])
-            x = self.positions(x, positions=positions)
+            of_words = {"mask": mask} if isinstance(positions, str) else {}
+            x = self.positions(x, positions=positions, **of_words)
         if self.norm is not None:
             x = self.norm(x)
         x = self._dropout_layer.drop(x, training)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving
-from keras_attention.hints import Tensor, Tensors
+from keras_attention.hints import Positions, Tensor, Tensors
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
@@ -37,10 +37,11 @@ class Encoder(Stack):
         mask: boolean (B, T), True = a real token, or of the inputs where they have another shape,
             such as pixels; combined with the masks that inputs and embeddings carry.
         attention_mask, segment_ids: as in `TransformerBlock`.
-        positions: integers (T,) or (B, T); by default they count the real tokens of each row, in
-            embeddings and blocks, so that padding on either side or between tokens changes nothing.
-            If the embeddings or a block have positions or a pattern of a grid, all positions count
-            masked cells too.
+        positions: how embeddings and blocks count tokens: "tokens", which is the default, by their
+            rank among the real tokens of their row (of their text, with `segment_ids`), so that
+            padding changes nothing, wherever it is; "places", by their index; or integers (T,) or
+            (B, T). If the embeddings or a block have positions or a pattern of a grid, all cells
+            are counted instead of tokens, since they stay where they are.
         training: whether to apply dropout.
 
     Returns:
@@ -82,20 +83,20 @@ class Encoder(Stack):
         types: Tensor | None = None,
         mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        positions: Positions | None = None,
         segment_ids: Tensors | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        x, mask = self._embed(inputs, mask, types, positions, None, training)
+        x, mask = self._embed(inputs, mask, types, positions, segment_ids, None, training)
         rows = self._rows(x, mask, positions, attention_mask, segment_ids)
         x = rows.x
         for block in self.blocks:
             x = block(
                 x,
                 mask=rows.mask,
-                attention_mask=rows.attention_mask,
+                attention_mask=attention_mask,
                 positions=rows.positions_of(block),
-                segment_ids=rows.segment_ids,
+                segment_ids=segment_ids,
                 training=training,
             )
         return self._finish(rows.restored(x), mask)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import keras
 
-from keras_attention import inputs, masks, saving
+from keras_attention import inputs, masks, saving, sequence, tap
+from keras_attention.layers.attention import Attention
 from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import real_first
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
 
@@ -15,6 +17,31 @@ ops = keras.ops
 # What a call may get beside its inputs, and symbolic calls check.
 OF_PAIRS = ("attention_mask", "positions", "segment_ids")
 ARGUMENTS = ("types", "context", "context_mask", "cache", *OF_PAIRS)
+
+
+class Rows(NamedTuple):
+    """What blocks are given of a batch, and the way back.
+
+    Args:
+        x, mask: (B, T, D), and boolean (B, T) or None.
+        positions: as blocks take them.
+        of_cells: those of blocks with cells of a grid, if these are counted as tokens; or None.
+        order: the `Order` of the rows; None for that of the inputs.
+    """
+
+    x: Any
+    mask: Any
+    positions: Any
+    of_cells: Any = None
+    order: sequence.Order | None = None
+
+    def positions_of(self, block):
+        """The positions for a block."""
+        return self.positions if self.of_cells is None or not _has_cells(block) else self.of_cells
+
+    def restored(self, x):
+        """`x` (B, T, D) in the order of the inputs."""
+        return x if self.order is None else self.order.restored(x)
 
 
 class Stack(saving.ConfigurableLayer, keras.Model):
@@ -59,11 +86,15 @@ class Stack(saving.ConfigurableLayer, keras.Model):
     def _counts(self):
         """Whether positions count real tokens. Where one part has cells of a grid, all have."""
         own = None if self.embeddings is None else self.embeddings.positions
-        return getattr(own, "counts", True) and all(
-            real_first.counts(block.attention) for block in self.blocks
-        )
+        return getattr(own, "counts", True) and not any(map(_has_cells, self.blocks))
 
-    def _embed(self, inputs, mask, types, positions, offset, training):
+    def _counting(self, positions):
+        """How tokens are counted: `positions`, or the word for None; None for cells."""
+        if positions is None or sequence.word(positions) == "tokens":
+            return "tokens" if self._counts else None
+        return positions
+
+    def _embed(self, inputs, mask, types, positions, segment_ids, offset, training):
         """The first vectors, and their mask."""
         self._check_types(types)
         if self.embeddings is None:
@@ -73,13 +104,22 @@ class Stack(saving.ConfigurableLayer, keras.Model):
             inputs = masks.carry(ops.copy(inputs), of_inputs)
 
         def counted(own, length):
-            seen = masks.both(mask, own)
-            known = seen is None and offset is None
-            return None if known else real_first.counted(length, seen, offset)
+            found = sequence.ranks(masks.both(mask, own), self._texts(inputs, segment_ids))
+            if offset is None:
+                return found
+            return offset[:, None] + (ops.arange(length) if found is None else found)
 
-        positions = counted if positions is None and self._counts else positions
+        positions = self._counting(positions)
+        if isinstance(positions, str):
+            positions = counted if positions == "tokens" else None
         x = self.embeddings(inputs, types=types, positions=positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
+
+    def _texts(self, given, segment_ids):
+        """The numbers (B, T) of the texts of the inputs' vectors, or None."""
+        like = keras.KerasTensor(self.embeddings.compute_output_shape(given.shape))
+        found = inputs.pair("segment_ids", segment_ids, like, like)
+        return None if found is None else found[0]
 
     def _check_types(self, types):
         if types is not None and self.embeddings is None:
@@ -108,11 +148,27 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         return of_vectors, of_inputs
 
     def _rows(self, x, mask, positions, attention_mask, segment_ids):
-        """The `Rows` for the blocks, of a call without a cache."""
-        counts = positions is None and mask is not None and self._counts
-        if counts and any(real_first.depends_on_positions(x.attention) for x in self.blocks):
-            return real_first.ordered(x, mask, attention_mask, segment_ids, self.blocks)
-        return real_first.Rows(x, mask, positions, attention_mask, segment_ids)
+        """The `Rows` for the blocks, of a call without a cache.
+
+        Blocks count their tokens themselves. Rows are compacted once for all of them, where that
+        is the same: arrays of pairs would have to be put in order, and listeners be told of it.
+        """
+        positions = self._counting(positions)
+        given = Rows(x, mask, positions)
+        counts = sequence.word(positions) == "tokens" and mask is not None
+        if not counts:
+            return given
+        if not (attention_mask is segment_ids is None) or tap.listens():
+            if any(map(_has_cells, self.blocks)):
+                given = given._replace(of_cells=sequence.ranks(mask))
+            return given
+        if not any(_depends_on_positions(block.attention) for block in self.blocks):
+            return given
+        masks.check_axes(mask, x.shape[:-1], "inputs")
+        order = sequence.Order.of(mask, ops.shape(x)[:2])
+        if order is None:
+            return given._replace(positions=sequence.COMPACTED)
+        return Rows(order.compacted(x), order.mask, sequence.COMPACTED, order=order)
 
     def _finish(self, x, mask):
         """The output, of the vectors after the last block."""
@@ -141,6 +197,7 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         """
         none = [None] * len(self.blocks)
         self._check_types(types)
+        self._counting(of_blocks["positions"])
         x = inputs
         if self.embeddings is not None:
             x = self.embeddings.compute_output_spec(inputs, types)
@@ -154,6 +211,15 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         for layer in (self.embeddings, self.logits):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return tuple(shape)
+
+
+def _has_cells(block):
+    return isinstance(block.attention, Attention) and block.attention.has_cells
+
+
+def _depends_on_positions(layer):
+    """Whether attention may depend on more of its positions than on the order of tokens."""
+    return layer is not None and (not isinstance(layer, Attention) or layer.depends_on_positions)
 
 
 def _is_of(mask, inputs):

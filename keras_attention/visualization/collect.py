@@ -13,10 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention import keras_private, rematerialization, shapes
+from keras_attention import keras_private, rematerialization, shapes, tap
 from keras_attention.hints import Tensors
+from keras_attention.layers.attention import Attention
 from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models import real_first
 from keras_attention.visualization import labels
 
 ops = keras.ops
@@ -79,11 +79,8 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     records = _Records()
     with contextlib.ExitStack() as stack:
         stack.enter_context(one_at_a_time)
-        # Scores in the order of the inputs.
-        stack.enter_context(real_first.off())
         stack.enter_context(rematerialization.off())
-        for name, layer in attention_layers(model).items():
-            stack.enter_context(asked(layer, functools.partial(records.add, name)))
+        stack.enter_context(watched(attention_layers(model), records.add))
         # Assignments to variables stay in the scope: random generators do not advance.
         stack.enter_context(keras.StatelessScope())
         Inference(functools.partial(model, inputs, **kwargs))(ops.zeros(()), training=False)
@@ -153,6 +150,37 @@ class _Records:
             weights = weights[:, None]
         count = self._calls[name] = self._calls.get(name, 0) + 1
         self.scores[name if count == 1 else f"{name} (call {count})"] = np.array(weights)
+
+
+class _Watcher(tap.Listener):
+    """Passes on the weights of some layers, and multiplies them."""
+
+    def __init__(self, names, add, factor):
+        self._names, self._add, self._factor = names, add, factor
+
+    def hears(self, layer):
+        return id(layer) in self._names
+
+    def factor(self, layer):
+        return self._factor(self._names[id(layer)])
+
+    def heard(self, layer, scores):
+        self._add(self._names[id(layer)], scores)
+
+
+@contextlib.contextmanager
+def watched(layers, add, factor=lambda name: None):
+    """A scope in which the weights of attention layers, by name, are passed to `add`.
+
+    Those of layers of this package are multiplied by `factor(name)`, if it is not None.
+    """
+    names = {id(layer): name for name, layer in layers.items() if isinstance(layer, Attention)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tap.listening(_Watcher(names, add, factor)))
+        for name, layer in layers.items():
+            if id(layer) not in names:
+                stack.enter_context(asked(layer, functools.partial(add, name)))
+        yield
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention.models import real_first
+from keras_attention import tap
 from keras_attention.visualization import collect_attention
 
 ops = keras.ops
@@ -419,6 +419,6 @@ def test_padding_beside_layers_without_weights(name):
     expected = numpy(model(ids))
     (found,) = collect_attention(model, ids).values()
     assert found.shape == (2, 2, 6, 6) and not numpy(found)[0, :, :, :2].any()
-    with real_first.off():
+    with tap.listening(tap.Listener()):
         output = numpy(model(ids))
     np.testing.assert_allclose(output[ids > 0], expected[ids > 0], atol=1e-5)
