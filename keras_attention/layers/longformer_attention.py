@@ -23,7 +23,7 @@ class LongformerAttention(GlobalTokensAttention):
         head_i = softmax(q'_i K'^T / √key_dim) V'   over all j, for i < num_global
 
     A global token is one that sums the text up, such as that of a class, or one of a question. Pad
-    on the right, since tokens count from the first position. For global tokens without projections
+    on the right, or pass positions="tokens": they are the first of a row. For global tokens without projections
     of their own see `patterns.Global`.
 
     Args:
@@ -35,7 +35,8 @@ class LongformerAttention(GlobalTokensAttention):
         **kwargs: `output_shape` and `use_gate` of `MultiHeadAttention`, and
             all other arguments of `Attention` but `pattern`.
 
-    Call arguments are those of `Attention`, without a cache, `positions` and `use_causal_mask`.
+    Call arguments are those of `Attention`, without a cache, `use_causal_mask` and integers as
+    `positions`.
 
     Returns:
         (B, T, D), or (B, T, *output_shape), carrying the query's mask; with
@@ -43,7 +44,7 @@ class LongformerAttention(GlobalTokensAttention):
 
     Raises:
         ValueError, TypeError: as `MultiHeadAttention`; a call is causal, has a cache, or has
-            `positions`.
+            integers as `positions`.
 
     Example:
 

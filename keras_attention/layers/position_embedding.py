@@ -259,7 +259,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
 def _from(start_index, positions):
     """Positions (T,) or (B, T) from `start_index` on, an integer or one for each row."""
     start = ops.cast(start_index, "int32")
-    return (start[:, None] if len(start.shape) == 1 else start) + positions
+    return ops.add(start[:, None] if len(start.shape) == 1 else start, positions)
 
 
 def sin_cos(

@@ -19,6 +19,21 @@ ka.SelfAttention(2, 4, position=DISENTANGLED).build((B, T, D))
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
+    "positions of another word": (
+        lambda: ka.SelfAttention(2, 4)(X, positions="index"),
+        ValueError,
+        r"`positions` must be .*'tokens'.*'places'.*Received: positions='index'",
+    ),
+    "places of a state": (
+        lambda: ka.Retention(2, 4)(X, positions="places"),
+        ValueError,
+        r"Retention can count real tokens alone: it sums .*Received: positions='places'",
+    ),
+    "texts that are not counted": (
+        lambda: ka.SinCosPositionEmbedding()(X, segment_ids=np.zeros((B, T), int)),
+        ValueError,
+        r"`segment_ids` number texts whose tokens are counted: pass positions='tokens'",
+    ),
     "a bias of a grid in layers of unlike heads": (
         lambda: ka.SelfAttention(3, 4, position=GRID_BIAS)(zeros(B, 4, D)),
         ValueError,
