@@ -142,7 +142,8 @@ class Pairs(NamedTuple):
         seen: (B, S), the keys that are neither padding nor left out by all queries; or None.
         one_sequence: whether the query is the value, as they came: zeros for padding may make two
             tensors of it.
-        segment_ids: numbers (B, T) and (B, S) of texts, or None.
+        positions, segment_ids: integers (B, T) and (B, S), of tokens and of their texts; or None.
+        given: whether a caller gave the positions.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
     """
 
@@ -155,7 +156,9 @@ class Pairs(NamedTuple):
     attention_bias: Any = None
     seen: Any = None
     one_sequence: bool = False
+    positions: tuple[Any, Any] | None = None
     segment_ids: tuple[Any, Any] | None = None
+    given: bool = False
     of_query: Order | None = None
     of_key: Order | None = None
 

@@ -29,7 +29,6 @@ def problem(
     choice_seed=None,
     encoded=False,
     prepared=False,
-    real=None,
     projected=None,
     **given,
 ):
@@ -44,8 +43,6 @@ def problem(
         choice_seed: of these choices.
         encoded: whether query and key are results of the position's `encode`.
         prepared: whether the key is a result of the score's `prepare_key`.
-        real: the arguments of `Positions.of_real`, for an encoding that depends on the lengths of
-            rows; None for those that the positions have.
         projected: the heads of the position's table, as queries and as keys; or None.
         **given: all other fields of the `AttentionSpec` that are no slot's.
     """
@@ -57,8 +54,7 @@ def problem(
     if position is not None:
         if not encoded:
             at = positions.query, positions.key
-            if real is not None and position.needs_length:
-                at = positions.of_real(*real)
+            at = positions.of_lengths if position.needs_length else at
             query, key = position.encode(query, key, *at)
         # A custom position that projects no table need not accept `projected`.
         more = {} if projected is None else {"projected": projected}

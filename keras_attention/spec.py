@@ -29,6 +29,8 @@ class Positions:
 
     `own` means that each query is one of the keys too, at its own position. `filled`, (B, 1, 1, S)
     or None, marks the entries of a cache that have a key, the queries' own among them.
+    `query_mask` and `key_mask`, (B, T) and (B, S) or None, mark real tokens, whose positions may be
+    `given` by a caller.
     """
 
     query: Tensor
@@ -37,6 +39,9 @@ class Positions:
     offset: int | Tensor = 0
     own: bool = False
     filled: Tensor | None = None
+    query_mask: Tensor | None = None
+    key_mask: Tensor | None = None
+    given: bool = False
 
     @classmethod
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
@@ -72,20 +77,24 @@ class Positions:
         filled = filled if filled is None else ops.expand_dims(filled, (1, 2))
         return dataclasses.replace(self, own=True, filled=filled)
 
-    def of_real(self, query_mask, key_mask, given):
+    def of_padded(self, query_mask, key_mask, given=False):
+        """The same, of tokens that masks (B, T) and (B, S), or None, mark."""
+        return dataclasses.replace(self, query_mask=query_mask, key_mask=key_mask, given=given)
+
+    @property
+    def of_lengths(self):
         """Positions of queries and keys from which the length of each row can be seen.
 
-        Padding, by masks (B, T) and (B, S) or None, is at 0, and so is the first real key of a row,
-        unless the positions are `given`.
+        Padding is at 0, and so is the first real key of a row, unless the positions are given.
         """
         query, key = self.query, self.key
-        if key_mask is not None and not given:
-            first = ops.where(key_mask, key, _FAR)
+        if self.key_mask is not None and not self.given:
+            first = ops.where(self.key_mask, key, _FAR)
             first = ops.min(first, axis=-1, keepdims=True, initial=_FAR)
             query, key = query - first, key - first
         return tuple(
             at if mask is None else ops.where(mask, at, 0)
-            for at, mask in ((query, query_mask), (key, key_mask))
+            for at, mask in ((query, self.query_mask), (key, self.key_mask))
         )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 _state = threading.local()
@@ -25,7 +26,7 @@ class Listener:
 
 
 @contextlib.contextmanager
-def listening(listener: Listener):
+def listening(listener: Listener) -> Iterator[None]:
     """A scope in which a `Listener` is told what this thread calls."""
     outer = _listeners()
     _state.listeners = (*outer, listener)

@@ -77,13 +77,13 @@ def attention_gradients(
         with contextlib.ExitStack() as stack:
             stack.enter_context(collect.one_at_a_time)
             stack.enter_context(rematerialization.off())
-            layers = collect.attention_layers(model)
-            layers = {name: layer for name, layer in layers.items() if name in given}
-            factors = {name: _of_calls(given, name) for name in layers}
+            every = collect.attention_layers(model)
+            watched = {name: layer for name, layer in every.items() if name in given}
+            factors = {name: _of_calls(given, name) for name in watched}
             # Keras's layers have weights on the way only where they return them.
-            ignore = lambda name, scores: None  # noqa: E731
-            stack.enter_context(collect.watched(layers, ignore, lambda name: factors[name]()))
-            for name, layer in layers.items():
+            scope = collect.watched(watched, lambda *heard: None, lambda name: factors[name]())
+            stack.enter_context(scope)
+            for name, layer in watched.items():
                 if not isinstance(layer, Attention):
                     stack.enter_context(_multiplied(name, layer, factors[name]))
             stack.enter_context(keras.StatelessScope())

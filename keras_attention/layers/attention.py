@@ -23,7 +23,6 @@ from keras_attention import (
     slots,
     tap,
 )
-from keras_attention.backend import backend
 from keras_attention.hints import (
     Cache,
     Constraint,
@@ -35,7 +34,6 @@ from keras_attention.hints import (
 )
 from keras_attention.layers import decoding, kv_cache, norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
-from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -371,54 +369,28 @@ class Attention(saving.ConfigurableLayer):
         x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype)
         if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
             x = self.heads.restricted(x)
-        if layout.is_memory:
+        if cache is not None and layout.is_memory:
             x = x.over(cache["mask"])
+        if positions is not None:
+            x = x._replace(positions=self._numbers("positions", positions, x), given=True)
         if segment_ids is not None:
             x = x._replace(segment_ids=self._numbers("segment_ids", segment_ids, x))
-        if positions is not None:
-            positions = self._numbers("positions", positions, x)
         of_output = x.query_mask
         if self.counts_tokens(how, layout.appends) and how is not sequence.COMPACTED:
-            x, positions = self._counted(x, layout)
+            x = self._counted(x, layout)
 
-        encoded, heads = False, self.heads.cached if layout.appends else self.heads
-        if layout.is_memory:
-            query, key, value = self.split(x.query, "query"), None, None
-        else:
-            query, key, value = self.split_all(x.query, x.key, x.value, heads)
-        if cache is not None and layout.appends:
-            if x.key_mask is not None:
-                mask = ops.broadcast_to(x.key_mask, ops.shape(query)[:2])
-                x = x._replace(key_mask=mask)
-            of_new = kv_cache.positions(cache["index"], backend.shape(query)[1], x.key_mask)
-            if self.position is not None and self.position.encodes_alone:
-                # Once: encoding all keys again would cost each step more than attention.
-                with keras_private.uncast_variables():
-                    query, key = self.position.encode(query, key, of_new, of_new)
-                encoded = True
-        memory = layout.update(cache, key, value, x.key_mask, self.compute_dtype)
-
-        if layout.appends:
-            at = of_new, memory.positions
-        else:
-            at = (None, None) if positions is None else positions
-        one_sequence = x.one_sequence and not layout.appends
-        at = Positions.of_heads(query, memory.key, *at, one_sequence)
-        of_keys, filled = memory.mask, ()
-        if layout.appends:
-            of_keys, at = None, at.among(memory.mask)
-            filled = () if at.filled is None else (at.filled,)
-        more = {"state": memory.cache} if layout.is_state else {}
+        extended = layout.extend(self, cache, x, *layout.split(self, x))
+        query, key, value, at, restrict, key_mask, after, encoded = extended
+        more = {"state": after.cache} if layout.is_state else {}
         listeners = tap.of(self) if self.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
         result = self.attend(
-            *(query, memory.key, memory.value, at),
-            key_mask=memory.mask,
+            *(query, key, value, at),
+            key_mask=key_mask,
             training=training,
             encoded=encoded,
-            real=None if layout.appends else (x.query_mask, x.seen, positions is not None),
-            masks=masks.of_pairs(x.query_mask, of_keys, x.attention_mask) + filled,
+            masks=restrict,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=x.segment_ids,
@@ -428,9 +400,9 @@ class Attention(saving.ConfigurableLayer):
         if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
             self.add_loss(self.scores_regularizer(weights, result.mask))
-        output = heads.join(result, x.query)
-        if memory.lost is not None:
-            output = kv_cache.spoil(output, memory.lost)
+        output = self.heads.join(result, x.query)
+        if after is not None and after.lost is not None:
+            output = kv_cache.spoil(output, after.lost)
         if x.of_query is not None or x.of_key is not None:
             output, result = x.restored(output, result)
         scores = None
@@ -441,7 +413,9 @@ class Attention(saving.ConfigurableLayer):
             scores = scores if return_attention_scores else None
         if of_output is not None:
             output = masks.carry(output, of_output)
-        cache = memory.cache if result.state is None else result.state
+        cache = result.state
+        if cache is None and after is not None:
+            cache = after.cache
         return self._returned(output, scores, result.log_probability, cache)
 
     def _numbers(self, name, given, x):
@@ -479,25 +453,25 @@ class Attention(saving.ConfigurableLayer):
         return True
 
     def _counted(self, x, layout):
-        """The `Pairs` of a call that counts tokens, and the positions of these if it must be told.
+        """The `Pairs` of a call that counts tokens.
 
-        Rows are compacted, so that an index is a position, unless a row has several texts, or
-        queries that are no keys.
+        Rows are compacted, so that an index is a position; where a row has several texts, or
+        queries that are no keys, positions are arrays.
         """
         axes = self.heads.axes
         if layout.appends:
             one = x.key_mask is None or x.query.shape[1] == 1
             if one or (layout.is_state and not self._order_matters):
-                return x, None
+                return x
             # The keys of the call are those of the cache.
-            return x.compacted(axes)._replace(of_key=None), None
+            return x.compacted(axes)._replace(of_key=None)
         if not self._order_matters:
-            return x, None
+            return x
         alike = not x.one_sequence or x.query_mask is x.key_mask
         plain = alike and x.segment_ids is None and not layout.is_memory
         if plain or "positions" in self.refused_arguments:
-            return x.compacted(axes), None
-        return x, x.ranked()
+            return x.compacted(axes)
+        return x._replace(positions=x.ranked())
 
     def _returned(self, output, scores, log_probability, cache):
         """The output, and the scores, log-probability and cache that are part of it, in order."""

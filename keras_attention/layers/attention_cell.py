@@ -324,9 +324,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
         def attend(key, **given):
             return attention.attend(
-                *(heads, key, value, Positions.of_heads(heads, key, time)),
+                *(heads, key, value, Positions.of_heads(heads, key, time).of_padded(None, mask)),
                 key_mask=mask,
-                real=(None, mask, False),
                 masks=masks.of_pairs(None, mask, None),
                 pattern=attention.whole_pattern(),
                 return_weights=self.return_attention_scores or alignment is not None,

@@ -17,33 +17,36 @@ class GlobalTokensAttention(MultiHeadAttention):
     """
 
     num_global: int
-    depends_on_positions = True
+
+    @property
+    def depends_on_positions(self) -> bool:
+        return True
+
     refused_arguments = ("positions", "use_causal_mask")
     refusal_reason = (
         "counts its global tokens from the first position, and they attend to later ones"
     )
 
-    def attend(self, query, key, value, positions, training=None, real=None, **given):
-        query_mask, seen, has_positions = real
+    def attend(self, query, key, value, positions, training=None, **given):
+        query_mask, seen = positions.query_mask, positions.key_mask
         causal = given["pattern"] is not self._pattern
-        self._refuse({"positions": has_positions, "use_causal_mask": causal})
+        self._refuse({"positions": positions.given, "use_causal_mask": causal})
         length = backend.shape(key)[1] // 2
         (near_key, key), (near_value, value) = (
             (x[:, :length], x[:, length:]) for x in (key, value)
         )
         others = super().attend(
-            *(query, near_key, near_value, Positions.of_heads(query, near_key)),
+            *(query, near_key, near_value),
+            Positions.of_heads(query, near_key).of_padded(query_mask, seen),
             training=training,
-            real=(query_mask, seen, False),
             **given,
         )
         query, query_mask = (
             x if x is None else x[:, : self.num_global] for x in (query, query_mask)
         )
         first = super().attend(
-            *(query, key, value, Positions.of_heads(query, key)),
+            *(query, key, value, Positions.of_heads(query, key).of_padded(query_mask, seen)),
             training=training,
-            real=(query_mask, seen, False),
             **_of_first(given, self.num_global),
         )
         return _joined(first, others, self.num_global)

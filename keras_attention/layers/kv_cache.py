@@ -24,9 +24,10 @@ import typing
 
 import keras
 
-from keras_attention import shapes
+from keras_attention import keras_private, masks, sequence, shapes
 from keras_attention.backend import backend
 from keras_attention.sizes import known
+from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -129,10 +130,7 @@ def positions(index, length, mask=None):
     first = ops.expand_dims(index, 1)
     if known(length) and length == 1:
         return first
-    if mask is None:
-        return first + ops.arange(length, dtype="int32")
-    rank = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
-    return first + ops.maximum(rank, 0)
+    return first + (ops.arange(length, dtype="int32") if mask is None else sequence.ranks(mask))
 
 
 def end(index, length, mask=None):
@@ -208,30 +206,85 @@ class Layout:
     def update(self, cache, key, value, mask, dtype):
         """The `Update` by new keys (B, T, G, K) and values; `mask` (B, T) marks real tokens.
 
-        Keys and values to attend to have dtype `dtype`.
+        Real tokens come first. Keys and values to attend to have dtype `dtype`.
         """
         raise TypeError(f"{type(self).__name__} must implement `update`.")
+
+    def split(self, layer, x):
+        """The heads of query, key and value, of the `Pairs` of a call of a layer."""
+        return layer.split_all(x.query, x.key, x.value, layer.heads.cached)
+
+    def extend(self, layer, cache, x, query, key, value):
+        """What a call of a layer attends to: heads of new tokens after those of a cache."""
+        mask = x.key_mask
+        if mask is not None:
+            mask = ops.broadcast_to(mask, ops.shape(query)[:2])
+        at = positions(cache["index"], backend.shape(query)[1], mask)
+        encoded = layer.position is not None and layer.position.encodes_alone
+        if encoded:
+            # Once: encoding all keys again would cost each step more than attention.
+            with keras_private.uncast_variables():
+                query, key = layer.position.encode(query, key, at, at)
+        after = self.update(cache, key, value, mask, layer.compute_dtype)
+        at = Positions.of_heads(query, after.key, at, after.positions).among(after.mask)
+        found = masks.of_pairs(x.query_mask, None, None)
+        found = found if at.filled is None else (*found, at.filled)
+        return Extended(query, after.key, after.value, at, found, after.mask, after, encoded)
+
+
+class Extended(typing.NamedTuple):
+    """The heads of a call, and what is known of them.
+
+    Args:
+        query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
+        positions: their `Positions`.
+        masks: of pairs, as in an `AttentionSpec`.
+        key_mask: (B, S), the padding of the keys, which is among the masks; or None.
+        after: the `Update` of the cache, or None.
+        encoded: whether the position has encoded query and key.
+    """
+
+    query: typing.Any
+    key: typing.Any
+    value: typing.Any
+    positions: Positions
+    masks: tuple
+    key_mask: typing.Any = None
+    after: Update | None = None
+    encoded: bool = False
 
 
 class Uncached(Layout):
     """No cache: a call attends to the keys and values that it is given."""
 
-    def update(self, cache, key, value, mask, dtype):
-        return Update(None, key, value, mask=mask)
+    def split(self, layer, x):
+        return layer.split_all(x.query, x.key, x.value)
+
+    def extend(self, layer, cache, x, query, key, value):
+        of_query, of_key = x.positions or (None, None)
+        at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
+        if x.given or not (x.query_mask is x.seen is None):
+            at = at.of_padded(x.query_mask, x.seen, x.given)
+        found = masks.of_pairs(x.query_mask, x.key_mask, x.attention_mask)
+        return Extended(query, key, value, at, found, x.key_mask)
 
 
 UNCACHED = Uncached()
 
 
-class Context(Layout):
+class Context(Uncached):
     """The keys and values of cross-attention, which never change."""
 
     arrays: typing.ClassVar = {"key": "float", "value": "float", "mask": "bool"}
     is_memory = True
 
-    def update(self, cache, key, value, mask, dtype):
-        value, key = read(cache, dtype)
-        return Update(cache, key, value, mask=cache["mask"])
+    def split(self, layer, x):
+        return layer.split(x.query, "query"), None, None
+
+    def extend(self, layer, cache, x, query, key, value):
+        value, key = read(cache, layer.compute_dtype)
+        found = super().extend(layer, cache, x, query, key, value)
+        return found._replace(after=Update(cache, key, value))
 
 
 class Full(Layout):
@@ -333,7 +386,7 @@ def append(cache, key, value, mask=None, after=None):
 
     Args:
         value: None where the cache has keys alone.
-        mask: (B, T), which of the tokens are real; None for all. The others are left out.
+        mask: (B, T), which of the tokens are real, the first; None for all. Others are left out.
         after: the new index, if it is known.
     """
     if key.shape[1] == 0:
@@ -347,18 +400,21 @@ def append(cache, key, value, mask=None, after=None):
         key = _write_one(cache["key"], key, at, mask)
         value = None if value is None else _write_one(cache["value"], value, at, mask)
     else:
-        key = _write_many(cache["key"], key, index, after, mask)
+        key = _write_many(cache["key"], key, index, after)
         if value is not None:
-            value = _write_many(cache["value"], value, index, after, mask)
+            value = _write_many(cache["value"], value, index, after)
     new = {"key": key, "value": value, "index": after}
     return {name: new[name] for name in cache}
 
 
 def write(old, new, index, mask=None):
-    """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row."""
+    """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row.
+
+    `mask` (B, T) marks the real ones, which come first.
+    """
     if new.shape[1] == 1:
         return _write_one(old, new, _rows(old, index), mask)
-    return _write_many(old, new, index, end(index, backend.shape(new)[1], mask), mask)
+    return _write_many(old, new, index, end(index, backend.shape(new)[1], mask))
 
 
 def _rows(array, index):
@@ -381,16 +437,12 @@ def _write_one(old, new, at, mask):
     return backend.write_rows(old, at, new)
 
 
-def _write_many(old, new, index, end, mask):
+def _write_many(old, new, index, end):
     """Writes any number of tokens, even more than entries: each entry gathers its token."""
     batch, _, length, _ = backend.shape(old)
     count = backend.shape(new)[1]
     rank = stored_positions(end, length) - index[:, None]
     at = ops.clip(rank, 0, count - 1)
-    if mask is not None:
-        # Real tokens first, each kind in its order.
-        order = ops.arange(count, dtype="int32") + count * ops.cast(ops.logical_not(mask), "int32")
-        at = ops.take_along_axis(ops.cast(ops.argsort(order, axis=1), "int32"), at, axis=1)
     first = ops.arange(batch, dtype="int32")[:, None] * count
     found = ops.take(ops.reshape(new, (-1, *new.shape[2:])), first + at, axis=0)
     return ops.where((rank >= 0)[:, None, :, None], ops.cast(_transposed(found), old.dtype), old)

@@ -23,8 +23,8 @@ class LongformerAttention(GlobalTokensAttention):
         head_i = softmax(q'_i K'^T / √key_dim) V'   over all j, for i < num_global
 
     A global token is one that sums the text up, such as that of a class, or one of a question. Pad
-    on the right, or pass positions="tokens": they are the first of a row. For global tokens without projections
-    of their own see `patterns.Global`.
+    on the right, or pass positions="tokens": they are the first of a row. For global tokens without
+    projections of their own see `patterns.Global`.
 
     Args:
         num_heads, key_dim: as in `MultiHeadAttention`.

@@ -31,11 +31,14 @@ class LowRankAttention(MultiHeadAttention):
         "attends to vectors made of all tokens, so it has no weights of pairs, and is not causal"
     )
     tokens_reason = "its keys are made of the real tokens, one after another"
-    depends_on_positions = True
 
-    def attend(self, query, key, value, positions, training=None, real=None, **given):
-        query_mask, key_mask = real[0], given["key_mask"]
-        asked = of_pairs(query_mask, real[2], **given)
+    @property
+    def depends_on_positions(self) -> bool:
+        return True
+
+    def attend(self, query, key, value, positions, training=None, **given):
+        query_mask, key_mask = positions.query_mask, given["key_mask"]
+        asked = of_pairs(query_mask, positions.given, **given)
         self._refuse({**asked, "use_causal_mask": given["pattern"] is not None})
         return self.through_few(query, key, value, query_mask, key_mask, training)
 

@@ -55,7 +55,7 @@ class StateAttention(MultiHeadAttention):
     has_weights = False
     refused_arguments: tuple[str, ...] = OF_PAIRS
     refusal_reason = "sees all tokens up to each, through sums of them, and has no weights of pairs"
-    tokens_reason = "it sums the real tokens, one after another"
+    tokens_reason: str | None = "it sums the real tokens, one after another"
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
     @property
@@ -67,20 +67,24 @@ class StateAttention(MultiHeadAttention):
     def depends_on_positions(self) -> bool:
         return self.position is not None
 
+    def _counted(self, x, layout):
+        # Masked tokens are skipped where they are.
+        return x if layout.appends or self.position is None else x._replace(positions=x.ranked())
+
     @property
     def _state_sizes(self) -> tuple[int, ...]:
         """The sizes of a cache's arrays beside those of rows and heads."""
         return self.state_shape
 
-    def attend(self, query, key, value, positions, training=None, real=None, state=None, **given):
+    def attend(self, query, key, value, positions, training=None, state=None, **given):
         """The `AttentionResult` of heads, as in `Attention`.
 
         Args:
             state: the cache, with the next index; None without one.
         """
         key_mask = given.get("key_mask")
-        query_mask, _, positioned = (key_mask, None, False) if real is None else real
-        asked = of_pairs(query_mask, positioned, **given)
+        query_mask = key_mask if state is not None else positions.query_mask
+        asked = of_pairs(query_mask, positions.given, **given)
         if any(asked.values()) or (key.shape[1] == 0 and not self.one_sequence and state is None):
             if state is not None:
                 names = [name for name in asked if asked[name]]
@@ -89,7 +93,7 @@ class StateAttention(MultiHeadAttention):
                     f"`make_cache`: {', '.join(names)}"
                 )
             self._refuse({name: asked[name] for name in self.refused_arguments})
-            return super().attend(query, key, value, positions, training, real=real, **given)
+            return super().attend(query, key, value, positions, training, **given)
         if self.one_sequence:
             sizes = {"query": query.shape[1], "key": key.shape[1]}
             shapes.check_same("Lengths of query and key, which are of one sequence,", **sizes)
@@ -98,8 +102,7 @@ class StateAttention(MultiHeadAttention):
             key, value, key_mask = _cut(query, key, value, key_mask)
         if self.position is not None and not given.get("encoded"):
             at = positions.query, positions.key
-            if real is not None and self.position.needs_length:
-                at = positions.of_real(*real)
+            at = positions.of_lengths if self.position.needs_length else at
             query, key = self.position.encode(query, key, *at)
         before = None if state is None else state["state"]
         output, after = self.recur(query, key, value, key_mask, causal, before)

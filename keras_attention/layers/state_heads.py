@@ -13,7 +13,7 @@ import keras
 from keras_attention import keras_private, saving, shapes
 from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.layers import kv_cache, norms, short_convolution
-from keras_attention.layers.attention import QK_NORMS, QkNorm
+from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.state_attention import FIXED, StateAttention
 
@@ -121,6 +121,12 @@ class GatedStateAttention(StateAttention):
     def depends_on_positions(self) -> bool:
         return self.conv_kernel_size is not None or super().depends_on_positions
 
+    def _counted(self, x, layout):
+        if self.conv_kernel_size is None:
+            return super()._counted(x, layout)
+        # A convolution reads neighbors.
+        return Attention._counted(self, x, layout)
+
     @property
     def _convolved(self):
         """Heads and features of what is convolved."""
@@ -148,7 +154,7 @@ class GatedStateAttention(StateAttention):
         last = ops.zeros((batch_size, tokens, features), cache["state"].dtype)
         return {"state": cache["state"], "last": last, "index": cache["index"]}
 
-    def attend(self, query, key, value, positions, training=None, real=None, state=None, **given):
+    def attend(self, query, key, value, positions, training=None, state=None, **given):
         if self.conv_kernel_size is not None:
             key, beside = key[..., : self.key_dim], key[..., self.key_dim :]
             with keras_private.uncast_variables():
@@ -160,7 +166,7 @@ class GatedStateAttention(StateAttention):
             key = ops.concatenate([key, beside], axis=-1)
             if state is not None:
                 state = {**state, "last": ops.cast(last, state["last"].dtype)}
-        given = {**given, "training": training, "real": real, "state": state}
+        given = {**given, "training": training, "state": state}
         return super().attend(query, key, value, positions, **given)
 
     @property

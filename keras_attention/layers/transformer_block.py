@@ -475,8 +475,8 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def _check_pairs(self, *given):
         """Raises if a block without self-attention is given what only that takes."""
-        given = [array for array in given if not isinstance(array, str)]
-        if not self.self_attention and any(array is not None for array in given):
+        arrays = [x for x in given if x is not None and not isinstance(x, str)]
+        if not self.self_attention and arrays:
             raise ValueError(
                 "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
                 "self-attention, and this block has self_attention=False. Padding of the context "

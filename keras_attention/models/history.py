@@ -8,7 +8,7 @@ With "dynamic" that would be every step, and is refused.
 
 import keras
 
-from keras_attention import shapes
+from keras_attention import sequence, shapes
 from keras_attention.layers import kv_cache
 from keras_attention.positions import Rotary
 
@@ -72,7 +72,12 @@ def check_alone(**given):
 
 def append(history, tokens, index, mask):
     """The tokens with new ones (B, T), and how many each row has then."""
-    new = ops.cast(tokens, "int32")[:, :, None, None]
+    tokens = ops.cast(tokens, "int32")
+    if mask is not None and tokens.shape[1] != 1:
+        order = sequence.Order.of(mask, ops.shape(tokens))
+        if order is not None:
+            tokens, mask = order.numbers(tokens), order.mask
+    new = tokens[:, :, None, None]
     written = kv_cache.write(history["tokens"], new, index, mask)
     return {"tokens": written}, kv_cache.end(index, ops.shape(tokens)[1], mask)
 

@@ -193,7 +193,8 @@ def test_a_token_masked_as_a_key_sees_no_later_ones(name):
     expected = numpy(layer(X, key_mask=mask))
     changed = np.concatenate([X[:, :5], X[:, 5:] + 1], axis=1)
     found = numpy(layer(changed, key_mask=mask))
-    np.testing.assert_array_equal(found[:, :5], expected[:, :5])
+    # A chunk is summed relative to its end, so rounding may differ.
+    np.testing.assert_allclose(found[:, :5], expected[:, :5], atol=1e-5)
     assert np.isfinite(expected).all()
 
 
