@@ -79,13 +79,13 @@ def attention_gradients(
             stack.enter_context(rematerialization.off())
             every = collect.attention_layers(model)
             watched = {name: layer for name, layer in every.items() if name in given}
-            factors = {name: _of_calls(given, name) for name in watched}
+            of_calls = {name: _of_calls(given, name) for name in watched}
             # Keras's layers have weights on the way only where they return them.
-            scope = collect.watched(watched, lambda *heard: None, lambda name: factors[name]())
+            scope = collect.watched(watched, lambda *heard: None, lambda name: of_calls[name]())
             stack.enter_context(scope)
             for name, layer in watched.items():
                 if not isinstance(layer, Attention):
-                    stack.enter_context(_multiplied(name, layer, factors[name]))
+                    stack.enter_context(_multiplied(name, layer, of_calls[name]))
             stack.enter_context(keras.StatelessScope())
             outputs = []
             run = functools.partial(model, inputs, **kwargs)
