@@ -2,9 +2,9 @@
 
 `masked.npz.xz` has what 0.2.0 gives for them, on any backend. It is written once, by the released
 code: this file, copied there, runs with the path of an archive of 0.2.0 as argument. 0.1.0 gives
-the same, but where it counted padding: in the length of a row, on which "position-rotary-dynamic"
-depends, and in "language_model", in a text that goes on after padding. Later releases write such
-answers beside their others.
+the same but for "position-rotary-dynamic", whose angles depend on the length of a row, in which it
+counted padding, and for a text of "language_model" that goes on after padding. Later releases write
+such answers beside their others.
 """
 
 import lzma
