@@ -23,10 +23,11 @@ HOLES = [1, 3]
 
 
 def masked(inputs):
-    """Such rows for a case with these inputs, or None if they are not all sequences or ids."""
+    """Such rows for a case with these inputs, or None if not all are short sequences or ids."""
     rng, found = np.random.default_rng(4), []
     for array in inputs:
-        if (array.ndim, array.dtype) not in ((3, "float32"), (2, "int32")):
+        kind = array.ndim, array.dtype
+        if kind not in ((3, "float32"), (2, "int32")) or array.shape[1] > REAL.shape[1]:
             return None
         real = REAL[:, : array.shape[1]]
         if array.ndim == 3:
