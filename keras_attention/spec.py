@@ -10,10 +10,23 @@ from typing import Any
 
 import keras
 
+from keras_attention.backend import backend
 from keras_attention.hints import Seed, Tensor
 from keras_attention.patterns import Pattern
 
 ops = keras.ops
+
+# Of each field of an `AttentionSpec`, the axes of its arrays, by the letters of `shapes`: the first
+# ones, of which any may be 1; a tuple has those of each array. "" is of what no part changes.
+# `positions` have parts of their own.
+AXES: dict[str, str | tuple[str, ...]] = {
+    **dict.fromkeys(("biases", "masks", "multiplier"), "bhts"),
+    "segment_ids": ("bt", "bs"),
+    **dict.fromkeys(("relative_keys", "relative_values", "sink"), "h"),
+    **dict.fromkeys(("scale", "score", "relative_near", "logit_soft_cap", "position_biases"), ""),
+    **dict.fromkeys(("pattern", "positions", "normalization", "dropout", "seed"), ""),
+    **dict.fromkeys(("return_weights", "return_lse"), ""),
+}
 
 # More than any position.
 _FAR = 2**30
@@ -97,6 +110,21 @@ class Positions:
             for at, mask in ((query, self.query_mask), (key, self.key_mask))
         )
 
+    def rows(self, start, length):
+        """The same of `length` queries from `start`."""
+        query = part("t", start, length)(self.query, "bt"[-len(self.query.shape) :])
+        if query is self.query:
+            return self
+        changes = {"query": query, "query_mask": None, "offset": self.offset + start}
+        return dataclasses.replace(self, **changes)
+
+    def columns(self, start, length):
+        """The same of `length` keys from `start`, of which queries need not be one."""
+        key = part("s", start, length)(self.key, "bs"[-len(self.key.shape) :])
+        if key is self.key:
+            return self
+        return Positions(self.query, key, self.consecutive, self.offset - start)
+
     @property
     def pairs(self):
         """The two over all pairs: (T, 1) and (1, S), or (B, 1, T, 1) and (B, 1, 1, S)."""
@@ -178,6 +206,50 @@ class RowNormalization:
         return self.function(scores, mask)
 
 
+def cut(array, axis, start, length):
+    """At most `length` elements along an axis from `start`."""
+    if not isinstance(start, int):
+        return backend.dynamic_slice(array, axis, start, length)
+    if start == 0 and array.shape[axis] is not None and length >= array.shape[axis]:
+        return array
+    return array[(slice(None),) * axis + (slice(start, start + length),)]
+
+
+def part(letter, start, length):
+    """`cut` along the axis of a letter, as a function for `mapped`."""
+
+    def function(array, axes):
+        axis = axes.find(letter)
+        return array if axis < 0 or array.shape[axis] == 1 else cut(array, axis, start, length)
+
+    return function
+
+
+def mapped(fields, function):
+    """`function(array, axes)` of each array with `AXES`, in those fields that have some."""
+    found = {}
+    for name, axes in AXES.items():
+        given = fields.get(name)
+        if not axes or given is None:
+            continue
+        if isinstance(given, tuple):
+            each = axes if isinstance(axes, tuple) else (axes,) * len(given)
+            found[name] = tuple(map(function, given, each))
+        else:
+            found[name] = function(given, axes)
+    return found
+
+
+def complete(cls):
+    """The class of a specification, each of whose fields has its axes in `AXES`."""
+    if other := {field.name for field in dataclasses.fields(cls)} ^ AXES.keys():
+        raise TypeError(
+            f"`AXES` must have the fields of {cls.__name__}. Received: only one has {sorted(other)}"
+        )
+    return cls
+
+
+@complete
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
     """The specification of attention, without its query, key and value.
@@ -235,6 +307,25 @@ class AttentionSpec:
         """The same but for `changes`."""
         return dataclasses.replace(self, **changes)
 
+    def rows(self, start, length):
+        """The problem of `length` queries from `start`."""
+        at = self.positions and self.positions.rows(start, length)
+        return self.folded(part("t", start, length), at)
+
+    def columns(self, start, length):
+        """The problem of `length` keys from `start`."""
+        at = self.positions and self.positions.columns(start, length)
+        return self.folded(part("s", start, length), at)
+
+    def folded(self, fold, positions):
+        """The problem with other positions, and `fold(array, axes)` of each array with `AXES`."""
+        return self.replace(**mapped(vars(self), fold), positions=positions)
+
+    def share(self, number, **changes):
+        """A problem whose result is merged with others': its dropout has a seed of its own."""
+        seed = self.seed + number if isinstance(self.seed, int) else self.seed
+        return self.replace(seed=seed, **changes)
+
     @property
     def restricted(self):
         """Whether any pair is masked."""
@@ -273,6 +364,12 @@ class AttentionSpec:
             "biases": self.biases,
             "position_biases": tuple(tuple(bias.arrays) for bias in self.position_biases),
         }
+        return {name: arrays for name, arrays in found.items() if arrays is not None}
+
+    @property
+    def constants(self):
+        """The arrays of queries, keys and pairs without gradients, by name."""
+        found = {name: getattr(self, name) for name in ("masks", "segment_ids", "multiplier")}
         return {name: arrays for name, arrays in found.items() if arrays is not None}
 
     def with_arrays(self, arrays):

@@ -169,17 +169,12 @@ def _apart(spec, query, key, value, rate, needs_lse):
         )
 
     fold_mask = folding.Fold(batch, rate, fold, fold)
-    masks = [fold_mask(mask) for mask in spec.masks]
-    if length % rate:
-        masks.append(fold_mask(_real_keys(length)))
-    folded = spec.replace(
-        masks=tuple(masks),
-        biases=tuple(map(fold_mask, spec.biases)),
+    folded = spec.folded(fold_mask, Positions.of(size, size))
+    real = (fold_mask(_real_keys(length)),) if length % rate else ()
+    folded = folded.replace(
+        masks=folded.masks + real,
         position_biases=tuple(map(stretched, spec.position_biases)),
-        segment_ids=spec.segment_ids
-        and tuple(fold(folding.each(part, batch)) for part in spec.segment_ids),
         pattern=Stretched(spec.pattern, rate),
-        positions=Positions.of(size, size),
     )
     folded = folded, fold(query), fold(key), fold(value)
     attend = blockwise.attend if _unsupported_reason(*folded) else _attend
@@ -234,22 +229,10 @@ def _windows(spec, query, key, value, span, needs_lse):
         )
         of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
-    folded = spec.replace(
-        masks=(*map(fold_mask, spec.masks), fold_mask(_real_keys(keys))),
-        biases=tuple(map(fold_mask, spec.biases)),
-        segment_ids=spec.segment_ids
-        and (
-            of_queries(folding.each(spec.segment_ids[0], batch)),
-            of_keys(folding.each(spec.segment_ids[1], batch)),
-        ),
-        positions=positions,
-    )
+    folded = spec.folded(fold_mask, positions)
+    folded = folded.replace(masks=(*folded.masks, fold_mask(_real_keys(keys))))
     folded = folded, of_queries(query), of_keys(key), of_keys(value)
-    output, lse = blockwise.attend(*folded, needs_lse)
-    heads, features = query.shape[2], value.shape[3]
-    output = ops.reshape(output, (batch, count * size, heads, features))
-    lse = ops.reshape(lse, (batch, count, heads, size))
-    lse = ops.reshape(ops.transpose(lse, (0, 2, 1, 3)), (batch, heads, count * size))
+    output, lse = fold_mask.back(*blockwise.attend(*folded, needs_lse), size)
     return folding.cut(output, 1, 0, queries), folding.cut(lse, 2, 0, queries)
 
 

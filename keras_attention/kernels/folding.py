@@ -5,15 +5,9 @@ import numpy as np
 
 from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.spec import cut
 
 ops = keras.ops
-
-
-def cut(array, axis, start, length):
-    """At most `length` elements along an axis from `start`."""
-    if start == 0 and length >= array.shape[axis]:
-        return array
-    return array[(slice(None),) * axis + (slice(start, start + length),)]
 
 
 def batched(array, axis, count, size):
@@ -23,13 +17,6 @@ def batched(array, axis, count, size):
     split = ops.moveaxis(split, axis, 1)
     shape[axis] = size
     return ops.reshape(split, (shape[0] * count, *shape[1:]))
-
-
-def each(array, batch):
-    """An array with one row per sequence, of one that may have a single row."""
-    if array.shape[0] == 1:
-        return ops.repeat(array, batch, axis=0)
-    return array
 
 
 def reordered(x, order, inverse):
@@ -71,20 +58,33 @@ def real_first(mask):
 
 
 class Fold:
-    """Folds arrays that broadcast to (B, H, T, S), with T or S only, like queries or keys."""
+    """Folds arrays with T or S, not both, like queries or keys, into `count` parts of each row."""
 
     def __init__(self, batch, count, of_queries, of_keys):
         self.batch, self.count = batch, count
         self.of_queries, self.of_keys = of_queries, of_keys
 
-    def __call__(self, array):
-        if array.shape[2] != 1:
-            folded = self.of_queries(array, 2)
-        elif array.shape[3] != 1:
-            folded = self.of_keys(array, 3)
-        else:
-            return array if array.shape[0] == 1 else ops.repeat(array, self.count, axis=0)
-        return ops.tile(folded, (self.batch, 1, 1, 1)) if array.shape[0] == 1 else folded
+    def __call__(self, array, axes="bhts"):
+        """As `function` of `spec.mapped`."""
+        if axes[0] != "b":
+            return array
+        for axis, (letter, size) in enumerate(zip(axes, array.shape, strict=True)):
+            if letter in "ts" and size != 1:
+                folded = (self.of_queries if letter == "t" else self.of_keys)(array, axis)
+                if array.shape[0] != 1:
+                    return folded
+                return ops.tile(folded, (self.batch,) + (1,) * (len(axes) - 1))
+        return array if array.shape[0] == 1 else ops.repeat(array, self.count, axis=0)
+
+    def back(self, output, lse, size):
+        """The output (B, T, H, V) and lse (B, H, T) of those of parts of `size` queries."""
+        heads, features = output.shape[2:]
+        length = self.count * size
+        lse = ops.transpose(ops.reshape(lse, (self.batch, self.count, heads, size)), (0, 2, 1, 3))
+        return (
+            ops.reshape(output, (self.batch, length, heads, features)),
+            ops.reshape(lse, (self.batch, heads, length)),
+        )
 
 
 class Take:

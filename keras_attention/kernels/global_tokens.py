@@ -13,7 +13,6 @@ import keras
 from keras_attention import patterns, shapes, sizes
 from keras_attention.kernels import banded, blockwise, merge
 from keras_attention.patterns import And, Global, Or, Pattern, Prefix
-from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -76,12 +75,12 @@ def run(spec, query, key, value):
     wide = shapes.accumulation_dtype(query, key, value)
     query, key, value = (ops.cast(x, wide) for x in (query, key, value))
     near = banded.run(_near(spec, union), query, key, value)
-    seen = spec.replace(pattern=union.also)
-    of_first = _cut(seen, 3, union.keys, *_lengths(query, key), part=1)
+    seen = spec.replace(pattern=union.also, sink=None)
+    of_first = seen.columns(0, union.keys).share(8)
     first = blockwise.attend(of_first, query, key[:, : union.keys], value[:, : union.keys], True)
     output, lse = merge.merge([(near.output, near.lse), first])
     if union.queries:
-        rows = _cut(seen, 2, union.queries, *_lengths(query, key), part=2)
+        rows = seen.rows(0, union.queries).share(16)
         found = blockwise.attend(rows, query[:, : union.queries], key, value, True)
         output = ops.concatenate([found[0], output[:, union.queries :]], axis=1)
         lse = ops.concatenate([found[1], lse[:, :, union.queries :]], axis=2)
@@ -100,10 +99,6 @@ def in_words(spec, query, key, value):
     return ", ".join(found)
 
 
-def _lengths(query, key):
-    return query.shape[1], key.shape[1]
-
-
 def _near(spec, union):
     """The problem of the keys that are not global, whose log-sum-exp is returned."""
     others = ops.arange(spec.positions.key.shape[0], dtype="int32") >= union.keys
@@ -112,25 +107,4 @@ def _near(spec, union):
         masks=(*spec.masks, others[None, None, None]),
         sink=None,
         return_lse=True,
-    )
-
-
-def _cut(spec, axis, count, queries, keys, part):
-    """The problem of the first queries, with axis 2, or of the first keys, with 3."""
-
-    def cut(array):
-        if array.shape[axis] == 1:
-            return array
-        return array[(slice(None),) * axis + (slice(count),)]
-
-    segments = spec.segment_ids
-    if segments is not None:
-        segments = tuple(x[:, :count] if axis == n + 2 else x for n, x in enumerate(segments))
-    return spec.replace(
-        masks=tuple(map(cut, spec.masks)),
-        biases=tuple(map(cut, spec.biases)),
-        segment_ids=segments,
-        positions=Positions.of(*((count, keys) if axis == 2 else (queries, count))),
-        sink=None,
-        seed=spec.seed + 8 * part if isinstance(spec.seed, int) else spec.seed,
     )

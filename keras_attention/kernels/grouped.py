@@ -64,25 +64,10 @@ def attend(spec, query, key, value, needs_lse):
     found = _attend(spec, query, key, value, needs_lse)
     if not prefix:
         return found
-    first = blockwise.attend(_of_first(spec, prefix), query[:, :prefix], key, value, needs_lse)
+    rows = spec.rows(0, prefix).share(1)
+    first = blockwise.attend(rows, query[:, :prefix], key, value, needs_lse)
     pairs = zip(first, found, (1, 2), strict=True)
     return tuple(ops.concatenate([own, rest], axis) for own, rest, axis in pairs)
-
-
-def _of_first(spec, count):
-    """The spec of the first queries."""
-
-    def cut(array):
-        return folding.cut(array, 2, 0, count)
-
-    ids = spec.segment_ids
-    return spec.replace(
-        masks=tuple(map(cut, spec.masks)),
-        biases=tuple(map(cut, spec.biases)),
-        segment_ids=ids and (folding.cut(ids[0], 1, 0, count), ids[1]),
-        positions=Positions.of(count, _groups(spec).length),
-        seed=spec.seed + 1 if isinstance(spec.seed, int) else spec.seed,
-    )
 
 
 def _attend(spec, query, key, value, needs_lse):
@@ -100,37 +85,30 @@ def _attend(spec, query, key, value, needs_lse):
         return folding.batched(of_keys(array, axis), axis, count, keys)
 
     fold = folding.Fold(batch, count, fold_queries, fold_keys)
-    masks, biases = ([fold(array) for array in arrays] for arrays in (spec.masks, spec.biases))
-    if real is not None:
-        masks.append(ops.tile(ops.convert_to_tensor(real), (batch, 1, 1, 1)))
     alike = [bias for bias in spec.position_biases if _is_alike(bias, groups)]
     others = [bias for bias in spec.position_biases if not _is_alike(bias, groups)]
-    for bias in alike:
-        # The same in all groups: computed once.
-        found = bias(*(ops.convert_to_tensor(x.index[groups.alike]) for x in (of_queries, of_keys)))
-        biases.append(ops.reshape(found, (1,) * (4 - len(found.shape)) + tuple(found.shape)))
     positions = Positions.of(size, keys)
     if others or not groups.exact:
         of_each = (
             ops.tile(ops.convert_to_tensor(x.index), (batch, 1)) for x in (of_queries, of_keys)
         )
         positions = Positions(*of_each, consecutive=False)
-    ids = spec.segment_ids
-    folded = spec.replace(
+    folded = spec.folded(fold, positions)
+    masks, biases = list(folded.masks), list(folded.biases)
+    if real is not None:
+        masks.append(ops.tile(ops.convert_to_tensor(real), (batch, 1, 1, 1)))
+    for bias in alike:
+        # The same in all groups: computed once.
+        found = bias(*(ops.convert_to_tensor(x.index[groups.alike]) for x in (of_queries, of_keys)))
+        biases.append(ops.reshape(found, (1,) * (4 - len(found.shape)) + tuple(found.shape)))
+    folded = folded.replace(
         masks=tuple(masks),
         biases=tuple(biases),
         position_biases=tuple(others),
-        segment_ids=ids
-        and (fold_queries(folding.each(ids[0], batch)), fold_keys(folding.each(ids[1], batch))),
-        positions=positions,
         pattern=None if groups.exact else spec.pattern,
     )
     arrays = fold_queries(query), fold_keys(key), fold_keys(value)
-    output, lse = blockwise.attend(folded, *arrays, needs_lse)
-    heads, features = query.shape[2], value.shape[3]
-    output = ops.reshape(output, (batch, count * size, heads, features))
-    lse = ops.transpose(ops.reshape(lse, (batch, count, heads, size)), (0, 2, 1, 3))
-    lse = ops.reshape(lse, (batch, heads, count * size))
+    output, lse = fold.back(*blockwise.attend(folded, *arrays, needs_lse), size)
     return back(output, 1), back(lse, 2)
 
 

@@ -42,10 +42,7 @@ def split(spec, query, key, value):
     parts = spec.pattern.parts() if spec.pattern is not None else [None]
     if len(parts) == 1 or not _long(*whole, 4 * max(part.span().rate for part in parts)):
         return [whole]
-    return [
-        (spec.replace(pattern=part, seed=_seed(spec, n)), query, key, value)
-        for n, part in enumerate(parts)
-    ]
+    return [(spec.share(n, pattern=part), query, key, value) for n, part in enumerate(parts)]
 
 
 def _long(spec, query, key, value, length):
@@ -55,11 +52,6 @@ def _long(spec, query, key, value, length):
     if shortest is not None:
         length = min(length, shortest)
     return spec.positions.counted and sizes.known(*lengths) and min(lengths) >= length
-
-
-def _seed(spec, part):
-    """A seed for each part: a shared one would drop the same weights in all."""
-    return spec.seed + part if isinstance(spec.seed, int) else spec.seed
 
 
 def _by_distance(spec, query, key, value):
@@ -72,7 +64,7 @@ def _by_distance(spec, query, key, value):
         return [whole]
     span = spec.pattern.span() if spec.pattern is not None else None
     near = every(Distances(1 - far, far - 1), spec.pattern)
-    near = spec.replace(pattern=near, relative_near=True, seed=_seed(spec, 0))
+    near = spec.replace(pattern=near, relative_near=True)
     found = [(near, query, key, value)]
     if span is None or span.left is None or span.left >= far:
         found.append(_far(*whole, Distances(None, -far), 0, 1))
@@ -90,10 +82,6 @@ def _far(spec, query, key, value, distances, row, part):
         return array + ops.cast(table[:, row], array.dtype)[None, None]
 
     key, value = shifted(key, spec.relative_keys), shifted(value, spec.relative_values)
-    spec = spec.replace(
-        relative_keys=None,
-        relative_values=None,
-        pattern=every(distances, spec.pattern),
-        seed=_seed(spec, part),
-    )
+    pattern = every(distances, spec.pattern)
+    spec = spec.share(part, relative_keys=None, relative_values=None, pattern=pattern)
     return spec, query, key, value

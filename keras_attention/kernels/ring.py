@@ -24,7 +24,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, merge
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
-from keras_attention.spec import Positions
+from keras_attention.spec import Positions, cut
 
 ops = keras.ops
 
@@ -111,7 +111,8 @@ class _Ring:
     """The passes. What goes round are keys and values, and `travelling` masks and segments."""
 
     def __init__(self, spec, query, key, value, axis, zigzag):
-        self.spec, self.axis, self.zigzag = spec, axis, zigzag
+        self.spec = spec.replace(positions=None, sink=None, return_lse=True)
+        self.axis, self.zigzag = axis, zigzag
         self.wide = shapes.accumulation_dtype(query, key, value)
         self.count = axis.size
         self.lengths = query.shape[1], key.shape[1]
@@ -212,17 +213,12 @@ class _Ring:
         """Attention of a chunk of queries over one of keys: a function, and its arrays."""
         q, k, _ = pair
         key, value, (masks, of_keys) = moving
-        of_queries = self.constants["segments"]
         spec = self.spec.replace(
-            masks=(
-                *(_cut(mask, q, 2) for mask in self.constants["masks"]),
-                *(_cut(mask, k, 3) for mask in masks),
-            ),
-            segment_ids=None if of_keys is None else (_cut(of_queries, q), _cut(of_keys, k)),
-            positions=self._positions(q, k),
-            sink=None,
-            return_lse=True,
+            masks=self.constants["masks"] + masks,
+            segment_ids=None if of_keys is None else (self.constants["segments"], of_keys),
         )
+        spec = spec.rows(q.first, q.size).columns(k.first, k.size)
+        spec = spec.replace(positions=self._positions(q, k))
         if spec.dropout:
             # Each pair of chunks has a number of its own, and by it random numbers of its own.
             chunks = 2 * self.count
@@ -283,9 +279,7 @@ class _Ring:
 
 
 def _cut(array, chunk, axis=1):
-    if array.shape[axis] == chunk.size:
-        return array
-    return backend.dynamic_slice(array, axis, chunk.first, chunk.size)
+    return cut(array, axis, chunk.first, chunk.size)
 
 
 def _of_queries(result, chunk):

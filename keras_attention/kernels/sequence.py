@@ -10,6 +10,7 @@ import keras
 from keras_attention import sequence_parallel
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, ring
+from keras_attention.spec import mapped
 
 ops = keras.ops
 
@@ -38,8 +39,7 @@ def run(spec, query, key, value):
     by = sequence_parallel.current()
     given = {
         "heads": (query, key, value),
-        "masks": spec.masks,
-        "segments": spec.segment_ids or (),
+        "constants": spec.constants,
         "own": spec.arrays,
         # Drawn outside of the map, since it changes a variable.
         "seed": (backend.dropout_key(spec.seed),) if spec.dropout else (),
@@ -47,8 +47,7 @@ def run(spec, query, key, value):
     # The axis of each that is split.
     splits = {
         "heads": (1, 1, 1),
-        "masks": tuple(2 if mask.shape[2] > 1 else 3 for mask in spec.masks),
-        "segments": (1,) * len(given["segments"]),
+        "constants": mapped(spec.constants, _split),
         "own": keras.tree.map_structure(lambda _: None, given["own"]),
         "seed": (None,) * len(given["seed"]),
     }
@@ -67,19 +66,21 @@ def run(spec, query, key, value):
                 for array, split in zip(arrays, splits, strict=True)
             ]
         x = keras.tree.pack_sequence_as(given, list(arrays))
-        part = plain.with_arrays(x["own"]).replace(
-            masks=x["masks"],
-            segment_ids=x["segments"] or None,
-            seed=x["seed"][0] if x["seed"] else None,
-        )
+        seed = x["seed"][0] if x["seed"] else None
+        part = plain.with_arrays(x["own"]).replace(**x["constants"], seed=seed)
         output, lse = ring.attend(part, *x["heads"], axis, zigzag)
         if zigzag:
             output, lse = (ring.from_zigzag(x, n, axis) for x, n in ((output, 1), (lse, 2)))
         return output, lse
 
-    mapped = _axis_map(by, query)
-    output, lse = mapped(attend, keras.tree.flatten(given), splits, (1, 2))
+    flat = keras.tree.flatten(given)
+    output, lse = _axis_map(by, query)(attend, flat, splits, (1, 2))
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
+
+
+def _split(array, axes):
+    """The axis of queries or keys of an array that has one of them."""
+    return 2 if len(axes) == 4 and array.shape[2] > 1 else len(axes) - 1
 
 
 def _axis_map(by, like):

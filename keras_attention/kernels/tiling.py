@@ -21,7 +21,7 @@ from keras_attention.backend import backend
 from keras_attention.kernels import plans
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.sizes import known, least, most, multiple, same
-from keras_attention.spec import Positions
+from keras_attention.spec import Positions, mapped
 
 ops = keras.ops
 
@@ -51,17 +51,15 @@ class Tiling:
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
         at = spec.positions
+        whole = tuple(mask for mask in spec.masks if not self._is_apart(mask))
         # All arrays but those that have a gradient; see `custom_vjp`.
         self.constants = {
-            "query_positions": self._pad(at.query, -1, queries, plan.queries),
-            "key_positions": self._pad(at.key, -1, keys, plan.keys),
-            "offset": at.offset if at.consecutive and not at.counted else None,
-            "masks": [self.fit(mask) for mask in spec.masks if not self._is_apart(mask)],
-            "segment_ids": spec.segment_ids
-            and (
-                self._pad(spec.segment_ids[0], 1, queries, plan.queries),
-                self._pad(spec.segment_ids[1], 1, keys, plan.keys),
+            "positions": (
+                self._pad(at.query, -1, queries, plan.queries),
+                self._pad(at.key, -1, keys, plan.keys),
             ),
+            "offset": at.offset if at.consecutive and not at.counted else None,
+            "whole": mapped({**spec.constants, "masks": whole}, self.fit),
             "dropout_key": backend.dropout_key(spec.seed) if spec.dropout else None,
             "key_terms": self._key_terms(),
         }
@@ -131,19 +129,18 @@ class Tiling:
         # Where the number of tiles is unknown, TensorFlow does not see that the length is known.
         return ops.reshape(rows, (self.batch, self.queries, *rows.shape[2:]))
 
-    def fit(self, array):
-        """An array that broadcasts to (B, H, T, S), padded, each axis known to be 1 or whole."""
+    def fit(self, array, axes="bhts"):
+        """An array that broadcasts to these axes, padded, each axis known to be 1 or whole."""
         if None in array.shape:
             heads = self.plan.groupings * self.plan.heads
-            whole = (self.batch, heads, self.queries, self.keys)
-            sizes = zip(array.shape, whole, strict=True)
-            array = ops.broadcast_to(array, [full if n is None else n for n, full in sizes])
-        for axis, length, size in (
-            (2, self.queries, self.plan.queries),
-            (3, self.keys, self.plan.keys),
-        ):
-            if array.shape[axis] != 1:
-                array = self._pad(array, axis, length, size)
+            whole = {"b": self.batch, "h": heads, "t": self.queries, "s": self.keys}
+            sizes = zip(array.shape, axes, strict=True)
+            array = ops.broadcast_to(array, [whole[x] if n is None else n for n, x in sizes])
+        for axis, letter in enumerate(axes):
+            if letter == "t" and array.shape[axis] != 1:
+                array = self._pad(array, axis, self.queries, self.plan.queries)
+            if letter == "s" and array.shape[axis] != 1:
+                array = self._pad(array, axis, self.keys, self.plan.keys)
         return array
 
     def _pad(self, array, axis, length, size):
@@ -211,24 +208,23 @@ class Tiling:
         widths[axis] = (tile.first, self.plan.keys - tile.first - tile.keys)
         return ops.pad(array, widths)
 
-    def cut_scores(self, array, tile):
-        """A tile's part of an array that broadcasts to (B, H, T', S'); axes of 1 stay 1."""
+    def _cut(self, tile):
+        """A function for `mapped`: a tile's part of an array; axes of 1 stay 1."""
         plan = self.plan
         first, group = self._chunk(tile.chunk)
-        whole = (
-            (first, plan.batch),
-            (group * plan.repeats, plan.heads),
-            (tile.row * plan.queries, plan.queries),
-            (self._first_key(tile), tile.keys),
-        )
-        cuts = {axis: cut for axis, cut in enumerate(whole) if array.shape[axis] != 1}
-        return backend.dynamic_slices(array, cuts)
+        whole = {
+            "b": (first, plan.batch),
+            "h": (group * plan.repeats, plan.heads),
+            "t": (tile.row * plan.queries, plan.queries),
+            "s": (self._first_key(tile), tile.keys),
+        }
 
-    def _cut_integers(self, array, tile, start, size):
-        """A tile's part of integers (T',) or (B, T'), from `start`."""
-        if len(array.shape) == 2 and array.shape[0] != 1:
-            array = backend.dynamic_slice(array, 0, self._chunk(tile.chunk)[0], self.plan.batch)
-        return backend.dynamic_slice(array, len(array.shape) - 1, start, size)
+        def cut(array, axes):
+            sizes = zip(axes, array.shape, strict=False)
+            cuts = {axis: whole[letter] for axis, (letter, n) in enumerate(sizes) if n != 1}
+            return backend.dynamic_slices(array, cuts)
+
+        return cut
 
     def by_heads(self, array):
         """(b, g, r·t, n) as (b, h, t, n)."""
@@ -245,34 +241,16 @@ class Tiling:
 
     def cut_arrays(self, arrays, tile):
         """`AttentionSpec.arrays` with the biases cut; the others are whole in every tile."""
-        biases = tuple(self.cut_scores(bias, tile) for bias in arrays["biases"])
-        return {**arrays, "biases": biases}
+        return {**arrays, **mapped({"biases": arrays["biases"]}, self._cut(tile))}
 
     def cut_spec(self, arrays, tile):
         """The spec of a tile, whose arrays are the result of `cut_arrays`."""
-        constants = self.constants
-        tables = {
-            name: self._table(arrays[name], tile)
-            for name in ("relative_keys", "relative_values")
-            if name in arrays
-        }
-        kept = [self.cut_scores(mask, tile) for mask in constants["masks"]]
+        others = {**self.constants["whole"], **arrays, "biases": None}
+        found = mapped(others, self._cut(tile))
         if self.pads_keys and not self.masks_keys_apart:
             column = self._first_key(tile) + ops.arange(tile.keys, dtype="int32")
-            kept.append((column < self.keys)[None, None, None])
-        segment_ids = constants["segment_ids"]
-        if segment_ids is not None:
-            segment_ids = self._of_tile(segment_ids, tile)
-        return self.spec.with_arrays({**arrays, **tables}).replace(
-            masks=tuple(kept), segment_ids=segment_ids, positions=self._positions(tile)
-        )
-
-    def _table(self, table, tile):
-        """The rows of a tile's query heads, of an array (H or 1, …)."""
-        if table.shape[0] == 1:
-            return table
-        group = self._chunk(tile.chunk)[1]
-        return backend.dynamic_slice(table, 0, group * self.plan.repeats, self.plan.heads)
+            found["masks"] += ((column < self.keys)[None, None, None],)
+        return self.spec.with_arrays(arrays).replace(**found, positions=self._positions(tile))
 
     def _positions(self, tile):
         """The `Positions` of a tile, whose offset is from its own first key."""
@@ -280,17 +258,9 @@ class Tiling:
         consecutive, offset = self.spec.positions.consecutive, 0
         if consecutive:
             offset = self._start() + tile.row * plan.queries - self._first_key(tile)
-        both = constants["query_positions"], constants["key_positions"]
-        return Positions(*self._of_tile(both, tile), consecutive, offset)
-
-    def _of_tile(self, integers, tile):
-        """A tile's part of integers of queries and of keys."""
-        queries, keys = integers
-        size = self.plan.queries
-        return (
-            self._cut_integers(queries, tile, tile.row * size, size),
-            self._cut_integers(keys, tile, self._first_key(tile), tile.keys),
-        )
+        cut, (i, j) = self._cut(tile), constants["positions"]
+        both = cut(i, "bt"[-len(i.shape) :]), cut(j, "bs"[-len(j.shape) :])
+        return Positions(*both, consecutive, offset)
 
     def _start(self):
         """The position of the first query, if positions are consecutive."""

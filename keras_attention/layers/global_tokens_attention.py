@@ -4,7 +4,7 @@ import keras
 
 from keras_attention.backend import backend
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.spec import Positions
+from keras_attention.spec import Positions, mapped, part
 
 ops = keras.ops
 
@@ -41,32 +41,16 @@ class GlobalTokensAttention(MultiHeadAttention):
             training=training,
             **given,
         )
+        rows = mapped(given, part("t", 0, self.num_global))
         query, query_mask = (
             x if x is None else x[:, : self.num_global] for x in (query, query_mask)
         )
         first = super().attend(
             *(query, key, value, Positions.of_heads(query, key).of_padded(query_mask, seen)),
             training=training,
-            **_of_first(given, self.num_global),
+            **{**given, **rows, "pattern": None},
         )
         return _joined(first, others, self.num_global)
-
-
-def _of_first(given, count):
-    """What is given of all pairs, of the first `count` queries over all keys."""
-
-    def cut(array):
-        return array if array is None or array.shape[2] == 1 else array[:, :, :count]
-
-    segments = given["segment_ids"]
-    return {
-        **given,
-        "multiplier": cut(given.get("multiplier")),
-        "pattern": None,
-        "masks": tuple(map(cut, given["masks"])),
-        "biases": tuple(map(cut, given["biases"])),
-        "segment_ids": segments and (segments[0][:, :count], segments[1]),
-    }
 
 
 def _joined(first, others, count):

@@ -1,7 +1,9 @@
 """What is raised by patterns, scores, normalizations, kernels, heads and regularizers."""
 
+import dataclasses
+
 import keras_attention as ka
-from keras_attention import normalizations, ops, patterns, positions, regularizers, scores
+from keras_attention import normalizations, ops, patterns, positions, regularizers, scores, spec
 from tests.errors.calls import (
     B,
     Both,
@@ -22,6 +24,11 @@ ADAPTIVE = normalizations.AdaptiveEntmax()
 
 # A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
+    "a field of a specification without axes": (
+        lambda: spec.complete(dataclasses.make_dataclass("Other", ["further", *spec.AXES])),
+        TypeError,
+        r"`AXES` must have the fields of Other\. Received: only one has \['further'\]",
+    ),
     # patterns
     "a pattern without a rule": (
         lambda: patterns.Pattern()(3, 4),

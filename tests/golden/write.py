@@ -1,8 +1,8 @@
 """Writes the golden files of a release, on the backend that runs: `python -m tests.golden.write`.
 
 One archive for each backend, `tests/golden/<version>/<backend>.tar.xz`, with three files of each
-case: the whole model, its weights, and what it was called with and gave. It is written once, by the
-released code, and never again: `tests/test_golden.py` loads it for ever.
+case: the whole model, its weights, and what it was called with and gave, with `masked` rows too. It
+is written once, by the released code, and never again: `tests/test_golden.py` loads it for ever.
 """
 
 import io
@@ -17,6 +17,7 @@ import numpy as np
 import keras_attention
 from keras_attention import masks
 from tests.golden.cases import CASES
+from tests.golden.masked import masked
 
 FOLDER = pathlib.Path(__file__).parent
 # What a file is named by: `<case>.keras` is the model.
@@ -52,7 +53,9 @@ def write(name, case, folder):
     """The three files of one case, in `folder`."""
     model = made(case, seed=1)
     arrays, dtypes, _ = answers(case, model, case.inputs)
-    for array in arrays:
+    rows = masked(case.inputs)
+    of_rows = [] if rows is None else answers(case, model, rows)[0]
+    for array in arrays + of_rows:
         # A model that gives nothing, or the same whatever its weights, would prove nothing.
         if not np.isfinite(array).all() or not array.any():
             raise ValueError(f"{name}: outputs must be finite and not all 0. Received: {array}")
@@ -63,6 +66,7 @@ def write(name, case, folder):
         dtypes=np.array(dtypes),
         **{f"input_{i}": array for i, array in enumerate(case.inputs)},
         **{f"output_{i}": array for i, array in enumerate(arrays)},
+        **{f"masked_{i}": array for i, array in enumerate(of_rows)},
     )
 
 

@@ -1,0 +1,61 @@
+"""Rows whose masked tokens are on the left, between and on the right, of the cases of golden files.
+
+`masked.npz.xz` has what 0.2.0 gives for them, on any backend. It is written once, by the released
+code: this file, copied there, runs with the path of an archive of 0.2.0 as argument. 0.1.0 gives
+the same but for "position-rotary-dynamic", whose angles depend on the length of a row, in which it
+counted padding, and for a text of "language_model" that goes on after padding. Later releases write
+such answers beside their others.
+"""
+
+import lzma
+import pathlib
+import sys
+import tarfile
+import tempfile
+
+import keras
+import numpy as np
+
+PATH = pathlib.Path(__file__).with_suffix(".npz.xz")
+# The real tokens of each row.
+REAL = np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 1]], "int32")
+HOLES = [1, 3]
+
+
+def masked(inputs):
+    """Such rows for a case with these inputs, or None if not all are short sequences or ids."""
+    rng, found = np.random.default_rng(4), []
+    for array in inputs:
+        kind = array.ndim, array.dtype
+        if kind not in ((3, "float32"), (2, "int32")) or array.shape[1] > REAL.shape[1]:
+            return None
+        real = REAL[:, : array.shape[1]]
+        if array.ndim == 3:
+            values = rng.normal(size=(len(real), *array.shape[1:]))
+            real = real[..., None]
+        else:
+            values = rng.integers(1, 11, real.shape)
+        found.append((values * real).astype(array.dtype))
+    return found
+
+
+def main(archive):
+    from tests.golden.cases import CASES
+    from tests.golden.write import answers
+
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(archive) as file:
+            file.extractall(folder, filter="data")
+        for path in sorted(pathlib.Path(folder).glob("*.keras")):
+            inputs = masked(CASES[path.stem].inputs)
+            if inputs is not None:
+                model = keras.saving.load_model(path)
+                for n, array in enumerate(answers(CASES[path.stem], model, inputs)[0]):
+                    found[f"{path.stem}/{n}"] = array
+    with lzma.open(PATH, "wb", preset=9) as file:
+        np.savez(file, **found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
