@@ -37,11 +37,6 @@ def reordered(x, order, inverse):
     return backend.custom_vjp(make, [x], (order, inverse), saves=False)[0]
 
 
-def counted(mask):
-    """Positions (B, T) that count the real tokens of a mask, from 0 on."""
-    return ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1, 0)
-
-
 def real_first(mask):
     """The order (B, T) of tokens with those of a mask first, each kind as before; its inverse."""
     real = ops.cast(mask, "int32")

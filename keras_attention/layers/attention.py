@@ -300,7 +300,7 @@ class Attention(saving.ConfigurableLayer):
             for name, weight in self.preset_position.weights(query_heads).items():
                 setattr(self, name, weight)
         # What follows from the arguments, for all calls.
-        self._order_matters = self.depends_on_positions
+        self._order_matters, self._has_cells = self._depends_on_positions(), self._finds_cells()
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
@@ -376,7 +376,7 @@ class Attention(saving.ConfigurableLayer):
         if segment_ids is not None:
             x = x._replace(segment_ids=self._numbers("segment_ids", segment_ids, x))
         of_output = x.query_mask
-        if self.counts_tokens(how, layout.appends) and how is not sequence.COMPACTED:
+        if self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED:
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x, *layout.split(self, x))
@@ -425,26 +425,24 @@ class Attention(saving.ConfigurableLayer):
 
     # How tokens are counted
 
-    @property
-    def depends_on_positions(self) -> bool:
+    def _depends_on_positions(self):
         """Whether attention depends on more of its positions than on the order of tokens."""
         pattern = self.whole_pattern()
         in_order = pattern is None or isinstance(pattern, patterns.Causal)
         slots = self.position, self.preset_position
         return self.score.needs_length or not in_order or slots != (None, None)
 
-    @property
-    def has_cells(self) -> bool:
+    def _finds_cells(self):
         """Whether positions are cells of a grid, which stay where they are."""
         parts = self.position, self.preset_position, self.whole_pattern()
         return not all(getattr(part, "counts", True) for part in parts)
 
-    def counts_tokens(self, positions, cached=False):
+    def _counts_tokens(self, positions, cached=False):
         """Whether a call counts tokens, and not places, by its `positions`."""
         asked = sequence.word(positions)
         reason = "a cache has no room for others" if cached else self.tokens_reason
         if reason is None:
-            return asked == "tokens" and not self.has_cells
+            return asked == "tokens" and not self._has_cells
         if asked == "places":
             raise ValueError(
                 f"{type(self).__name__} can count real tokens alone: {reason}. "
@@ -693,7 +691,7 @@ class Attention(saving.ConfigurableLayer):
         given.positions = None if isinstance(how, str) else how
         self._refuse({name: getattr(given, name) for name in self.refused_arguments})
         layout = kv_cache.UNCACHED if cache is None else decoding.layout(self, **vars(given))
-        self.counts_tokens(how, layout.appends)
+        self._counts_tokens(how, layout.appends)
         explicit = given.query_mask, given.value_mask, given.key_mask
         tensors = given.query, given.value, given.key
         (query, value, key), _ = sequence.sequences(tensors, explicit, given.mask)

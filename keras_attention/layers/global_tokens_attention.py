@@ -18,8 +18,7 @@ class GlobalTokensAttention(MultiHeadAttention):
 
     num_global: int
 
-    @property
-    def depends_on_positions(self) -> bool:
+    def _depends_on_positions(self):
         return True
 
     refused_arguments = ("positions", "use_causal_mask")

@@ -32,9 +32,11 @@ class LowRankAttention(MultiHeadAttention):
     )
     tokens_reason = "its keys are made of the real tokens, one after another"
 
-    @property
-    def depends_on_positions(self) -> bool:
-        return True
+    # Whether a token's neighbors, or its rank, matter beside the order of tokens.
+    reads_neighbors = True
+
+    def _depends_on_positions(self):
+        return self.reads_neighbors
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]

@@ -63,8 +63,7 @@ class StateAttention(MultiHeadAttention):
         """K' and V' of the state."""
         return self.key_dim, self.value_dim
 
-    @property
-    def depends_on_positions(self) -> bool:
+    def _depends_on_positions(self):
         return self.position is not None
 
     def _counted(self, x, layout):

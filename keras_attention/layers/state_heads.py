@@ -117,9 +117,8 @@ class GatedStateAttention(StateAttention):
                 self.head_norm_layer.autocast = False
         self.build_decay()
 
-    @property
-    def depends_on_positions(self) -> bool:
-        return self.conv_kernel_size is not None or super().depends_on_positions
+    def _depends_on_positions(self):
+        return self.conv_kernel_size is not None or super()._depends_on_positions()
 
     def _counted(self, x, layout):
         if self.conv_kernel_size is None:

@@ -214,12 +214,12 @@ class Stack(saving.ConfigurableLayer, keras.Model):
 
 
 def _has_cells(block):
-    return isinstance(block.attention, Attention) and block.attention.has_cells
+    return isinstance(block.attention, Attention) and block.attention._has_cells
 
 
 def _depends_on_positions(layer):
     """Whether attention may depend on more of its positions than on the order of tokens."""
-    return layer is not None and (not isinstance(layer, Attention) or layer.depends_on_positions)
+    return layer is not None and (not isinstance(layer, Attention) or layer._order_matters)
 
 
 def _is_of(mask, inputs):

@@ -26,7 +26,7 @@ def test_the_road_of_a_call_is_short():
 def test_the_default_call_runs_what_it_says():
     run = core_path.functions_run(core_path.default_call())
     for module, function in (
-        ("inputs.py", "read"),
+        ("sequence.py", "read"),
         ("layers/attention.py", "attend"),
         ("slots.py", "problem"),
         ("kernels/__init__.py", "choose"),

@@ -26,7 +26,7 @@ ORDER = [
     {"models"},
     {"layers", "ops"},
     {"alignments", "feature_maps"},
-    {"arguments"},
+    {"arguments", "sequence"},
     {"slots"},
     {"scores", "normalizations", "positions", "regularizers"},
     {"activations", "losses", "schedules"},
@@ -37,7 +37,7 @@ ORDER = [
     {"inputs"},
     {"backend"},
     {"masks", "parts", "rematerialization", "sequence_parallel", "shapes", "version"},
-    {"hints", "keras_private"},
+    {"hints", "keras_private", "tap"},
 ]
 # The edges between two parts of one line.
 BESIDE = {
