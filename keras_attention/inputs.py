@@ -197,7 +197,8 @@ def pair(name, given, query, value, one_sequence=False):
     listed = isinstance(given, (list, tuple)) and len(given) == 2
     if isinstance(given, list):
         listed = listed and all(part is None or shapes.is_array(part) for part in given)
-    if not listed and not (one_sequence or query is value):
+    one_sequence = one_sequence or query is value
+    if not listed and not one_sequence:
         raise ValueError(
             f"`{name}` must be a pair, for query and key, when the two are not one sequence. "
             f"Received: {name}={given!r}"
@@ -208,7 +209,8 @@ def pair(name, given, query, value, one_sequence=False):
             f"`segment_ids` must number both queries and keys. Received: segment_ids={given!r}"
         )
     found = integers(name, "query", of_query, query)
-    return found, found if of_key is of_query else integers(name, "value", of_key, value)
+    alike = one_sequence and of_key is of_query
+    return found, found if alike else integers(name, "value", of_key, value)
 
 
 def integers(name, role, array, like):

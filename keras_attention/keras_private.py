@@ -18,6 +18,7 @@ from keras.src.saving.serialization_lib import ObjectSharingScope
 __all__ = [
     "DropoutRNNCell",
     "ObjectSharingScope",
+    "cast_variables",
     "draw_seed",
     "first_values",
     "get_keras_mask",
@@ -70,6 +71,9 @@ get_keras_mask = masking.get_keras_mask
 # A scope in which variables are read in their stored dtype, also in half-precision layers.
 # `autocast=False` is public, but also applies to the layer's inputs.
 uncast_variables = functools.partial(AutocastScope, None)
+# One in which they are read in a dtype, as in a call of a layer that computes in it: there is no
+# public way for a method of a layer that another calls.
+cast_variables = AutocastScope
 
 
 def set_keras_mask(tensor, mask):

@@ -349,7 +349,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 for new, state in zip(states, aligned, strict=True)
             ]
             aligned = pairs
-        context = attention.heads.join(result, query[:, None])[:, 0]
+        with keras_private.cast_variables(attention.compute_dtype):
+            context = attention.heads.join(result, query[:, None])[:, 0]
         weights = result.weights
         if weights is not None:
             weights = attention.heads.scores(weights, query[:, None], value)

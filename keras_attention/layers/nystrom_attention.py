@@ -135,6 +135,12 @@ class NystromAttention(LowRankAttention):
 class NystromHeads(EinsumHeads):
     """Heads, and the kernel of their convolution."""
 
+    def output_shape(self, query_shape, value_shape):
+        if self.layer.conv_kernel_size is not None and len(query_shape) == 3:
+            sizes = {"query": query_shape[1], "key": value_shape[1]}
+            shapes.check_same("With `conv_kernel_size`, lengths", **sizes)
+        return super().output_shape(query_shape, value_shape)
+
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer
         if layer.conv_kernel_size is not None:

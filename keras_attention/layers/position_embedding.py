@@ -69,7 +69,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
 
     def _counted(self, x, start_index, positions, segment_ids, mask):
         """The positions of a call in which `positions` may be a word; None for places."""
-        word = sequence.word(positions)
+        word, mask = sequence.word(positions), masks.padding(x, mask)
         if segment_ids is not None and word != "tokens":
             raise ValueError(
                 "`segment_ids` number texts whose tokens are counted: pass positions='tokens'. "
@@ -81,7 +81,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
             return None
         if segment_ids is not None:
             segment_ids = inputs.integers("segment_ids", "x", segment_ids, x)
-        found = sequence.ranks(masks.padding(x, mask), segment_ids)
+        found = sequence.ranks(mask, segment_ids)
         _check_given(x, start_index, None)
         return found if found is None else _from(start_index, found)
 

@@ -295,6 +295,7 @@ class Decoder(Stack):
         cache, _ = self._split(given.cache)
         output = self._output(
             given.inputs,
+            given.mask,
             self._contexts(given.context),
             cache,
             types=given.types,

@@ -105,6 +105,7 @@ class Encoder(Stack):
         given = self._given(args, kwargs)
         return self._output(
             given.inputs,
+            given.mask,
             types=given.types,
             attention_mask=given.attention_mask,
             positions=given.positions,

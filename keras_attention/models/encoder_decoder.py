@@ -69,6 +69,7 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.metadata = metadata
         self.encoder = saving.check_layer("encoder", encoder, Encoder)
         self.decoder = saving.check_layer("decoder", decoder, Decoder)
@@ -131,6 +132,11 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
     ) -> tuple[Tensor, list[Cache]]:
         """The logits after one more token of each row. See `Decoder.step`."""
         return self.decoder.step(tokens, cache, memory)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        _, target = _two(inputs)
+        of_target = previous_mask[1] if isinstance(previous_mask, (list, tuple)) else None
+        return self.decoder.compute_mask(target, of_target)
 
     def compute_output_shape(self, inputs_shape):
         _, target = _two(inputs_shape, lambda shape: isinstance(shape, (list, tuple)))

@@ -16,7 +16,7 @@ ops = keras.ops
 
 # What a call may get beside its inputs, and symbolic calls check.
 OF_PAIRS = ("attention_mask", "positions", "segment_ids")
-ARGUMENTS = ("types", "context", "context_mask", "cache", *OF_PAIRS)
+ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", *OF_PAIRS)
 
 
 class Rows(NamedTuple):
@@ -190,7 +190,7 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         first = next(iter(given.values()))
         return inputs.Given(**{**dict.fromkeys(ARGUMENTS), **given, "inputs": first})
 
-    def _output(self, inputs, contexts=None, caches=None, types=None, **of_blocks):
+    def _output(self, inputs, mask, contexts=None, caches=None, types=None, **of_blocks):
         """The symbolic output of `inputs`, if every part takes the arguments that it is given.
 
         `contexts` and `caches` have one for each block, or are None.
@@ -198,6 +198,10 @@ class Stack(saving.ConfigurableLayer, keras.Model):
         none = [None] * len(self.blocks)
         self._check_types(types)
         self._counting(of_blocks["positions"])
+        if self.embeddings is None:
+            masks.padding(inputs, mask, "inputs")
+        else:
+            self._masks_of(inputs, mask)
         x = inputs
         if self.embeddings is not None:
             x = self.embeddings.compute_output_spec(inputs, types)

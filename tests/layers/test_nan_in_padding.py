@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import inputs, patterns
+from keras_attention import patterns, sequence
 from tests.gradients import weight_gradients
 
 RANDOM = np.random.default_rng(0)
@@ -86,8 +86,8 @@ def test_masked_steps_of_a_recurrent_layer(score):
 
 def test_one_sequence_with_one_mask_is_cleared_once():
     x, mask = keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(MASK)
-    query, value, key = inputs.without_padding((x, x, x), (mask, mask, mask))
+    query, value, key = sequence.without_padding((x, x, x), (mask, mask, mask))
     assert query is value is key
-    query, value, key = inputs.without_padding((x, x, x), (None, mask, mask))
+    query, value, key = sequence.without_padding((x, x, x), (None, mask, mask))
     assert query is x
     assert value is key
