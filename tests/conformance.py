@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import TransformerBlock, masks
+from keras_attention import LearnedQueries, TransformerBlock, masks
 from keras_attention.saving import ConfigurableLayer
 from tests.arrays import numpy
 from tests.gradients import gradients, weight_gradients
@@ -205,14 +205,24 @@ def check_masks_of_other_shapes_are_refused(case):
     names -= {"attention_mask", "use_causal_mask"} | ({"mask"} if case.listed else set())
     layer = case.make()
     case.call(layer, case.arrays())
+    symbols = case.symbols(BATCH)
     for name in names:
-        for shape in ((BATCH, 17), (BATCH + 1, case.inputs[0][0]), (BATCH,)):
+        for shape in ((BATCH, 17), (BATCH + 1, case.inputs[0][0]), (BATCH,), (BATCH, 5, 5, 5)):
             mask = np.ones(shape, bool)
-            # Keras calls a layer that has only `compute_output_shape` when arrays come.
-            early = "compute_output_spec" in vars(case.layer)
-            for inputs in [case.arrays()] + [case.symbols(BATCH)] * early:
+            for inputs, given in (
+                (case.arrays(), mask),
+                (symbols, mask),
+                (symbols, keras.KerasTensor(shape, "bool")),
+            ):
                 with pytest.raises(ValueError, match=f"{name}(`|=|.shape=)"):
-                    case.call(layer, inputs, **{name: mask})
+                    case.call(layer, inputs, **{name: given})
+    if case.float_inputs and case.layer is not LearnedQueries:
+        for n, symbol in enumerate(symbols):
+            with pytest.raises(ValueError, match="mask"):
+                other = masks.carry(
+                    keras.KerasTensor(symbol.shape), keras.KerasTensor((BATCH, 17), "bool")
+                )
+                case.call(layer, [*symbols[:n], other, *symbols[n + 1 :]])
 
 
 def check_symbols_are_refused_what_arrays_are(case):

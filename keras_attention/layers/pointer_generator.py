@@ -98,9 +98,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         source_ids: Tensor,
         source_mask: Tensor | None = None,
     ) -> Tensor:
-        self._check(x, logits, attention_scores, source_ids)
+        mask = self._check(x, logits, attention_scores, source_ids, source_mask)
         gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
-        mask = masks.padding(source_ids, source_mask, "source_ids", "source_mask", features=False)
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = _distribution(weights, masks.both(source_ids >= 0, mask))
         copied = self._copied(weights, source_ids)
@@ -129,7 +128,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         sums = ops.scatter(ops.reshape(at, (-1, 1)), updates, (rows * size, queries))
         return ops.transpose(ops.reshape(sums, (rows, size, queries)), (0, 2, 1))
 
-    def _check(self, x, logits, weights, ids):
+    def _check(self, x, logits, weights, ids, mask):
+        """The mask of the source, or None."""
         shapes.check_rank("x", x, 3, "(B, T, D)")
         shapes.check_rank("logits", logits, 3, "(B, T, V)")
         shapes.check_rank("source_ids", ids, 2, "(B, S)")
@@ -149,6 +149,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         shapes.check_same("Batch sizes", **sizes)
         if "int" not in keras.backend.standardize_dtype(ids.dtype):
             raise TypeError(f"`source_ids` must be integers. Received: dtype {ids.dtype}")
+        masks.padding(x, None)
+        return masks.padding(ids, mask, "source_ids", "source_mask", features=False)
 
     def compute_mask(self, x, previous_mask=None):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
@@ -158,7 +160,7 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        self._check(given.x, given.logits, given.attention_scores, given.source_ids)
+        self._check(*vars(given).values())
         return keras.KerasTensor(self.compute_output_shape(given.x.shape), self._output_dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import keras
 import numpy as np
 
-from keras_attention import inputs, saving, shapes
+from keras_attention import inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.rotary import LAYOUTS, Layout, angles
@@ -76,8 +76,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
             return embedding
         return ops.concatenate([x, embedding], axis=-1)
 
-    def compute_mask(self, x, previous_mask=None):
-        return previous_mask
+    compute_mask = masks.passed_on
 
     def compute_output_shape(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)
