@@ -24,6 +24,7 @@ __all__ = [
     "infers_shapes",
     "keep_inputs_as_they_are",
     "method_of_weights",
+    "name_in_h5",
     "never_rematerialize",
     "recurrent_loop",
     "rematerialization",
@@ -107,6 +108,16 @@ def keep_inputs_as_they_are(layer):
     `autocast=False` is public, but then the layer reads its variables uncast too.
     """
     layer._convert_input_args = False
+
+
+def name_in_h5(function):
+    """The string that Keras's reader of `.h5` files has replaced by a function, or the function.
+
+    `keras.saving.get_custom_objects` is public, but not the objects of a scope.
+    """
+    scope = global_state.get_global_attribute("custom_objects_scope_dict", {})
+    known = {**vars(keras.layers), **keras.saving.get_custom_objects(), **scope}
+    return next((name for name, found in known.items() if found is function), function)
 
 
 def rematerialization(layer):

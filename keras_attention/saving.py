@@ -155,6 +155,27 @@ def deserialize(value):
     return value
 
 
+def _as_written(cls, config):
+    """A configuration with strings where Keras's reader of `.h5` files has put functions.
+
+    It replaces any string that names a function of `keras.layers`, such as "add", or of
+    `custom_objects`.
+    """
+    parameters = _parameters(cls, ConfigurableLayer)
+
+    def written(name, value):
+        takes_functions = name in parameters and parameters[name].annotation in _FUNCTIONS
+        if takes_functions or not inspect.isfunction(value):
+            return value
+        return keras_private.name_in_h5(value)
+
+    return {name: written(name, value) for name, value in config.items()}
+
+
+# The hints of arguments that may be functions.
+_FUNCTIONS = ("Activation", "Initializer", "Regularizer", "Constraint")
+
+
 def slot(kind, base, builtin, value, optional=False):
     """Resolves the argument of a slot: an object, its string id, or its saved config.
 
@@ -328,6 +349,7 @@ class ConfigurableLayer(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
+        config = _as_written(cls, config)
         # Keras reads the dtype itself.
         objects = {n: v if n == "dtype" else deserialize(v) for n, v in config.items()}
         return super().from_config(objects)

@@ -144,10 +144,24 @@ def check_every_argument_is_in_the_config(case):
             assert config[name] != defaults[name], f"{name}={value!r} is not in the config"
         again = case.layer.from_config(config)
         assert json.loads(json.dumps(again.get_config())) == config
+        check_strings_that_name_functions(case.layer, config)
     named = case.make(name="given", dtype="mixed_bfloat16", trainable=False)
     again = case.layer.from_config(named.get_config())
     assert again.name == "given" and not again.trainable
     assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+def check_strings_that_name_functions(layer, config):
+    """The reader of `.h5` files replaces strings by functions of `keras.layers`, or of others."""
+    kind = keras.saving.get_registered_name(layer)
+    strings = {
+        v for n, v in config.items() if isinstance(v, str) and n not in ("name", "activation")
+    }
+    others = {name: lambda name=name: name for name in strings - set(vars(keras.layers))}
+    again = keras.legacy.saving.deserialize_keras_object(
+        {"class_name": kind, "config": dict(config)}, vars(keras.layers), {**others, kind: layer}
+    )
+    assert json.loads(json.dumps(again.get_config())) == config
 
 
 def masked(arrays, kept):
