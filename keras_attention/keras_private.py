@@ -26,6 +26,7 @@ __all__ = [
     "method_of_weights",
     "name_in_h5",
     "never_rematerialize",
+    "own_weights",
     "recurrent_loop",
     "rematerialization",
     "replace_rematerialized_call",
@@ -37,6 +38,7 @@ __all__ = [
     "torch_device",
     "uncast_variables",
     "without_flash_attention",
+    "writes_h5",
 ]
 
 # In a model that is serialized or made again within a scope of it, what several layers share stays
@@ -118,6 +120,23 @@ def name_in_h5(function):
     scope = global_state.get_global_attribute("custom_objects_scope_dict", {})
     known = {**vars(keras.layers), **keras.saving.get_custom_objects(), **scope}
     return next((name for name, found in known.items() if found is function), function)
+
+
+def writes_h5():
+    """Whether configurations are written to, or read from, a file in the legacy format, `.h5`.
+
+    There is no public way to know. Such a file has no `get_build_config`.
+    """
+    return bool(global_state.get_global_attribute("use_legacy_config"))
+
+
+def own_weights(layer):
+    """The weights of a layer itself, each with whether it was made to be trained.
+
+    `layer.trainable_weights` is public, and has those that are trained now, of its parts too.
+    """
+    yield from ((weight, True) for weight in layer._trainable_variables)
+    yield from ((weight, False) for weight in layer._non_trainable_variables)
 
 
 def rematerialization(layer):

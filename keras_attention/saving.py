@@ -300,6 +300,8 @@ class ConfigurableLayer(keras.layers.Layer):
     _unrounded: tuple[str, ...] | None = None
     # Whether its dtype is not that of the layer around it.
     _has_own_dtype = False
+    # The parts that were frozen in an `.h5` file.
+    _frozen_parts: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -345,14 +347,21 @@ class ConfigurableLayer(keras.layers.Layer):
                 for inner in config[name] if isinstance(value, list) else [config[name]]:
                     if isinstance(inner, dict):
                         inner.pop("build_config", None)
+        if keras_private.writes_h5():
+            parts.check_h5(self)
+            config |= {"frozen": places} if (places := parts.frozen(self)) else {}
         return config
 
     @classmethod
     def from_config(cls, config):
         config = _as_written(cls, config)
+        frozen = tuple(config.pop("frozen", ()))
         # Keras reads the dtype itself.
         objects = {n: v if n == "dtype" else deserialize(v) for n, v in config.items()}
-        return super().from_config(objects)
+        layer = super().from_config(objects)
+        if frozen:
+            layer._frozen_parts = frozen
+        return layer
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         return rematerialization.of_call(

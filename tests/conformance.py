@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import LearnedQueries, TransformerBlock, masks
+from keras_attention import LearnedQueries, TransformerBlock, masks, parts
 from keras_attention.saving import ConfigurableLayer
 from tests.arrays import numpy
 from tests.gradients import gradients, weight_gradients
@@ -162,6 +162,25 @@ def check_strings_that_name_functions(layer, config):
         {"class_name": kind, "config": dict(config)}, vars(keras.layers), {**others, kind: layer}
     )
     assert json.loads(json.dumps(again.get_config())) == config
+
+
+def check_h5_files(case, path):
+    """Saved with a part frozen: the format orders trained weights before the others."""
+    layer, symbols = case.make(), case.symbols()
+    model = keras.Model(alone(symbols), case.call(layer, symbols))
+    made = [weight.trainable for weight in model.weights]
+    inner = [part for _, part in parts.named(layer) if part.weights]
+    for part in inner[len(inner) // 2 :][:1]:
+        part.trainable = False
+        assert [weight.trainable for weight in model.weights] != made
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.5, 1.0, weight.shape))
+    model.save(path)
+    again = keras.models.load_model(path, compile=False)
+    assert [w.trainable for w in again.weights] == [w.trainable for w in model.weights]
+    for ours, other in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(other))
 
 
 def masked(arrays, kept):
