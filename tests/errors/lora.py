@@ -45,7 +45,7 @@ ROWS = {
     "one trained part of a frozen one in an .h5 file": (
         lambda: saved(again),
         ValueError,
-        r"save the model as `.keras`\. Received: layer .* with \['.*' of its part 'query'",
+        r"save the model as `.keras`\. Received: layer .* with \['.*'\] of its part 'query'",
     ),
     "no model to adapt": (
         lambda: enable_lora("block", 2),
