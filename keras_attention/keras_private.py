@@ -30,6 +30,7 @@ __all__ = [
     "recurrent_loop",
     "rematerialization",
     "replace_rematerialized_call",
+    "replace_saving_of_optimizers",
     "run_operations",
     "saving_a_model",
     "set_keras_mask",
@@ -166,6 +167,16 @@ def replace_rematerialized_call(wrap):
     the framework.
     """
     keras.Layer.rematerialized_call = wrap(keras.Layer.rematerialized_call)
+
+
+def replace_saving_of_optimizers(wrap):
+    """Lets `wrap(method)` be the method `save_own_variables` of Keras's optimizers.
+
+    The method is public, and an optimizer of a user's own may override it. Those that `compile`
+    makes are Keras's, and a layer is not told which optimizer trains it.
+    """
+    optimizer = keras.optimizers.Optimizer
+    optimizer.save_own_variables = wrap(optimizer.save_own_variables)
 
 
 def infers_shapes():
