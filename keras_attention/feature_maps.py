@@ -9,7 +9,9 @@ import numpy as np
 
 from keras_attention import normalizations, saving, shapes
 from keras_attention.hints import Tensor
+from keras_attention.kernels import recurrence
 from keras_attention.scores import Score
+from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -44,7 +46,10 @@ class RandomFeatures(Score):
 
     `φ(x) = exp(ω · x' − |x'|² / 2) / √m` with `x' = x / K^¼`, for each of m vectors ω
     (Choromanski et al. 2021, FAVOR+, equation 5). The vectors are orthogonal in groups of K, of
-    the lengths of normal ones, and a weight that is not trained.
+    the lengths of normal ones, and a weight that is not trained. `LinearAttention` computes with
+    the exponents, so that keys of any length have weights and gradients. Its cache has `"largest"`
+    beside `"state"`, (B, G, m), the largest exponent so far of each feature, by which sums are
+    divided. Only with an `attention_bias` exponents of keys are clipped at ±80.
 
     Args:
         num_features: m.
@@ -93,22 +98,53 @@ class RandomFeatures(Score):
         return ops.convert_to_tensor(vectors, dtype)
 
     def prepare_query(self, query: Tensor) -> Tensor:
-        exponents = self._exponents(query)
+        """The features (B, T, H, m), each query's divided by the largest of them."""
         # A factor of a query changes none of its weights.
-        largest = ops.max(exponents, axis=-1, keepdims=True, initial=-np.inf)
-        return ops.exp(exponents - ops.stop_gradient(largest))
+        return _divided_by_largest(self.exponents(query), axis=-1)
 
     def prepare_key(self, key: Tensor) -> Tensor:
-        # A factor of all keys would depend on later ones.
-        return ops.exp(ops.clip(self._exponents(key), -80.0, 80.0))
+        """The features (B, S, H, m), those of all keys divided by the largest of them.
 
-    def _exponents(self, x):
+        So they are those of whole sequences alone, without padding: `LinearAttention` takes
+        `exponents` instead.
+        """
+        return _divided_by_largest(self.exponents(key), axis=(1, 3))
+
+    def into_spec(
+        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
+    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+        # Weights that are divided by their sum, of features that may be beyond any float: the
+        # softmax of the logarithms of products.
+        owner = getattr(spec.normalization, "__self__", None)
+        if key_is_prepared or not isinstance(owner, SumToOne):
+            return super().into_spec(spec, query, key, key_is_prepared)
+        wide = shapes.accumulation_dtype(query, key)
+        query, key = (self.exponents(ops.cast(x, wide)) for x in (query, key))
+        if not spec.biases:
+            return spec.replace(score=_logarithms, normalization=None), query, key
+        # A bias is added to products, whose factors cannot be chosen then.
+        query = _divided_by_largest(query, axis=-1)
+        return spec, query, ops.exp(ops.clip(key, -80.0, 80.0))
+
+    def exponents(self, x: Tensor) -> Tensor:
+        """The logarithms of the features of queries or keys (B, T, H, K), and of √m."""
         sizes = {"of the vectors": self.vectors.shape[0], "of a head": x.shape[-1]}
         shapes.check_same("Features, in layers that share a RandomFeatures,", **sizes)
         x = x * x.shape[-1] ** -0.25
         squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
         vectors = ops.cast(ops.convert_to_tensor(self.vectors), x.dtype)
         return ops.einsum("bthk,kn->bthn", x, vectors) - 0.5 * squares
+
+
+def _divided_by_largest(exponents, axis):
+    """exp of exponents, divided by that of the largest along axes."""
+    largest = ops.max(exponents, axis=axis, keepdims=True, initial=-np.inf)
+    return ops.exp(exponents - ops.stop_gradient(largest))
+
+
+def _logarithms(query, key):
+    """Scores (B, H, T, S): logarithms of the products of exp(query) and exp(key)."""
+    return recurrence.logarithms(*(ops.swapaxes(x, 1, 2) for x in (query, key)))
 
 
 BUILTIN = {"elu": EluFeatures, "favor": RandomFeatures}

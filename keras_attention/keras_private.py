@@ -25,10 +25,13 @@ __all__ = [
     "infers_shapes",
     "keep_inputs_as_they_are",
     "method_of_weights",
+    "name_in_h5",
     "never_rematerialize",
+    "own_weights",
     "recurrent_loop",
     "rematerialization",
     "replace_rematerialized_call",
+    "replace_saving_of_optimizers",
     "run_operations",
     "saving_a_model",
     "set_keras_mask",
@@ -37,6 +40,7 @@ __all__ = [
     "torch_device",
     "uncast_variables",
     "without_flash_attention",
+    "writes_h5",
 ]
 
 # In a model that is serialized or made again within a scope of it, what several layers share stays
@@ -113,6 +117,33 @@ def keep_inputs_as_they_are(layer):
     layer._convert_input_args = False
 
 
+def name_in_h5(function):
+    """The string that Keras's reader of `.h5` files has replaced by a function, or the function.
+
+    `keras.saving.get_custom_objects` is public, but not the objects of a scope.
+    """
+    scope = global_state.get_global_attribute("custom_objects_scope_dict", {})
+    known = {**vars(keras.layers), **keras.saving.get_custom_objects(), **scope}
+    return next((name for name, found in known.items() if found is function), function)
+
+
+def writes_h5():
+    """Whether configurations are written to, or read from, a file in the legacy format, `.h5`.
+
+    There is no public way to know. Such a file has no `get_build_config`.
+    """
+    return bool(global_state.get_global_attribute("use_legacy_config"))
+
+
+def own_weights(layer):
+    """The weights of a layer itself, each with whether it was made to be trained.
+
+    `layer.trainable_weights` is public, and has those that are trained now, of its parts too.
+    """
+    yield from ((weight, True) for weight in layer._trainable_variables)
+    yield from ((weight, False) for weight in layer._non_trainable_variables)
+
+
 def rematerialization(layer):
     """The mode of the `keras.RematScope` in which a layer was made, or None; whether it is listed.
 
@@ -140,6 +171,16 @@ def replace_rematerialized_call(wrap):
     the framework.
     """
     keras.Layer.rematerialized_call = wrap(keras.Layer.rematerialized_call)
+
+
+def replace_saving_of_optimizers(wrap):
+    """Lets `wrap(method)` be the method `save_own_variables` of Keras's optimizers.
+
+    The method is public, and an optimizer of a user's own may override it. Those that `compile`
+    makes are Keras's, and a layer is not told which optimizer trains it.
+    """
+    optimizer = keras.optimizers.Optimizer
+    optimizer.save_own_variables = wrap(optimizer.save_own_variables)
 
 
 def infers_shapes():

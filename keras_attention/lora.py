@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Sequence
 
 import keras
@@ -35,8 +37,9 @@ def enable_lora(
     Layers that get the output of `model`, such as a head, are not frozen. Compile afterwards.
 
     `save` and `convert.to_huggingface` write kernels with their adapters added: what they write
-    loads as a model without adapters, with equal outputs, all of whose weights are trained. Keras
-    quantizes the sums of a quantized model again, so its outputs change a little, or in int4 more.
+    loads as a model without adapters, with equal outputs, all of whose weights are trained, and the
+    state of an optimizer of adapters is not written. Keras quantizes the sums of a quantized model
+    again, so its outputs change a little, or in int4 more.
 
     Args:
         model: a built Keras model or layer, such as a result of `convert.from_huggingface`.
@@ -84,3 +87,22 @@ def enable_lora(
         variable.trainable = False
     for layer in found:
         layer.enable_lora(rank, lora_alpha=alpha)
+
+
+def _without_adapters(save_own_variables):
+    """Of an optimizer, nothing if it trains adapters, which the file does not have.
+
+    A model that is loaded may have as many other weights, of other shapes or of the same.
+    """
+
+    @functools.wraps(save_own_variables)
+    def save_those_of_the_file(self, store):
+        if not any(_OF_ADAPTER.search(variable.path) for variable in self.variables):
+            save_own_variables(self, store)
+
+    return save_those_of_the_file
+
+
+# A variable of an optimizer that belongs to a `lora_kernel_a` or the like of Keras's layers.
+_OF_ADAPTER = re.compile("_lora_(kernel|embeddings)_[ab]_")
+keras_private.replace_saving_of_optimizers(_without_adapters)

@@ -63,6 +63,16 @@ def padding(tensor, passed, name="x", mask_name="mask", features=True):
     return mask
 
 
+def passed_on(layer, x, previous_mask=None):
+    """The `compute_mask` of a layer whose output has the positions of `x`, with the mask checked.
+
+    Where a functional model is made, nothing else sees a mask that `x` carries.
+    """
+    if previous_mask is not None:
+        check_axes(previous_mask, x.shape[:-1][: len(previous_mask.shape)])
+    return previous_mask
+
+
 def whole(mask, tensor):
     """(B, T), for a tensor (B, T, D), of a mask (B, T) or (1, T), or of none."""
     every = ops.ones_like(tensor[..., 0], dtype="bool")

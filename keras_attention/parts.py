@@ -26,7 +26,7 @@ def freezing(build):
     """`build`, after which the parts of a layer that is not trainable are not trainable either.
 
     Keras sets that of a layer's own weights. Those of its parts would be trained by any model
-    around it.
+    around it. So are the parts that were frozen in an `.h5` file.
     """
 
     @functools.wraps(build)
@@ -35,6 +35,7 @@ def freezing(build):
         if not self.trainable:
             for part in keras_private.sublayers(self, recursive=False):
                 part.trainable = False
+        freeze(self, self._frozen_parts)
 
     return build_and_freeze
 
@@ -54,6 +55,29 @@ def freeze(layer, places):
     for place in places:
         if place in parts:
             parts[place].trainable = False
+
+
+def check_h5(layer):
+    """Raises if the parts that are frozen do not say which weights are trained.
+
+    An `.h5` file has the weights of a layer in an order, those that are trained before the others.
+    """
+    _check_trained(layer, layer, layer.trainable)
+
+
+def _check_trained(layer, part, trained):
+    changed = [
+        w for w, made in keras_private.own_weights(part) if w.trainable != (made and trained)
+    ]
+    if changed or getattr(part, "quantization_mode", None) is not None:
+        names = [weight.path for weight in changed] or part.quantization_mode
+        raise ValueError(
+            "The legacy format `.h5` does not store which weights are trained by themselves, apart "
+            "from those of a whole layer, nor quantization: save the model as `.keras`. Received: "
+            f"layer {layer.name!r} with {names} of its part {part.name!r}"
+        )
+    for child in keras_private.sublayers(part, recursive=False):
+        _check_trained(layer, child, trained and child.trainable)
 
 
 def _placed(layer, prefix=""):

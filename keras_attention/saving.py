@@ -155,6 +155,27 @@ def deserialize(value):
     return value
 
 
+def _as_written(cls, config):
+    """A configuration with strings where Keras's reader of `.h5` files has put functions.
+
+    It replaces any string that names a function of `keras.layers`, such as "add", or of
+    `custom_objects`.
+    """
+    parameters = _parameters(cls, ConfigurableLayer)
+
+    def written(name, value):
+        takes_functions = name in parameters and parameters[name].annotation in _FUNCTIONS
+        if takes_functions or not inspect.isfunction(value):
+            return value
+        return keras_private.name_in_h5(value)
+
+    return {name: written(name, value) for name, value in config.items()}
+
+
+# The hints of arguments that may be functions.
+_FUNCTIONS = ("Activation", "Initializer", "Regularizer", "Constraint")
+
+
 def slot(kind, base, builtin, value, optional=False):
     """Resolves the argument of a slot: an object, its string id, or its saved config.
 
@@ -279,6 +300,8 @@ class ConfigurableLayer(keras.layers.Layer):
     _unrounded: tuple[str, ...] | None = None
     # Whether its dtype is not that of the layer around it.
     _has_own_dtype = False
+    # The parts that were frozen in an `.h5` file.
+    _frozen_parts: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -324,13 +347,21 @@ class ConfigurableLayer(keras.layers.Layer):
                 for inner in config[name] if isinstance(value, list) else [config[name]]:
                     if isinstance(inner, dict):
                         inner.pop("build_config", None)
+        if keras_private.writes_h5():
+            parts.check_h5(self)
+            config |= {"frozen": places} if (places := parts.frozen(self)) else {}
         return config
 
     @classmethod
     def from_config(cls, config):
+        config = _as_written(cls, config)
+        frozen = tuple(config.pop("frozen", ()))
         # Keras reads the dtype itself.
         objects = {n: v if n == "dtype" else deserialize(v) for n, v in config.items()}
-        return super().from_config(objects)
+        layer = super().from_config(objects)
+        if frozen:
+            layer._frozen_parts = frozen
+        return layer
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         return rematerialization.of_call(

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import TransformerBlock, masks
+from keras_attention import LearnedQueries, TransformerBlock, masks, parts
 from keras_attention.saving import ConfigurableLayer
 from tests.arrays import numpy
 from tests.gradients import gradients, weight_gradients
@@ -144,10 +144,43 @@ def check_every_argument_is_in_the_config(case):
             assert config[name] != defaults[name], f"{name}={value!r} is not in the config"
         again = case.layer.from_config(config)
         assert json.loads(json.dumps(again.get_config())) == config
+        check_strings_that_name_functions(case.layer, config)
     named = case.make(name="given", dtype="mixed_bfloat16", trainable=False)
     again = case.layer.from_config(named.get_config())
     assert again.name == "given" and not again.trainable
     assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+def check_strings_that_name_functions(layer, config):
+    """The reader of `.h5` files replaces strings by functions of `keras.layers`, or of others."""
+    kind = keras.saving.get_registered_name(layer)
+    strings = {
+        v for n, v in config.items() if isinstance(v, str) and n not in ("name", "activation")
+    }
+    others = {name: lambda name=name: name for name in strings - set(vars(keras.layers))}
+    again = keras.legacy.saving.deserialize_keras_object(
+        {"class_name": kind, "config": dict(config)}, vars(keras.layers), {**others, kind: layer}
+    )
+    assert json.loads(json.dumps(again.get_config())) == config
+
+
+def check_h5_files(case, path):
+    """Saved with a part frozen: the format orders trained weights before the others."""
+    layer, symbols = case.make(), case.symbols()
+    model = keras.Model(alone(symbols), case.call(layer, symbols))
+    made = [weight.trainable for weight in model.weights]
+    inner = [part for _, part in parts.named(layer) if part.weights]
+    for part in inner[len(inner) // 2 :][:1]:
+        part.trainable = False
+        assert [weight.trainable for weight in model.weights] != made
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.5, 1.0, weight.shape))
+    model.save(path)
+    again = keras.models.load_model(path, compile=False)
+    assert [w.trainable for w in again.weights] == [w.trainable for w in model.weights]
+    for ours, other in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(other))
 
 
 def masked(arrays, kept):
@@ -205,14 +238,24 @@ def check_masks_of_other_shapes_are_refused(case):
     names -= {"attention_mask", "use_causal_mask"} | ({"mask"} if case.listed else set())
     layer = case.make()
     case.call(layer, case.arrays())
+    symbols = case.symbols(BATCH)
     for name in names:
-        for shape in ((BATCH, 17), (BATCH + 1, case.inputs[0][0]), (BATCH,)):
+        for shape in ((BATCH, 17), (BATCH + 1, case.inputs[0][0]), (BATCH,), (BATCH, 5, 5, 5)):
             mask = np.ones(shape, bool)
-            # Keras calls a layer that has only `compute_output_shape` when arrays come.
-            early = "compute_output_spec" in vars(case.layer)
-            for inputs in [case.arrays()] + [case.symbols(BATCH)] * early:
+            for inputs, given in (
+                (case.arrays(), mask),
+                (symbols, mask),
+                (symbols, keras.KerasTensor(shape, "bool")),
+            ):
                 with pytest.raises(ValueError, match=f"{name}(`|=|.shape=)"):
-                    case.call(layer, inputs, **{name: mask})
+                    case.call(layer, inputs, **{name: given})
+    if case.float_inputs and case.layer is not LearnedQueries:
+        for n, symbol in enumerate(symbols):
+            with pytest.raises(ValueError, match="mask"):
+                other = masks.carry(
+                    keras.KerasTensor(symbol.shape), keras.KerasTensor((BATCH, 17), "bool")
+                )
+                case.call(layer, [*symbols[:n], other, *symbols[n + 1 :]])
 
 
 def check_symbols_are_refused_what_arrays_are(case):

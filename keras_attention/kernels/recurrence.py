@@ -12,6 +12,8 @@ is at most 1; those of features cannot be taken apart from the pairs otherwise t
 middle of a chunk, which is why they are at least `SMALLEST` and their chunks short.
 """
 
+import math
+
 import keras
 
 from keras_attention import shapes
@@ -23,8 +25,13 @@ ops = keras.ops
 
 # Tokens of a chunk; the second if each feature has a decay.
 CHUNK, FEATURE_CHUNK = 64, 32
+# Tokens of a chunk of exponentials, and how many of their features have one largest exponent.
+EXPONENTS_CHUNK, GROUP = 32, 16
 # Half a chunk of it is exp(80), within float32.
 SMALLEST = -5.0
+# Exponents: of what is not there, and the least product of features of a pair, whose inverse has a
+# finite gradient.
+NOTHING, SMALLEST_PAIR = -1e30, -75.0
 
 
 def at_once(query, key, value):
@@ -77,6 +84,85 @@ def run(query, key, value, log_decay=None, state=None, chunk=None):
     state = ops.zeros_like(updates[0]) if state is None else ops.cast(state, wide)
     before, state = scan.states(after, updates, state)
     return chunks.together(output + chunks.combine(from_state, before)), state
+
+
+def of_exponents(query, key, value, mask, causal, state=None):
+    """What queries read of sums of keys, of features that are exponentials, and (sums, largest).
+
+    Features may be beyond any float. So the sums (B, G, K, V) are Σ exp(key − largest) v, with the
+    largest exponent so far of each feature, (B, G, K), and the output is that of queries up to a
+    factor of each, which a division by the output for values of 1 removes.
+
+    Args:
+        query, key: the exponents (B, T, H, K) and (B, S, G, K).
+        value: (B, S, G, V).
+        mask: (B, S), True = a real token, or None.
+        causal: whether a query sees keys up to its own index only; then T = S.
+        state: (sums, largest) before the first token, or None.
+    """
+    batch, length = backend.shape(key)[:2]
+    real = ops.ones((batch, length), "bool") if mask is None else mask
+    real = ops.broadcast_to(ops.expand_dims(real, (2, 3)), (batch, length, key.shape[2], 1))
+    if not causal:
+        largest = ops.stop_gradient(ops.max(ops.where(real, key, NOTHING), axis=1, initial=NOTHING))
+        features = ops.where(real, ops.exp(ops.where(real, key - largest[:, None], 0.0)), 0.0)
+        sums = ops.einsum("bsgk,bsgv->bgkv", features, value)
+        query = query + ops.repeat(largest, query.shape[2] // key.shape[2], axis=1)[:, None]
+        return read(ops.exp(query - _largest(query)), sums), (sums, largest)
+    chunks = Chunks(query, key, EXPONENTS_CHUNK)
+    query, key, value = chunks.of_queries(query), chunks.of_keys(key), chunks.of_keys(value)
+    real = chunks.of_keys(ops.cast(real, value.dtype)) > 0
+    key = ops.where(real, key, NOTHING)
+    shape = (batch, key.shape[2], key.shape[4])
+    sums, before = (None, ops.full(shape, NOTHING, key.dtype)) if state is None else state
+    largest = ops.stop_gradient(ops.max(key, axis=3))
+    before = scan.largest_so_far(largest, before)
+    after = backend.maximum(before, largest)
+    features = ops.where(real, ops.exp(key - after[:, :, :, None]), 0.0)
+    updates = backend.matmul(features, value, transpose_first=True)
+    if sums is None:
+        sums = ops.zeros_like(updates[0])
+    # Within a chunk, each pair by itself.
+    rows = ops.reshape(query, (*backend.shape(key)[:3], -1, key.shape[4]))
+    pairs = ops.reshape(logarithms(rows, key), (*backend.shape(query)[:5], chunks.size))
+    seen = ops.swapaxes(real, -1, -2)[:, :, :, None] & chunks.causal()
+    pairs = ops.where(seen, pairs, NOTHING)
+    from_before = query + before[:, :, :, None, None]
+    rows = backend.maximum(_largest(pairs), _largest(from_before))
+    weights = ops.where(seen, ops.exp(pairs - rows), 0.0)
+    states, sums = scan.states(ops.exp(before - after)[..., None], updates, sums)
+    output = chunks.combine(weights, value)
+    output = output + chunks.combine(ops.exp(from_before - rows), states)
+    return chunks.together(output), (sums, after[-1])
+
+
+def logarithms(query, key):
+    """log Σ_k exp(query_k + key_k) of exponents (…, T, K) and (…, S, K): (…, T, S).
+
+    In groups of features, of which queries and keys are each divided by the largest. Where a
+    product is below exp(`SMALLEST_PAIR`) beside that of these two, it counts as so much.
+    """
+    size = query.shape[-1]
+    pieces = -(-size // GROUP)
+    groups = []
+    for array in (query, key):
+        widths = [(0, 0)] * (len(array.shape) - 1) + [(0, pieces * GROUP - size)]
+        array = ops.pad(array, widths, constant_values=NOTHING) if widths[-1][1] else array
+        array = ops.reshape(array, (*backend.shape(array)[:-1], pieces, GROUP))
+        groups.append(ops.moveaxis(array, -2, 0))
+    largest, of_keys = map(_largest, groups)
+    products = backend.matmul(
+        *(ops.exp(x - y) for x, y in zip(groups, (largest, of_keys), strict=True)),
+        transpose_second=True,
+    )
+    least = ops.cast(math.exp(SMALLEST_PAIR), products.dtype)
+    found = ops.log(backend.maximum(products, least)) + largest + ops.swapaxes(of_keys, -1, -2)
+    return ops.logsumexp(found, axis=0)
+
+
+def _largest(array):
+    """The largest of the last axis, without a gradient."""
+    return ops.stop_gradient(ops.max(array, axis=-1, keepdims=True, initial=NOTHING))
 
 
 def ratios(decay, allowed):

@@ -31,6 +31,24 @@ def states(factors, updates, start, matrices=False):
     return _scan(arrays, matrices, reverse=False)
 
 
+def largest_so_far(arrays, start):
+    """The elementwise maximum of `start` and the arrays before each, (N, …), without a gradient."""
+    arrays, start = ops.stop_gradient(arrays), ops.stop_gradient(start)
+    count = backend.shape(arrays)[0]
+    if known(count) and count == 1:
+        return start[None]
+
+    def step(i, carry):
+        largest, before = carry
+        before = backend.write_buffer(before, i, largest)
+        return backend.maximum(largest, arrays[i]), before
+
+    dtype = keras.backend.standardize_dtype(start.dtype)
+    buffer = backend.make_buffer(count, backend.shape(start), dtype, zeros=False)
+    _, before = backend.fori_loop(0, count, step, (start, buffer))
+    return ops.stop_gradient(backend.stack_buffer(before))
+
+
 def _times(factor, state, matrices, transposed=False):
     if factor is None:
         return state

@@ -109,7 +109,11 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     @classmethod
     def from_config(cls, config):
         # `RNN` reads the cell itself, and removes it from the dictionary.
-        return super(saving.ConfigurableLayer, cls).from_config(dict(config))
+        config = dict(config)
+        frozen = tuple(config.pop("frozen", ()))
+        layer = super(saving.ConfigurableLayer, cls).from_config(config)
+        layer._frozen_parts = frozen
+        return layer
 
     def build(self, sequences_shape, memory_shape=None, initial_state_shape=None):
         if memory_shape is None:

@@ -76,7 +76,7 @@ class ClassToken(saving.ConfigurableLayer):
         return masks.carry(ops.concatenate([token, x], axis=1), self._longer(mask))
 
     def compute_mask(self, x, previous_mask=None):
-        return self._longer(previous_mask)
+        return self._longer(masks.padding(x, previous_mask))
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._check(x_shape)

@@ -125,5 +125,7 @@ class FeedForward(saving.ConfigurableLayer):
         hidden = self._dropout_layer.drop(hidden, training)
         return position_wise.apply(self, self._output_dense, hidden)
 
+    compute_mask = masks.passed_on
+
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])

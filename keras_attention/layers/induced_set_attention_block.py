@@ -107,7 +107,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         return self._to_elements(x, points, mask=mask, training=training)
 
     def compute_mask(self, x, previous_mask=None):
-        return previous_mask
+        return masks.padding(x, previous_mask)
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._points.compute_output_shape(x_shape)

@@ -353,6 +353,15 @@ class State(Layout):
         return Update({**cache, "index": after}, key, value, mask=mask)
 
 
+class StateOfExponents(State):
+    """Sums of exponentials, each divided by that of the largest exponent of its feature."""
+
+    arrays: typing.ClassVar = {"state": "float", "largest": "float", "index": "int32"}
+
+    def shapes(self, batch, slots, heads, *sizes):
+        return {**super().shapes(batch, slots, heads, *sizes), "largest": (batch, heads, sizes[0])}
+
+
 class ConvolvedState(State):
     """A state, and the inputs of the last tokens, which a convolution reads again."""
 

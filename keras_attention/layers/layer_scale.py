@@ -59,5 +59,7 @@ class LayerScale(saving.ConfigurableLayer):
         (x,) = inputs.floats((x,), self.compute_dtype)
         return masks.clear(x, mask) * self.scale
 
+    compute_mask = masks.passed_on
+
     def compute_output_shape(self, x_shape):
         return tuple(x_shape)

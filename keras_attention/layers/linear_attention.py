@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_attention import feature_maps, keras_private, patterns, saving, scores, shapes
+from keras_attention.backend import backend
+from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.kernels import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
@@ -59,7 +61,7 @@ class LinearAttention(StateAttention):
     True
     """
 
-    layouts = (kv_cache.Context, kv_cache.State)
+    layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.Context, kv_cache.State)
     one_sequence = False
     has_weights = True
     refused_arguments = ()
@@ -87,6 +89,9 @@ class LinearAttention(StateAttention):
         )
         self.causal = shapes.check_flag("causal", causal)
         self.preset_pattern = patterns.Causal() if self.causal else None
+        self._sums_exponentials = isinstance(score, feature_maps.RandomFeatures)
+        if self._sums_exponentials:
+            self.layouts = (*self.layouts, kv_cache.StateOfExponents)
 
     @property
     def feature_map(self) -> scores.Score:
@@ -99,15 +104,48 @@ class LinearAttention(StateAttention):
 
     def recur(self, query, key, value, mask, causal, state):
         wide = shapes.accumulation_dtype(query, key, value)
+        query, key, value = (ops.cast(x, wide) for x in (query, key, value))
+        # The sums of the features of keys are those of keys times a value of 1.
+        value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)
         with keras_private.uncast_variables():
-            query, key = self.score.prepare(ops.cast(query, wide), ops.cast(key, wide))
+            if not self._sums_exponentials:
+                query, key = self.score.prepare(query, key)
+            else:
+                query, key = self.score.exponents(query), self.score.exponents(key)
+        if self._sums_exponentials:
+            sums, state = recurrence.of_exponents(query, key, value, mask, causal, state)
+            return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state
         if mask is not None:
             key = ops.where(ops.expand_dims(mask, (2, 3)), key, ops.zeros_like(key))
-        # The sums of the features of keys are those of keys times a value of 1.
-        value = ops.cast(value, wide)
-        value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)
         if causal:
             sums, state = recurrence.run(query, key, value, state=state)
         else:
             sums, state = recurrence.at_once(query, key, value)
         return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
+    ) -> Cache:
+        cache = super().make_cache(batch_size, length, dtype)
+        if not self._sums_exponentials:
+            return cache
+        sums = cache["state"]
+        largest = ops.full(backend.shape(sums)[:3], recurrence.NOTHING, sums.dtype)
+        return {"state": sums, "largest": largest, "index": cache["index"]}
+
+    def sums_of(self, cache):
+        sums = super().sums_of(cache)
+        if not self._sums_exponentials:
+            return sums
+        # A cache of 0.2.0 has sums of features that were not divided.
+        largest = cache.get("largest")
+        return sums, ops.zeros_like(sums[..., 0]) if largest is None else largest
+
+    def with_sums(self, cache, state):
+        if not self._sums_exponentials:
+            return super().with_sums(cache, state)
+        sums, largest = state
+        if "largest" in cache:
+            largest = ops.cast(largest, cache["largest"].dtype)
+            return {**super().with_sums(cache, sums), "largest": largest}
+        return super().with_sums(cache, sums * ops.exp(ops.minimum(largest, 80.0))[..., None])

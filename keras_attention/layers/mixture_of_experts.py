@@ -291,6 +291,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             linear = ops.clip(linear, -self.limit, self.limit)
         return self.activation(gate) * (linear + self.offset)
 
+    compute_mask = masks.passed_on
+
     def compute_output_shape(self, x_shape):
         return tuple(x_shape)
 

@@ -137,6 +137,7 @@ class PatchEmbedding(saving.ConfigurableLayer):
     def compute_mask(self, images, previous_mask=None):
         if previous_mask is None:
             return None
+        masks.check_axes(previous_mask, self._channels_last(images.shape)[:-1], "images")
         return cell_groups.GroupMask(self.patch_size, flatten=self.flatten)(previous_mask)
 
     def compute_output_shape(self, images_shape, mask_shape=None):

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, keras_private, masks, saving, shapes
+from keras_attention import feature_maps, inputs, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.layers import position_wise
@@ -23,7 +23,8 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     `P(w) = p · P_vocabulary(w) + (1 − p) · Σ_{s: source_s = w} a_s`, where a are attention weights
     over the source, and `p = sigmoid(wᵀ x + b)`. Tokens of the source outside the vocabulary have
-    numbers from `vocabulary_size` on, per row, and can only be copied.
+    numbers from `vocabulary_size` on, per row, and can only be copied. Weights are divided by their
+    sum over the tokens that are not masked, so that P sums to one; without any, p is 1.
 
     Args:
         vocabulary_size, num_extra_tokens: V, and the largest number of other tokens of a source.
@@ -33,8 +34,9 @@ class PointerGenerator(saving.ConfigurableLayer):
     Call arguments:
         x: (B, T, D), what p depends on: in the paper, context, state and input of the decoder.
         logits: (B, T, V), of the vocabulary.
-        attention_scores: (B, T, S), or (B, H, T, S), whose mean over heads is taken; 0 at padding.
-        source_ids: integers (B, S) from 0 to V + `num_extra_tokens` − 1; others are not copied.
+        attention_scores: (B, T, S), or (B, H, T, S), whose mean over heads is taken; not negative.
+        source_ids: integers (B, S) from 0 to V + `num_extra_tokens` − 1. Negative ones are masked;
+            the probability of larger ones is not returned, and P sums to one less by it.
         source_mask: boolean (B, S), True = a token that may be copied.
 
     Returns:
@@ -96,24 +98,25 @@ class PointerGenerator(saving.ConfigurableLayer):
         source_ids: Tensor,
         source_mask: Tensor | None = None,
     ) -> Tensor:
-        self._check(x, logits, attention_scores, source_ids)
+        mask = self._check(x, logits, attention_scores, source_ids, source_mask)
         gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
-        weights = ops.mean(weights, axis=1) if len(weights.shape) == 4 else weights
-        mask = masks.padding(source_ids, source_mask, "source_ids", "source_mask", features=False)
-        copied = self._copied(weights, source_ids, mask)
+        weights = _distribution(weights, masks.both(source_ids >= 0, mask))
+        copied = self._copied(weights, source_ids)
         copied = backend.maximum(copied, ops.cast(LEAST, copied.dtype))
         copied = ops.log(copied) + ops.log_sigmoid(-gate)
-        written = ops.log_softmax(ops.cast(logits, self._output_dtype)) + ops.log_sigmoid(gate)
+        none = ops.sum(weights, axis=-1, keepdims=True) == 0
+        written = ops.where(none, ops.zeros_like(gate), ops.log_sigmoid(gate))
+        written = written + ops.log_softmax(ops.cast(logits, self._output_dtype))
         size = self.vocabulary_size
         found = _logaddexp(written, copied[..., :size])
         return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), masks.implicit(x))
 
-    def _copied(self, weights, ids, mask):
+    def _copied(self, weights, ids):
         """Sums (B, T, V + extra) of weights (B, T, S) over the positions of each token."""
         size = self.vocabulary_size + self.num_extra_tokens
         ids = ops.cast(ids, "int32")
-        valid = masks.both(ops.logical_and(ids >= 0, ids < size), mask)
+        valid = ops.logical_and(ids >= 0, ids < size)
         weights = ops.where(valid[:, None], weights, ops.zeros_like(weights))
         rows, queries = ops.shape(weights)[:2]
         if backend.known_size(weights.shape[1]) == 0:
@@ -125,7 +128,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         sums = ops.scatter(ops.reshape(at, (-1, 1)), updates, (rows * size, queries))
         return ops.transpose(ops.reshape(sums, (rows, size, queries)), (0, 2, 1))
 
-    def _check(self, x, logits, weights, ids):
+    def _check(self, x, logits, weights, ids, mask):
+        """The mask of the source, or None."""
         shapes.check_rank("x", x, 3, "(B, T, D)")
         shapes.check_rank("logits", logits, 3, "(B, T, V)")
         shapes.check_rank("source_ids", ids, 2, "(B, S)")
@@ -145,6 +149,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         shapes.check_same("Batch sizes", **sizes)
         if "int" not in keras.backend.standardize_dtype(ids.dtype):
             raise TypeError(f"`source_ids` must be integers. Received: dtype {ids.dtype}")
+        masks.padding(x, None)
+        return masks.padding(ids, mask, "source_ids", "source_mask", features=False)
 
     def compute_mask(self, x, previous_mask=None):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
@@ -154,8 +160,21 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        self._check(given.x, given.logits, given.attention_scores, given.source_ids)
+        self._check(*vars(given).values())
         return keras.KerasTensor(self.compute_output_shape(given.x.shape), self._output_dtype)
+
+
+def _distribution(weights, mask):
+    """(B, T, S) that sums to one over a mask (B, S), of weights; zeros if all of these are zero."""
+    of_heads = len(weights.shape) == 4
+    mask = mask[:, None, None] if of_heads else mask[:, None]
+    weights = ops.where(mask, weights, ops.zeros_like(weights))
+    weights = feature_maps.divided(weights, ops.sum(weights, axis=-1, keepdims=True))
+    if not of_heads:
+        return weights
+    # The mean over the heads that have any.
+    weights = ops.sum(weights, axis=1)
+    return feature_maps.divided(weights, ops.sum(weights, axis=-1, keepdims=True))
 
 
 def _logaddexp(a, b):

@@ -108,11 +108,8 @@ class PointerHead(saving.ConfigurableLayer):
         query_mask = masks.padding(query, query_mask, "query", "query_mask")
         memory_mask = masks.padding(memory, memory_mask, "memory", "memory_mask")
         pairs = masks.boolean("attention_mask", attention_mask)
-        if pairs is not None and len(pairs.shape) not in (2, 3):
-            raise ValueError(
-                "`attention_mask` must be (T, S) or (B, T, S). "
-                f"Received: attention_mask.shape={tuple(pairs.shape)}"
-            )
+        if pairs is not None:
+            _check_pairs(pairs)
         # Of the values one feature is enough: nothing uses their sum.
         _, logits = self._attention(
             *(query, memory[..., :1], memory),
@@ -139,5 +136,17 @@ class PointerHead(saving.ConfigurableLayer):
         shape = self.compute_output_shape(given.query.shape, given.memory.shape)
         pairs = masks.boolean("attention_mask", given.attention_mask)
         if pairs is not None:
+            _check_pairs(pairs)
             inputs.check_fits("attention_mask", pairs, shape[0], 1, *shape[1:])
-        return keras.KerasTensor(shape, self._output_dtype)
+        masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
+        mask = masks.padding(given.query, given.query_mask, "query", "query_mask")
+        return masks.carry(keras.KerasTensor(shape, self._output_dtype), mask)
+
+
+def _check_pairs(attention_mask):
+    """Raises unless the mask is the same for all heads, as logits have none."""
+    if len(attention_mask.shape) not in (2, 3):
+        raise ValueError(
+            "`attention_mask` must be (T, S) or (B, T, S). "
+            f"Received: attention_mask.shape={tuple(attention_mask.shape)}"
+        )

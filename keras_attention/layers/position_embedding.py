@@ -101,8 +101,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
             return embedding
         return ops.concatenate([x, embedding], axis=-1)
 
-    def compute_mask(self, x, previous_mask=None):
-        return previous_mask
+    compute_mask = masks.passed_on
 
     def compute_output_shape(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)

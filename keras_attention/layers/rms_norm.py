@@ -64,5 +64,7 @@ class RMSNorm(saving.ConfigurableLayer):
             scale = ops.cast(self.scale.value, wide) + self.offset
         return backend.rms_normalization(x, scale, self.epsilon)
 
+    compute_mask = masks.passed_on
+
     def compute_output_shape(self, x_shape):
         return tuple(x_shape)

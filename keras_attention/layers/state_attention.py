@@ -103,7 +103,7 @@ class StateAttention(MultiHeadAttention):
             at = positions.query, positions.key
             at = positions.of_lengths if self.position.needs_length else at
             query, key = self.position.encode(query, key, *at)
-        before = None if state is None else state["state"]
+        before = None if state is None else self.sums_of(state)
         output, after = self.recur(query, key, value, key_mask, causal, before)
         has_keys = _has_keys(query_mask, key_mask, causal)
         if has_keys is not None:
@@ -111,8 +111,16 @@ class StateAttention(MultiHeadAttention):
             has_keys = ops.expand_dims(has_keys, 1)
         output = self._narrowed(output, keras.backend.standardize_dtype(value.dtype))
         if state is not None:
-            state = {**state, "state": ops.cast(after, state["state"].dtype)}
+            state = self.with_sums(state, after)
         return AttentionResult(output, has_keys=has_keys, state=state)
+
+    def sums_of(self, cache):
+        """The state of `recur`, of a cache."""
+        return cache["state"]
+
+    def with_sums(self, cache, state):
+        """The cache with another state."""
+        return {**cache, "state": ops.cast(state, cache["state"].dtype)}
 
     def _narrowed(self, output, dtype):
         """Outputs of heads in the dtype of the values."""

@@ -144,6 +144,8 @@ class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
 
     def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
         source, target = _two(inputs)
+        self.encoder.compute_mask(source, source_mask)
+        self.decoder.compute_mask(target, target_mask)
         return self.decoder.compute_output_spec(target, self.encoder.compute_output_spec(source))
 
 

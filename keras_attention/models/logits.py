@@ -127,6 +127,8 @@ class Logits(saving.ConfigurableLayer):
         logits = ops.reshape(logits, (*ops.shape(x)[:-1], self.vocabulary_size))
         return logits + ops.cast(self.bias, logits.dtype) if self.use_bias else logits
 
+    compute_mask = masks.passed_on
+
     def compute_output_spec(self, x, table=None):
         self._check(table)
         return keras.KerasTensor(self.compute_output_shape(x.shape), self.compute_dtype)

@@ -180,7 +180,7 @@ class Stack(saving.ConfigurableLayer, keras.Model):
 
     def compute_mask(self, inputs, previous_mask=None):
         if self.embeddings is None:
-            return previous_mask
+            return masks.padding(inputs, previous_mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, previous_mask)
         return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
 
@@ -230,4 +230,4 @@ def _is_of(mask, inputs):
     """Whether a mask may be that of inputs: of images (B, …) or of a sequence (B, T)."""
     if len(mask.shape) == 2:
         return masks.may_fit(mask, inputs.shape[1])
-    return len(mask.shape) == len(inputs.shape) - 1
+    return len(mask.shape) == len(inputs.shape) - 1 > 1

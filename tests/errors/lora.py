@@ -1,4 +1,8 @@
-"""Errors of `keras_attention.enable_lora`."""
+"""Errors of `keras_attention.enable_lora`, and of legacy files of parts that are not trained."""
+
+import tempfile
+
+import keras
 
 from keras_attention import TransformerBlock, enable_lora
 
@@ -15,7 +19,34 @@ def twice():
     enable_lora(layer, 2)
 
 
+def saved(freeze):
+    model = keras.Sequential([keras.Input((3, 4)), TransformerBlock(8, 2, name="b")])
+    freeze(model)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.h5")
+
+
+def again(model):
+    model.layers[0].attention.trainable = False
+    model.layers[0].attention.query_dense.trainable = True
+
+
 ROWS = {
+    "adapters in an .h5 file": (
+        lambda: saved(lambda model: enable_lora(model, 2)),
+        ValueError,
+        r"save the model as `.keras`\. Received: layer .* with \['.*kernel', .* of its part",
+    ),
+    "quantized in an .h5 file": (
+        lambda: saved(lambda model: model.layers[0].attention.query_dense.quantize("int8")),
+        ValueError,
+        r"save the model as `.keras`\. Received: layer .* with int8 of its part",
+    ),
+    "one trained part of a frozen one in an .h5 file": (
+        lambda: saved(again),
+        ValueError,
+        r"save the model as `.keras`\. Received: layer .* with \['.*'\] of its part 'query'",
+    ),
     "no model to adapt": (
         lambda: enable_lora("block", 2),
         TypeError,

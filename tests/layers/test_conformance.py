@@ -23,6 +23,11 @@ def test_every_argument_is_in_the_config(case):
 
 
 @every_case
+def test_h5_files(case, tmp_path):
+    conformance.check_h5_files(case, tmp_path / "model.h5")
+
+
+@every_case
 def test_masks_are_read_carried_and_never_written(case):
     conformance.check_masks_are_read_carried_and_never_written(case)
 

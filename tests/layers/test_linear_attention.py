@@ -343,14 +343,75 @@ def test_convolutions_start_near_the_identity():
         assert 0.01 < np.abs(kernel[:-1]).max() <= 0.05
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_gradients_of_huge_random_features(causal):
-    """Sums of about exp(−80) have a gradient: squares of them would be 0."""
-    layer = ka.LinearAttention(1, 32, feature_map=RandomFeatures(64, seed=0), causal=causal)
-    x = 5 * np.random.default_rng(0).normal(size=(2, 10, 32)).astype("float32")
+def of_features(layer, x, mask, causal):
+    """FAVOR+ in float64: each pair's sum over features, with the largest exponent subtracted."""
+    heads = [
+        np.einsum("btd,dhk->bthk", x, numpy(dense.kernel).astype("float64"))
+        for dense in (layer.query_dense, layer.key_dense, layer.value_dense)
+    ]
+    vectors = numpy(layer.feature_map.vectors).astype("float64")
+    query, key = (
+        y @ vectors - np.square(y).sum(-1, keepdims=True) / 2
+        for y in (head * head.shape[-1] ** -0.25 for head in heads[:2])
+    )
+    logits = np.logaddexp.reduce(query[:, :, None] + key[:, None], axis=-1)
+    seen = (
+        mask[:, None, :, None]
+        & (np.tril(np.ones((x.shape[1],) * 2, bool)) | (not causal))[..., None]
+    )
+    weights = np.exp(logits - np.max(logits, axis=2, keepdims=True, where=seen, initial=-1e30))
+    weights = np.where(seen, weights, 0.0) / np.where(seen, weights, 0.0).sum(2, keepdims=True)
+    return np.einsum("btsh,bshv->bthv", weights, heads[2]).reshape(*x.shape[:2], -1)
+
+
+@pytest.mark.parametrize("causal, size", [(False, 6.0), (True, 6.0), (True, 0.5)])
+def test_random_features_of_long_keys(causal, size):
+    """Exponents far outside of float32: whole, by pairs, in pieces, and their gradients."""
+    options = {"use_bias": False, "causal": causal}
+    layer = ka.LinearAttention(2, 32, feature_map=RandomFeatures(48, seed=0), **options)
+    rng, length = np.random.default_rng(0), 70
+    x = rng.normal(size=(2, length, D))
     layer.build(x.shape)
-    (found,) = gradients(lambda x: keras.ops.sum(keras.ops.square(layer(x))), [x])
-    assert np.isfinite(found).all() and np.abs(found).max() > 0
+    for dense in (layer.query_dense, layer.key_dense):
+        dense.kernel.assign(size * D**-0.5 * rng.normal(size=dense.kernel.shape))
+    layer.output_dense.kernel.assign(np.eye(64).reshape(2, 32, 64)[..., :D])
+    mask = np.ones((2, length), bool)
+    mask[1, 1:3] = mask[1, 66:] = False
+
+    def expected(x):
+        return np.where(mask[..., None], of_features(layer, x, mask, causal)[..., :D], 0.0)
+
+    right, narrow = expected(x), x.astype("float32")
+    found = [layer(narrow, query_mask=mask)]
+    found.append(layer(narrow, query_mask=mask, return_attention_scores=True)[0])
+    if causal:
+        cache, parts = layer.make_cache(2), []
+        for cut in (slice(0, 1), slice(1, 40), slice(40, 41), slice(41, length)):
+            part, cache = layer(narrow[:, cut], query_mask=mask[:, cut], cache=cache)
+            parts.append(numpy(part))
+        found.append(np.concatenate(parts, axis=1))
+    for each in found:
+        np.testing.assert_allclose(numpy(each), right, atol=2e-5 * np.abs(right).max())
+    (slope,) = gradients(
+        lambda x: keras.ops.sum(keras.ops.square(layer(x, query_mask=mask))), [narrow]
+    )
+    direction = rng.normal(size=x.shape)
+    ahead, behind = (np.square(expected(x + step * direction)).sum() for step in (1e-5, -1e-5))
+    np.testing.assert_allclose((slope * direction).sum(), (ahead - behind) / 2e-5, rtol=2e-3)
+
+
+def test_a_cache_of_random_features_without_their_largest_exponents():
+    """Those of 0.2.0 had sums of the features themselves."""
+    layer = LAYERS["favor"]()
+    expected = numpy(layer(X))
+    cache = layer.make_cache(B)
+    _, cache = layer(X[:, :4], cache=cache)
+    sums = cache["state"] * keras.ops.exp(cache["largest"])[..., None]
+    former = {"state": sums, "index": cache["index"]}
+    for at in (slice(4, 5), slice(5, None)):
+        last, former = layer(X[:, at], cache=former)
+    assert set(former) == {"state", "index"}
+    np.testing.assert_allclose(numpy(last), expected[:, 5:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["rms", "layer"])

@@ -1,10 +1,11 @@
-"""Masks named as in other libraries: every layer with masks says the right name."""
+"""Masks named as in other libraries, and of other lengths: layers that are not of one sequence."""
 
 import keras
 import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention.masks import carry
 
 X = np.zeros((2, 5, 8), "float32")
 MASK = np.ones((2, 5), bool)
@@ -29,3 +30,94 @@ def test_the_right_name_is_said(name):
 @pytest.mark.parametrize("name", CALLS)
 def test_the_right_name_is_taken(name):
     CALLS[name](mask=MASK)
+
+
+def symbol(*shape, dtype="float32"):
+    return keras.KerasTensor(shape, dtype)
+
+
+def block(**options):
+    return ka.TransformerBlock(8, 2, **options)
+
+
+def embeddings():
+    return ka.Embeddings(ka.ScaledEmbedding(10, 8, mask_zero=True))
+
+
+def decoder():
+    return ka.Decoder([block(causal=True, cross_attention=True)], embeddings())
+
+
+IDS, OTHER_IDS = symbol(3, 6, dtype="int32"), symbol(3, 7, dtype="int32")
+X6, X7, IMAGES = symbol(3, 6, 8), symbol(3, 7, 8), symbol(3, 6, 4, 3)
+OF_SIX, OF_SEVEN = [(3, 7), (4, 6), (3,)], [(3, 6), (4, 7), (3,)]
+OF_IMAGES = [(3, 6, 5), (3, 7, 4), (4, 6, 4), (3, 7)]
+# A call with symbols and masks, and for each mask the axes that it cannot have.
+SYMBOLS = {
+    "PointerHead": (
+        lambda **masks: ka.PointerHead()(X6, X7, **masks),
+        {"query_mask": OF_SIX, "memory_mask": OF_SEVEN, "attention_mask": [(7, 6), (3, 1, 6, 7)]},
+    ),
+    "PointerGenerator": (
+        lambda **masks: ka.PointerGenerator(8)(X6, X6, symbol(3, 6, 7), OTHER_IDS, **masks),
+        {"source_mask": OF_SEVEN},
+    ),
+    "AttentionRNN": (
+        lambda **masks: ka.AttentionRNN(ka.AttentionCell(keras.layers.GRUCell(8), "dot"))(
+            X6, X7, **masks
+        ),
+        {"mask": OF_SIX, "memory_mask": OF_SEVEN},
+    ),
+    "PatchEmbedding": (
+        lambda **masks: ka.PatchEmbedding(2, 4, data_format="channels_last")(IMAGES, **masks),
+        {"mask": OF_IMAGES},
+    ),
+    "PatchEmbedding-channels_first": (
+        lambda **masks: ka.PatchEmbedding(2, 4, data_format="channels_first")(
+            symbol(3, 3, 6, 4), **masks
+        ),
+        {"mask": OF_IMAGES},
+    ),
+    "PatchMerging": (
+        lambda **masks: ka.PatchMerging()(IMAGES, **masks),
+        {"mask": OF_IMAGES},
+    ),
+    "Encoder": (lambda **masks: ka.Encoder([block()])(X6, **masks), {"mask": OF_SIX}),
+    "Encoder-tokens": (
+        lambda **masks: ka.Encoder([block()], embeddings())(IDS, **masks),
+        {"mask": [*OF_SIX, (3, 6, 6)]},
+    ),
+    "Encoder-images": (
+        lambda **masks: ka.Encoder(
+            [block()], ka.Embeddings(ka.PatchEmbedding(2, 8, data_format="channels_last"))
+        )(IMAGES, **masks),
+        {"mask": OF_IMAGES},
+    ),
+    "Decoder": (
+        lambda **masks: decoder()(IDS, X7, **masks),
+        {"mask": OF_SIX, "context_mask": OF_SEVEN},
+    ),
+    "EncoderDecoder": (
+        lambda **masks: ka.EncoderDecoder(ka.Encoder([block()], embeddings()), decoder())(
+            [OTHER_IDS, IDS], **masks
+        ),
+        {"source_mask": OF_SEVEN, "target_mask": OF_SIX},
+    ),
+    "Attention-listed": (
+        lambda **masks: ka.Attention(2, 4)([X6, X7], **{n: [m, None] for n, m in masks.items()}),
+        {"mask": OF_SIX},
+    ),
+    "Logits": (
+        lambda mask: ka.Logits(4, tied=False)(carry(symbol(3, 6, 8), mask)),
+        {"mask": OF_SIX[:2]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLS)
+def test_a_mask_of_another_length_is_an_error_where_a_model_is_made(name):
+    call, refused = SYMBOLS[name]
+    for mask, shapes in refused.items():
+        for shape in shapes:
+            with pytest.raises(ValueError, match="mask"):
+                call(**{mask: symbol(*shape, dtype="bool")})

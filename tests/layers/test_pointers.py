@@ -132,12 +132,14 @@ def test_a_model_learns_to_point(tmp_path):
 
 
 def copying(layer, weights, kept=None):
-    """Equation 9, in float64."""
+    """Equation 9, in float64, of weights that sum to one over the tokens that may be copied."""
     dense = layer._dense
+    weights = np.where((IDS >= 0)[:, None] if kept is None else kept[:, None], weights, 0.0)
+    weights = weights / weights.sum(-1, keepdims=True)
     gate = 1 / (1 + np.exp(-(QUERY @ double(dense.kernel) + double(dense.bias))))
     found = np.concatenate([gate * softmax(LOGITS.astype("float64")), np.zeros((B, T, EXTRA))], -1)
     for b, s in np.ndindex(B, S):
-        if IDS[b, s] >= 0 and (kept is None or kept[b, s]):
+        if IDS[b, s] >= 0:
             found[b, :, IDS[b, s]] += (1 - gate[b, :, 0]) * weights[b, :, s]
     return found
 
@@ -148,9 +150,29 @@ def test_copying_is_equation_nine():
     np.testing.assert_allclose(found, copying(layer, WEIGHTS), rtol=1e-4, atol=1e-30)
     found = np.exp(numpy(layer(QUERY, LOGITS, WEIGHTS, IDS, source_mask=KEPT)))
     np.testing.assert_allclose(found, copying(layer, WEIGHTS, KEPT), rtol=1e-4, atol=1e-30)
-    heads = np.stack([WEIGHTS, 0 * WEIGHTS], 1)
+    heads = np.stack([WEIGHTS, 0 * WEIGHTS, 3 * WEIGHTS], 1)
     found = np.exp(numpy(layer(QUERY, LOGITS, heads, IDS)))
-    np.testing.assert_allclose(found, copying(layer, WEIGHTS / 2), rtol=1e-4, atol=1e-30)
+    np.testing.assert_allclose(found, copying(layer, WEIGHTS), rtol=1e-4, atol=1e-30)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_probabilities_sum_to_one_of_any_weights(heads):
+    layer, none = ka.PointerGenerator(V, EXTRA), np.array([[True] * S, [False] * S])
+    copied = np.abs(IDS)
+    garbage = np.where(KEPT[:, None], WEIGHTS, np.nan)
+    for weights, ids, mask in (
+        (WEIGHTS, copied, KEPT),
+        (garbage, copied, KEPT),
+        (7 * WEIGHTS, copied, None),
+        (1e-20 * WEIGHTS, IDS, None),
+        (0 * WEIGHTS, copied, None),
+        (WEIGHTS, copied, none),
+    ):
+        weights = np.stack([weights, 2 * weights], 1) if heads else weights
+        found = np.exp(double(layer(QUERY, LOGITS, weights, ids, source_mask=mask)))
+        np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-5)
+    # Without tokens to copy, the vocabulary's distribution.
+    np.testing.assert_allclose(found[1, :, :V], softmax(double(LOGITS[1])), rtol=1e-5)
 
 
 def test_logarithms_are_finite_where_probabilities_are_not():
