@@ -400,7 +400,8 @@ class Attention(saving.ConfigurableLayer):
         if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
             self.add_loss(self.scores_regularizer(weights, result.mask))
-        output = self.heads.join(result, x.query)
+        heads = self.heads.cached if layout.appends else self.heads
+        output = heads.join(result, x.query)
         if after is not None and after.lost is not None:
             output = kv_cache.spoil(output, after.lost)
         if x.of_query is not None or x.of_key is not None:
