@@ -47,5 +47,5 @@ def listens() -> bool:
 
 def of(layer: Any) -> list[Listener]:
     """Who listens to a layer; a list that is empty nearly always."""
-    found = _listeners()
+    found = getattr(_state, "listeners", ())
     return [x for x in found if x.hears(layer)] if found else []

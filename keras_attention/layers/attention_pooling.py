@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, masks, normalizations, saving, scores, shapes
+from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
 from keras_attention.hints import Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
 
@@ -36,6 +36,7 @@ class AttentionPooling(saving.ConfigurableLayer):
         return_attention_scores: whether to return `(output, scores)`, scores
             (B, num_heads, num_queries or 1, S) being the weights before dropout.
         training: whether to apply dropout.
+        positions: how the score `Location` counts: "places", which is the default, or "tokens".
 
     Returns:
         (B, D), or (B, num_queries, D); with `key_dim`, `num_heads · value_dim` instead of D. It
@@ -123,10 +124,15 @@ class AttentionPooling(saving.ConfigurableLayer):
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        positions: str | None = None,
     ) -> Tensors:
         mask = masks.padding(x, mask)
         output, weights = self._attention(
-            self._queries(x), x, value_mask=mask, return_attention_scores=True, training=training
+            *(self._queries(x), x),
+            value_mask=mask,
+            return_attention_scores=True,
+            training=training,
+            positions=sequence.word(positions),
         )
         output = output if self.num_queries else ops.squeeze(output, axis=1)
         return (output, weights) if return_attention_scores else output
@@ -143,6 +149,7 @@ class AttentionPooling(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         masks.padding(given.x, given.mask)
+        sequence.word(given.positions)
         shape = given.x.shape
         output = keras.KerasTensor(self.compute_output_shape(shape), dtype=self.compute_dtype)
         if not given.return_attention_scores:

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import inputs, masks, normalizations, saving, scores, shapes
+from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
 from keras_attention.hints import Tensor
 from keras_attention.kernels import semantics
 from keras_attention.layers.attention import Attention
@@ -47,6 +47,7 @@ class PointerHead(saving.ConfigurableLayer):
             masks that the tensors carry.
         attention_mask: boolean (T, S) or (B, T, S), True = a position that may be chosen, for
             example one that was not chosen before.
+        positions: how the score `Location` counts: "places", which is the default, or "tokens".
 
     Returns:
         (B, T, S) in float32 for every dtype policy (float64 in float64), carrying the query's mask.
@@ -104,6 +105,7 @@ class PointerHead(saving.ConfigurableLayer):
         query_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        positions: str | None = None,
     ) -> Tensor:
         query_mask = masks.padding(query, query_mask, "query", "query_mask")
         memory_mask = masks.padding(memory, memory_mask, "memory", "memory_mask")
@@ -117,6 +119,7 @@ class PointerHead(saving.ConfigurableLayer):
             value_mask=memory_mask,
             attention_mask=pairs,
             return_attention_scores=True,
+            positions=sequence.word(positions),
         )
         logits = logits[:, 0]
         if memory_mask is not None:
@@ -133,6 +136,7 @@ class PointerHead(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
+        sequence.word(given.positions)
         shape = self.compute_output_shape(given.query.shape, given.memory.shape)
         pairs = masks.boolean("attention_mask", given.attention_mask)
         if pairs is not None:
