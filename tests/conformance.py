@@ -461,6 +461,9 @@ def check_no_rows_and_no_positions(case):
         assert tuple(found[0].shape) == tuple(expected)
         # A pool of nothing, a class token: what comes out is that of an empty sequence.
         assert all(np.isfinite(numpy(x)).all() for x in found)
+    if hasattr(layer, "make_cache") and case.decodes and len(arrays) == 1:
+        output, _ = layer(arrays[0][:0], cache=layer.make_cache(0, arrays[0].shape[1]))
+        assert tuple(output.shape) == (0, *tuple(case.call(layer, arrays).shape)[1:])
 
 
 def layer_shapes(case, arrays):

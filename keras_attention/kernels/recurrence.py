@@ -104,7 +104,7 @@ def of_exponents(query, key, value, mask, causal, state=None):
     real = ops.ones((batch, length), "bool") if mask is None else mask
     real = ops.broadcast_to(ops.expand_dims(real, (2, 3)), (batch, length, key.shape[2], 1))
     if not causal:
-        largest = ops.stop_gradient(ops.max(ops.where(real, key, NOTHING), axis=1, initial=NOTHING))
+        largest = _largest(ops.where(real, key, NOTHING), axis=1, keepdims=False)
         features = ops.where(real, ops.exp(ops.where(real, key - largest[:, None], 0.0)), 0.0)
         sums = ops.einsum("bsgk,bsgv->bgkv", features, value)
         query = query + ops.repeat(largest, query.shape[2] // key.shape[2], axis=1)[:, None]
@@ -115,7 +115,7 @@ def of_exponents(query, key, value, mask, causal, state=None):
     key = ops.where(real, key, NOTHING)
     shape = (batch, key.shape[2], key.shape[4])
     sums, before = (None, ops.full(shape, NOTHING, key.dtype)) if state is None else state
-    largest = ops.stop_gradient(ops.max(key, axis=3))
+    largest = _largest(key, axis=3, keepdims=False)
     before = scan.largest_so_far(largest, before)
     after = backend.maximum(before, largest)
     features = ops.where(real, ops.exp(key - after[:, :, :, None]), 0.0)
@@ -123,8 +123,9 @@ def of_exponents(query, key, value, mask, causal, state=None):
     if sums is None:
         sums = ops.zeros_like(updates[0])
     # Within a chunk, each pair by itself.
-    rows = ops.reshape(query, (*backend.shape(key)[:3], -1, key.shape[4]))
-    pairs = ops.reshape(logarithms(rows, key), (*backend.shape(query)[:5], chunks.size))
+    *sizes, repeats, tokens, features = backend.shape(query)
+    pairs = logarithms(ops.reshape(query, (*sizes, repeats * tokens, features)), key)
+    pairs = ops.reshape(pairs, (*sizes, repeats, tokens, tokens))
     seen = ops.swapaxes(real, -1, -2)[:, :, :, None] & chunks.causal()
     pairs = ops.where(seen, pairs, NOTHING)
     from_before = query + before[:, :, :, None, None]
@@ -157,12 +158,16 @@ def logarithms(query, key):
     )
     least = ops.cast(math.exp(SMALLEST_PAIR), products.dtype)
     found = ops.log(backend.maximum(products, least)) + largest + ops.swapaxes(of_keys, -1, -2)
-    return ops.logsumexp(found, axis=0)
+    highest = _largest(found, axis=0)
+    return ops.log(ops.sum(ops.exp(found - highest), axis=0)) + highest[0]
 
 
-def _largest(array):
-    """The largest of the last axis, without a gradient."""
-    return ops.stop_gradient(ops.max(array, axis=-1, keepdims=True, initial=NOTHING))
+def _largest(array, axis=-1, keepdims=True):
+    """The largest of an axis, without a gradient."""
+    if 0 in tuple(array.shape):
+        # Frameworks have no largest of nothing.
+        return ops.sum(array, axis=axis, keepdims=keepdims)
+    return ops.stop_gradient(ops.max(array, axis=axis, keepdims=keepdims, initial=NOTHING))
 
 
 def ratios(decay, allowed):

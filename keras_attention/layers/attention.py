@@ -571,7 +571,7 @@ class Attention(saving.ConfigurableLayer):
             normalized, and rotated by rotary positions.
 
         Raises:
-            ValueError: a size is not a positive integer, or the layer cannot decode. A call raises
+            ValueError: a size is no count, or the layer cannot decode. A call raises
                 if more than `length` tokens are appended to a row. In compiled code, which
                 cannot raise, the whole output of that row is NaN, from then on.
 
@@ -587,7 +587,7 @@ class Attention(saving.ConfigurableLayer):
         """
         decoding.check(self, decoding.reason(self))
         if isinstance(batch_size, (bool, int, float)):
-            shapes.check_count("batch_size", batch_size)
+            shapes.check_count("batch_size", batch_size, minimum=0)
         shapes.check_count("length", length)
         window = decoding.window(self)
         heads, key_dim, value_dim = self.heads.cached.stored

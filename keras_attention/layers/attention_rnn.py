@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import inputs, keras_private, masks, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention_cell import AttentionCell
@@ -162,20 +163,25 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             )
             return output, [[output, *states[1:count]]]
 
+        # Keras's loop would read the first step.
+        no_steps = backend.known_size(sequences.shape[1]) == 0
         try:
-            last, outputs, states = keras_private.recurrent_loop(
-                step,
-                sequences,
-                [states],
-                mask=mask,
-                unroll=self.unroll,
-                input_length=sequences.shape[1],
-                zero_output_for_mask=self.zero_output_for_mask,
-                return_all_outputs=self.return_sequences or regularizer is not None,
-            )
+            if no_steps:
+                last, outputs, states = states[0], ops.expand_dims(states[0], 1)[:, :0], [states]
+            else:
+                last, outputs, states = keras_private.recurrent_loop(
+                    step,
+                    sequences,
+                    [states],
+                    mask=mask,
+                    unroll=self.unroll,
+                    input_length=sequences.shape[1],
+                    zero_output_for_mask=self.zero_output_for_mask,
+                    return_all_outputs=self.return_sequences or regularizer is not None,
+                )
         finally:
             wrapped_cell.reset_dropout(cell.cell)
-        if regularizer is not None:
+        if regularizer is not None and not no_steps:
             self._add_loss(regularizer, outputs, start, mask, constants[2])
         [(before, *states)] = states
         states = [[before[:, :features], *states]]

@@ -398,7 +398,7 @@ def append(cache, key, value, mask=None, after=None):
         mask: (B, T), which of the tokens are real, the first; None for all. Others are left out.
         after: the new index, if it is known.
     """
-    if key.shape[1] == 0:
+    if 0 in tuple(key.shape[:2]):
         return dict(cache)
     index = cache["index"]
     if after is None:

@@ -98,9 +98,16 @@ class NystromAttention(LowRankAttention):
         found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
         found = backend.matmul(nystrom.pseudo_inverse(between, self.num_iterations), found)
         found = ops.transpose(found, (0, 2, 1, 3))
-        keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)
-        result = self.over_few(query, keys, found, query_mask, real_keys)
-        output = ops.cast(result.output, value.dtype)
+        if keys.shape[2] < query.shape[2] and self.score.weights:
+            # The score has weights for each head of the keys, fewer than what is summed has.
+            given = query, keys, keys, query_mask, real_keys
+            result = self.over_few(*given, return_weights=True)
+            output = ops.einsum("bhts,bshv->bthv", ops.cast(result.weights, wide), found)
+        else:
+            keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)
+            result = self.over_few(query, keys, found, query_mask, real_keys)
+            output = result.output
+        output = ops.cast(output, value.dtype)
         if self.conv_kernel_size is not None:
             output = output + self._convolution(value, query, query_mask, key_mask)
         return result.replace(output=output)

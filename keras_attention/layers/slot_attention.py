@@ -89,7 +89,9 @@ class SlotAttention(saving.ConfigurableLayer):
         for name in ("intermediate_dim", "activation", "kernel_initializer"):
             setattr(self, name, getattr(self._network, name))
         self._attention = CompetingAttention(epsilon, key_dim=dim, name="attention", **options)
-        self._cell = keras.layers.GRUCell(dim, name="cell", dtype=self.dtype_policy)
+        self._cell = keras.layers.GRUCell(
+            dim, recurrent_initializer=_Orthogonal(), name="cell", dtype=self.dtype_policy
+        )
         given = num_slots, dim, kernel_initializer, seed, self.dtype_policy
         self.initial, self._initial_slots = initial, initial_slots.make(initial, *given)
 
@@ -150,3 +152,11 @@ class SlotAttention(saving.ConfigurableLayer):
         slots = output if given.slots is None else given.slots
         masks.carry(output, masks.padding(slots, given.slots_mask, "slots", "slots_mask"))
         return (output, scores) if given.return_attention_scores else output
+
+
+class _Orthogonal(keras.initializers.Orthogonal):
+    """Keras's, in every dtype: backends have no decomposition in half precision."""
+
+    def __call__(self, shape, dtype=None):
+        dtype = keras.backend.standardize_dtype(dtype)
+        return ops.cast(super().__call__(shape, shapes.full_precision(dtype)), dtype)

@@ -149,11 +149,11 @@ class StateAttention(MultiHeadAttention):
             `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
 
         Raises:
-            ValueError: `batch_size` is not a positive integer, or keys are encoded by more than
+            ValueError: `batch_size` is a number below 0, or keys are encoded by more than
                 their own position.
         """
         if isinstance(batch_size, (bool, int, float)):
-            shapes.check_count("batch_size", batch_size)
+            shapes.check_count("batch_size", batch_size, minimum=0)
         if self.position is not None and not self.position.encodes_alone:
             raise ValueError(
                 "A state sums keys that are encoded once, and later tokens would change those of "

@@ -46,9 +46,9 @@ ROWS = {
         r"argument `length`.* Received: length=0",
     ),
     "a cache without rows": (
-        lambda: multi_head().make_cache(0, T),
+        lambda: multi_head().make_cache(-1, T),
         ValueError,
-        r"argument `batch_size`.* Received: batch_size=0",
+        r"argument `batch_size`.* at least 0. Received: batch_size=-1",
     ),
     "values beside a cache": (
         lambda: multi_head()(X, X, cache=multi_head().make_cache(B, T)),

@@ -175,6 +175,10 @@ def test_it_goes_on_from_its_states(name):
     np.testing.assert_allclose(parts, numpy(whole), rtol=1e-6, atol=1e-6)
     for one, other in zip(end, after, strict=True):
         np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6, atol=1e-6)
+    *nothing, same = layer(X[:, :0], MEMORY, initial_state=states)
+    assert nothing[0].shape == (X.shape[0], 0, whole.shape[2])
+    for one, other in zip(states, same, strict=True):
+        np.testing.assert_array_equal(numpy(one), numpy(other))
 
 
 @every_cell

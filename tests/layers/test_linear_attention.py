@@ -364,8 +364,8 @@ def of_features(layer, x, mask, causal):
     return np.einsum("btsh,bshv->bthv", weights, heads[2]).reshape(*x.shape[:2], -1)
 
 
-@pytest.mark.parametrize("causal, size", [(False, 6.0), (True, 6.0), (True, 0.5)])
-def test_random_features_of_long_keys(causal, size):
+@pytest.mark.parametrize("causal", [False, True])
+def test_random_features_of_long_keys(causal):
     """Exponents far outside of float32: whole, by pairs, in pieces, and their gradients."""
     options = {"use_bias": False, "causal": causal}
     layer = ka.LinearAttention(2, 32, feature_map=RandomFeatures(48, seed=0), **options)
@@ -373,7 +373,7 @@ def test_random_features_of_long_keys(causal, size):
     x = rng.normal(size=(2, length, D))
     layer.build(x.shape)
     for dense in (layer.query_dense, layer.key_dense):
-        dense.kernel.assign(size * D**-0.5 * rng.normal(size=dense.kernel.shape))
+        dense.kernel.assign(6 * D**-0.5 * rng.normal(size=dense.kernel.shape))
     layer.output_dense.kernel.assign(np.eye(64).reshape(2, 32, 64)[..., :D])
     mask = np.ones((2, length), bool)
     mask[1, 1:3] = mask[1, 66:] = False
@@ -386,7 +386,7 @@ def test_random_features_of_long_keys(causal, size):
     found.append(layer(narrow, query_mask=mask, return_attention_scores=True)[0])
     if causal:
         cache, parts = layer.make_cache(2), []
-        for cut in (slice(0, 1), slice(1, 40), slice(40, 41), slice(41, length)):
+        for cut in (slice(0, 1), slice(1, 35), slice(35, 36), slice(36, length)):
             part, cache = layer(narrow[:, cut], query_mask=mask[:, cut], cache=cache)
             parts.append(numpy(part))
         found.append(np.concatenate(parts, axis=1))

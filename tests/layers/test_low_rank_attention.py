@@ -72,10 +72,12 @@ def test_nystrom_is_equations_thirteen_to_fifteen():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_nystrom_of_all_tokens_is_softmax():
-    softmax = ka.MultiHeadAttention(H, K, V)
+@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive"])
+def test_nystrom_of_all_tokens_is_softmax(score):
+    options = {} if score == "scaled_dot" else {"score": score, "num_key_value_heads": 1}
+    softmax = ka.MultiHeadAttention(H, K, V, **options)
     expected = numpy(softmax(X))
-    layer = ka.NystromAttention(H, K, T, V, num_iterations=16)
+    layer = ka.NystromAttention(H, K, T, V, num_iterations=16, **options)
     layer.build(X.shape)
     layer.set_weights(softmax.get_weights())
     np.testing.assert_allclose(numpy(layer(X)), expected, rtol=1e-3, atol=1e-3)

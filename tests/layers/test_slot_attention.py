@@ -87,6 +87,14 @@ def close(found, expected, tolerance=2e-5):
     np.testing.assert_allclose(numpy(found), expected, rtol=tolerance, atol=tolerance)
 
 
+def test_orthogonal_weights_in_bfloat16():
+    """Which backends cannot decompose."""
+    layer = ka.SlotAttention(K, F, 8, dtype="bfloat16")
+    layer.build(X.shape)
+    kernel = numpy(keras.ops.cast(layer._cell.recurrent_kernel, "float32"))
+    np.testing.assert_allclose(kernel @ kernel.T, np.eye(F), atol=0.03)
+
+
 @pytest.mark.parametrize("kwargs", [{}, {"initial": "learned", "epsilon": 0.3}], ids=str)
 def test_it_is_algorithm_1(kwargs):
     layer = made(**kwargs)
