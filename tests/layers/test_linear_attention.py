@@ -400,6 +400,7 @@ def test_random_features_of_long_keys(causal):
     np.testing.assert_allclose((slope * direction).sum(), (ahead - behind) / 2e-5, rtol=2e-3)
 
 
+@pytest.mark.ci
 def test_a_cache_of_random_features_without_their_largest_exponents():
     """Those of 0.2.0 had sums of the features themselves."""
     layer = LAYERS["favor"]()
