@@ -80,6 +80,8 @@ class LocalAttention(Attention):
             self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
         else:
             self.preset_position = PredictedCenter(self)
+            self.refused_arguments = ("segment_ids",)
+            self.refusal_reason = "with mode='predictive' has centers anywhere in a row"
 
 
 class PredictedCenter:

@@ -99,7 +99,10 @@ class PointerGenerator(saving.ConfigurableLayer):
         source_mask: Tensor | None = None,
     ) -> Tensor:
         mask = self._check(x, logits, attention_scores, source_ids, source_mask)
-        gate = ops.cast(position_wise.apply(self, self._dense, x), self._output_dtype)
+        # The gradient of the kernel sums over all rows.
+        of_x = masks.implicit(x)
+        gate = position_wise.apply(self, self._dense, masks.clear(x, of_x))
+        gate = ops.cast(gate, self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = _distribution(weights, masks.both(source_ids >= 0, mask))
         copied = self._copied(weights, source_ids)
@@ -110,7 +113,7 @@ class PointerGenerator(saving.ConfigurableLayer):
         written = written + ops.log_softmax(ops.cast(logits, self._output_dtype))
         size = self.vocabulary_size
         found = _logaddexp(written, copied[..., :size])
-        return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), masks.implicit(x))
+        return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), of_x)
 
     def _copied(self, weights, ids):
         """Sums (B, T, V + extra) of weights (B, T, S) over the positions of each token."""

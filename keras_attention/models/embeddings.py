@@ -161,6 +161,9 @@ class Embeddings(saving.ConfigurableLayer):
 
     def compute_output_spec(self, inputs, types=None, positions=None, training=None):
         self._check_types(types)
+        if self.positions is not None and positions is not None:
+            vectors = self.tokens.compute_output_shape(inputs.shape)
+            self.positions.compute_output_spec(keras.KerasTensor(vectors), positions=positions)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
 

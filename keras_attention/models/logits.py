@@ -103,6 +103,8 @@ class Logits(saving.ConfigurableLayer):
         mask = masks.implicit(x)
         # Integers would round what a norm and the scale make of them.
         (x,) = inputs.floats((x,), self.compute_dtype)
+        # The gradient of the kernel sums over all rows.
+        x = masks.clear(x, mask)
         if self.transform is not None:
             x = self.transform(x)
         # The scale on x, which has fewer elements. A bias is not scaled.
