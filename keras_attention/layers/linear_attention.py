@@ -8,7 +8,6 @@ import keras
 
 from keras_attention import feature_maps, keras_private, patterns, saving, scores, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.kernels import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
@@ -123,15 +122,11 @@ class LinearAttention(StateAttention):
             sums, state = recurrence.at_once(query, key, value)
         return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state
 
-    def make_cache(
-        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
-    ) -> Cache:
-        cache = super().make_cache(batch_size, length, dtype)
+    def empty(self, sums):
         if not self._sums_exponentials:
-            return cache
-        sums = cache["state"]
+            return super().empty(sums)
         largest = ops.full(backend.shape(sums)[:3], recurrence.NOTHING, sums.dtype)
-        return {"state": sums, "largest": largest, "index": cache["index"]}
+        return {"state": sums, "largest": largest}
 
     def sums_of(self, cache):
         sums = super().sums_of(cache)

@@ -114,6 +114,10 @@ class StateAttention(MultiHeadAttention):
             state = self.with_sums(state, after)
         return AttentionResult(output, has_keys=has_keys, state=state)
 
+    def empty(self, sums):
+        """The arrays of a cache without tokens but its index, of zeros (B, G, K', V')."""
+        return {"state": sums}
+
     def sums_of(self, cache):
         """The state of `recur`, of a cache."""
         return cache["state"]
@@ -162,7 +166,7 @@ class StateAttention(MultiHeadAttention):
         shape = (batch_size, self.heads.key_value_heads, *self.state_shape)
         wide = shapes.full_precision(self.compute_dtype)
         return {
-            "state": ops.zeros(shape, wide),
+            **self.empty(ops.zeros(shape, wide)),
             "index": ops.zeros((batch_size,), "int32"),
         }
 
