@@ -173,10 +173,6 @@ class Pairs(NamedTuple):
         if of_query is of_key is None:
             return self
         moved, texts = {}, self.segment_ids
-        for name, array in (("mask", self.attention_mask), ("bias", self.attention_bias)):
-            if array is not None and axes is None:
-                sizes = self.query.shape[0], None, self.query.shape[1], self.value.shape[1]
-                shapes.check_pairs(name, tuple(array.shape), *sizes)
         if texts is not None:
             pairs = zip(texts, (of_query, of_key), strict=True)
             texts = tuple(x if order is None else order.numbers(x) for x, order in pairs)

@@ -367,10 +367,10 @@ class Attention(saving.ConfigurableLayer):
         tensors, explicit = (query, value, key), (query_mask, value_mask, key_mask)
         pairs = attention_mask, attention_bias
         x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype)
-        if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
-            x = self.heads.restricted(x)
         if cache is not None and layout.is_memory:
             x = x.over(cache["mask"])
+        if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
+            x = self.heads.restricted(x)
         if positions is not None:
             x = x._replace(positions=self._numbers("positions", positions, x), given=True)
         if segment_ids is not None:

@@ -281,13 +281,15 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if self.mode == "bahdanau":
             last = wrapped_cell.leaves(self.cell)[-1]
             query = cell_states[-len(keras.tree.flatten(last.state_size))]
-            context, weights, aligned = self._attend(query, memory, time, aligned, training)
+            with keras_private.cast_variables(self.attention.compute_dtype):
+                context, weights, aligned = self._attend(query, memory, time, aligned, training)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
             # The alignments, if any, follow a_{t-1}.
             fed = previous[:, : self._fed_size] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
-            context, weights, aligned = self._attend(hidden, memory, time, aligned, training)
+            with keras_private.cast_variables(self.attention.compute_dtype):
+                context, weights, aligned = self._attend(hidden, memory, time, aligned, training)
         output = hidden
         if self.attention_dim is not None or self.mode == "luong" or self.output_context:
             output = ops.concatenate([context, hidden], axis=-1)
@@ -349,8 +351,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 for new, state in zip(states, aligned, strict=True)
             ]
             aligned = pairs
-        with keras_private.cast_variables(attention.compute_dtype):
-            context = attention.heads.join(result, query[:, None])[:, 0]
+        context = attention.heads.join(result, query[:, None])[:, 0]
         weights = result.weights
         if weights is not None:
             weights = attention.heads.scores(weights, query[:, None], value)

@@ -133,13 +133,16 @@ class Heads:
 
     def restricted(self, x):
         """The `Inputs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""
+        sizes = x.query.shape[0], self.layer.num_heads, x.query.shape[1], x.value.shape[1]
         if x.attention_mask is not None:
             inputs.check_not_padding(x.attention_mask, x.query)
+            inputs.check_fits("attention_mask", x.attention_mask, *sizes)
             mask = inputs.four_axes("attention_mask", x.attention_mask)
             x = x._replace(attention_mask=mask)
         if x.attention_bias is not None:
             bias = ops.convert_to_tensor(x.attention_bias)
             inputs.check_bias("attention_bias", bias)
+            inputs.check_fits("attention_bias", bias, *sizes)
             x = x._replace(attention_bias=inputs.four_axes("attention_bias", bias))
         return x
 

@@ -1,0 +1,195 @@
+"""What holds for every entry in every place: functions of a subject, listed in `RELATIONS`."""
+
+import keras
+import numpy as np
+
+from keras_attention import masks
+from tests.contract import places, registry, rows
+from tests.contract.registry import B, D, N, T
+
+ATOL = 2e-5
+
+
+def close(found, expected, tolerance=ATOL, name=""):
+    """Equal, but for rounding relative to the largest number, if above 1."""
+    assert found.shape == expected.shape, (name, found.shape, expected.shape)
+    scale = max(1.0, np.abs(expected).max(initial=0.0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+def of_tokens(found):
+    """Whether outputs (B, …) have an axis of tokens, perhaps after one of a class."""
+    return found.ndim > 2 and found.shape[1] in (T, T + 1)
+
+
+def real(found, row, mask=rows.MASK):
+    """What a row of outputs has at real tokens, or all of it where it is not of tokens."""
+    if not of_tokens(found):
+        return found[row]
+    before = found.shape[1] - T
+    return np.concatenate([found[row, :before], found[row, before:][mask[row]]])
+
+
+def agree(found, expected, tolerance=ATOL, which=range(B)):
+    """Two batches, or a batch and the text in each side's row of it."""
+    for row in which:
+        if len(expected) == B:
+            other = real(expected, row)
+        elif row in rows.TEXTS:
+            other = expected[rows.OF_SIDE[row]]
+        else:
+            continue
+        close(real(found, row), other, tolerance, f"row {row}, {rows.ROWS[row]}")
+
+
+# Rows and padding
+
+
+def rows_are_their_own(subject):
+    """R1: other rows, with other padding, change nothing in a row."""
+    x, other = (rows.batch(subject.entry.ids, seed=seed) for seed in (0, 5))
+    for odd in (0, 1):
+        changed = np.arange(B) % 2 == odd
+        flag = changed.reshape(-1, *[1] * (x.ndim - 1))
+        mask = np.where(changed[:, None], rows.MASK[::-1], rows.MASK)
+        found = subject.call(np.where(flag, other[::-1], x), mask)[0]
+        agree(found, subject.dirty()[0], which=np.flatnonzero(~changed))
+
+
+def padding_does_not_exist(subject):
+    """R2: padding, wherever and whatever it is, gives the text alone, or at its places."""
+    found = subject.dirty()[0]
+    agree(found, subject.reference()[0])
+    assert np.isfinite(real(found, B - 1)).all()
+
+
+def pairs_are_of_tokens(subject):
+    """R2: an array of pairs, (B, T, T), goes with its tokens."""
+    seen = np.random.default_rng(1).random((3, N, N)) < 0.7
+    pairs = np.zeros((B, T, T), bool)
+    for row, side in rows.OF_SIDE.items():
+        pairs[np.ix_([row], *[np.flatnonzero(rows.MASK[row])] * 2)] = seen[side]
+    found = subject.call(rows.batch(), rows.MASK, attention_mask=pairs)[0]
+    agree(found, subject.reference(attention_mask=seen)[0])
+
+
+def layers_count_tokens(subject):
+    """R2: with `positions="tokens"`, padding does not exist for a layer either."""
+    agree(
+        subject.call(rows.batch(subject.entry.ids), rows.MASK, positions="tokens")[0],
+        subject.alone()[0],
+    )
+
+
+def masks_are_one_thing(subject):
+    """Carried by a tensor, given by name, of one row for all: one mask, which outputs carry."""
+    x, name = rows.batch(subject.entry.ids, garbage=False), subject.mask_name
+    if name:
+        agree(subject.call(x, **{name: rows.MASK})[0], subject.zeros()[0])
+        one, all_rows = (subject.call(x, **{name: m}) for m in (rows.MASK[5:6], rows.MASK[[5] * B]))
+        close(one[0], all_rows[0])
+    output = keras.tree.flatten(subject.run(x, rows.MASK))[0]
+    carried = masks.implicit(output)
+    if of_tokens(output) and subject.entry.call not in (registry.of_pointer, registry.of_reward):
+        found = rows.numpy(carried)[:, output.shape[1] - T :]
+        np.testing.assert_array_equal(found.reshape(B, T), rows.MASK)
+
+
+def pieces_are_the_whole(subject, tolerance=ATOL):
+    """R3: tokens in pieces, with padding inside, through a cache or a state."""
+    x, mask = rows.batch(subject.entry.ids), rows.MASK
+    found, state = [], subject.start()
+    for first, end in ((0, 3), (3, 4), (4, 7)):
+        piece, state = subject.append(x[:, first:end], mask[:, first:end], state)
+        found.append(piece)
+    found = np.concatenate(found, axis=1)
+    agree(found, subject.alone()[0], tolerance)
+    agree(found, subject.dirty()[0], tolerance, which=[0])
+
+
+def a_memory_is_the_call(subject):
+    """R3: a context that is projected once, for queries of a layer or for the steps of a cell."""
+    x = rows.batch(subject.entry.ids)
+    if subject.place == "context":
+        return agree(subject.from_memory(), subject.dirty()[0])
+    # The outputs of a cell are [context; state], and the state is the query.
+    found, states = np.split(subject.dirty()[0], [-D], axis=-1)
+    x = masks.carry(*map(keras.ops.convert_to_tensor, (x, rows.MASK)))
+    agree(rows.numpy(subject.inner(keras.ops.convert_to_tensor(states), x)), found)
+
+
+def the_future_is_hidden(subject, tolerance=ATOL):
+    """R10: what comes later changes nothing, in outputs and weights, and does change itself."""
+    given = {"return_attention_scores": True} if subject.returns_scores else {}
+    ids = subject.entry.ids
+    plain, other = (rows.numbers(B, T, D, ids=ids, seed=seed) for seed in (8, 9))
+    for x, mask in ((rows.batch(ids), rows.MASK), (plain, np.ones((B, T), bool))):
+        later = mask & (np.cumsum(mask, axis=1) > 2)
+        early = mask & ~later
+        changed = np.where(later if ids else later[..., None], other, x)
+        at = None if mask.all() else mask
+        expected, found = (subject.call(x, at, **given) for x in (x, changed))
+        for row in range(B):
+            close(found[0][row, early[row]], expected[0][row, early[row]], tolerance)
+            if given:
+                close(*(x[1][row][:, early[row]] for x in (found, expected)), tolerance)
+                assert not found[1][row][:, np.triu(np.ones((T, T), bool), 1)].any()
+        if subject.entry.name not in registry.FIRST_TOKENS:
+            assert np.abs(found[0][0, -1] - expected[0][0, -1]).max() > 1e-4
+
+
+class Relation:
+    """A check of subjects.
+
+    Args:
+        check: a function of a `Subject`.
+        causal: which forms of an entry are checked.
+        applies: whether it says something of an entry in a place.
+    """
+
+    def __init__(self, check, causal=(False,), applies=lambda entry, place: True):
+        self._check, self._causal, self._applies = check, causal, applies
+
+    def applies(self, entry, place):
+        return any(self._forms(entry, place)) and self._applies(entry, place)
+
+    def _forms(self, entry, place):
+        may_be = entry.traits.may_be_causal and place in ("alone", "block", "stack")
+        return [not x or may_be for x in self._causal]
+
+    def __call__(self, entry, place):
+        forms = zip(self._causal, self._forms(entry, place), strict=True)
+        for causal in [causal for causal, there in forms if there]:
+            self._check(places.subject(entry, place, causal))
+
+
+RELATIONS = {
+    "rows": Relation(rows_are_their_own),
+    "padding": Relation(padding_does_not_exist, (False, True)),
+    "tokens": Relation(
+        layers_count_tokens,
+        (False, True),
+        lambda e, place: place == "alone" and e.mechanism and not e.traits.cells,
+    ),
+    "pairs": Relation(
+        pairs_are_of_tokens,
+        applies=lambda e, place: (
+            place in ("alone", "block", "stack")
+            and e.mechanism
+            and e.traits.attention_mask
+            and (place == "stack" or e.traits.positions)
+            and not e.traits.cells
+        ),
+    ),
+    "masks": Relation(masks_are_one_thing),
+    "memory": Relation(
+        a_memory_is_the_call,
+        applies=lambda e, place: (
+            place in ("context", "cell") and not places.refuses_pieces(e, place)
+        ),
+    ),
+    "pieces": Relation(
+        pieces_are_the_whole, (True,), lambda e, place: not places.refuses_pieces(e, place)
+    ),
+    "future": Relation(the_future_is_hidden, (True,)),
+}

@@ -1,0 +1,323 @@
+"""What holds for every layer, of sequences or not: symbols, files, gradients, dtypes, weights."""
+
+import inspect
+import json
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_attention import masks
+from keras_attention.inspection import attention_gradients
+from keras_attention.visualization import collect_attention
+from tests.contract import places, registry, relations, rows
+from tests.contract.registry import B, D, N, S, T
+from tests.contract.relations import agree, close, of_tokens
+from tests.gradients import weight_gradients
+
+ops = keras.ops
+BACKEND = keras.backend.backend()
+standard = keras.backend.standardize_dtype
+
+
+# Symbols
+
+
+def symbols_are_arrays(subject):
+    """R4: shapes and dtypes."""
+    x = rows.batch(subject.entry.ids, garbage=False)
+    sizes = [(B, T)]
+    if not subject.adapted:
+        sizes += [(None, T)] + [(None, None)] * (not subject.entry.traits.cells)
+    for given in [{}] + [{"return_attention_scores": True}] * subject.returns_scores:
+        arrays = keras.tree.flatten(subject.run(x, **given))
+        for batch, length in sizes:
+            symbols = subject.symbolic(batch, length, **given)
+            assert len(symbols) == len(arrays)
+            for symbol, array in zip(symbols, arrays, strict=True):
+                assert standard(symbol.dtype) == standard(array.dtype)
+                assert len(symbol.shape) == len(array.shape)
+                for size, known in zip(array.shape, symbol.shape, strict=True):
+                    assert known == size or (known is None and None in (batch, length))
+
+
+def refusals_are_the_same(subject):
+    """R4: what arrays are refused, symbols are, and the other way around."""
+    x = rows.batch(subject.entry.ids, garbage=False)
+    queries = S if subject.place == "context" else T
+    pairs = [(queries, T), (B, 1, queries, T), (B, queries, T), (1, 1, 1, T), (T + 2, T + 2)]
+    pairs += [(2, queries, T), (B, 3, queries, T), (B + 1, 1, 1, 1), (T,), (B, T, 1, 1)]
+    given = [("attention_mask", np.ones(shape, bool)) for shape in pairs]
+    given += [("attention_bias", np.zeros(shape, "float32")) for shape in pairs]
+    given += [
+        (subject.mask_name, np.ones(s, bool)) for s in ((B, T), (1, T), (B, 17), (9, T), (B,))
+    ]
+    for shape in ((T,), (B, T), (17,), (B, 17), (9, T)):
+        given += [("positions", np.zeros(shape, "int32"))]
+    for shape in ((B, T), (B, 17), (9, T)):
+        given += [("segment_ids", np.zeros(shape, "int32"))]
+    given += [("positions", word) for word in ("tokens", "places", "other")]
+    given += [("return_attention_scores", True), ("use_causal_mask", True)]
+    names = inspect.signature(subject.layer.call).parameters
+    unlike = []
+    for name, value in given:
+        if name in names:
+            # Padding beside what is of pairs.
+            mask = None if name == subject.mask_name else rows.MASK
+            arrays, symbols = (_refuses(subject, at, mask, name, value) for at in (x, None))
+            others = {17, 9} & set(np.shape(value)) or np.shape(value) == (B,)
+            if bool(arrays) != bool(symbols) or (others and not arrays):
+                unlike.append((name, np.shape(value) or value, arrays, symbols))
+    assert not unlike, unlike
+
+
+def _refuses(subject, x, mask, name, value):
+    try:
+        subject.symbolic(**{name: value}) if x is None else subject.run(x, mask, **{name: value})
+    except (ValueError, TypeError) as error:
+        return str(error)[:200]
+    return None
+
+
+# Files, all in one folder, so that another process loads all at once
+
+FOLDER = pathlib.Path(tempfile.mkdtemp())
+
+
+def saved_is_equal(subject):
+    """R5: configurations, `.keras`, `.weights.h5` and `.h5`."""
+    model, x = subject.model()
+    expected = _arrays(model(x))
+    config = json.loads(json.dumps(subject.layer.get_config()))
+    again = type(subject.layer).from_config(config)
+    assert json.loads(json.dumps(again.get_config())) == config
+    path = FOLDER / f"{subject.entry}-{subject.place}"
+    model.save(f"{path}.keras")
+    model.save_weights(f"{path}.weights.h5")
+    inputs = [rows.numpy(x) for x in keras.tree.flatten(x)]
+    np.savez(f"{path}.npz", *inputs, expected[0])
+    loaded = keras.saving.load_model(f"{path}.keras")
+    for found, other in zip(_arrays(loaded(x)), expected, strict=True):
+        close(found, other, 1e-6)
+    for variable in loaded.trainable_variables:
+        variable.assign(0 * variable)
+    loaded.load_weights(f"{path}.weights.h5")
+    for found, other in zip(_arrays(loaded(x)), expected, strict=True):
+        close(found, other, 1e-6)
+
+
+def _arrays(outputs):
+    return [rows.numpy(x) for x in keras.tree.flatten(outputs)]
+
+
+# Gradients
+
+
+def gradients_are_slopes(subject):
+    """R6: finite, zero into padding, nonzero into weights, and those of finite differences."""
+    ids = subject.entry.ids
+    x = rows.batch(ids)
+    expected = subject.dirty()[0]
+    upstream = rows.numbers(*expected.shape, seed=3)
+    flag = np.ones(expected.shape, bool)
+    if of_tokens(expected):
+        mask = rows.MASK.reshape(B, T, *[1] * (expected.ndim - 2))
+        flag[:, expected.shape[1] - T :] = mask
+
+    def loss(subject, x=None):
+        output = keras.tree.flatten(subject.run(rows.batch(True) if ids else x, rows.MASK))[0]
+        output = ops.where(flag, output, ops.zeros_like(output))
+        return ops.sum(ops.cast(output, standard(output.dtype)) * ops.cast(upstream, output.dtype))
+
+    arrays = [] if ids else [x]
+    of_weights, of_inputs = weight_gradients(subject.layer, lambda *x: loss(subject, *x), arrays)
+    for array in (*of_weights, *of_inputs):
+        assert np.isfinite(array).all()
+    for array in of_inputs:
+        assert not array[~rows.MASK].any()
+    if subject.entry.name in registry.STEPS:
+        return
+    paths = [variable.path for variable in subject.layer.trainable_variables]
+    flat = [path for path, g in zip(paths, of_weights, strict=True) if np.abs(g).max() < 1e-7]
+    unused = registry.WITHOUT_GRADIENT + registry.UNUSED.get(subject.entry.name, ())
+    assert not [path for path in flat if not path.endswith(unused)], flat
+    wide = BACKEND != "jax"
+    if wide:
+        subject = subject.of_policy("float64")
+        arrays = [x.astype("float64") for x in arrays]
+        of_weights, of_inputs = weight_gradients(
+            subject.layer, lambda *x: loss(subject, *x), arrays
+        )
+    step, tolerance = (1e-5, 1e-5) if wide else (3e-3, 2e-2)
+    rng = np.random.default_rng(4)
+    variables, values, slope = subject.layer.trainable_variables, ([], []), 0.0
+    for value, gradient in zip(
+        [*map(rows.numpy, variables), *arrays], of_weights + of_inputs, strict=True
+    ):
+        direction = step * rng.normal(size=value.shape)
+        both = [(value + sign * direction).astype(value.dtype) for sign in (1, -1)]
+        # By how much it moved in its own dtype.
+        with np.errstate(invalid="ignore"):
+            moved = np.nan_to_num(both[0].astype("float64") - both[1], posinf=0, neginf=0)
+        slope += (moved * gradient).sum()
+        for found, array in zip(values, both, strict=True):
+            found.append(ops.convert_to_tensor(array))
+    found, count = [], len(variables)
+    for moved in values:
+        state = list(zip(variables, moved[:count], strict=True))
+        with keras.StatelessScope(state_mapping=state):
+            found.append(float(rows.numpy(loss(subject, *moved[count:]))))
+    scale = step * np.sqrt(sum(np.square(g).sum() for g in of_weights + of_inputs))
+    assert abs(found[0] - found[1] - slope) < tolerance * max(step, scale), (found, slope, scale)
+
+
+# Dtypes
+
+
+TOLERANCE = {"mixed_float16": 0.02, "mixed_bfloat16": 0.1, "bfloat16": 0.2, "float64": 1e-5}
+
+
+def dtypes_agree(subject):
+    """R7: policies compute the same but for rounding, in the dtype that symbols have."""
+    expected = subject.zeros()[0]
+    for policy, tolerance in TOLERANCE.items():
+        # Keras draws recurrent kernels in the dtype of the weights, which PyTorch cannot.
+        recurrent = subject.place == "cell" or subject.entry.cls in registry.RECURRENT
+        if (policy == "float64" and BACKEND == "jax") or (policy == "bfloat16" and recurrent):
+            continue
+        other = subject.of_policy(policy)
+        output = keras.tree.flatten(
+            other.run(rows.batch(subject.entry.ids, garbage=False), rows.MASK)
+        )[0]
+        assert standard(output.dtype) == standard(other.symbolic()[0].dtype)
+        if subject.entry.name not in registry.STEPS | {"MixtureOfExperts"}:
+            agree(rows.numpy(output).astype(expected.dtype), expected, tolerance)
+
+
+# Weights of pairs
+
+
+def weights_are_one_thing(subject):
+    """R8: returned, collected, and those whose gradients are asked for."""
+    layer, ids = subject.layer, subject.entry.ids
+    x = masks.carry(*map(ops.convert_to_tensor, (rows.batch(ids), rows.MASK)))
+    text = ops.convert_to_tensor(rows.text(ids))
+    found = [_weights(layer, x), _weights(layer, text)]
+    if subject.returns_scores:
+        output, scores = subject.dirty(return_attention_scores=True)[:2]
+        agree(output, subject.dirty()[0])
+        close(found[0][0][0], scores)
+    for in_rows, alone in zip(*found, strict=True):
+        assert len(in_rows) == len(alone) > 0
+        for weights, other in zip(in_rows, alone, strict=True):
+            keys = np.broadcast_to(rows.MASK[:, None, None], weights.shape)
+            assert not weights[~keys].any()
+            for row in rows.TEXTS if subject.reference == subject.alone else ():
+                inner = weights[row][..., rows.MASK[row]]
+                inner = inner[:, rows.MASK[row]] if weights.shape[2] == T else inner
+                close(inner, other[rows.OF_SIDE[row]])
+    values = [v for v in layer.trainable_variables if "value" in v.path]
+    # Outputs are linear in weights: these together are the output without values.
+    if subject.place == "alone" and subject.entry.name in LINEAR and values:
+        totals = []
+        for state in ([], [(v, ops.zeros_like(v)) for v in values]):
+            with keras.StatelessScope(state_mapping=state):
+                totals.append(rows.numpy(_total(subject.run(rows.batch(), rows.MASK))))
+        close(found[0][1][0].sum((1, 2, 3)), totals[0] - totals[1], 1e-4)
+
+
+# But for heads that are normalized.
+LINEAR = set(registry.MECHANISMS) - {"DifferentialAttention"}
+
+
+def _weights(layer, x):
+    found = collect_attention(layer, x), attention_gradients(layer, x, target=_total)
+    return [list(arrays.values()) for arrays in found]
+
+
+def _total(output):
+    """The sum of each row, of what is a number."""
+    output = ops.where(ops.isfinite(output), output, 0.0)
+    return ops.sum(ops.reshape(output, (output.shape[0], -1)), axis=1)
+
+
+# Places that change nothing
+
+
+def a_model_is_the_layer(subject):
+    """In a functional model, and in `TimeDistributed`."""
+    x, mask = rows.batch(subject.entry.ids), rows.MASK
+    tensors = list(map(ops.convert_to_tensor, (x, mask)))
+    agree(_arrays(subject.model(masked=True)(tensors))[0], subject.dirty()[0])
+    twice = [ops.convert_to_tensor(np.stack([array, array[::-1]], axis=1)) for array in (x, mask)]
+    found = _arrays(keras.layers.TimeDistributed(subject.layer)(masks.carry(*twice)))[0]
+    agree(found[:, 0], subject.dirty()[0])
+    agree(found[::-1, 1], subject.dirty()[0])
+
+
+def a_program_is_the_call(subject):
+    """Compiled as a whole, lengths being known."""
+
+    def run(x, mask):
+        return keras.tree.flatten(subject.run(x, mask))[0]
+
+    if BACKEND == "jax":
+        import jax
+
+        run = jax.jit(run)
+    elif BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        run = tf.function(run, autograph=False, jit_compile=True)
+    tensors = map(ops.convert_to_tensor, (rows.batch(subject.entry.ids), rows.MASK))
+    agree(rows.numpy(run(*tensors)), subject.dirty()[0])
+
+
+# Packed texts
+
+
+def packed_texts_are_alone(subject):
+    """R9: texts after one another in a row, counted each from its first token."""
+    ids = subject.entry.ids
+    text, rest = rows.text(ids)[:1], rows.numbers(1, T - N, D, ids=ids, seed=6)
+    one, two = (np.concatenate(pair, axis=1) for pair in ((text, rest), (rest, text)))
+    x = np.concatenate([one, two] * (B // 2))
+    segments = np.array([[3] * N + [1] * (T - N), [0] * (T - N) + [2] * N] * (B // 2), "int32")
+    places = np.array([[*range(N), *range(T - N)], [*range(T - N), *range(N)]] * (B // 2), "int32")
+    found = subject.call(x, segment_ids=segments, positions=places)[0]
+    for row in range(B):
+        close(found[row, :N] if row % 2 == 0 else found[row, T - N :], subject.alone()[0][0])
+
+
+class Relation(relations.Relation):
+    def __init__(self, check, where=("alone",), applies=lambda entry, place: True):
+        super().__init__(check, applies=lambda e, place: place in where and applies(e, place))
+
+
+def in_model(entry, place):
+    return entry.call is not registry.of_cell and entry.name != "AttentionCell"
+
+
+# What compiles a program for each case.
+FEW = ("alone", "cell") if BACKEND == "jax" else tuple(places.PLACES)
+RELATIONS = {
+    "symbols": Relation(symbols_are_arrays, places.PLACES, in_model),
+    "refusals": Relation(refusals_are_the_same, ("alone", "block", "stack"), in_model),
+    "saved": Relation(saved_is_equal, ("alone", "stack"), in_model),
+    "gradients": Relation(gradients_are_slopes, FEW),
+    "dtypes": Relation(dtypes_agree, FEW),
+    "weights": Relation(
+        weights_are_one_thing, ("alone", "block", "stack"), lambda e, place: e.traits.scores
+    ),
+    "model": Relation(a_model_is_the_layer, applies=lambda e, place: e.call is None),
+    # On PyTorch, compiling takes most of a minute a layer.
+    "program": Relation(a_program_is_the_call, applies=lambda e, place: BACKEND != "torch"),
+    "packed": Relation(
+        packed_texts_are_alone,
+        ("alone", "block", "stack"),
+        lambda e, place: (
+            e.traits.positions and e.traits.segment_ids and e.name != "LocalAttention-predictive"
+        ),
+    ),
+}
