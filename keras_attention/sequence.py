@@ -41,6 +41,16 @@ def word(positions):
     return shapes.check_choice("positions", positions, WORDS)
 
 
+def only_word(positions):
+    """`positions` of a call that takes no arrays of them: a word or None."""
+    if positions is not None and not isinstance(positions, str):
+        raise ValueError(
+            f"`positions` must be one of {WORDS}, or None: this layer takes no integers. "
+            f"Received: {type(positions).__name__}"
+        )
+    return word(positions)
+
+
 def ranks(mask, segment_ids=None):
     """Positions (B, T) that count the real tokens of each row, or of each of its texts, from 0 on.
 

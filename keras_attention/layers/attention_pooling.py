@@ -132,7 +132,7 @@ class AttentionPooling(saving.ConfigurableLayer):
             value_mask=mask,
             return_attention_scores=True,
             training=training,
-            positions=sequence.word(positions),
+            positions=sequence.only_word(positions),
         )
         output = output if self.num_queries else ops.squeeze(output, axis=1)
         return (output, weights) if return_attention_scores else output
@@ -149,7 +149,7 @@ class AttentionPooling(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         masks.padding(given.x, given.mask)
-        sequence.word(given.positions)
+        sequence.only_word(given.positions)
         shape = given.x.shape
         output = keras.KerasTensor(self.compute_output_shape(shape), dtype=self.compute_dtype)
         if not given.return_attention_scores:

@@ -119,7 +119,7 @@ class PointerHead(saving.ConfigurableLayer):
             value_mask=memory_mask,
             attention_mask=pairs,
             return_attention_scores=True,
-            positions=sequence.word(positions),
+            positions=sequence.only_word(positions),
         )
         logits = logits[:, 0]
         if memory_mask is not None:
@@ -136,7 +136,7 @@ class PointerHead(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        sequence.word(given.positions)
+        sequence.only_word(given.positions)
         shape = self.compute_output_shape(given.query.shape, given.memory.shape)
         pairs = masks.boolean("attention_mask", given.attention_mask)
         if pairs is not None:

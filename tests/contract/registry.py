@@ -283,8 +283,10 @@ def of_pointer(layer, x, **given):
 
 
 def of_generator(layer, x, **given):
-    weights = keras.ops.softmax(x[..., :S])
-    return layer(x, keras.ops.tile(x, (1, 1, 3))[..., :VOCABULARY], weights, same(x, S, ids=True))
+    # Weights and logits are those of layers, which have none of what padding holds.
+    made = masks.clear(x, masks.implicit(x))
+    weights, logits = keras.ops.softmax(made[..., :S]), keras.ops.tile(made, (1, 1, 3))
+    return layer(x, logits[..., :VOCABULARY], weights, same(x, S, ids=True))
 
 
 def of_reward(layer, x, **given):

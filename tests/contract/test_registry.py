@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import keras
 import pytest
 
 from tests.contract import places, registry, relations_of_layers
@@ -16,7 +17,7 @@ CELLS = {n for n, e in registry.MECHANISMS.items() if e.traits.cells}
 # Mechanisms that do not take an argument of a call.
 REFUSED = {
     "positions": IN_TIME | LOW_RANK | LONGFORMER,
-    "segment_ids": IN_TIME | LOW_RANK,
+    "segment_ids": IN_TIME | LOW_RANK | {"LocalAttention-predictive"},
     "attention_mask": IN_TIME | LOW_RANK,
     "scores": IN_TIME | LOW_RANK,
     "use_causal_mask": LOW_RANK | LONGFORMER,
@@ -44,7 +45,7 @@ def test_what_has_no_cache():
     later = LOW_RANK | LONGFORMER
     length = {"position-Rotary-dynamic", "position-Rotary-longrope"}
     assert found == later | length | {
-        "Attention-raw", "HardAttention", "LocalAttention-predictive", "score-Location",
+        "Attention-raw", "LocalAttention-predictive", "score-Location",
     }  # fmt: skip
 
 
@@ -63,7 +64,9 @@ def test_what_has_no_cache_of_a_context(name):
 def test_every_entry_is_in_a_relation_and_every_known_fault_is_a_case():
     found = {tuple(map(str, case.values)) for case in cases()}
     assert {entry for *_, entry in found} == set(registry.ENTRIES)
-    assert {relation for relation, *_ in found} == set(RELATIONS)
+    # On PyTorch, compiling takes most of a minute a layer.
+    elsewhere = {"program"} if keras.config.backend() == "torch" else set()
+    assert {relation for relation, *_ in found} == set(RELATIONS) - elsewhere
     assert set(KNOWN) <= found
 
 

@@ -214,8 +214,7 @@ ROWS = {
     "a mask of both attentions of each head": (
         lambda: ka.DifferentialAttention(2, 4)(X, attention_mask=np.ones((B, 4, T, T), bool)),
         ValueError,
-        r"Numbers of heads of the layer and of `attention_mask` must be equal\. "
-        r"Received: layer=2, attention_mask=4",
+        r"Numbers of heads of the mask and of `query` must be equal\. Received: mask=4, query=2",
     ),
     "positions that do not go with the score": (
         lambda: ka.Attention(2, 4, score="cosine", position=positions.Shaw(2)),

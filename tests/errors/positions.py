@@ -24,6 +24,11 @@ ROWS = {
         ValueError,
         r"`positions` must be .*'tokens'.*'places'.*Received: positions='index'",
     ),
+    "integers where a score counts": (
+        lambda: ka.AttentionPooling()(X, positions=np.arange(T)),
+        ValueError,
+        r"`positions` must be one of .*takes no integers\. Received: ndarray|Tensor",
+    ),
     "places of a state": (
         lambda: ka.Retention(2, 4)(X, positions="places"),
         ValueError,
