@@ -16,6 +16,9 @@ from tests.contract import places, registry, relations, rows
 from tests.fuzz.campaign import SEED
 from tests.pairwise import pairwise
 
+# All layers in all places.
+pytestmark = pytest.mark.folder
+
 DRAWN = 24
 BACKEND = keras.backend.backend()
 

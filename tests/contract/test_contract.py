@@ -5,6 +5,9 @@ import pytest
 from tests.contract import places, registry, relations, relations_of_layers
 from tests.contract.known import KNOWN
 
+# All layers in all places.
+pytestmark = pytest.mark.folder
+
 RELATIONS = {**relations.RELATIONS, **relations_of_layers.RELATIONS}
 
 
