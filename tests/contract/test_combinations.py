@@ -85,7 +85,7 @@ def check(values):
     word = {} if of["place"] == "stack" else {"positions": "tokens"}
     relations.agree(subject.call(rows.batch(), rows.MASK, **word)[0], alone, tolerance)
     if causal and of["dtype"].startswith("float"):
-        if of["place"] != "alone" or not places.refuses_pieces(entry, "alone"):
+        if not places.refuses_pieces(entry, "alone"):
             relations.pieces_are_the_whole(subject, tolerance)
         relations.the_future_is_hidden(subject, tolerance)
 
