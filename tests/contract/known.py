@@ -3,10 +3,25 @@
 import keras
 
 ROUNDED = "float64 is rounded to float32"
-KNOWN: dict[tuple[str, str, str], str] = {}
-if keras.config.backend() == "torch":
+LANDMARKS = "landmarks of padded rows are scored at their places"
+KNOWN: dict[tuple[str, str, str], str] = {
+    (relation, place, "NystromAttention-Location"): LANDMARKS
+    for relation, place in (
+        ("padding", "alone"),
+        ("tokens", "alone"),
+        ("padding", "stack"),
+        ("padding", "context"),
+    )
+}
+if keras.config.backend() != "jax":
+    KNOWN["padding", "block", "NystromAttention-Location"] = LANDMARKS
     KNOWN |= {
         ("gradients", place, f"position-{name}"): ROUNDED
         for name in ("FIRE", "GridRelativeBias", "Kerple", "RelativeBias")
         for place in ("alone", "block", "stack", "context")
+    }
+if keras.config.backend() == "tensorflow":
+    KNOWN |= {
+        ("gradients", "cell", f"position-{name}"): ROUNDED
+        for name in ("FIRE", "GridRelativeBias", "Kerple", "RelativeBias")
     }

@@ -69,6 +69,8 @@ def fits(entry, place):
     """Whether a place takes an entry."""
     if place == "alone":
         return True
+    if place == "block" and keras.config.backend() == "jax":
+        return False  # Each program takes long to compile, and blocks are in stacks.
     if place in ("context", "cell") and not entry.traits.crosses:
         return False
     return entry.mechanism and not (place == "cell" and entry.name in registry.NO_CELL)

@@ -352,6 +352,7 @@ RECURRENT = {ka.AttentionCell, ka.AttentionRNN, ka.SlotAttention}
 UNUSED = {
     "score-KeyOnly": ("query/kernel", "query/bias"),
     "score-Location": ("key/kernel",),
+    "NystromAttention-Location": ("key/kernel",),
 }
 # Which have no cache of a context.
 NO_MEMORY = {
@@ -360,6 +361,7 @@ NO_MEMORY = {
     "LongformerAttention",
     "LongformerAttention-global",
     "NystromAttention",
+    "NystromAttention-Location",
 }
 # What attends to sums or to later tokens, or draws, is refused by a cell.
 NO_CELL = NO_MEMORY | {
@@ -426,6 +428,8 @@ def _entries():
     yield variant("LocalAttention-predictive", ka.LocalAttention, mode="predictive", window=1)
     yield variant("Attention-raw", ka.Attention, num_heads=1, key_dim=None)
     yield variant("NystromAttention-convolved", ka.NystromAttention, conv_kernel_size=3)
+    location = functools.partial(made, scores.Location)
+    yield variant("NystromAttention-Location", ka.NystromAttention, score=location)
     yield variant("GatedDeltaNet-convolved", ka.GatedDeltaNet, conv_kernel_size=3)
     yield variant("LinformerAttention-shared", ka.LinformerAttention, sharing="key_value")
     yield variant("LongformerAttention-global", ka.LongformerAttention, num_global=2)

