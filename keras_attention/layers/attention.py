@@ -404,10 +404,13 @@ class Attention(saving.ConfigurableLayer):
         output = heads.join(result, x.query)
         if after is not None and after.lost is not None:
             output = kv_cache.spoil(output, after.lost)
+        wanted = return_attention_scores or bool(listeners)
         if x.of_query is not None or x.of_key is not None:
-            output, result = x.restored(output, result)
+            # Weights that a regularizer alone asked for may be of other keys than the call's.
+            seen = result if wanted else result.replace(weights=None, mask=None)
+            output, result = x.restored(output, seen)
         scores = None
-        if return_attention_scores or listeners:
+        if wanted:
             scores = self.heads.scores(result.weights, x.query, x.value)
             for listener in listeners:
                 listener.heard(self, scores)

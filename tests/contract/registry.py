@@ -431,11 +431,14 @@ def _entries():
     location = functools.partial(made, scores.Location)
     yield variant("NystromAttention-Location", ka.NystromAttention, score=location)
     yield variant("GatedDeltaNet-convolved", ka.GatedDeltaNet, conv_kernel_size=3)
-    yield variant("LinformerAttention-shared", ka.LinformerAttention, sharing="key_value")
+    yield variant(
+        "LinformerAttention-shared", ka.LinformerAttention, sharing="key_value",
+        scores_regularizer="entropy",
+    )  # fmt: skip
     yield variant("LongformerAttention-global", ka.LongformerAttention, num_global=2)
     yield variant(
         "every-option", attention, num_key_value_heads=1, qk_norm="rms", logit_soft_cap=2.0,
-        use_sink=True, clip_qkv=1.5, use_gate=True, position="rotary",
+        use_sink=True, clip_qkv=1.5, use_gate=True, position="rotary", scores_regularizer="entropy",
     )  # fmt: skip
     yield variant("TransformerBlock-cross", block, of_context, cross_attention=True)
     yield variant("TransformerBlock-context", block, from_context, cross_attention=True)
