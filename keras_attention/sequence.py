@@ -154,6 +154,7 @@ class Pairs(NamedTuple):
             tensors of it.
         positions, segment_ids: integers (B, T) and (B, S), of tokens and of their texts; or None.
         given: whether a caller gave the positions.
+        counts_tokens: whether positions are to count the real tokens of these rows.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
     """
 
@@ -169,6 +170,7 @@ class Pairs(NamedTuple):
     positions: tuple[Any, Any] | None = None
     segment_ids: tuple[Any, Any] | None = None
     given: bool = False
+    counts_tokens: bool = False
     of_query: Order | None = None
     of_key: Order | None = None
 
@@ -261,8 +263,8 @@ class Pairs(NamedTuple):
         return output, result.replace(**changes)
 
 
-def read(tensors, explicit, mask, attention_mask, attention_bias, dtype):
-    """The `Pairs` of a call.
+def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_tokens):
+    """The `Pairs` of a call, of arrays or of symbols.
 
     Args:
         tensors: query, value and key in any form that a call takes.
@@ -270,18 +272,25 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype):
         mask: Keras's name for the mask of a layer's inputs, or None or False for none.
         attention_mask, attention_bias: of pairs, or None.
         dtype: that integers and booleans are cast to.
+        counts_tokens: of the `Pairs`.
     """
     found, (of_query, of_value, of_key) = sequences(tensors, explicit, mask)
     of_key = of_value if of_key is None else masks.both(of_value, of_key)
     seen = of_key
+    symbolic = isinstance(found[0], keras.KerasTensor)
     if attention_mask is not None:
         attention_mask = masks.boolean("attention_mask", attention_mask)
-        seen = masks.both(seen, masked_for_all(attention_mask, found[2]))
+        if not symbolic:
+            seen = masks.both(seen, masked_for_all(attention_mask, found[2]))
     query, value, key = inputs.floats(found, dtype)
-    if of_query is not None or seen is not None:
+    if not symbolic and (of_query is not None or seen is not None):
         query, value, key = without_padding((query, value, key), (of_query, seen, seen))
+    if attention_bias is not None and not shapes.is_array(attention_bias):
+        attention_bias = ops.convert_to_tensor(attention_bias)
     pairs = attention_mask, attention_bias
-    return Pairs(query, value, key, of_query, of_key, *pairs, seen, found[0] is found[1])
+    alike = found[0] is found[1]
+    more = {"one_sequence": alike, "counts_tokens": counts_tokens}
+    return Pairs(query, value, key, of_query, of_key, *pairs, seen, **more)
 
 
 def sequences(tensors, explicit, mask=None):

@@ -261,8 +261,10 @@ def accumulation_dtype(*arrays):
     return "float32"
 
 
-def check_lengths(value_shape, key_shape):
+def check_lengths(query_shape, value_shape, key_shape):
     """Raises unless values and keys match: only their features may differ."""
+    batches = {"query": query_shape[0], "value": value_shape[0], "key": key_shape[0]}
+    check_same("Batch sizes", **batches)
     if len(value_shape) != len(key_shape) or any(
         v is not None and k is not None and v != k
         for v, k in zip(value_shape[1:-1], key_shape[1:-1], strict=True)

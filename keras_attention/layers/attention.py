@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
@@ -300,7 +301,6 @@ class Attention(saving.ConfigurableLayer):
             for name, weight in self.preset_position.weights(query_heads).items():
                 setattr(self, name, weight)
         # What follows from the arguments, for all calls.
-        self._order_matters, self._has_cells = self._depends_on_positions(), self._finds_cells()
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
@@ -350,33 +350,19 @@ class Attention(saving.ConfigurableLayer):
         # Keras would replace None by the mask, and add its computation to the graph.
         mask: Tensors | bool | None = False,
     ) -> Tensors:
-        layout, how = kv_cache.UNCACHED, positions
-        positions = None if isinstance(positions, str) else positions
-        if cache is not None:
-            layout = decoding.layout(
-                *(self, query, cache, return_attention_scores),
-                value=value,
-                key=key,
-                value_mask=value_mask,
-                key_mask=key_mask,
-                attention_mask=attention_mask,
-                attention_bias=attention_bias,
-                positions=positions,
-                segment_ids=segment_ids,
-            )
-        tensors, explicit = (query, value, key), (query_mask, value_mask, key_mask)
-        pairs = attention_mask, attention_bias
-        x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype)
-        if cache is not None and layout.is_memory:
-            x = x.over(cache["mask"])
+        x, layout = self._read(
+            *((query, value, key), (query_mask, value_mask, key_mask), mask, cache),
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            attention_bias=attention_bias,
+            positions=positions,
+            segment_ids=segment_ids,
+        )
         if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
             x = self.heads.restricted(x)
-        if positions is not None:
-            x = x._replace(positions=self._numbers("positions", positions, x), given=True)
-        if segment_ids is not None:
-            x = x._replace(segment_ids=self._numbers("segment_ids", segment_ids, x))
         of_output = x.query_mask
-        if self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED:
+        if x.counts_tokens:
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x, *layout.split(self, x))
@@ -422,6 +408,38 @@ class Attention(saving.ConfigurableLayer):
             cache = after.cache
         return self._returned(output, scores, result.log_probability, cache)
 
+    def _read(self, tensors, explicit, mask, cache, **given):
+        """The checked `Pairs` and the `Layout` of a call, of arrays or symbols.
+
+        Args:
+            tensors, explicit, mask: as in `sequence.read`.
+            cache: of the call, or None.
+            **given: the other arguments but `training`.
+        """
+        layout, how = kv_cache.UNCACHED, given["positions"]
+        given["positions"] = None if isinstance(how, str) else how
+        if self.refused_arguments:
+            self._refuse({name: given[name] for name in self.refused_arguments})
+        if cache is not None:
+            layout = decoding.layout(self, tensors, explicit, cache, **given)
+        counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
+        pairs = given["attention_mask"], given["attention_bias"]
+        x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype, counts)
+        if not x.one_sequence or x.key is not x.value:
+            self._shapes(x.query.shape, x.value.shape, x.key.shape)
+        if layout.is_memory:
+            x = x.over(cache["mask"])
+        if self.score.needs_length:
+            self.score.check_length(x.value.shape[1])
+        if x.attention_mask is not None or x.attention_bias is not None:
+            self.heads.check_pairs(x)
+        if given["positions"] is not None:
+            numbers = self._numbers("positions", given["positions"], x)
+            x = x._replace(positions=numbers, given=True)
+        if given["segment_ids"] is not None:
+            x = x._replace(segment_ids=self._numbers("segment_ids", given["segment_ids"], x))
+        return x, layout
+
     def _numbers(self, name, given, x):
         """`positions` or `segment_ids` for query and key, of the `Pairs` of a call."""
         self.heads.check_positions(name, x.query.shape)
@@ -429,14 +447,16 @@ class Attention(saving.ConfigurableLayer):
 
     # How tokens are counted
 
-    def _depends_on_positions(self):
+    @functools.cached_property
+    def _order_matters(self):
         """Whether attention depends on more of its positions than on the order of tokens."""
         pattern = self.whole_pattern()
         in_order = pattern is None or isinstance(pattern, patterns.Causal)
         slots = self.position, self.preset_position
         return self.score.needs_length or not in_order or slots != (None, None)
 
-    def _finds_cells(self):
+    @functools.cached_property
+    def _has_cells(self):
         """Whether positions are cells of a grid, which stay where they are."""
         parts = self.position, self.preset_position, self.whole_pattern()
         return not all(getattr(part, "counts", True) for part in parts)
@@ -660,13 +680,21 @@ class Attention(saving.ConfigurableLayer):
         """The shapes of query, value and key, checked."""
         given = inputs.three_shapes(query_shape, value_shape, key_shape)
         self.heads.check_shapes(*given)
-        query_shape, value_shape, key_shape = given
-        if self.one_sequence and not query_shape[1:] == value_shape[1:] == key_shape[1:]:
+        if self.one_sequence:
+            self._check_one_sequence(*given)
+        return given
+
+    def _check_one_sequence(self, query_shape, value_shape, key_shape):
+        """Raises unless the shapes are of one sequence, as far as sizes are known."""
+        sizes = [shape[1:] for shape in (query_shape, value_shape, key_shape)]
+        alike = len(set(map(len, sizes))) == 1
+        for axis in zip(*sizes, strict=False):
+            alike &= len({size for size in axis if isinstance(size, int)}) <= 1
+        if not alike:
             raise ValueError(
                 f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
                 f"value.shape={value_shape}, key.shape={key_shape}"
             )
-        return given
 
     def _refuse(self, given):
         """Raises if any of these arguments is given."""
@@ -690,34 +718,23 @@ class Attention(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        given.attention_mask = masks.boolean("attention_mask", given.attention_mask)
-        cache, how = given.cache, given.positions
-        given.positions = None if isinstance(how, str) else how
-        self._refuse({name: getattr(given, name) for name in self.refused_arguments})
-        layout = kv_cache.UNCACHED if cache is None else decoding.layout(self, **vars(given))
-        self._counts_tokens(how, layout.appends)
-        explicit = given.query_mask, given.value_mask, given.key_mask
         tensors = given.query, given.value, given.key
-        (query, value, key), _ = sequence.sequences(tensors, explicit, given.mask)
+        explicit = given.query_mask, given.value_mask, given.key_mask
+        x, _ = self._read(
+            *(tensors, explicit, given.mask, given.cache),
+            attention_mask=given.attention_mask,
+            return_attention_scores=given.return_attention_scores,
+            use_causal_mask=given.use_causal_mask,
+            attention_bias=given.attention_bias,
+            positions=given.positions,
+            segment_ids=given.segment_ids,
+        )
+        query, value, key, cache = x.query, x.value, x.key, given.cache
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:
             batch, _, length, size = cached.shape
             value = key = keras.KerasTensor((batch, length, size), cached.dtype)
         shape = self.compute_output_shape(query.shape, value.shape, key.shape)
-        for name in ("positions", "segment_ids"):
-            if getattr(given, name) is not None:
-                x = sequence.Pairs(query, value, key, one_sequence=query is value)
-                self._numbers(name, getattr(given, name), x)
-        if len(query.shape) == 3:
-            sizes = query.shape[0], self.num_heads, query.shape[1], value.shape[1]
-            if given.attention_mask is not None:
-                inputs.check_not_padding(given.attention_mask, query)
-                inputs.check_fits("attention_mask", given.attention_mask, *sizes)
-            if given.attention_bias is not None:
-                bias = given.attention_bias
-                bias = bias if shapes.is_array(bias) else np.asarray(bias)
-                inputs.check_bias("attention_bias", bias)
-                inputs.check_fits("attention_bias", bias, *sizes)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = None
         if given.return_attention_scores:

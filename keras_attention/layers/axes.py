@@ -116,7 +116,8 @@ class Axes:
         shape = ops.shape(like)[:-1]
         for _ in range(len(shape) - len(mask.shape)):
             mask = ops.expand_dims(mask, -1)
-        mask = ops.transpose(_broadcast("mask", mask, shape), self._order)
+        _check_fits("mask", tuple(mask.shape), shape)
+        mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
         sizes = [shape[axis] for axis in self._order]
         lead = 1 + len(self.free)
         return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
@@ -128,37 +129,40 @@ class Axes:
         the batch, the free axes and the heads, counted from the left.
         """
         count = len(self.positions)
-        full = 2 + len(self.free) + 2 * count
-        rank = len(mask.shape)
-        if not 2 * count <= rank <= full:
-            raise ValueError(
-                f"`{name}` must have {2 * count} to {full} axes, the last {2 * count} "
-                "being positions of query and key. "
-                f"Received: {name}.shape={tuple(mask.shape)}"
-            )
-        for _ in range(full - rank):
+        for _ in range(2 + len(self.free) + 2 * count - len(mask.shape)):
             mask = ops.expand_dims(mask, -2 * count - 1)
         query_shape, value_shape = ops.shape(query), ops.shape(value)
         lead = [query_shape[axis] for axis in (0, *self.free)]
         queries = [query_shape[axis] for axis in self.positions]
         keys = [value_shape[axis] for axis in self.positions]
         heads = mask.shape[1 + len(self.free)]
-        mask = _broadcast(name, mask, (*lead, heads, *queries, *keys))
+        mask = ops.broadcast_to(mask, (*lead, heads, *queries, *keys))
         return ops.reshape(mask, (_product(lead), heads, _product(queries), _product(keys)))
 
+    def check_mask(self, name, mask, num_heads, query, value):
+        """Raises unless an attention mask or a bias is one that `fold_mask` takes."""
+        expected = self.scores_shape(num_heads, query.shape, value.shape)
+        least, shape = 2 * len(self.positions), tuple(mask.shape)
+        if not least <= len(shape) <= len(expected):
+            raise ValueError(
+                f"`{name}` must have {least} to {len(expected)} axes, the last {least} "
+                f"being positions of query and key. Received: {name}.shape={shape}"
+            )
+        lead = len(shape) - least
+        _check_fits(name, (*shape[:lead], *expected[lead:-least], *shape[lead:]), expected)
 
-def _broadcast(name, array, shape):
-    """`array` broadcast to `shape`, whose sizes are numbers if known."""
-    fit = len(array.shape) == len(shape) and all(
+
+def _check_fits(name, shape, expected):
+    """Raises unless a shape broadcasts to another, as far as sizes are known."""
+    fits = len(shape) == len(expected) and all(
         size is None or size == 1 or not known(wanted) or size == wanted
-        for size, wanted in zip(array.shape, shape, strict=True)
+        for size, wanted in zip(shape, expected, strict=True)
     )
-    if not fit:
+    if not fits:
         raise ValueError(
-            f"`{name}` must broadcast to {tuple(shape)}, with the axes that are attended over. "
-            f"Received: {name}.shape={tuple(array.shape)}"
+            f"`{name}` must broadcast to {tuple(expected)}, with the axes that are attended over. "
+            f"Received: {name}.shape={shape}"
         )
-    return ops.broadcast_to(array, shape)
 
 
 def _product(sizes):

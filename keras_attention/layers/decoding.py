@@ -31,8 +31,10 @@ def check(layer, reason):
         raise ValueError(f"This {type(layer).__name__} cannot have a cache: {reason}")
 
 
-def layout(layer, query, cache, return_attention_scores=False, **given):
+def layout(layer, tensors, explicit, cache, return_attention_scores=False, **given):
     """The `Layout` of a call's cache; raises unless its arguments are those that it supports."""
+    query, given["value"], given["key"] = tensors
+    _, given["value_mask"], given["key_mask"] = explicit
     if isinstance(query, (list, tuple)):
         query, given["value"] = query[0], query[1:]
     size, needs_length = layer.cache_window, layer.position and layer.position.needs_length

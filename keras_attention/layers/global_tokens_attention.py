@@ -18,9 +18,7 @@ class GlobalTokensAttention(MultiHeadAttention):
 
     num_global: int
 
-    def _depends_on_positions(self):
-        return True
-
+    _order_matters = True
     refused_arguments = ("positions", "use_causal_mask")
     refusal_reason = (
         "counts its global tokens from the first position, and they attend to later ones"
@@ -28,8 +26,6 @@ class GlobalTokensAttention(MultiHeadAttention):
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask
-        causal = given["pattern"] is not self._pattern
-        self._refuse({"positions": positions.given, "use_causal_mask": causal})
         length = backend.shape(key)[1] // 2
         (near_key, key), (near_value, value) = (
             (x[:, :length], x[:, length:]) for x in (key, value)

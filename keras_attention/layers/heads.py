@@ -72,7 +72,7 @@ class Heads:
                     f"`{name}` must have 3 axes, (batch, positions, features). "
                     f"Received: {name}.shape={tuple(shape)}"
                 )
-        shapes.check_lengths(value_shape, key_shape)
+        shapes.check_lengths(query_shape, value_shape, key_shape)
 
     def output_shape(self, query_shape, value_shape):
         """The shape of the layer's output."""
@@ -131,19 +131,22 @@ class Heads:
 
     # Masks of pairs
 
-    def restricted(self, x):
-        """The `Inputs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""
+    def check_pairs(self, x):
+        """Raises unless the mask and the bias of the `Pairs` x broadcast to (B, H, T, S)."""
         sizes = x.query.shape[0], self.layer.num_heads, x.query.shape[1], x.value.shape[1]
         if x.attention_mask is not None:
             inputs.check_not_padding(x.attention_mask, x.query)
             inputs.check_fits("attention_mask", x.attention_mask, *sizes)
-            mask = inputs.four_axes("attention_mask", x.attention_mask)
-            x = x._replace(attention_mask=mask)
         if x.attention_bias is not None:
-            bias = ops.convert_to_tensor(x.attention_bias)
-            inputs.check_bias("attention_bias", bias)
-            inputs.check_fits("attention_bias", bias, *sizes)
-            x = x._replace(attention_bias=inputs.four_axes("attention_bias", bias))
+            inputs.check_bias("attention_bias", x.attention_bias)
+            inputs.check_fits("attention_bias", x.attention_bias, *sizes)
+
+    def restricted(self, x):
+        """The `Pairs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""
+        for name in ("attention_mask", "attention_bias"):
+            array = getattr(x, name)
+            if array is not None:
+                x = x._replace(**{name: inputs.four_axes(name, array)})
         return x
 
     def check_positions(self, name, shape):
@@ -264,7 +267,7 @@ class EinsumHeads(DenseHeads):
         return None if axes.trivial else axes
 
     def check_shapes(self, query_shape, value_shape, key_shape):
-        shapes.check_lengths(value_shape, key_shape)
+        shapes.check_lengths(query_shape, value_shape, key_shape)
         if len(query_shape) != len(value_shape) or len(query_shape) < 3:
             raise ValueError(
                 "`query` and `value` must have the same number of axes, at least 3, (batch, "
@@ -354,6 +357,18 @@ class EinsumHeads(DenseHeads):
         for _ in range(len(output.shape) - len(has_keys.shape)):
             has_keys = ops.expand_dims(has_keys, -1)
         return ops.where(has_keys, output, ops.zeros_like(output))
+
+    def check_pairs(self, x):
+        axes = self._axes_of(x.query.shape)
+        if axes is None:
+            super().check_pairs(x)
+            return
+        if x.attention_bias is not None:
+            inputs.check_bias("attention_bias", x.attention_bias)
+        for name in ("attention_mask", "attention_bias"):
+            array = getattr(x, name)
+            if array is not None:
+                axes.check_mask(name, array, self.layer.num_heads, x.query, x.value)
 
     def restricted(self, x):
         axes = self.axes

@@ -11,7 +11,7 @@ import keras
 from keras_attention import masks
 from keras_attention.hints import Tensor
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.state_attention import OF_PAIRS, of_pairs
+from keras_attention.layers.state_attention import OF_PAIRS
 from keras_attention.spec import AttentionResult, Positions
 
 ops = keras.ops
@@ -32,16 +32,10 @@ class LowRankAttention(MultiHeadAttention):
     )
     tokens_reason = "its keys are made of the real tokens, one after another"
 
-    # Whether a token's neighbors, or its rank, matter beside the order of tokens.
-    reads_neighbors = True
-
-    def _depends_on_positions(self):
-        return self.reads_neighbors
+    _order_matters = True
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
-        asked = of_pairs(query_mask, positions.given, **given)
-        self._refuse({**asked, "use_causal_mask": given["pattern"] is not None})
         return self.through_few(query, key, value, query_mask, key_mask, training)
 
     def through_few(

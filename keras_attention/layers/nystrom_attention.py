@@ -81,9 +81,13 @@ class NystromAttention(LowRankAttention):
         self.conv_kernel_size = shapes.check_count(
             "conv_kernel_size", conv_kernel_size, optional=True
         )
-        self.reads_neighbors = self.conv_kernel_size is not None
         self.heads = NystromHeads(self)
         self._refuse_caches()
+
+    @property
+    def _order_matters(self):
+        # Landmarks are means of real tokens, wherever these are.
+        return self.conv_kernel_size is not None or self.score.needs_length
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
         wide = shapes.accumulation_dtype(query, key, value)

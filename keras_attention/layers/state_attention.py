@@ -63,7 +63,8 @@ class StateAttention(MultiHeadAttention):
         """K' and V' of the state."""
         return self.key_dim, self.value_dim
 
-    def _depends_on_positions(self):
+    @property
+    def _order_matters(self):
         return self.position is not None
 
     def _counted(self, x, layout):
@@ -91,11 +92,7 @@ class StateAttention(MultiHeadAttention):
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
                     f"`make_cache`: {', '.join(names)}"
                 )
-            self._refuse({name: asked[name] for name in self.refused_arguments})
             return super().attend(query, key, value, positions, training, **given)
-        if self.one_sequence:
-            sizes = {"query": query.shape[1], "key": key.shape[1]}
-            shapes.check_same("Lengths of query and key, which are of one sequence,", **sizes)
         causal = state is not None or given["pattern"] is not None
         if causal and not self.one_sequence and not _as_many(query, key):
             key, value, key_mask = _cut(query, key, value, key_mask)

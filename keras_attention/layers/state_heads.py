@@ -117,8 +117,9 @@ class GatedStateAttention(StateAttention):
                 self.head_norm_layer.autocast = False
         self.build_decay()
 
-    def _depends_on_positions(self):
-        return self.conv_kernel_size is not None or super()._depends_on_positions()
+    @property
+    def _order_matters(self):
+        return self.conv_kernel_size is not None or super()._order_matters
 
     def _counted(self, x, layout):
         if self.conv_kernel_size is None:

@@ -21,7 +21,7 @@ from keras_attention import (
 )
 from keras_attention import positions as position_slots
 from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
-from keras_attention.layers import block_norms, decoding, kv_cache
+from keras_attention.layers import block_norms, kv_cache
 from keras_attention.layers.attention import Attention, QkNorm, UseBias
 from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.dropout import Dropout
@@ -367,11 +367,11 @@ class TransformerBlock(saving.ConfigurableLayer):
         segment_ids: Tensors | None = None,
         cache: Cache | None = None,
     ) -> Tensors:
-        memory, _ = self._memory(context, context_mask)
+        memory = self._memory(context, context_mask)
         word = sequence.word(positions)
         self._check_pairs(attention_mask, attention_bias, positions, segment_ids)
         if cache is not None:
-            self._check_cached(x, cache, return_attention_scores)
+            self._check_cached(cache)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, Attention):
             # A layer that is not of this package knows arrays alone.
@@ -500,17 +500,16 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
             )
 
-    def _check_cached(self, x, cache, return_attention_scores):
+    def _check_cached(self, cache):
         self._check_causal()
         if isinstance(cache, dict) and kv_cache.is_context(cache):
             raise ValueError(
                 "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
                 "gave, which is passed as `context`"
             )
-        decoding.layout(self.attention, x, cache, return_attention_scores)
 
     def _memory(self, context, context_mask=None):
-        """What the cross-attention is called with, and the number of its keys; both checked."""
+        """What the cross-attention is called with, checked."""
         if self.cross_attention == (context is None):
             raise ValueError(
                 "A block takes a `context` if, and only if, it was made with cross_attention=True. "
@@ -521,9 +520,9 @@ class TransformerBlock(saving.ConfigurableLayer):
             if context is None and context_mask is not None:
                 raise ValueError("A `context_mask` needs the `context` that it masks.")
             if context is None:
-                return {}, None
+                return {}
             mask = masks.padding(context, context_mask, "context", "context_mask")
-            return {"value": context, "value_mask": mask}, context.shape[1]
+            return {"value": context, "value_mask": mask}
         if not kv_cache.is_context(context):
             raise ValueError(
                 "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
@@ -534,7 +533,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             raise ValueError(
                 "A `context` from `cache_context` contains its mask: omit `context_mask`"
             )
-        return {"cache": context}, context["key"].shape[2]
+        return {"cache": context}
 
     def _check_context_shape(self, shape):
         if isinstance(shape, dict):
@@ -564,47 +563,46 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        x, context, cache = given.x, given.context, given.cache
-        _, keys_of_context = self._memory(context, given.context_mask)
+        x, cache, scores = given.x, given.cache, {}
+        memory = self._memory(given.context, given.context_mask)
         self._check_pairs(
             *(given.attention_mask, given.attention_bias, given.positions, given.segment_ids)
         )
         masks.padding(x, given.mask)
         if cache is not None:
-            self._check_cached(x, cache, given.return_attention_scores)
+            self._check_cached(cache)
+        returns = given.return_attention_scores
         if isinstance(self.attention, Attention):
-            self.attention.compute_output_spec(
-                x,
-                attention_mask=given.attention_mask,
-                return_attention_scores=given.return_attention_scores,
-                use_causal_mask=self.causal,
-                attention_bias=given.attention_bias,
-                positions=given.positions,
-                segment_ids=given.segment_ids,
-                cache=cache,
+            _, *found = _each(
+                self.attention.compute_output_spec(
+                    x,
+                    attention_mask=given.attention_mask,
+                    return_attention_scores=returns,
+                    use_causal_mask=self.causal,
+                    attention_bias=given.attention_bias,
+                    positions=given.positions,
+                    segment_ids=given.segment_ids,
+                    cache=cache,
+                )
             )
-        else:
+            cache = None if cache is None else found[-1]
+        elif self.self_attention:
             masks.boolean("attention_mask", given.attention_mask)
             if sequence.word(given.positions) is None:
                 inputs.pair("positions", given.positions, x, x)
             inputs.pair("segment_ids", given.segment_ids, x, x)
+            heads = getattr(self.attention, "num_heads", self.num_heads)
+            shape = (x.shape[0], heads, x.shape[1], x.shape[1])
+            found = [keras.KerasTensor(shape, self.compute_dtype)]
+        if returns and self.self_attention:
+            scores["attention"] = found[0]
+        if self.cross_attention and self.built:
+            layer = self.cross_attention_layer
+            found = layer.compute_output_spec(x, return_attention_scores=returns, **memory)
+            if returns:
+                scores["cross_attention"] = found[1]
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
-        keys, scores = x.shape[1], {}
-        if cache is not None:
-            keys, cache = kv_cache.entries(cache), kv_cache.specs(cache)
-        if given.return_attention_scores:
-            if self.self_attention:
-                scores["attention"] = self._scores(x, keys, self.attention)
-            if self.cross_attention:
-                scores["cross_attention"] = self._scores(
-                    x, keys_of_context, self.cross_attention_layer
-                )
         return self._returned(output, scores, cache)
-
-    def _scores(self, x, keys, layer):
-        heads = getattr(layer, "num_heads", self.num_heads)
-        shape = (x.shape[0], heads, x.shape[1], keys)
-        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
 def _each(returned):

@@ -117,6 +117,9 @@ class Score(saving.ConfigurableLayer):
         """Scores (B, H, T, S) of prepared queries and keys: inner products, unless overridden."""
         return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
 
+    def check_length(self, keys):
+        """Raises if a score that `needs_length` has none of so many keys; None if unknown."""
+
     def into_spec(
         self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
     ) -> tuple[AttentionSpec, Tensor, Tensor]:

@@ -61,7 +61,7 @@ class Location(Learned):
         self.max_length = shapes.check_count("max_length", max_length)
 
     def build(self, query_shape, key_shape):
-        self._check(key_shape[1])
+        self.check_length(key_shape[1])
         self.kernel = self.add_kernel("kernel", (*query_shape[2:], self.max_length))
 
     def prepare_query(self, query: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Location(Learned):
         at: Any = spec.positions
         if at is None or at.consecutive:
             return spec, query, key
-        self._check(key.shape[1])
+        self.check_length(key.shape[1])
         known = shapes.visible_values(at.key)
         if known is not None and known.size and known.max() >= self.max_length:
             raise ValueError(
@@ -95,10 +95,11 @@ class Location(Learned):
         return ops.where(positions < self.max_length, found, ops.cast(math.nan, found.dtype))
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
-        self._check(key.shape[1])
+        self.check_length(key.shape[1])
         return ops.transpose(backend.first(query, backend.shape(key)[1]), (0, 2, 1, 3))
 
-    def _check(self, keys):
+    def check_length(self, keys):
+        """Raises if there are surely more keys than the kernel has columns."""
         keys = backend.known_size(keys)
         if keys is not None and keys > self.max_length:
             raise ValueError(

@@ -41,6 +41,12 @@ def symbols_are_arrays(subject):
                 assert len(symbol.shape) == len(array.shape)
                 for size, known in zip(array.shape, symbol.shape, strict=True):
                     assert known == size or (known is None and None in (batch, length))
+    if subject.entry.mechanism and subject.place == "alone":
+        # Before there are weights, too.
+        shape = subject.symbolic(positions="tokens")[0].shape
+        other = subject.entry.make()
+        symbol = keras.KerasTensor((B, T, D))
+        assert other.compute_output_spec(symbol, positions="tokens").shape == shape
 
 
 def refusals_are_the_same(subject):
@@ -59,6 +65,8 @@ def refusals_are_the_same(subject):
     for shape in ((B, T), (B, 17), (9, T)):
         given += [("segment_ids", np.zeros(shape, "int32"))]
     given += [("positions", word) for word in ("tokens", "places", "other")]
+    if subject.entry.mechanism and subject.place == "alone":
+        given += [("value", np.zeros(shape, "float32")) for shape in ((B, 17, D), (9, T, D))]
     given += [("return_attention_scores", True), ("use_causal_mask", True)]
     names = inspect.signature(subject.layer.call).parameters
     unlike = []
@@ -68,6 +76,7 @@ def refusals_are_the_same(subject):
             mask = None if name == subject.mask_name else rows.MASK
             arrays, symbols = (_refuses(subject, at, mask, name, value) for at in (x, None))
             others = {17, 9} & set(np.shape(value)) or np.shape(value) == (B,)
+            others = others and not (name == "value" and subject.entry.traits.crosses)
             if bool(arrays) != bool(symbols) or (others and not arrays):
                 unlike.append((name, np.shape(value) or value, arrays, symbols))
     assert not unlike, unlike
