@@ -274,7 +274,9 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_
         dtype: that integers and booleans are cast to.
         counts_tokens: of the `Pairs`.
     """
-    found, (of_query, of_value, of_key) = sequences(tensors, explicit, mask)
+    if mask is not None and mask is not False:
+        explicit = (query_mask(explicit[0], mask, *tensors[:2]), *explicit[1:])
+    found, (of_query, of_value, of_key) = three_inputs(tensors, explicit)
     of_key = of_value if of_key is None else masks.both(of_value, of_key)
     seen = of_key
     symbolic = isinstance(found[0], keras.KerasTensor)
@@ -291,14 +293,6 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_
     alike = found[0] is found[1]
     more = {"one_sequence": alike, "counts_tokens": counts_tokens}
     return Pairs(query, value, key, of_query, of_key, *pairs, seen, **more)
-
-
-def sequences(tensors, explicit, mask=None):
-    """Query, value and key from any form of the three, and the mask or None of each."""
-    if mask is not None and mask is not False:
-        of_query = query_mask(explicit[0], mask, *tensors[:2])
-        explicit = (of_query, *explicit[1:])
-    return three_inputs(tensors, explicit)
 
 
 def check_one_sequence(mask, query, value):

@@ -343,8 +343,10 @@ class AttentionSpec:
         at = self.positions
         if at is None or not at.own or self.segment_ids is not None:
             return True
-        sees_itself = self.pattern is None or self.pattern.sees_itself
-        return not sees_itself or any(mask is not at.filled for mask in self.masks)
+        for mask in self.masks:
+            if mask is not at.filled:
+                return True
+        return not (self.pattern is None or self.pattern.sees_itself)
 
     @property
     def span(self):

@@ -70,7 +70,7 @@ def pipeline():
     parts.append(text(433, 26, "slots: a string, an object, or a custom object"))
     bracket = "M158 204v12h556v-12"
     parts.append(f"<path d='{bracket}' fill='none' stroke='{LINE}' stroke-width='2'/>")
-    parts.append(text(436, 238, "one kernel: reference, fused, single_query, blockwise or banded"))
+    parts.append(text(436, 238, "one kernel: few_scores, fused, single_query, blockwise, banded …"))
     return svg(878, 250, "project, score and position, mask, normalize, combine, project", *parts)
 
 

@@ -14,6 +14,7 @@ from keras_attention.kernels import (
     banded,
     blockwise,
     explanation,
+    few_scores,
     fused,
     global_tokens,
     merge,
@@ -42,6 +43,12 @@ class Kernel(typing.NamedTuple):
 
 
 KERNELS = [
+    Kernel(
+        "few_scores",
+        few_scores,
+        "there are few scores, and an operation costs more than its numbers do",
+        "time and memory O(T · S)",
+    ),
     Kernel(
         "global",
         global_tokens,

@@ -74,7 +74,7 @@ def in_words(spec, query, key, value):
 
 def _in_words(spec, query, key, value):
     if _unsupported_reason(spec, query, key, value):
-        return explanation.tiles(spec, query, key, value)
+        return explanation.strategy(spec, query, key, value)
     if grouped.unsupported_reason(spec, query, key, value) is None:
         return grouped.in_words(spec)
     span = spec.pattern.span()

@@ -8,7 +8,7 @@ import keras
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import passes, plans, reference, semantics, strategies, tiling
+from keras_attention.kernels import passes, plans, semantics, strategies, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
 from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
 
@@ -40,8 +40,6 @@ def softmax_unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
-    if strategies.are_few(spec, query, key):
-        return reference.run(spec, query, key, value)
     output, lse = attend(spec, query, key, value, needs_lse(spec))
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 

@@ -18,14 +18,7 @@ def mask(spec):
 
 
 def strategy(spec, query, key, value):
-    """How a problem is computed: what `strategies` decides."""
-    if strategies.are_few(spec, query, key):
-        return "all scores at once, since they are few"
-    return tiles(spec, query, key, value)
-
-
-def tiles(spec, query, key, value):
-    """The same, of a problem in tiles."""
+    """How a problem in tiles is computed: what `strategies` decides."""
     sizes = plans.Sizes.of(query, key)
     chosen = strategies.choose(spec, query, key, value, sizes)
     plan = plans.of(chosen, spec, sizes)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_attention import sizes
-from keras_attention.kernels import blockwise, folding, strategies
+from keras_attention.kernels import blockwise, folding
 from keras_attention.patterns import groups as groups_of_patterns
 from keras_attention.spec import Positions
 
@@ -35,8 +35,6 @@ def unsupported_reason(spec, query, key, value):
             return "a mask or bias has all pairs"
     if share(spec) > 0.5:
         return "the groups are as large as the sequence, or nearly"
-    if strategies.are_few(spec, query, key):
-        return "there are few scores"
     return None
 
 

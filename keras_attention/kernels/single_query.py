@@ -9,7 +9,7 @@ import keras
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, reference, semantics, strategies
+from keras_attention.kernels import blockwise, semantics
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 
 ops = keras.ops
@@ -32,8 +32,6 @@ def unsupported_reason(spec, query, key, value):
 
 def run(spec, query, key, value):
     """The `AttentionResult` of query (B, 1, H, K)."""
-    if strategies.are_few(spec, query, key):
-        return reference.run(spec, query, key, value)
     wide = shapes.accumulation_dtype(query, key, value)
     batch, _, heads, _ = backend.shape(query)
     groups, size = value.shape[2:]

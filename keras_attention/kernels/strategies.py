@@ -31,8 +31,7 @@ class Strategy:
     """How kernels compute a problem; None is what the problem and the machine decide.
 
     Args:
-        few: outside of programs, a problem of at most so many scores, and elements of keys, is
-            computed at once, by `reference`: an operation costs more than its numbers do.
+        few: the most scores, and elements of keys, of a problem for `few_scores`.
         whole_rows: whether a tile has all keys that its queries see, for the backend's softmax. If
             not, it has a block of them, and sums go from block to block. See `passes`.
         scores: about how many scores a tile has, over all its heads.
@@ -80,16 +79,6 @@ def using(**changes):
 
 # The fields that are not None.
 requested = _requested.get
-
-
-def are_few(spec, query, key):
-    """Whether a problem is computed at once, by `reference`."""
-    # Weights are dropped by numbers drawn for each tile, in programs and outside of them.
-    if spec.dropout or not backend.is_eager(query):
-        return False
-    batch, queries, heads, _ = query.shape
-    _, keys, groups, size = key.shape
-    return batch * keys * max(queries * heads, groups * size) <= requested().few
 
 
 def choose(spec, query, key, value, sizes):

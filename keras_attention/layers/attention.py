@@ -365,7 +365,7 @@ class Attention(saving.ConfigurableLayer):
         if x.counts_tokens:
             x = self._counted(x, layout)
 
-        extended = layout.extend(self, cache, x, *layout.split(self, x))
+        extended = layout.extend(self, cache, x)
         query, key, value, at, restrict, key_mask, after, encoded = extended
         more = {"state": after.cache} if layout.is_state else {}
         listeners = tap.of(self) if self.has_weights else []

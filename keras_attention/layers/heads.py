@@ -18,6 +18,7 @@ from typing import Any
 import keras
 
 from keras_attention import inputs, saving, shapes
+from keras_attention.backend import backend
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.axes import Axes
 
@@ -242,8 +243,9 @@ class DenseHeads(Heads):
         found = []
         for n, (role, x) in enumerate(zip(ROLES, (query, key, value), strict=True)):
             self.check_features(role, x)
-            size = (self.count(role), self.size(role, None))
-            found.append(projections.to_heads(x, dense[n], size))
+            size = self.count(role), self.size(role, None)
+            shape = (*backend.shape(x)[:2], *size)
+            found.append(projections.affine(x, x.shape[-1], dense[n], shape))
         return found
 
 
@@ -344,8 +346,9 @@ class EinsumHeads(DenseHeads):
         if self.layer.use_gate:
             heads = ops.multiply(heads, self.dense("gate")(query))
         if axes is None and projections.plain(self.layer, dense):
-            size = self.layer.output_sizes or (query.shape[-1],)
-            output = projections.from_heads(heads, dense, size)
+            batch, length, count, size = backend.shape(heads)
+            shape = batch, length, *(self.layer.output_sizes or query.shape[-1:])
+            output = projections.affine(heads, count * size, dense, shape)
         else:
             output = dense(heads)
         if result.has_keys is None or not self._has_bias("output"):

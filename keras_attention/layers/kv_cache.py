@@ -210,12 +210,9 @@ class Layout:
         """
         raise TypeError(f"{type(self).__name__} must implement `update`.")
 
-    def split(self, layer, x):
-        """The heads of query, key and value, of the `Pairs` of a call of a layer."""
-        return layer.split_all(x.query, x.key, x.value, layer.heads.cached)
-
-    def extend(self, layer, cache, x, query, key, value):
-        """What a call of a layer attends to: heads of new tokens after those of a cache."""
+    def extend(self, layer, cache, x):
+        """What a call of a layer, of `Pairs`, attends to: new tokens after those of a cache."""
+        query, key, value = layer.split_all(x.query, x.key, x.value, layer.heads.cached)
         mask = x.key_mask
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
@@ -257,10 +254,8 @@ class Extended(typing.NamedTuple):
 class Uncached(Layout):
     """No cache: a call attends to the keys and values that it is given."""
 
-    def split(self, layer, x):
-        return layer.split_all(x.query, x.key, x.value)
-
-    def extend(self, layer, cache, x, query, key, value):
+    def extend(self, layer, cache, x, heads=None):
+        query, key, value = heads or layer.split_all(x.query, x.key, x.value)
         of_query, of_key = x.positions or (None, None)
         at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
         if x.given or not (x.query_mask is x.seen is None):
@@ -278,12 +273,9 @@ class Context(Uncached):
     arrays: typing.ClassVar = {"key": "float", "value": "float", "mask": "bool"}
     is_memory = True
 
-    def split(self, layer, x):
-        return layer.split(x.query, "query"), None, None
-
-    def extend(self, layer, cache, x, query, key, value):
+    def extend(self, layer, cache, x, heads=None):
         value, key = read(cache, layer.compute_dtype)
-        found = super().extend(layer, cache, x, query, key, value)
+        found = super().extend(layer, cache, x, (layer.split(x.query, "query"), key, value))
         return found._replace(after=Update(cache, key, value))
 
 

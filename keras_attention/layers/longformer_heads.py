@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_attention.backend import backend
 from keras_attention.layers import projections
 from keras_attention.layers.heads import ROLES, EinsumHeads
 
@@ -37,5 +38,6 @@ class LongformerHeads(EinsumHeads):
     def _of_global(self, x, role):
         dense = self.dense(f"global_{role}")
         if projections.plain(self.layer, dense):
-            return projections.to_heads(x, dense, (self.count(role), self.size(role, None)))
+            size = self.count(role), self.size(role, None)
+            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
         return dense(x)

@@ -32,7 +32,9 @@ class LowRankAttention(MultiHeadAttention):
     )
     tokens_reason = "its keys are made of the real tokens, one after another"
 
-    _order_matters = True
+    @property
+    def _order_matters(self):
+        return True
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]

@@ -35,17 +35,6 @@ def plain(layer, *denses, activated=False):
     return True
 
 
-def to_heads(x, dense, size):
-    """Heads (B, T, H, K) of `x` (B, T, D) by `dense`; `size` is (H, K)."""
-    return affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
-
-
-def from_heads(heads, dense, output_shape):
-    """(B, T, *output_shape) of heads (B, T, H, V) by `dense`."""
-    batch, length, *features = backend.shape(heads)
-    return affine(heads, features[0] * features[1], dense, (batch, length, *output_shape))
-
-
 def affine(x, features, dense, shape):
     """`x`, as rows of `features`, by the kernel of `dense`, plus its bias, in another shape."""
     bias = None if dense.bias is None else ops.convert_to_tensor(dense.bias)

@@ -81,8 +81,8 @@ class Pattern(saving.Configurable):
     def sees_itself(self) -> bool:
         """Whether a query surely sees the key at its own position, by the span."""
         span = self.span()
-        bounds = (span.left, span.right)
-        return span.exact and all(bound is None or bound >= 0 for bound in bounds)
+        least = min(span.left or 0, span.right or 0)
+        return span.exact and least >= 0
 
     def parts(self) -> list[Pattern]:
         """Disjoint patterns whose union is this one.

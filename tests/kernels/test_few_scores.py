@@ -1,53 +1,52 @@
-"""Calls of few scores outside of programs: that `blockwise` leaves them to `reference`, alike."""
+"""Few scores outside of programs: when they are chosen, and that tiles give the same."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention.kernels import reference, strategies
-from keras_attention.patterns import Causal
+from keras_attention.kernels import strategies
+from keras_attention.patterns import Causal, SlidingWindow
 from tests.arrays import numpy
 from tests.conformance import outputs_of
 from tests.gradients import weight_gradients
 from tests.layers.conformance_cases import CASES
-from tests.problems import attend
+from tests.problems import attend, explain
 
 BACKEND = keras.config.backend()
 FLOATS = [case for case in CASES if case.float_inputs]
 
 
-@pytest.fixture
-def runs(monkeypatch):
-    """Whether a function has few scores, and `reference` computes them."""
-    found, run = [], reference.run
-    monkeypatch.setattr(reference, "run", lambda *x: found.append(x) or run(*x))
-
-    def few(function, *arrays):
-        found.clear()
+def test_few_scores_are_chosen_outside_of_programs():
+    def chosen(x, queries=None, **given):
         with strategies.using(few=2**16):
-            function(*arrays)
-        return bool(found)
-
-    return few
-
-
-def test_few_scores_are_the_reference_outside_of_programs(runs):
-    def call(x, **given):
-        return attend(x, x, x, kernel="blockwise", **given).output
+            return explain(x[:, :queries], x, x, **given)[0]
 
     x = keras.random.normal((2, 16, 4, 8), seed=0)
-    assert runs(call, x) and runs(lambda x: call(x, pattern=Causal(), return_lse=True), x)
-    assert runs(lambda x: attend(x[:, :1], x, x, kernel="single_query"), x)
-    assert not runs(lambda x: call(x, dropout=0.5, seed=keras.random.SeedGenerator(0)), x)
-    assert not runs(call, keras.ops.repeat(x, 16, axis=1))
+    assert chosen(x) == chosen(x, 1) == chosen(x, pattern=Causal(), return_lse=True) == "few_scores"
+    assert chosen(x, pattern=SlidingWindow(1, 1)) == "few_scores"
+    assert chosen(x, dropout=0.5, seed=keras.random.SeedGenerator(0)) != "few_scores"
+    assert chosen(keras.ops.repeat(x, 16, axis=1)) != "few_scores"
+    found = []
     if BACKEND == "jax":
         import jax
 
-        assert not runs(jax.jit(call), x)
+        jax.jit(lambda x: found.append(chosen(x)))(x)
+        assert found == ["blockwise"]
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        assert not runs(tf.function(call), x)
+        tf.function(lambda x: found.append(chosen(x)))(x)
+        assert found == ["blockwise"]
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="it has a fused kernel")
+def test_a_fused_kernel_goes_before():
+    x = keras.random.normal((2, 16, 4, 8), seed=0)
+    with strategies.using(few=2**16):
+        assert explain(x, x, x)[0] == "fused"
+        assert explain(x, x, x, kernel="few_scores", logit_soft_cap=2.0)[0] == "few_scores"
+        with pytest.raises(ValueError, match="the backend's fused kernel is one operation"):
+            explain(x, x, x, kernel="few_scores")
 
 
 def with_few_and_in_tiles(answers):
@@ -84,7 +83,7 @@ def test_lse_and_half_precision_are_those_of_tiles(dtype, error):
     x = keras.ops.cast(keras.random.normal((2, 9, 4, 8), seed=0), dtype)
 
     def answers():
-        result = attend(x, x, x, kernel="blockwise", pattern=Causal(), return_lse=True)
+        result = attend(x, x, x, pattern=Causal(), return_lse=True)
         assert keras.backend.standardize_dtype(result.output.dtype) == dtype
         assert keras.backend.standardize_dtype(result.lse.dtype) == "float32"
         return [numpy(keras.ops.cast(y, "float32")) for y in (result.output, result.lse)]
