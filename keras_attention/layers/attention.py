@@ -458,8 +458,8 @@ class Attention(saving.ConfigurableLayer):
     @functools.cached_property
     def _has_cells(self):
         """Whether positions are cells of a grid, which stay where they are."""
-        parts = self.position, self.preset_position, self.whole_pattern()
-        return not all(getattr(part, "counts", True) for part in parts)
+        parts = self.position, self.whole_pattern()
+        return not all(part is None or part.counts for part in parts)
 
     def _counts_tokens(self, positions, cached=False):
         """Whether a call counts tokens, and not places, by its `positions`."""
