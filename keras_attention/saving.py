@@ -419,6 +419,22 @@ class ConfigurableLayer(keras.layers.Layer):
         parts.set_seeds(self, seeds)
 
 
+class ConfigurableModel(ConfigurableLayer, keras.Model):
+    """A `ConfigurableLayer` that is a Keras model."""
+
+    def save(self, filepath, *args, **kwargs):
+        """As `keras.Model.save`, of which the legacy format is refused.
+
+        An `.h5` file has only functional models: of another, Keras would read no weights.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f"The legacy format `.h5` has functional models alone, and no {type(self).__name__}"
+                f": save the model as `.keras`. Received: filepath={str(filepath)!r}"
+            )
+        super().save(filepath, *args, **kwargs)
+
+
 def _quantization(layer):
     """How `layer` was quantized: its serialized configuration, or the mode if it has none."""
     config = getattr(layer, "quantization_config", None)

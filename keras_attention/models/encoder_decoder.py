@@ -15,7 +15,7 @@ ops = keras.ops
 
 
 @saving.register
-class EncoderDecoder(saving.ConfigurableLayer, keras.Model):
+class EncoderDecoder(saving.ConfigurableModel):
     """A Transformer from a source to a target (Vaswani et al. 2017; T5, BART).
 
     A `keras.Model`: `fit([source, target_in], target_out)` trains it.

@@ -44,7 +44,7 @@ class Rows(NamedTuple):
         return x if self.order is None else self.order.restored(x)
 
 
-class Stack(saving.ConfigurableLayer, keras.Model):
+class Stack(saving.ConfigurableModel):
     """Blocks one after another, with what stands before and after them."""
 
     def __init__(

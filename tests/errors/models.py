@@ -369,6 +369,11 @@ ROWS = {
         r"must fit into the 5 positions of the model\. "
         r"Received: a prompt of 3 tokens and max_tokens=4",
     ),
+    "a model in an .h5 file": (
+        lambda: ka.Encoder([ka.TransformerBlock(8, 2)]).save("model.h5"),
+        ValueError,
+        r"`\.h5` has functional models alone, and no Encoder: .* Received: filepath='model\.h5'",
+    ),
     "one prompt for two sources": (
         lambda: translated([[1, 2], [3, 4]], [[1]]),
         ValueError,
