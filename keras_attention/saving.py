@@ -196,16 +196,11 @@ def slot(kind, base, builtin, value, optional=False):
                 f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
                 f"a subclass of {base.__name__}. Received: {kind}={value!r}"
             )
-        # `signature` of the class may be that of Keras's `__new__`, by the version of Python.
-        _, *parameters = inspect.signature(builtin[value].__init__).parameters.values()
-        for parameter in parameters:
-            several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not several:
-                name = builtin[value].__name__
-                raise ValueError(
-                    f"The {kind} {value!r} needs a `{parameter.name}`, which a string cannot give. "
-                    f"Pass an object: {kind}s.{name}({parameter.name}). Received: {kind}={value!r}"
-                )
+        if needed := _needed(builtin[value]):
+            raise ValueError(
+                f"The {kind} {value!r} needs a `{needed}`, which a string cannot give. Pass an "
+                f"object: {kind}s.{builtin[value].__name__}({needed}). Received: {kind}={value!r}"
+            )
         return builtin[value]()
     if isinstance(value, dict):
         value = deserialize(value)
@@ -216,6 +211,13 @@ def slot(kind, base, builtin, value, optional=False):
         f"Received: {value!r} (of type {type(value).__name__})"
         + (f". Pass an instance, {value.__name__}(…)" if isinstance(value, type) else "")
     )
+
+
+@functools.cache
+def _needed(cls):
+    """The first argument that a class needs, or None."""
+    found = _parameters(cls, keras.layers.Layer).values()
+    return next((x.name for x in found if x.default is x.empty), None)
 
 
 def check_layer(name, given, kind=keras.layers.Layer, optional=False):

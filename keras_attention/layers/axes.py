@@ -116,7 +116,7 @@ class Axes:
         shape = ops.shape(like)[:-1]
         for _ in range(len(shape) - len(mask.shape)):
             mask = ops.expand_dims(mask, -1)
-        _check_fits("mask", tuple(mask.shape), shape)
+        _check_fits("mask", tuple(mask.shape), tuple(mask.shape), shape)
         mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
         sizes = [shape[axis] for axis in self._order]
         lead = 1 + len(self.free)
@@ -149,14 +149,15 @@ class Axes:
                 f"being positions of query and key. Received: {name}.shape={shape}"
             )
         lead = len(shape) - least
-        _check_fits(name, (*shape[:lead], *expected[lead:-least], *shape[lead:]), expected)
+        whole = (*shape[:lead], *expected[lead:-least], *shape[lead:])
+        _check_fits(name, shape, whole, expected)
 
 
-def _check_fits(name, shape, expected):
-    """Raises unless a shape broadcasts to another, as far as sizes are known."""
-    fits = len(shape) == len(expected) and all(
+def _check_fits(name, shape, whole, expected):
+    """Raises unless a shape, `whole` with all axes, broadcasts to the expected one, if known."""
+    fits = len(whole) == len(expected) and all(
         size is None or size == 1 or not known(wanted) or size == wanted
-        for size, wanted in zip(shape, expected, strict=True)
+        for size, wanted in zip(whole, expected, strict=True)
     )
     if not fits:
         raise ValueError(

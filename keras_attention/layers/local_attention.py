@@ -81,7 +81,7 @@ class LocalAttention(Attention):
         else:
             self.preset_position = PredictedCenter(self)
             self.refused_arguments = ("segment_ids",)
-            self.refusal_reason = "with mode='predictive' has centers anywhere in a row"
+            self.refusal_reason = "with mode='predictive' has centers anywhere in a row: give each text one of its own"
 
 
 class PredictedCenter:
@@ -121,11 +121,6 @@ class PredictedCenter:
 
     def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""
-        if spec.segment_ids is not None:
-            raise ValueError(
-                "A predicted center lies anywhere in a row, so mode='predictive' takes no "
-                "`segment_ids`: give each text a row of its own. Received: `segment_ids`"
-            )
         window = self.layer.window
         distance = self._distance(query, key, key_mask)
         near = ops.less_equal(ops.abs(distance), float(window))
