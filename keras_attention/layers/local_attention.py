@@ -81,7 +81,8 @@ class LocalAttention(Attention):
         else:
             self.preset_position = PredictedCenter(self)
             self.refused_arguments = ("segment_ids",)
-            self.refusal_reason = "with mode='predictive' has centers anywhere in a row: give each text one of its own"
+            centers = "with mode='predictive' has centers anywhere in a row"
+            self.refusal_reason = f"{centers}: give each text one of its own"
 
 
 class PredictedCenter:

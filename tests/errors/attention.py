@@ -135,7 +135,7 @@ ROWS = {
     "a second sequence of another length, of a built layer": (
         lambda: built(ka.GatedDeltaNet(2, 4), X)(X, Y),
         ValueError,
-        rf"GatedDeltaNet takes one sequence\. .*query.shape=\(2, {T}, 4\), value.shape=\(2, {S}, 4\)",
+        rf"GatedDeltaNet takes one sequence\. .*value\.shape=\(2, {S}, 4\)",
     ),
     "random features of heads of other sizes": (
         lambda: [ka.LinearAttention(2, size, feature_map=SHARED_FEATURES)(X) for size in (4, 8)],

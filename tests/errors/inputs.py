@@ -196,7 +196,9 @@ ROWS = {
         r"Received: query\.shape=\(2, 3, 2\)",
     ),
     "a query of another number of axes": (
-        lambda: built_attention(query=np.zeros((B, T, 1, D), "float32"), value=None),
+        lambda: built_attention(
+            query=np.zeros((B, T, 1, D), "float32"), value=np.zeros((B, S, 1, 6), "float32")
+        ),
         ValueError,
         r"`query` must have 3 axes, as when the layer was built\. "
         r"Received: query\.shape=\(2, 3, 1, 4\)",
