@@ -197,7 +197,7 @@ ROWS = {
     ),
     "a query of another number of axes": (
         lambda: built_attention(
-            query=np.zeros((B, T, 1, D), "float32"), value=np.zeros((B, S, 1, 6), "float32")
+            *(np.zeros(shape, "float32") for shape in ((B, T, 1, D), (B, S, 1, 6), (B, S, 1, 4)))
         ),
         ValueError,
         r"`query` must have 3 axes, as when the layer was built\. "
