@@ -3,7 +3,15 @@
 import keras
 
 ROUNDED = "float64 is rounded to float32"
-KNOWN: dict[tuple[str, str, str], str] = {}
+KNOWN: dict[tuple[str, str, str], str] = {
+    ("masks", "alone", name): "outputs carry the mask of the call without that of the tensor"
+    for name in (
+        "LearnedGridEmbedding",
+        "LearnedPositionEmbedding",
+        "SinCosGridEmbedding",
+        "SinCosPositionEmbedding",
+    )
+}
 if keras.config.backend() != "jax":
     KNOWN |= {
         ("gradients", place, f"position-{name}"): ROUNDED

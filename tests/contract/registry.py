@@ -278,8 +278,8 @@ def of_images(layer, x, **given):
 
 
 def of_pointer(layer, x, **given):
-    """Logits (B, T, S) of the tokens that are pointed at."""
-    return keras.ops.swapaxes(of_queries(layer, x, **given), 1, 2)
+    """Probabilities (B, T, S) of the tokens that are pointed at."""
+    return keras.ops.swapaxes(keras.ops.softmax(of_queries(layer, x, **given)), 1, 2)
 
 
 def of_generator(layer, x, **given):
