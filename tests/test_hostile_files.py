@@ -16,7 +16,7 @@ from keras_attention import normalizations, patterns, positions, regularizers, s
 from tests import definition
 from tests.layers.conformance_cases import CASES
 
-LAYERS = {str(case): case.make for case in CASES if case.other_arguments is not None}
+LAYERS = {str(case): case.make for case in CASES if case.first}
 SLOTS = {
     type(slot).__name__: lambda slot=slot: slot
     for slot in (

@@ -18,7 +18,7 @@ from tests.fuzz.configurations import Random, Short
 from tests.layers.conformance_cases import CASES
 
 # Each argument has a value other than its default.
-ONCE = {str(case): case for case in CASES if case.other_arguments is not None}
+ONCE = {str(case): case for case in CASES if case.first}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
