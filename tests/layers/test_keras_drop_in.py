@@ -1,8 +1,8 @@
 """`MultiHeadAttention` stands in for `keras.layers.MultiHeadAttention`.
 
-The same constructor, call, weights and files, and the same numbers wherever Keras's are right; for
-the rest see `test_peer_defects.py`. Keras's layer returns its scores throughout: on that path it
-computes by the definition, on every backend and for every size.
+The same constructor, call, weights and files, and the same numbers wherever Keras's are right.
+Keras's layer returns its scores throughout: on that path it computes by the definition, on every
+backend and for every size.
 """
 
 import inspect
