@@ -123,7 +123,6 @@ class Case:
     vocabulary: int = 10
     # Whether the inputs are one list, as in `Attention()([query, value])`.
     listed: bool = False
-    returns_scores: bool = False
     # Whether sequences may have any number of positions.
     any_length: bool = True
     # What other arguments must be beside a value of one, by its name.

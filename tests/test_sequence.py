@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import positions, scores, sequence
 from tests.arrays import numpy, random
+from tests.compiled import compiled
 from tests.gradients import gradients
 
 T, D = 7, 8
@@ -55,9 +56,26 @@ class Told(keras.layers.Layer):
         return self.inner(x, query_mask=query_mask, positions=positions)
 
 
-def test_a_block_around_another_layer_by_tokens_is_the_row_alone():
-    block = ka.TransformerBlock(12, 2, attention=Told())
-    assert_alone(block(X, mask=REAL, positions="tokens"), block(ALONE))
+BLOCKS = {
+    "rotary": lambda: ka.TransformerBlock(12, 2, causal=True, position="rotary"),
+    "longformer": lambda: ka.TransformerBlock(
+        12, 2, attention=ka.LongformerAttention(2, 4, 1, num_global=2)
+    ),
+    "convolved": lambda: ka.TransformerBlock(
+        12, 2, causal=True, attention=ka.GatedDeltaNet(2, 4, conv_kernel_size=3)
+    ),
+    "of others": lambda: ka.TransformerBlock(12, 2, attention=Told()),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_by_tokens_is_the_row_alone(name):
+    block = BLOCKS[name]()
+    found, expected = compiled(
+        lambda x, mask, alone: (block(x, mask=mask, positions="tokens"), block(alone)),
+        *(X, REAL, ALONE),
+    )
+    assert_alone(found, expected)
 
 
 def test_arrays_of_pairs_and_scores_are_in_the_order_of_the_inputs():
@@ -132,47 +150,3 @@ def test_a_layer_over_other_axes_counts_each_of_their_rows():
     expected = numpy(layer(ALONE[:, None]))[:, 0]
     assert_alone(found[:, 0], expected)
     assert_alone(found[::-1, 1], expected)
-
-
-def test_one_sequence_with_one_mask_is_cleared_once():
-    x, mask = map(keras.ops.convert_to_tensor, (X, REAL))
-    query, value, key = sequence.without_padding((x, x, x), (mask, mask, mask))
-    assert query is value is key
-    query, value, key = sequence.without_padding((x, x, x), (None, mask, mask))
-    assert query is x
-    assert value is key
-
-
-def test_positions_and_texts_of_a_model_of_unknown_lengths():
-    texts, at = (keras.Input((None,), dtype="int32") for _ in range(2))
-    symbol = keras.Input((None, D))
-    layer = ka.MultiHeadAttention(2, 4, position="rotary")
-    y = layer(symbol, segment_ids=texts, positions=at, use_causal_mask=True)
-    memory = ka.Attention(2, 4)(symbol, y, segment_ids=(texts, texts))
-    model = keras.Model([symbol, texts, at], [y, memory])
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-    x, ids = random(1, T, D, seed=3), np.array([[1, 1, 1, 2, 2, 2, 2]], "int32")
-    found = model.predict([x, ids, np.array([[0, 1, 2, 0, 1, 2, 3]], "int32")], verbose=0)
-    for part in (slice(0, 3), slice(3, 7)):
-        alone = x[:, part], ids[:, part], np.arange(part.stop - part.start, dtype="int32")[None]
-        for answer, expected in zip(found, model(alone), strict=True):
-            np.testing.assert_allclose(answer[:, part], numpy(expected), atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["segment_ids", "positions"])
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_one_array_twice_is_one_sequence(dtype, name):
-    """Given as NumPy arrays, or cast to a layer's dtype, one sequence becomes two tensors."""
-    layer, given = ka.Attention(dtype=dtype), {name: np.arange(T, dtype="int32")[None] // 3}
-    x, expected = random(1, T, D), layer(random(1, T, D), **given)
-    for found in (layer([x, x], **given), layer(x, x, x, **given)):
-        np.testing.assert_array_equal(
-            *(numpy(keras.ops.cast(y, "float32")) for y in (found, expected))
-        )
-
-
-def test_the_function_takes_positions_in_lists():
-    x = keras.ops.convert_to_tensor(random(1, 2, 1, D))
-    given = {"query_positions": [5, 6], "key_positions": [0, 9]}
-    _, weights = ka.ops.attend(x, x, x, pattern="causal", return_attention_scores=True, **given)
-    assert (numpy(weights)[..., 1] == 0).all()

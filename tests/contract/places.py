@@ -229,9 +229,10 @@ class Subject:
     def append(self, x, mask, state):
         """The outputs of a piece, and what the next goes on from."""
         name = "initial_state" if self.entry.call is registry.of_steps else "cache"
-        x, mask = map(keras.ops.convert_to_tensor, (x, mask))
+        x = keras.ops.convert_to_tensor(x)
+        x = x if mask is None else masks.carry(x, keras.ops.convert_to_tensor(mask))
         # A cache is causal, whether that is said or not.
-        output, state = self._call(self.layer, masks.carry(x, mask), **{name: state})
+        output, state = self._call(self.layer, x, **{name: state})
         return rows.numpy(output), state
 
     # Results that several relations look at, computed once

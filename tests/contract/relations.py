@@ -116,15 +116,23 @@ def masks_are_one_thing(subject):
 
 
 def pieces_are_the_whole(subject, tolerance=ATOL):
-    """R3: tokens in pieces, with padding inside, through a cache or a state."""
-    x, mask = rows.batch(subject.entry.ids), rows.MASK
-    found, state = [], subject.start()
-    for first, end in ((0, 3), (3, 3), (3, 4), (4, 7)):
-        piece, state = subject.append(x[:, first:end], mask[:, first:end], state)
-        found.append(piece)
-    found = np.concatenate(found, axis=1)
+    """R3: tokens in pieces, with padding inside or none, through a cache or a state."""
+    x = rows.batch(subject.entry.ids)
+    found = in_pieces(subject, x, rows.MASK)
     agree(found, subject.alone()[0], tolerance)
     agree(found, subject.dirty()[0], tolerance, which=[0])
+    if subject.place == "alone":
+        x = rows.numbers(B, T, D, ids=subject.entry.ids, seed=8)
+        close(in_pieces(subject, x), subject.call(x)[0], tolerance)
+
+
+def in_pieces(subject, x, mask=None):
+    found, state = [], subject.start()
+    for first, end in ((0, 3), (3, 3), (3, 4), (4, 7)):
+        at = slice(first, end)
+        piece, state = subject.append(x[:, at], None if mask is None else mask[:, at], state)
+        found.append(piece)
+    return np.concatenate(found, axis=1)
 
 
 def a_memory_is_the_call(subject):

@@ -3,6 +3,7 @@
 import inspect
 import json
 import pathlib
+import re
 import tempfile
 
 import keras
@@ -131,6 +132,9 @@ def saved_is_equal(subject):
     inputs = [rows.numpy(x) for x in keras.tree.flatten(x)]
     np.savez(f"{path}.npz", *inputs, expected[0])
     loaded = keras.saving.load_model(f"{path}.keras")
+    # Keras numbers what has no name.
+    paths = [[re.sub(r"_\d+", "", w.path) for w in m.weights] for m in (loaded, model)]
+    assert paths[0] == paths[1]
     for found, other in zip(_arrays(loaded(x)), expected, strict=True):
         close(found, other, 1e-6)
     for variable in loaded.trainable_variables:

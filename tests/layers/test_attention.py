@@ -13,7 +13,9 @@ from keras_attention import (
     TransformerBlock,
     kernels,
     masks,
+    ops,
     patterns,
+    sequence,
 )
 from tests import definition
 from tests.arrays import numpy, random
@@ -219,6 +221,53 @@ def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
     close(layer([X, VALUE, KEY], mask=[None, value_mask, None], query_mask=mask), expected)
     x = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
     close(layer([x, VALUE, KEY], mask=[None, value_mask, None]), expected)
+
+
+# Positions and texts
+
+
+def test_positions_and_texts_of_a_model_of_unknown_lengths():
+    texts, at = (keras.Input((None,), dtype="int32") for _ in range(2))
+    symbol = keras.Input((None, D))
+    layer = MultiHeadAttention(2, 4, position="rotary")
+    y = layer(symbol, segment_ids=texts, positions=at, use_causal_mask=True)
+    memory = Attention(2, 4)(symbol, y, segment_ids=(texts, texts))
+    model = keras.Model([symbol, texts, at], [y, memory])
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    ids = np.array([[1, 1, 1, 2, 2, 2, 2]] * B, "int32")
+    places = np.array([[0, 1, 2, 0, 1, 2, 3]] * B, "int32")
+    found = model.predict([VALUE, ids, places], verbose=0)
+    for part in (slice(0, 3), slice(3, 7)):
+        alone = [array[:, part] for array in (VALUE, ids, places)]
+        for answer, expected in zip(found, model(alone), strict=True):
+            close(answer[:, part], expected)
+
+
+@pytest.mark.parametrize("name", ["segment_ids", "positions"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_one_array_twice_is_one_sequence(dtype, name):
+    """Given as NumPy arrays, or cast to a layer's dtype, one sequence becomes two tensors."""
+    layer, numbers = Attention(dtype=dtype), np.arange(T, dtype="int32") // 3
+    given = {name: np.stack([numbers] * B)}
+    outputs = layer(X, **given), layer([X, X], **given), layer(X, X, X, **given)
+    expected, *found = (numpy(keras.ops.cast(output, "float32")) for output in outputs)
+    for other in found:
+        np.testing.assert_array_equal(other, expected)
+
+
+def test_the_function_takes_positions_in_lists():
+    x = keras.ops.convert_to_tensor(X[:, :2, None])
+    given = {"query_positions": [5, 6], "key_positions": [0, 9]}
+    _, weights = ops.attend(x, x, x, pattern="causal", return_attention_scores=True, **given)
+    assert (numpy(weights)[..., 1] == 0).all()
+
+
+def test_one_sequence_with_one_mask_is_cleared_once():
+    x, mask = map(keras.ops.convert_to_tensor, (X, REAL))
+    query, value, key = sequence.without_padding((x, x, x), (mask, mask, mask))
+    assert query is value is key
+    query, value, key = sequence.without_padding((x, x, x), (None, mask, mask))
+    assert query is x and value is key
 
 
 # Training

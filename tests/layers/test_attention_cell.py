@@ -11,15 +11,13 @@ from keras_attention import (
     scores,
 )
 from tests.arrays import numpy, random
-from tests.compiled import JIT_MODES
-from tests.gradients import gradients, weight_gradients
+from tests.gradients import gradients
 from tests.layers.small_cells import (
     CELLS,
     MASK,
     MEMORY,
     STATE,
     B,
-    D,
     H,
     M,
     S,
@@ -31,7 +29,6 @@ from tests.layers.small_cells import (
     made,
     simple,
     stacked,
-    weights_drawn,
 )
 
 layers, ops = keras.layers, keras.ops
@@ -166,58 +163,6 @@ def test_continued_with_a_memory_of_another_length(attention_dim):
 
 
 # Gradients
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("mode", "step"), [("bahdanau", stacked), ("luong", gru)])
-def test_gradients_are_those_of_the_papers(mode, step):
-    """Of the compiled loop too: a step of SGD moves each weight by its gradient."""
-    x, memory = keras.Input((None, D)), keras.Input((None, M))
-    cell = AttentionCell(CELLS[step](), scores.Additive(4), mode=mode, attention_dim=3)
-    rnn = layers.RNN(cell, return_sequences=True)
-    model = keras.Model([x, memory], rnn(x, initial_state=cell.initial_state(memory)))
-    weights_drawn(rnn)
-    upstream = random(B, T, 3, seed=20)
-    states = [np.zeros((B, size)) for size in keras.tree.flatten(cell.cell.state_size)]
-
-    def total():
-        whole = np.ones((B, S), bool)
-        return (by_the_papers(cell, step, X, MEMORY, states, whole)[0] * upstream).sum()
-
-    # Along one direction of each weight, by float64 differences of what float32 holds.
-    expected, ways = [], []
-    for index, weight in enumerate(rnn.trainable_weights):
-        at, ends, totals = numpy(weight), [], []
-        way = 1e-3 * random(*at.shape, seed=30 + index)
-        for sign in (1, -1):
-            weight.assign(at + sign * way)
-            ends.append(numpy(weight).astype("float64"))
-            totals.append(total())
-        weight.assign(at)
-        ways.append(ends[0] - ends[1])
-        expected.append(totals[0] - totals[1])
-
-    def check(found):
-        found = [(gradient * way).sum() for gradient, way in zip(found, ways, strict=True)]
-        scale = np.abs(expected).max()
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3 * scale)
-
-    def product(*inputs):
-        return ops.multiply(model(inputs), upstream)
-
-    check(weight_gradients(model, product, [X, MEMORY])[0])
-    start = model.get_weights()
-    for jit_compile in JIT_MODES:
-        model.set_weights(start)
-        model.compile(
-            keras.optimizers.SGD(1.0),
-            lambda wanted, output: ops.sum(wanted * output, axis=(1, 2)),
-            jit_compile=jit_compile,
-        )
-        model.train_on_batch([X, MEMORY], upstream)
-        moved = zip(start, model.get_weights(), strict=True)
-        # Keras takes the mean over the rows.
-        check([B * (before.astype("float64") - after) for before, after in moved])
 
 
 def test_a_state_of_the_right_structure_has_a_gradient():

@@ -248,12 +248,3 @@ def test_inference_draws_nothing(alignment):
     assert np.abs(numpy(layer(X, MEMORY, training=True)) - expected).max() > 1e-3
     after = [numpy(variable) for variable in layer.variables]
     assert not all(map(np.array_equal, after, before))
-
-
-def test_what_it_refuses():
-    with pytest.raises(TypeError, match="`cell` must be an AttentionCell"):
-        AttentionRNN(layers.GRUCell(4))
-    with pytest.raises(ValueError, match=r"keeps no states between calls.*stateful=True"):
-        AttentionRNN(CELLS["luong"](), stateful=True)
-    with pytest.raises(ValueError, match="Batch sizes"):
-        made("luong")(X, MEMORY[:2])

@@ -1,7 +1,5 @@
 """Symbolic calls inside a user's own layers and models, of lengths that are known or not."""
 
-import inspect
-
 import pytest
 
 from tests import inside
@@ -30,21 +28,3 @@ def test_symbolic_calls(number, case):
             for shape, dtype in direct
         ]
         assert shapes(found) == expected
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("number, case", NUMBERED)
-def test_symbolic_calls_with_options(number, case):
-    """Dropout in `training=True` and scores, of unknown lengths."""
-    options, arguments = {}, {}
-    if "training" in inspect.signature(case.layer.call).parameters:
-        options["training"] = True
-    if "dropout" in inspect.signature(case.layer).parameters:
-        arguments["dropout"] = 0.3
-    if case.returns_scores and number % 2:
-        options["return_attention_scores"] = True
-    if not options:
-        pytest.skip("it has no options")
-    given = case.symbols(lengths=False)
-    found = inside.OwnLayer(case.make(**arguments), case.listed)(*given, **options)
-    assert shapes(found) == shapes(case.call(case.make(**arguments), given, **options))

@@ -105,18 +105,3 @@ def test_tied_ends_in_a_functional_model(mask_zero):
     assert (found is not None) == mask_zero
     if mask_zero:
         np.testing.assert_array_equal(numpy(found), IDS != 0)
-
-
-def test_padding_counts_for_nothing_in_the_loss():
-    layer = made(mask_zero=True)
-    ids = keras.Input((None,), dtype="int32")
-    model = keras.Model(ids, layer(layer(ids), reverse=True))
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    logits = numpy(model(IDS)).astype("float64")
-    targets = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
-    each = (
-        np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
-    )
-    expected = each[IDS != 0].sum() / (IDS != 0).sum()
-    loss = model.evaluate(IDS, targets, verbose=0)
-    np.testing.assert_allclose(loss, expected, rtol=1e-4)
