@@ -69,7 +69,11 @@ NAN, INFINITY = float("nan"), float("inf")
 NOT_NUMBERS = ["no", b"3", [1], {"a": 1}, object(), True, NAN, INFINITY, np.ones(2)]
 # Of each kind: values that must be refused, and the same value as Python and as NumPy have it.
 KINDS = {
-    "count": ([*NOT_NUMBERS, 0, -1, 2.0, np.float32(2), np.array(2), np.int64(-1)], 4, np.int32(4)),
+    "count": (
+        [*NOT_NUMBERS, 0, -1, 2**30, 10**30, 2.0, np.float32(2), np.array(2), np.int64(-1)],
+        4,
+        np.int32(4),
+    ),
     "size": ([*NOT_NUMBERS, -1, 2.0, np.array(2)], 4, np.int64(4)),
     "integer": (
         ["no", b"3", [1], {"a": 1}, object(), True, NAN, 2.0, np.float32(2), np.array(2)],

@@ -70,14 +70,6 @@ def test_models_are_pickled_with_their_weights(case):
 
 
 @pytest.mark.parametrize("how", COPIES)
-def test_a_layer_alone_is_copied_with_its_weights(how):
-    layer = ka.MultiHeadAttention(2, 4, score=scores.General(), position="relative_bias")
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    expected = numpy(layer(x))
-    np.testing.assert_array_equal(numpy(COPIES[how](layer)(x)), expected)
-
-
-@pytest.mark.parametrize("how", COPIES)
 def test_caches_are_copied(how):
     layer = ka.MultiHeadAttention(2, 4)
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")

@@ -1,7 +1,6 @@
 """Losses on attention weights, against their equations in loops."""
 
 import itertools
-import json
 import math
 
 import keras
@@ -137,35 +136,6 @@ def test_gradients_are_finite_with_empty_rows_and_weights_of_zero(name):
 
     for found in gradients(loss, [x, memory]):
         assert np.isfinite(found).all() and (found[1] == 0).all()
-
-
-@keras.saving.register_keras_serializable(package="test_regularizers")
-class Peaked(regularizers.Regularizer):
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, weights, mask):
-        return -self.factor * keras.ops.mean(keras.ops.max(weights, axis=-1))
-
-
-@pytest.mark.parametrize(
-    "given", ["entropy", regularizers.DoublyStochastic(0.2, None), Peaked(0.1)], ids=repr
-)
-def test_it_is_saved_with_the_model_and_trained_on(given, tmp_path):
-    symbol = keras.Input((None, D))
-    layer = ka.MultiHeadAttention(H, 4, scores_regularizer=given)
-    model = keras.Model(symbol, layer(symbol))
-    model.compile("sgd", "mse")
-    x = random(B, T, D)
-    loss = model.evaluate(x, numpy(model(x)), verbose=0)
-    assert loss != 0
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    found = loaded.get_layer(layer.name).scores_regularizer
-    assert found == layer.scores_regularizer
-    np.testing.assert_allclose(loaded.evaluate(x, numpy(model(x)), verbose=0), loss, rtol=1e-5)
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(found)))
-    assert regularizers.get(config) == found
 
 
 def test_what_segments_and_patterns_cut_off_is_left_out():

@@ -23,7 +23,12 @@ CASES = [
         id="Attention-without-projections",
         first=False,
     ),
-    Case(ka.MultiHeadAttention, {"num_heads": 2, "key_dim": 4}, inputs=CROSS),
+    Case(
+        ka.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 4},
+        inputs=CROSS,
+        other={"use_bias": "qkv"},
+    ),
     Case(
         ka.MultiHeadAttention,
         {"num_heads": 4, "key_dim": 4, "position": positions.Rotary(), **HEAD_OPTIONS},

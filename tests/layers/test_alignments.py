@@ -292,15 +292,18 @@ def test_a_location_does_not_depend_on_the_format_of_images():
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", ["coverage", "location_sensitive", "mocha", "monotonic"])
+@pytest.mark.parametrize("name", [None, "coverage", "location_sensitive", "mocha", "monotonic"])
 def test_memories_of_a_length_that_a_graph_does_not_know(name):
     x, memory = keras.Input((None, D)), keras.Input((None, 5))
-    cell = ka.AttentionCell(keras.layers.GRUCell(H), "additive", alignment=name)
-    model = keras.Model([x, memory], ka.AttentionRNN(cell, return_sequences=True)(x, memory))
-    model.compile("sgd", "mse", jit_compile=False)
-
-    def batches():
-        for length in (5, 7):
-            yield (random(2, 3, D), random(2, length, 5)), random(2, 3, H)
-
-    model.fit(batches(), steps_per_epoch=2, shuffle=False, verbose=0)
+    cell = ka.AttentionCell(
+        layers.GRUCell(H), "additive", alignment=name, return_attention_scores=True
+    )
+    outputs, weights = ka.AttentionRNN(cell, return_sequences=True)(x, memory)
+    assert tuple(weights.shape) == (None, 1, None, None)
+    model = keras.Model([x, memory], [outputs, weights])
+    model.compile("sgd", ["mse", None], jit_compile=False)
+    for length in (5, 7):
+        given = random(2, 3, D), random(2, length, 5)
+        model.train_on_batch(given, random(2, 3, H))
+        for found, expected in zip(model.predict(given, verbose=0), model(given), strict=True):
+            np.testing.assert_allclose(found, numpy(expected), atol=1e-5)

@@ -115,16 +115,6 @@ def test_location_refuses_a_longer_memory_in_a_program():
 # Masks
 
 
-def test_no_memory_at_all_is_a_context_of_zeros():
-    cell = AttentionCell(
-        layers.GRUCell(H), "general", output_context=True, return_attention_scores=True
-    )
-    rnn = made(cell)
-    start = cell.initial_state(MEMORY, mask=np.zeros((B, S), bool))
-    outputs, alignments = cell.split_outputs(rnn(X, initial_state=start))
-    assert (numpy(outputs)[..., :M] == 0).all() and (numpy(alignments) == 0).all()
-
-
 @pytest.mark.parametrize("unroll", [False, True])
 def test_masked_steps_hold_output_and_states(unroll):
     cell = AttentionCell(layers.GRUCell(H), "general", mode="luong", attention_dim=3)

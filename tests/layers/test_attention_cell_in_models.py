@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, AttentionCell, AttentionRNN, scores
+from keras_attention import Attention, AttentionCell, scores
 from tests.arrays import numpy, random
 from tests.compiled import JIT_MODES
 from tests.layers.small_cells import MEMORY, STATE, B, D, H, M, S, T, X, made
@@ -133,27 +133,6 @@ def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
 # Configuration and files
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"mode": "luong"},
-        {"mode": "luong", "input_feeding": False},
-        {"attention_dim": 3},
-        {"attention_activation": "relu"},
-        {"output_context": True},
-        {"return_attention_scores": True},
-    ],
-)
-def test_every_argument_is_in_the_config(other):
-    plain = AttentionCell(layers.GRUCell(4), "dot").get_config()
-    given = {"name": "given", "dtype": "mixed_bfloat16", "trainable": False}
-    config = AttentionCell(layers.GRUCell(4), "dot", **other, **given).get_config()
-    assert all(config[name] != plain[name] for name in other)
-    again = AttentionCell.from_config(config)
-    assert again.get_config() == config
-    assert isinstance(again.cell, layers.GRUCell) and isinstance(again.attention, Attention)
-
-
 def test_start_states_of_symbols(tmp_path):
     """Steps by hand in a functional model, saved with one copy of the weights."""
     cell = AttentionCell(keras.layers.GRUCell(4), "general", mode="luong", attention_dim=4)
@@ -181,22 +160,3 @@ def test_start_states_of_symbols(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert len(loaded.weights) == len(cell.weights)
     np.testing.assert_allclose(numpy(loaded(arrays)), expected, atol=1e-5)
-
-
-@pytest.mark.ci
-def test_alignments_with_a_memory_of_unknown_length():
-    cell = AttentionCell(keras.layers.GRUCell(4), "dot", return_attention_scores=True)
-    inputs = keras.Input((T, 4)), keras.Input((None, 4))
-    output, scores = AttentionRNN(cell, return_sequences=True)(*inputs)
-    assert tuple(scores.shape) == (None, 1, T, None)
-    model = keras.Model(inputs, [output, scores])
-    # As a graph.
-    model.compile("sgd", ["mse", None])
-    for length in (3, 5):
-        arrays = random(B, T, 4), random(B, length, 4, seed=1)
-        model.fit(arrays, np.zeros((B, T, 4)), verbose=0)
-        expected = [numpy(x) for x in model(arrays)]
-        found = model.predict(arrays, verbose=0)
-        assert found[1].shape == (B, 1, T, length)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)

@@ -153,24 +153,6 @@ def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
 
 
 @pytest.mark.parametrize("pattern", ["none", "window"])
-def test_a_compiled_loop_is_the_causal_pass(pattern):
-    layer = heads(pattern=PATTERNS[pattern](), position="rotary", num_key_value_heads=2)
-
-    def loop(x, cache):
-        def step(at, x, outputs, cache):
-            now = keras.ops.slice(x, (0, at, 0), (B, 1, D))
-            output, cache = layer(now, cache=cache)
-            outputs = keras.ops.slice_update(outputs, (0, at, 0), output)
-            return at + 1, x, outputs, cache
-
-        start = (0, x, keras.ops.zeros_like(x), cache)
-        return keras.ops.while_loop(lambda at, *_: at < T, step, start)[2]
-
-    expected = layer(X, use_causal_mask=True)
-    agree(traced(loop, X, layer.make_cache(B, T)), expected)
-
-
-@pytest.mark.parametrize("pattern", ["none", "window"])
 def test_a_batch_and_a_length_that_are_not_known(pattern):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("only TensorFlow has shapes that are not known")
@@ -237,46 +219,6 @@ def test_gradients_pass_through_a_cache():
     )
     for gradient, other in zip([*found, *of_x], [*expected, *of_x_at_once], strict=True):
         np.testing.assert_allclose(gradient, other, rtol=1e-3, atol=1e-4)
-
-
-def test_scores_of_a_cache():
-    layer = heads(num_key_value_heads=2)
-    expected, weights = layer(X, use_causal_mask=True, return_attention_scores=True)
-    cache = layer(X[:, :4], cache=layer.make_cache(B, T + 2))[1]
-    output, found, cache = layer(X[:, 4:], cache=cache, return_attention_scores=True)
-    agree(output, expected[:, 4:])
-    agree(found[..., :T], weights[:, :, 4:])
-    np.testing.assert_array_equal(numpy(found[..., T:]), 0.0)
-    assert found.shape == (B, H, T - 4, T + 2)
-
-
-# Models
-
-
-@pytest.mark.parametrize("pattern", ["none", "window"])
-def test_a_cache_is_an_input_of_a_model(pattern, tmp_path):
-    layer = ka.MultiHeadAttention(H, 8, pattern=PATTERNS[pattern](), position="rotary")
-    cache = layer.make_cache(B, T)
-    symbols = {
-        name: keras.Input(tuple(array.shape)[1:], dtype=array.dtype)
-        for name, array in cache.items()
-    }
-    x = keras.Input((None, D))
-    output, appended = layer(x, cache=symbols)
-    assert tuple(output.shape) == (None, None, D)
-    assert {name: tuple(array.shape) for name, array in appended.items()} == {
-        name: tuple(array.shape) for name, array in symbols.items()
-    }
-    model = keras.Model([x, symbols], [output, appended])
-    model.save(tmp_path / "step.keras")
-    loaded = keras.saving.load_model(tmp_path / "step.keras")
-    expected = layer(X, use_causal_mask=True)
-    for step in (model, loaded):
-        cache, outputs = layer.make_cache(B, T), []
-        for piece in pieces(X, [4, 1, 4]):
-            output, cache = step([keras.ops.convert_to_tensor(piece), cache])
-            outputs.append(output)
-        agree(keras.ops.concatenate(outputs, axis=1), expected)
 
 
 # The context of cross-attention

@@ -36,21 +36,3 @@ def test_it_is_never_masked(carried, count):
         output = layer(x, mask=KEPT)
     expected = np.concatenate([np.ones((B, count), bool), KEPT], axis=1)
     np.testing.assert_array_equal(numpy(masks.implicit(output)), expected)
-
-
-def test_memory_of_a_window_reaches_all_positions():
-    """Tokens that all see, and that see all, beside windows: ETC (Ainslie et al. 2020)."""
-    memory = ka.ClassToken(num_tokens=2)
-    near = ka.patterns.SlidingWindow(1, 1)
-
-    def changed(pattern):
-        """Whether a change of the last position reaches the first one, by two blocks."""
-        blocks = [ka.TransformerBlock(8, 2, pattern=pattern) for _ in range(2)]
-        x = np.random.default_rng(1).normal(size=(1, 12, D)).astype("float32")
-        other = x.copy()
-        other[:, -1] += 1.0
-        found = [numpy(blocks[1](blocks[0](memory(x))))[:, 2] for x in (x, other)]
-        return np.abs(found[0] - found[1]).max() > 1e-4
-
-    assert not changed(near)
-    assert changed(near | ka.patterns.Global(2))

@@ -11,6 +11,7 @@ from keras_attention import (
 from tests import definition
 from tests.arrays import close, random, run
 from tests.arrays import wide as numpy
+from tests.fuzz.configurations import SCORES, Random, defined_score, fill
 from tests.gradients import weight_gradients
 from tests.layers.small_heads import (
     B,
@@ -30,10 +31,16 @@ from tests.layers.small_heads import (
 )
 
 
-def test_groups_are_the_definition():
+@pytest.mark.parametrize("name", SCORES)
+def test_groups_are_the_definition(name):
     query, key, value = arrays()
-    found = run(attend(mask=mask()), query, key, value)
-    expected = definition.attend(query, in_full(key), in_full(value), mask=mask())
+    score = SCORES[name]()
+    if not isinstance(score, str):
+        score.build(query.shape, key.shape)
+        fill(score, Random(0))
+    found = run(attend(mask=mask(), score=score), query, key, value)
+    given = {"mask": mask(), **defined_score(score, H)}
+    expected = definition.attend(query, in_full(key), in_full(value), **given)
     for answer, correct in zip(found, expected, strict=True):
         close(answer, correct)
     assert (found[0][~mask().any(axis=-1).transpose(0, 2, 1)] == 0).all()

@@ -77,19 +77,7 @@ def test_series_and_films():
     np.testing.assert_allclose(found[:, 6:], numpy(image(film[:, 1])), rtol=1e-5, atol=1e-5)
 
 
-def test_symbols_files_and_arguments(tmp_path):
-    options = {
-        "flatten": False,
-        "use_bias": False,
-        "data_format": "channels_first",
-        "kernel_initializer": "he_normal",
-        "bias_initializer": "ones",
-    }
-    config = ka.PatchEmbedding((2, 3), D, **options).get_config()
-    again = ka.PatchEmbedding.from_config(config).get_config()
-    assert again == config and again["patch_size"] == [2, 3] and again["dim"] == D
-    plain = ka.PatchEmbedding(2, D, data_format="channels_last").get_config()
-    assert all(config[name] != plain[name] for name in options)
+def test_sizes_that_are_not_known(tmp_path):
     # Images of sizes that are not known, and the mask that a model of layers carries.
     images = keras.Input((None, None, C))
     patches = made(flatten=False)(images)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import generation, masks
+from keras_attention import masks
 from keras_attention.visualization import collect_attention
 from tests.arrays import numpy
 from tests.gradients import gradients
@@ -137,40 +137,3 @@ def test_logarithms_are_finite_where_probabilities_are_not():
         assert np.isfinite(gradient).all()
     found = layer(masks.carry(keras.ops.convert_to_tensor(QUERY), KEPT[:, :T]), huge, one, IDS)
     assert masks.implicit(found) is not None
-
-
-def test_beams_of_positions_are_the_best_orders_without_repetition():
-    layer, state = ka.PointerHead("general"), np.ones((B, 1, D), "float32")
-    scores = numpy(layer(state, MEMORY))[:, 0]
-    table = keras.ops.convert_to_tensor(MEMORY)
-
-    def step(tokens, free, memory):
-        free = keras.ops.logical_and(free, keras.ops.arange(S) != tokens[:, None])
-        logits = layer(keras.ops.ones((tokens.shape[0], 1, D)), memory)[:, 0]
-        return keras.ops.where(free, logits, -float("inf")), free
-
-    first, length = np.full(B, -1, "int32"), 3
-    found = generation.beam_search(
-        step, first, KEPT, table, num_beams=8, max_tokens=length, length_penalty=0.0
-    )
-    for b in range(B):
-        order = [s for s in np.argsort(-scores[b]) if KEPT[b, s]][:length]
-        np.testing.assert_array_equal(numpy(found.tokens)[b, 0], order)
-
-
-def test_beams_copy_what_is_not_in_the_vocabulary():
-    layer = ka.PointerGenerator(V, EXTRA)
-    layer(QUERY, LOGITS, WEIGHTS, IDS)
-    layer._dense.bias.assign([-20.0])  # p is 0
-
-    def step(tokens, at, ids):
-        weights = keras.ops.one_hot(at, S)
-        rows = tokens.shape[0]
-        logits, x = keras.ops.zeros((rows, 1, V)), keras.ops.zeros((rows, 1, D))
-        return layer(x, logits, weights, ids)[:, 0], at + 1
-
-    start = np.array([[0], [1]], "int32")
-    found = generation.beam_search(
-        step, np.zeros(B, "int32"), start, IDS, num_beams=2, max_tokens=4, num_return=None
-    )
-    np.testing.assert_array_equal(numpy(found.tokens), [[3, 7, 3, 8], [6, 8, 8, 1]])

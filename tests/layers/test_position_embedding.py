@@ -66,12 +66,6 @@ def test_sines_before_cosines(size):
     np.testing.assert_array_equal(found, expected[..., order])
 
 
-def test_sincos_has_no_weights():
-    layer = SinCosPositionEmbedding()
-    layer(X)
-    assert not layer.weights
-
-
 @pytest.mark.parametrize("dtype, unit", [("bfloat16", 2**-8), ("float16", 2**-11)])
 @pytest.mark.parametrize("mode", ["add", "none"])
 def test_the_only_error_in_half_precision_is_the_rounding_of_the_result(mode, dtype, unit):
@@ -103,15 +97,6 @@ def test_sincos_is_as_good_far_out_as_near(size, start):
 
 
 # Learned
-
-
-def test_learned_positions_are_rows_of_the_table():
-    layer = learned()
-    rows = numpy(layer.embeddings)
-    assert rows.shape == (10, D)
-    np.testing.assert_allclose(numpy(layer(X)), X + rows[:T], rtol=1e-6)
-    output = layer(X, positions=np.array([9, 0, 3, 3, 1]))
-    np.testing.assert_allclose(numpy(output), X + rows[[9, 0, 3, 3, 1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

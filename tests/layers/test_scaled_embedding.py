@@ -66,14 +66,6 @@ def test_logits_of_any_axes(shape):
     np.testing.assert_allclose(numpy(logits), x @ numpy(layer.embeddings).T, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, D // 2), (2, 4), ()], ids=str)
-def test_other_features_have_no_logits(shape):
-    layer = made()
-    for x in (random(*shape), keras.KerasTensor(shape)):
-        with pytest.raises(ValueError, match=rf"vectors \(..., {D}\).*Received: inputs.shape=\("):
-            layer(x, reverse=True)
-
-
 def test_token_zero_is_masked_if_asked():
     vectors = made(mask_zero=True)(IDS)
     np.testing.assert_array_equal(numpy(masks.implicit(vectors)), IDS != 0)

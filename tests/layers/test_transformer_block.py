@@ -189,6 +189,11 @@ def test_a_decoding_step_is_a_model_that_saves(tmp_path):
     )
     x = keras.Input((None, D))
     outputs = block(x, symbols["memory"], cache=symbols["cache"])
+    given, found = (
+        {name: tuple(x.shape) for name, x in cache.items()}
+        for cache in (symbols["cache"], outputs[1])
+    )
+    assert found == given and tuple(outputs[0].shape) == (None, None, D)
     model = keras.Model([x, symbols["memory"], symbols["cache"]], outputs)
     model.save(tmp_path / "step.keras")
     loaded = keras.saving.load_model(tmp_path / "step.keras")
