@@ -20,6 +20,10 @@ if keras.config.backend() != "jax":
     }
 if keras.config.backend() == "tensorflow":
     KNOWN |= {
+        ("masks", "alone", name): "a query that is not a number has an index that is refused"
+        for name in ("CoPE-cosine", "position-CoPE")
+    }
+    KNOWN |= {
         ("gradients", "cell", f"position-{name}"): ROUNDED
         for name in ("FIRE", "GridRelativeBias", "Kerple", "RelativeBias")
     }
