@@ -24,9 +24,9 @@ class Around:
         super().__init__(**kwargs)
         self.inner, self.listed = inner, listed
 
-    def call(self, query, value=None, key=None, training=None, return_attention_scores=False):
+    def call(self, query, value=None, key=None, training=None):
         given = [x for x in (query, value, key) if x is not None]
-        kwargs = {"return_attention_scores": True} if return_attention_scores else {}
+        kwargs = {}
         if "training" in inspect.signature(self.inner.call).parameters:
             kwargs["training"] = training
         return self.inner(given, **kwargs) if self.listed else self.inner(*given, **kwargs)

@@ -12,32 +12,26 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import normalizations, patterns, positions, regularizers, scores
+from keras_attention import patterns, positions, regularizers, scores
 from tests import definition
+from tests.contract import registry
 from tests.layers.conformance_cases import CASES
 
-LAYERS = {str(case): case.make for case in CASES if case.other_arguments is not None}
+LAYERS = {str(case): case.make for case in CASES if case.first}
 SLOTS = {
-    type(slot).__name__: lambda slot=slot: slot
-    for slot in (
-        scores.Additive(3),
-        scores.Location(4),
-        scores.Cosine(2.0),
-        normalizations.Hard(),
-        patterns.SlidingWindow(1, 2),
-        patterns.Causal() & patterns.Prefix(1),
-        ~patterns.Causal(),
-        positions.Rotary(),
-        positions.RelativeBias(4, 6),
-        positions.Disentangled(4, 6, keras.layers.LayerNormalization()),
-        positions.Shaw(2),
-        regularizers.Entropy(0.1),
-    )
+    cls.__name__: lambda cls=cls: registry.made(cls)
+    for module, base, _ in registry.SLOTS.values()
+    for cls in registry.public(module, base)
+}
+COMBINED = {
+    "And": lambda: patterns.Causal() & patterns.Prefix(1),
+    "Not": lambda: ~patterns.Causal(),
+    "Entropy": lambda: regularizers.Entropy(0.1),
 }
 CELL = {
     "AttentionCell": lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.Attention()),
 }
-OBJECTS = {**LAYERS, **SLOTS, **CELL}
+OBJECTS = {**LAYERS, **SLOTS, **COMBINED, **CELL}
 
 
 # What a test is warned of when it is called.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import generation, losses, ops, patterns, positions, shapes
+from keras_attention import generation, losses, ops, patterns, shapes
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 HEADS = X.reshape(2, 5, 2, 4)
@@ -13,24 +13,9 @@ LARGEST = shapes.LARGEST
 # Positions and segments whose int32 are all 0.
 FAR_APART = 2**32 * np.arange(5, dtype="int64")
 
+# Those of constructors are in test_constructors.
 COUNTS = {
-    "left": lambda n: patterns.SlidingWindow(n, 0),
-    "right": lambda n: patterns.SlidingWindow(0, n),
-    "length": patterns.Prefix,
-    "size": patterns.Block,
-    "rate": patterns.Dilated,
     "offset": lambda n: ops.attend(HEADS, HEADS, HEADS, pattern="causal", offset=n),
-    "window": ka.LocalAttention,
-    "sliding_window": lambda n: ka.MultiHeadAttention(2, 4, sliding_window=n),
-    "neighbors": lambda n: ka.LocalSelfAttention(2, 4, neighbors=n),
-    "max_distance": lambda n: positions.RelativeBias(8, n),
-    "original_max_length": lambda n: positions.Rotary(
-        scaling="dynamic", factor=2, original_max_length=n
-    ),
-    "attention_dim": lambda n: ka.AttentionCell(
-        keras.layers.GRUCell(4), "additive", attention_dim=n
-    ),
-    "dim": lambda n: ka.SinCosPositionEmbedding(dim=n, merge_mode="concat"),
     "batch_size": lambda n: ka.MultiHeadAttention(2, 4).make_cache(n, 5),
     "num_beams": lambda n: generation.beam_search(
         lambda tokens, cache: (tokens, cache), [0], (), max_tokens=2, num_beams=n

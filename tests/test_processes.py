@@ -11,39 +11,21 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import normalizations, patterns, positions, regularizers, scores
+from keras_attention import patterns, positions, regularizers, scores
 from tests.arrays import numpy
 from tests.conformance import outputs_of
+from tests.contract import registry
+from tests.contract.registry import made, public
 from tests.layers.conformance_cases import CASES
 
 BACKEND = keras.backend.backend()
-ONCE = [case for case in CASES if case.other_arguments is not None]
+ONCE = [case for case in CASES if case.first]
 COPIES = {"pickle": lambda x: pickle.loads(pickle.dumps(x)), "deepcopy": copy.deepcopy}
 
-PLAIN = [
+SLOTS = [
     patterns.Causal() & ~patterns.Dilated(3) | patterns.SlidingWindow(2, 0) | patterns.Prefix(1),
-    patterns.Strided(3) & patterns.Block(4),
-    normalizations.Softmax(),
-    normalizations.Sigmoid(),
-    normalizations.Sparsemax(),
-    normalizations.Hard(temperature=0.5),
-    regularizers.Entropy(0.1),
     regularizers.DoublyStochastic(0.2),
-]
-LAYERS = [
-    scores.ScaledDot(0.3),
-    scores.Cosine(2.0),
-    scores.General(),
-    scores.ReducedRank(2),
-    scores.Additive(3, normalize=True),
-    scores.Concat(3),
-    scores.Location(9),
-    scores.KeyOnly(3),
-    positions.Rotary(dim=2, scaling="linear", factor=2.0),
-    positions.ALiBi(4.0),
-    positions.RelativeBias(8, 9),
-    positions.Disentangled(8, 9, keras.layers.LayerNormalization()),
-    positions.Shaw(3),
+    *(made(cls) for module, base, _ in registry.SLOTS.values() for cls in public(module, base)),
 ]
 
 
@@ -65,40 +47,26 @@ def perturbed(model):
 
 
 @pytest.mark.parametrize("how", COPIES)
-@pytest.mark.parametrize("slot", PLAIN, ids=repr)
-def test_plain_slots_are_copied(slot, how):
-    again = COPIES[how](slot)
-    assert again == slot and again is not slot and hash(again) == hash(slot)
-    assert repr(again) == repr(slot)
-
-
-@pytest.mark.parametrize("how", COPIES)
-@pytest.mark.parametrize("slot", LAYERS, ids=lambda slot: type(slot).__name__)
-def test_slots_that_are_layers_are_copied(slot, how):
+@pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: type(slot).__name__)
+def test_slots_are_copied(slot, how):
     again = COPIES[how](slot)
     assert type(again) is type(slot) and again is not slot
     assert again.get_config() == slot.get_config()
+    if not isinstance(slot, keras.layers.Layer):
+        assert again == slot and hash(again) == hash(slot) and repr(again) == repr(slot)
 
 
-@pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("case", ONCE, ids=str)
-def test_models_are_copied_with_their_weights(case, how):
+def test_models_are_pickled_with_their_weights(case):
+    """Deep copies are those of test_transforms."""
     model, arrays = perturbed(model_of(case)), case.arrays()
-    again = COPIES[how](model)
+    again = COPIES["pickle"](model)
     np.testing.assert_array_equal(numpy(again(arrays)), numpy(model(arrays)))
     for weight in again.trainable_weights:
         # Of its own: to change one is not to change the other.
         weight.assign(np.zeros(weight.shape, "float32"))
     if model.trainable_weights:
         assert any(np.abs(numpy(weight)).max() > 0 for weight in model.trainable_weights)
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_a_layer_alone_is_copied_with_its_weights(how):
-    layer = ka.MultiHeadAttention(2, 4, score=scores.General(), position="relative_bias")
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    expected = numpy(layer(x))
-    np.testing.assert_array_equal(numpy(COPIES[how](layer)(x)), expected)
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -114,49 +82,12 @@ def test_caches_are_copied(how):
     np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
-@pytest.mark.parametrize("case", ONCE, ids=str)
-def test_models_are_cloned(case):
-    model, arrays = perturbed(model_of(case)), case.arrays()
-    again = keras.models.clone_model(model)
-    again.set_weights(model.get_weights())
-    np.testing.assert_array_equal(numpy(again(arrays)), numpy(model(arrays)))
-
-
 # Threads
 
 
 def in_threads(function, items):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         return list(pool.map(function, items))
-
-
-def test_eight_threads_predict_as_one_does():
-    case = next(case for case in CASES if str(case) == "MultiHeadAttention-grouped")
-    block = ka.TransformerBlock(8, 2, position="rotary", pattern=patterns.SlidingWindow(2, 1))
-    model = model_of(case)
-    model = keras.Model(model.inputs, block(model.output))
-    batches = [case.arrays(seed) for seed in range(16)]
-    expected = [numpy(model(arrays)) for arrays in batches]
-    for found, alone in zip(in_threads(lambda a: numpy(model(a)), batches), expected, strict=True):
-        np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-5)
-
-
-def test_eight_threads_append_to_caches_of_their_own():
-    layer = ka.MultiHeadAttention(2, 4, position="rotary", pattern=patterns.SlidingWindow(3, 0))
-    draw = np.random.default_rng(0)
-    inputs = [draw.normal(size=(2, 6, 8)).astype("float32") for _ in range(8)]
-    layer(inputs[0])
-
-    def decode(x):
-        cache, outputs = layer.make_cache(2, 6), []
-        for t in range(6):
-            output, cache = layer(x[:, t : t + 1], cache=cache)
-            outputs.append(numpy(output))
-        return np.concatenate(outputs, axis=1)
-
-    for x, found in zip(inputs, in_threads(decode, inputs), strict=True):
-        expected = numpy(layer(x, use_causal_mask=True))
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_are_built_in_threads():

@@ -1,7 +1,6 @@
 """Losses on attention weights, against their equations in loops."""
 
 import itertools
-import json
 import math
 
 import keras
@@ -137,58 +136,6 @@ def test_gradients_are_finite_with_empty_rows_and_weights_of_zero(name):
 
     for found in gradients(loss, [x, memory]):
         assert np.isfinite(found).all() and (found[1] == 0).all()
-
-
-@pytest.mark.parametrize(
-    "regularizer, measure",
-    [
-        (regularizers.Entropy(1.0), lambda w: entropy(w[:B], np.ones((B, H, T, T), bool))),
-        (regularizers.DoublyStochastic(1.0), lambda w: np.square(1 - w.sum(-2)).sum()),
-        (regularizers.Guided(10.0), lambda w: 1 - np.trace(w, axis1=2, axis2=3).mean() / T),
-    ],
-    ids=["entropy", "doubly stochastic", "guided"],
-)
-def test_training_on_it_does_what_it_is_for(regularizer, measure):
-    x, symbol = random(8, T, D, seed=1), keras.Input((T, D))
-    layer = ka.SelfAttention(H, 4, scores_regularizer=regularizer)
-    model = keras.Model(symbol, layer(symbol))
-    model.compile(keras.optimizers.SGD(0.3), lambda y, output: 0.0 * keras.ops.mean(output))
-
-    def now():
-        return measure(numpy(layer(x, return_attention_scores=True)[1]))
-
-    before = now()
-    model.fit(x, x[..., :1], epochs=20, verbose=0)
-    assert now() < 0.9 * before
-
-
-@keras.saving.register_keras_serializable(package="test_regularizers")
-class Peaked(regularizers.Regularizer):
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, weights, mask):
-        return -self.factor * keras.ops.mean(keras.ops.max(weights, axis=-1))
-
-
-@pytest.mark.parametrize(
-    "given", ["entropy", regularizers.DoublyStochastic(0.2, None), Peaked(0.1)], ids=repr
-)
-def test_it_is_saved_with_the_model_and_trained_on(given, tmp_path):
-    symbol = keras.Input((None, D))
-    layer = ka.MultiHeadAttention(H, 4, scores_regularizer=given)
-    model = keras.Model(symbol, layer(symbol))
-    model.compile("sgd", "mse")
-    x = random(B, T, D)
-    loss = model.evaluate(x, numpy(model(x)), verbose=0)
-    assert loss != 0
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    found = loaded.get_layer(layer.name).scores_regularizer
-    assert found == layer.scores_regularizer
-    np.testing.assert_allclose(loaded.evaluate(x, numpy(model(x)), verbose=0), loss, rtol=1e-5)
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(found)))
-    assert regularizers.get(config) == found
 
 
 def test_what_segments_and_patterns_cut_off_is_left_out():

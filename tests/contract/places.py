@@ -125,9 +125,9 @@ class Subject:
             self.inner = entry.make(**given)
             self.layer, self._call = PLACES[place](entry, self.inner, causal)
 
-    def symbolic(self, batch=B, length=T, **given):
+    def symbolic(self, batch=B, length=T, dtype="float32", **given):
         shape = (batch, length) if self.entry.ids else (batch, length, D)
-        x = keras.KerasTensor(shape, "int32" if self.entry.ids else "float32")
+        x = keras.KerasTensor(shape, "int32" if self.entry.ids else dtype)
         return keras.tree.flatten(self._call(self.layer, x, **self.always, **given))
 
     def build(self):
@@ -229,7 +229,10 @@ class Subject:
     def append(self, x, mask, state):
         """The outputs of a piece, and what the next goes on from."""
         name = "initial_state" if self.entry.call is registry.of_steps else "cache"
-        output, state = self.run(x, mask, **{name: state})
+        x = keras.ops.convert_to_tensor(x)
+        x = x if mask is None else masks.carry(x, keras.ops.convert_to_tensor(mask))
+        # A cache is causal, whether that is said or not.
+        output, state = self._call(self.layer, x, **{name: state})
         return rows.numpy(output), state
 
     # Results that several relations look at, computed once

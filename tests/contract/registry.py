@@ -278,8 +278,8 @@ def of_images(layer, x, **given):
 
 
 def of_pointer(layer, x, **given):
-    """Logits (B, T, S) of the tokens that are pointed at."""
-    return keras.ops.swapaxes(of_queries(layer, x, **given), 1, 2)
+    """Probabilities (B, T, S) of the tokens that are pointed at."""
+    return keras.ops.swapaxes(keras.ops.softmax(of_queries(layer, x, **given)), 1, 2)
 
 
 def of_generator(layer, x, **given):
@@ -440,7 +440,7 @@ def _entries():
         "every-option", attention, num_key_value_heads=1, qk_norm="rms", logit_soft_cap=2.0,
         use_sink=True, clip_qkv=1.5, use_gate=True, position="rotary", scores_regularizer="entropy",
     )  # fmt: skip
-    yield variant("TransformerBlock-cross", block, of_context, cross_attention=True)
+    yield variant("TransformerBlock-cross", block, of_context, cross_attention=True, residual="pre")
     yield variant("TransformerBlock-context", block, from_context, cross_attention=True)
     yield variant("AttentionRNN-steps", ka.AttentionRNN, of_steps, return_state=True)
     yield variant("EncoderDecoder-target", ka.EncoderDecoder, of_target)

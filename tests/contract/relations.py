@@ -8,6 +8,8 @@ from tests.contract import places, registry, rows
 from tests.contract.registry import B, D, N, T
 
 ATOL = 2e-5
+# Where a layer is called, and nothing around it.
+LAYERS = "alone", "context"
 
 
 def close(found, expected, tolerance=ATOL, name=""):
@@ -61,6 +63,9 @@ def padding_does_not_exist(subject):
     found = subject.dirty()[0]
     agree(found, subject.reference()[0])
     assert np.isfinite(real(found, B - 1)).all()
+    if subject.entry.mechanism and subject.place in LAYERS:
+        # A padded query, and one without keys.
+        assert not found[B - 1 if subject.place == "context" else ~rows.MASK].any()
 
 
 def pairs_are_of_tokens(subject):
@@ -84,27 +89,50 @@ def layers_count_tokens(subject):
 def masks_are_one_thing(subject):
     """Carried by a tensor, given by name, of one row for all: one mask, which outputs carry."""
     x, name = rows.batch(subject.entry.ids, garbage=False), subject.mask_name
+    outputs = []
     if name:
-        agree(subject.call(x, **{name: rows.MASK})[0], subject.zeros()[0])
+        outputs.append(subject.run(x, **{name: rows.MASK}))
+        odd = np.arange(T) % 2 == 1
+        outputs.append(subject.run(x, rows.MASK | odd, **{name: rows.MASK | ~odd}))
         one, all_rows = (subject.call(x, **{name: m}) for m in (rows.MASK[5:6], rows.MASK[[5] * B]))
         close(one[0], all_rows[0])
-    output = keras.tree.flatten(subject.run(x, rows.MASK))[0]
-    carried = masks.implicit(output)
-    if of_tokens(output) and subject.entry.call not in (registry.of_pointer, registry.of_reward):
-        found = rows.numpy(carried)[:, output.shape[1] - T :]
-        np.testing.assert_array_equal(found.reshape(B, T), rows.MASK)
+    traits, place = subject.entry.traits, subject.place
+    # What counts the keys of a row counts those that only a mask of pairs leaves out.
+    counts = traits.length or subject.entry.name == "LocalAttention-predictive"
+    if subject.entry.mechanism and traits.attention_mask and not counts and place in LAYERS:
+        agree(subject.call(rows.batch(), attention_mask=rows.MASK[:, None])[0], subject.dirty()[0])
+    x, mask = map(keras.ops.convert_to_tensor, (x, rows.MASK))
+    outputs.append(subject.run(masks.carry(x, mask)))
+    assert masks.implicit(x) is mask
+    for output in (keras.tree.flatten(found)[0] for found in outputs):
+        agree(rows.numpy(output), subject.zeros()[0])
+        carried = masks.implicit(output)
+        if of_tokens(output) and subject.entry.call not in (
+            registry.of_pointer,
+            registry.of_reward,
+        ):
+            found = rows.numpy(carried)[:, output.shape[1] - T :]
+            np.testing.assert_array_equal(found.reshape(B, T), rows.MASK)
 
 
 def pieces_are_the_whole(subject, tolerance=ATOL):
-    """R3: tokens in pieces, with padding inside, through a cache or a state."""
-    x, mask = rows.batch(subject.entry.ids), rows.MASK
-    found, state = [], subject.start()
-    for first, end in ((0, 3), (3, 4), (4, 7)):
-        piece, state = subject.append(x[:, first:end], mask[:, first:end], state)
-        found.append(piece)
-    found = np.concatenate(found, axis=1)
+    """R3: tokens in pieces, with padding inside or none, through a cache or a state."""
+    x = rows.batch(subject.entry.ids)
+    found = in_pieces(subject, x, rows.MASK)
     agree(found, subject.alone()[0], tolerance)
     agree(found, subject.dirty()[0], tolerance, which=[0])
+    if subject.place == "alone":
+        x = rows.numbers(B, T, D, ids=subject.entry.ids, seed=8)
+        close(in_pieces(subject, x), subject.call(x)[0], tolerance)
+
+
+def in_pieces(subject, x, mask=None):
+    found, state = [], subject.start()
+    for first, end in ((0, 3), (3, 3), (3, 4), (4, 5), (5, 7)):
+        at = slice(first, end)
+        piece, state = subject.append(x[:, at], None if mask is None else mask[:, at], state)
+        found.append(piece)
+    return np.concatenate(found, axis=1)
 
 
 def a_memory_is_the_call(subject):
@@ -120,10 +148,12 @@ def a_memory_is_the_call(subject):
 
 def the_future_is_hidden(subject, tolerance=ATOL):
     """R10: what comes later changes nothing, in outputs and weights, and does change itself."""
-    given = {"return_attention_scores": True} if subject.returns_scores else {}
+    scores = {"return_attention_scores": True} if subject.returns_scores else {}
     ids = subject.entry.ids
     plain, other = (rows.numbers(B, T, D, ids=ids, seed=seed) for seed in (8, 9))
-    for x, mask in ((rows.batch(ids), rows.MASK), (plain, np.ones((B, T), bool))):
+    # Another kernel may have no weights.
+    padded = rows.batch(ids), rows.MASK, {}
+    for x, mask, given in (padded, (plain, np.ones((B, T), bool), scores)):
         later = mask & (np.cumsum(mask, axis=1) > 2)
         early = mask & ~later
         changed = np.where(later if ids else later[..., None], other, x)
@@ -170,7 +200,7 @@ RELATIONS = {
     "tokens": Relation(
         layers_count_tokens,
         (False, True),
-        lambda e, place: place == "alone" and e.mechanism and not e.traits.cells,
+        lambda e, place: place in ("alone", "block") and e.mechanism and not e.traits.cells,
     ),
     "pairs": Relation(
         pairs_are_of_tokens,

@@ -3,6 +3,7 @@
 import inspect
 import json
 import pathlib
+import re
 import tempfile
 
 import keras
@@ -47,6 +48,29 @@ def symbols_are_arrays(subject):
         other = subject.entry.make()
         symbol = keras.KerasTensor((B, T, D))
         assert other.compute_output_spec(symbol, positions="tokens").shape == shape
+
+
+def nothing_has_the_shape_of_symbols(subject):
+    """R4: batches of no rows, and sequences of no tokens."""
+    x = rows.batch(subject.entry.ids, garbage=False)
+    for few in (x[:0], x[:, :0])[: 1 if subject.entry.traits.cells else 2]:
+        arrays = subject.call(few)
+        for array, symbol in zip(arrays, subject.symbolic(*few.shape[:2]), strict=True):
+            assert array.shape == tuple(symbol.shape)
+            assert np.isfinite(array).all()
+        assert np.isfinite([rows.numpy(loss) for loss in subject.layer.losses]).all()
+
+
+def integers_are_floats(subject):
+    """R4: counts, pixels and flags, of arrays and of symbols."""
+    for dtype in ("int32",) if BACKEND == "jax" else ("int32", "bool"):
+        x = np.rint(2 * rows.batch(garbage=False)).astype(dtype)
+        found, expected = (subject.run(x, rows.MASK) for x in (x, x.astype("float32")))
+        for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
+            assert standard(one.dtype) == standard(other.dtype)
+            close(rows.numpy(one), rows.numpy(other))
+        for one, other in zip(subject.symbolic(dtype=dtype), subject.symbolic(), strict=True):
+            assert standard(one.dtype) == standard(other.dtype)
 
 
 def refusals_are_the_same(subject):
@@ -108,6 +132,9 @@ def saved_is_equal(subject):
     inputs = [rows.numpy(x) for x in keras.tree.flatten(x)]
     np.savez(f"{path}.npz", *inputs, expected[0])
     loaded = keras.saving.load_model(f"{path}.keras")
+    # Keras numbers what has no name.
+    paths = [[re.sub(r"_\d+", "", w.path) for w in m.weights] for m in (loaded, model)]
+    assert paths[0] == paths[1]
     for found, other in zip(_arrays(loaded(x)), expected, strict=True):
         close(found, other, 1e-6)
     for variable in loaded.trainable_variables:
@@ -325,6 +352,12 @@ def in_model(entry, place):
     return entry.call is not registry.of_cell and entry.name != "AttentionCell"
 
 
+def may_count(entry, place):
+    """Whether what it is called with may be integers: no logits, nor their probabilities."""
+    logits = issubclass(entry.cls, (ka.PointerGenerator, ka.ReinforceLoss))
+    return not (entry.ids or logits) and in_model(entry, place)
+
+
 def has_weights(entry, place):
     """Those of `SlotAttention` that are collected are of its means, and others than it returns."""
     return entry.traits.scores and entry.cls is not ka.SlotAttention
@@ -335,6 +368,12 @@ BLOCKS = ("alone",) if BACKEND == "jax" else ("alone", "block", "stack")
 FEW = ("alone",) if BACKEND == "jax" else tuple(places.PLACES)
 RELATIONS = {
     "symbols": Relation(symbols_are_arrays, places.PLACES, in_model),
+    "nothing": Relation(
+        nothing_has_the_shape_of_symbols,
+        FEW if BACKEND == "jax" else (*BLOCKS, "context"),
+        in_model,
+    ),
+    "integers": Relation(integers_are_floats, BLOCKS, may_count),
     "refusals": Relation(refusals_are_the_same, BLOCKS, in_model),
     "saved": Relation(saved_is_equal, ("alone", "stack"), in_model),
     "gradients": Relation(gradients_are_slopes, FEW),

@@ -4,47 +4,12 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import patterns, positions
+from keras_attention import patterns
 from tests.arrays import random
 
 B, T, D, H = 3, 9, 16, 4
 
-PATTERNS = {
-    "none": lambda: None,
-    "causal": patterns.Causal,
-    "window": lambda: patterns.SlidingWindow(2, 0),
-    "window both ways": lambda: patterns.SlidingWindow(3, 2),
-    "window of itself": lambda: patterns.SlidingWindow(0, 0),
-    "dilated window": lambda: patterns.SlidingWindow(4, 4) & patterns.Dilated(2),
-    "dilated": lambda: patterns.Dilated(3),
-    "strided": lambda: patterns.Strided(3),
-    "prefix": lambda: patterns.SlidingWindow(1, 0) | patterns.Prefix(2),
-    "block": lambda: patterns.Block(4),
-    "not": lambda: ~patterns.Dilated(2) | patterns.SlidingWindow(0, 0),
-}
-RINGS = {"window", "window both ways", "window of itself", "dilated window", "block"}
-
-
-class Marked(positions.Position):
-    """Encodes keys by absolute positions, as a custom position may."""
-
-    def encode(self, query, key, query_positions, key_positions):
-        at = keras.ops.cast(key_positions, "float32")[..., None, None]
-        return query, keras.ops.cast(key, "float32") * (1 + 0.1 * at)
-
-
-POSITIONS = {
-    "none": lambda: None,
-    "rotary": positions.Rotary,
-    "yarn": lambda: positions.Rotary(
-        dim=4, layout="interleaved", scaling="yarn", factor=4.0, original_max_length=4
-    ),
-    "alibi": positions.ALiBi,
-    "relative bias": lambda: positions.RelativeBias(8, 6, bidirectional=False),
-    "shaw": lambda: positions.Shaw(2, per_head=True),
-    "disentangled": lambda: positions.Disentangled(8, 6),
-    "own": Marked,
-}
+PATTERNS = {"none": lambda: None, "window": lambda: patterns.SlidingWindow(2, 0)}
 
 
 def numpy(tensor):

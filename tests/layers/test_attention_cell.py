@@ -7,25 +7,17 @@ import pytest
 from keras_attention import (
     Attention,
     AttentionCell,
-    DifferentialAttention,
-    LocalAttention,
-    MultiHeadAttention,
-    RelativePositionAttention,
-    masks,
     patterns,
-    positions,
     scores,
 )
 from tests.arrays import numpy, random
-from tests.compiled import JIT_MODES
-from tests.gradients import gradients, weight_gradients
+from tests.gradients import gradients
 from tests.layers.small_cells import (
     CELLS,
     MASK,
     MEMORY,
     STATE,
     B,
-    D,
     H,
     M,
     S,
@@ -37,7 +29,6 @@ from tests.layers.small_cells import (
     made,
     simple,
     stacked,
-    weights_drawn,
 )
 
 layers, ops = keras.layers, keras.ops
@@ -106,45 +97,6 @@ def test_dot_compares_states_with_a_memory_of_their_size():
     np.testing.assert_allclose(numpy(last), expected[:, -1], rtol=1e-5, atol=1e-5)
 
 
-def attentions():
-    return {
-        "heads": Attention(2, 3, use_bias=True),
-        "grouped": Attention(4, 3, num_key_value_heads=2, qk_norm="rms"),
-        "positions": Attention(2, 4, position="rotary", pattern="causal"),
-        "bias": Attention(2, 3, position="alibi", normalization="sigmoid"),
-        "multi": MultiHeadAttention(2, 3),
-        "location": Attention(score=scores.Location(S)),
-        "local-p": LocalAttention(2, mode="predictive"),
-        "shaw": RelativePositionAttention(2, 3, max_distance=3),
-        "cosine": Attention(2, 3, score=scores.Cosine(scale=4.0)),
-        "cope": Attention(2, 3, position=positions.CoPE(3)),
-        "cope-cosine": Attention(2, 3, score="cosine", position=positions.CoPE(3)),
-        "cope-additive": Attention(2, 3, score=scores.Additive(4), position=positions.CoPE(3)),
-        "differential": DifferentialAttention(2, 3, num_key_value_heads=1),
-    }
-
-
-@pytest.mark.parametrize("name", attentions())
-def test_any_attention_attends_as_in_a_call_of_its_own(name):
-    attention = attentions()[name]
-    cell = AttentionCell(
-        layers.GRUCell(H), attention, output_context=True, return_attention_scores=True
-    )
-    rnn = made(cell)
-    start = cell.initial_state(MEMORY, STATE, MASK)
-    outputs, alignments = cell.split_outputs(rnn(X, initial_state=start))
-    context, h = numpy(outputs)[..., :-H], numpy(outputs)[..., -H:]
-    queries = np.concatenate([STATE[:, None], h[:, :-1]], 1)
-    expected, weights = attention(
-        ops.convert_to_tensor(queries),
-        ops.convert_to_tensor(MEMORY),
-        value_mask=MASK,
-        return_attention_scores=True,
-    )
-    np.testing.assert_allclose(context, numpy(expected), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(numpy(alignments), numpy(weights), rtol=1e-4, atol=1e-5)
-
-
 def test_location_refuses_a_longer_memory_in_a_program():
     cell = AttentionCell(layers.GRUCell(H), Attention(2, 3, score=scores.Location(S)))
     rnn = made(cell)
@@ -163,29 +115,6 @@ def test_location_refuses_a_longer_memory_in_a_program():
 # Masks
 
 
-def test_masks_of_the_memory_count_together_and_padding_changes_nothing():
-    cell = AttentionCell(layers.GRUCell(H), "general")
-    rnn = made(cell)
-    expected = numpy(rnn(X[1:2], initial_state=cell.initial_state(MEMORY[1:2, :3])))
-    garbage = np.where(MASK[..., None], MEMORY, 50.0).astype("float32")
-    carried = ops.convert_to_tensor(MASK)
-    memory = masks.carry(ops.convert_to_tensor(garbage), carried)
-    explicit = np.arange(S) < 3
-    outputs = rnn(X, initial_state=cell.initial_state(memory, mask=np.stack([explicit] * B)))
-    np.testing.assert_allclose(numpy(outputs)[1:2], expected, rtol=1e-5, atol=1e-5)
-    assert masks.implicit(memory) is carried
-
-
-def test_no_memory_at_all_is_a_context_of_zeros():
-    cell = AttentionCell(
-        layers.GRUCell(H), "general", output_context=True, return_attention_scores=True
-    )
-    rnn = made(cell)
-    start = cell.initial_state(MEMORY, mask=np.zeros((B, S), bool))
-    outputs, alignments = cell.split_outputs(rnn(X, initial_state=start))
-    assert (numpy(outputs)[..., :M] == 0).all() and (numpy(alignments) == 0).all()
-
-
 @pytest.mark.parametrize("unroll", [False, True])
 def test_masked_steps_hold_output_and_states(unroll):
     cell = AttentionCell(layers.GRUCell(H), "general", mode="luong", attention_dim=3)
@@ -202,24 +131,6 @@ def test_masked_steps_hold_output_and_states(unroll):
         for found, state in zip(states, after, strict=True):
             np.testing.assert_allclose(numpy(found)[row], numpy(state)[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(outputs[1, 2], outputs[1, 1])
-
-
-def test_unrolled_and_continued_are_the_same_loop():
-    cell = AttentionCell(
-        layers.LSTMCell(H), Attention(score="general", pattern="causal"), mode="luong"
-    )
-    rnn = made(cell, return_state=True)
-    unrolled = layers.RNN(cell, return_sequences=True, unroll=True)
-    whole, last = rnn(X, initial_state=cell.initial_state(MEMORY))
-    np.testing.assert_allclose(
-        numpy(unrolled(X, initial_state=cell.initial_state(MEMORY))), numpy(whole), atol=1e-6
-    )
-    first, states = rnn(X[:, :2], initial_state=cell.initial_state(MEMORY))
-    second, states = rnn(X[:, 2:], initial_state=cell.initial_state(MEMORY, states))
-    both = np.concatenate([numpy(first), numpy(second)], 1)
-    np.testing.assert_allclose(both, numpy(whole), rtol=1e-5, atol=1e-6)
-    for found, expected in zip(states, last, strict=True):
-        np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("attention_dim", [None, 3])
@@ -242,81 +153,6 @@ def test_continued_with_a_memory_of_another_length(attention_dim):
 
 
 # Gradients
-
-
-@pytest.mark.parametrize("mode", ["bahdanau", "luong"])
-def test_gradients_reach_everything_but_the_padding(mode):
-    cell = AttentionCell(
-        layers.GRUCell(H), scores.Additive(4), mode=mode, attention_dim=3, attention_activation=None
-    )
-    rnn = made(cell)
-
-    def total(x, memory, state):
-        start = cell.initial_state(memory, state, mask=ops.convert_to_tensor(MASK))
-        return ops.sum(ops.square(rnn(x, initial_state=start)))
-
-    of_weights, (of_x, of_memory, of_state) = weight_gradients(rnn, total, [X, MEMORY, STATE])
-    assert len(of_weights) == 8
-    for gradient in [*of_weights, of_x, of_state, of_memory[MASK]]:
-        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 1e-4
-    np.testing.assert_array_equal(of_memory[~MASK], 0.0)
-
-    # Against differences, along one direction.
-    step = 1e-2 * np.where(MASK[..., None], random(B, S, M, seed=9), 0).astype("float32")
-    ends = [float(numpy(total(X, MEMORY + s * step, STATE))) for s in (1, -1)]
-    np.testing.assert_allclose((ends[0] - ends[1]) / 2, (of_memory * step).sum(), rtol=2e-2)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("mode", "step"), [("bahdanau", stacked), ("luong", gru)])
-def test_gradients_are_those_of_the_papers(mode, step):
-    """Of the compiled loop too: a step of SGD moves each weight by its gradient."""
-    x, memory = keras.Input((None, D)), keras.Input((None, M))
-    cell = AttentionCell(CELLS[step](), scores.Additive(4), mode=mode, attention_dim=3)
-    rnn = layers.RNN(cell, return_sequences=True)
-    model = keras.Model([x, memory], rnn(x, initial_state=cell.initial_state(memory)))
-    weights_drawn(rnn)
-    upstream = random(B, T, 3, seed=20)
-    states = [np.zeros((B, size)) for size in keras.tree.flatten(cell.cell.state_size)]
-
-    def total():
-        whole = np.ones((B, S), bool)
-        return (by_the_papers(cell, step, X, MEMORY, states, whole)[0] * upstream).sum()
-
-    # Along one direction of each weight, by float64 differences of what float32 holds.
-    expected, ways = [], []
-    for index, weight in enumerate(rnn.trainable_weights):
-        at, ends, totals = numpy(weight), [], []
-        way = 1e-3 * random(*at.shape, seed=30 + index)
-        for sign in (1, -1):
-            weight.assign(at + sign * way)
-            ends.append(numpy(weight).astype("float64"))
-            totals.append(total())
-        weight.assign(at)
-        ways.append(ends[0] - ends[1])
-        expected.append(totals[0] - totals[1])
-
-    def check(found):
-        found = [(gradient * way).sum() for gradient, way in zip(found, ways, strict=True)]
-        scale = np.abs(expected).max()
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3 * scale)
-
-    def product(*inputs):
-        return ops.multiply(model(inputs), upstream)
-
-    check(weight_gradients(model, product, [X, MEMORY])[0])
-    start = model.get_weights()
-    for jit_compile in JIT_MODES:
-        model.set_weights(start)
-        model.compile(
-            keras.optimizers.SGD(1.0),
-            lambda wanted, output: ops.sum(wanted * output, axis=(1, 2)),
-            jit_compile=jit_compile,
-        )
-        model.train_on_batch([X, MEMORY], upstream)
-        moved = zip(start, model.get_weights(), strict=True)
-        # Keras takes the mean over the rows.
-        check([B * (before.astype("float64") - after) for before, after in moved])
 
 
 def test_a_state_of_the_right_structure_has_a_gradient():

@@ -1,44 +1,18 @@
 """`AttentionCell` in models: compiled, with dropout, in half precision, saved and loaded."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, AttentionCell, AttentionRNN, scores
-from tests import conformance
+from keras_attention import Attention, AttentionCell, scores
 from tests.arrays import numpy, random
-from tests.compiled import JIT_MODES, SLOW_JIT_MODES
-from tests.layers.small_cells import MASK, MEMORY, STATE, B, D, H, M, S, T, X, made, weights_drawn
+from tests.compiled import JIT_MODES
+from tests.layers.small_cells import MEMORY, STATE, B, D, H, M, S, T, X, made
 
 layers, ops = keras.layers, keras.ops
 
 
 # In models
-
-
-def translator(length=None, **arguments):
-    """Two embeddings, an encoder, and a decoder that attends; lengths unknown."""
-    source, target = layers.Input((length,), dtype="int32"), layers.Input((None,), dtype="int32")
-    memory = layers.Embedding(9, M, mask_zero=True)(source)
-    state = layers.Dense(H)(layers.GlobalAveragePooling1D()(memory))
-    words = layers.Embedding(9, D, mask_zero=True)
-    cell = AttentionCell(
-        layers.GRUCell(H, dropout=0.2, recurrent_dropout=0.1),
-        Attention(2, 4, dropout=0.2, seed=1),
-        **arguments,
-    )
-    outputs = layers.RNN(cell, return_sequences=True)(
-        words(target),
-        initial_state=cell.initial_state(memory, state),
-        mask=words.compute_mask(target),
-    )
-    if cell.return_attention_scores:
-        outputs, alignments = cell.split_outputs(outputs)
-        assert alignments.shape == (None, 2, None, length)
-    return keras.Model([source, target], layers.Dense(9)(outputs))
 
 
 def words(*shape, seed=0):
@@ -57,31 +31,6 @@ def compiled(model, jit_compile):
 
 
 @pytest.mark.ci
-def test_functional_model_of_unknown_lengths_learns():
-    model = compiled(translator(mode="luong", attention_dim=6), "auto")
-    source, target = words(16, S), words(16, T, seed=1)
-    losses = model.fit([source, target], target, epochs=10, verbose=0).history["loss"]
-    assert np.isfinite(losses).all() and losses[-1] < 0.8 * losses[0]
-    # Padding of a batch changes no row.
-    wider = [np.pad(ids, ((0, 0), (0, 3))) for ids in (source, target)]
-    outputs, expected = numpy(model(wider))[:, :T], numpy(model([source, target]))
-    np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("jit_compile", SLOW_JIT_MODES)
-def test_compiled_is_eager(jit_compile):
-    model = compiled(translator(), jit_compile)
-    batch = [words(4, S), words(4, T, seed=1)]
-    expected = numpy(model(batch))
-    np.testing.assert_allclose(model.predict_on_batch(batch), expected, rtol=1e-3, atol=1e-4)
-    before = [numpy(weight) for weight in model.trainable_weights]
-    assert np.isfinite(model.train_on_batch(batch, batch[1]))
-    for weight, old in zip(model.trainable_weights, before, strict=True):
-        assert np.abs(numpy(weight) - old).max() > 0, weight.path
-
-
-@pytest.mark.ci
 def test_a_sink_can_be_trained_in_a_compiled_loop():
     """XLA cannot compile the gradient of a broadcast in TensorFlow's loops."""
     memory, x = keras.Input((None, M)), keras.Input((None, D))
@@ -91,22 +40,6 @@ def test_a_sink_can_be_trained_in_a_compiled_loop():
     before = numpy(cell.attention.sink)
     assert np.isfinite(model.train_on_batch([MEMORY, X], words(B, T) % H))
     assert np.abs(numpy(cell.attention.sink) - before).max() > 0
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision(policy):
-    full = AttentionCell(layers.LSTMCell(H), "general", mode="luong", attention_dim=6)
-    expected = numpy(made(full)(X, initial_state=full.initial_state(MEMORY, mask=MASK)))
-    cell = AttentionCell(
-        layers.LSTMCell(H, dtype=policy), "general", mode="luong", attention_dim=6, dtype=policy
-    )
-    rnn = made(cell, dtype=policy)
-    outputs = rnn(X, initial_state=cell.initial_state(MEMORY, mask=MASK))
-    assert keras.backend.standardize_dtype(outputs.dtype) == policy.removeprefix("mixed_")
-    outputs = numpy(ops.cast(outputs, "float32"))
-    np.testing.assert_allclose(outputs, expected, atol=0.01 if policy == "mixed_float16" else 0.06)
-    for parameter in rnn.weights:
-        assert keras.backend.standardize_dtype(parameter.dtype) == "float32"
 
 
 def test_symbolic_structure_is_the_eager_one():
@@ -200,34 +133,6 @@ def test_dropout_of_the_attention_in_a_compiled_loop(jit_compile):
 # Configuration and files
 
 
-def test_every_argument_is_in_the_config():
-    case = conformance.Case(
-        AttentionCell,
-        {"cell": layers.GRUCell(4), "attention": "dot"},
-        {
-            "mode": "luong",
-            "attention_dim": 3,
-            "attention_activation": "relu",
-            "output_context": True,
-            "return_attention_scores": True,
-        },
-    )
-    given = {**case.arguments, "mode": "luong", "input_feeding": False}
-    assert AttentionCell(**given).get_config()["input_feeding"] is False
-    unconditional = dict(case.other_arguments, input_feeding=True)
-    defaults = case.make().get_config()
-    for name, value in unconditional.items():
-        config = case.make(**{name: value}).get_config()
-        assert (config[name] != defaults[name]) == (name != "input_feeding"), name
-        again = AttentionCell.from_config(config)
-        assert again.get_config() == config
-    assert isinstance(again.cell, layers.GRUCell) and isinstance(again.attention, Attention)
-    named = case.make(name="given", dtype="mixed_bfloat16", trainable=False)
-    again = AttentionCell.from_config(named.get_config())
-    assert (again.name, again.trainable) == ("given", False)
-    assert again.dtype_policy.name == "mixed_bfloat16"
-
-
 def test_start_states_of_symbols(tmp_path):
     """Steps by hand in a functional model, saved with one copy of the weights."""
     cell = AttentionCell(keras.layers.GRUCell(4), "general", mode="luong", attention_dim=4)
@@ -255,61 +160,3 @@ def test_start_states_of_symbols(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert len(loaded.weights) == len(cell.weights)
     np.testing.assert_allclose(numpy(loaded(arrays)), expected, atol=1e-5)
-
-
-@pytest.mark.ci
-def test_alignments_with_a_memory_of_unknown_length():
-    cell = AttentionCell(keras.layers.GRUCell(4), "dot", return_attention_scores=True)
-    inputs = keras.Input((T, 4)), keras.Input((None, 4))
-    output, scores = AttentionRNN(cell, return_sequences=True)(*inputs)
-    assert tuple(scores.shape) == (None, 1, T, None)
-    model = keras.Model(inputs, [output, scores])
-    # As a graph.
-    model.compile("sgd", ["mse", None])
-    for length in (3, 5):
-        arrays = random(B, T, 4), random(B, length, 4, seed=1)
-        model.fit(arrays, np.zeros((B, T, 4)), verbose=0)
-        expected = [numpy(x) for x in model(arrays)]
-        found = model.predict(arrays, verbose=0)
-        assert found[1].shape == (B, 1, T, length)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-LOADER = """
-import sys
-import keras_attention
-import keras, numpy as np
-for path in sys.argv[1:]:
-    model = keras.saving.load_model(path)
-    saved = np.load(path + ".npz")
-    outputs = keras.ops.convert_to_numpy(model([saved["source"], saved["target"]]))
-    np.testing.assert_allclose(outputs, saved["outputs"], rtol=1e-5, atol=1e-6)
-    print("loaded")
-"""
-
-
-@pytest.mark.ci
-def test_saved_models_load_in_a_fresh_process(tmp_path):
-    paths = []
-    for index, arguments in enumerate(
-        [
-            {"mode": "luong", "attention_dim": 6},
-            {"length": S, "output_context": True, "return_attention_scores": True},
-        ]
-    ):
-        model = translator(**arguments)
-        weights_drawn(model)
-        source, target = words(B, S), words(B, T, seed=1)
-        paths.append(str(tmp_path / f"{index}.keras"))
-        model.save(paths[-1])
-        outputs = numpy(model([source, target]))
-        np.savez(f"{paths[-1]}.npz", source=source, target=target, outputs=outputs)
-        clone = keras.models.clone_model(model)
-        clone.set_weights(model.get_weights())
-        np.testing.assert_allclose(numpy(clone([source, target])), outputs, atol=1e-6)
-    process = subprocess.run(
-        [sys.executable, "-c", LOADER, *paths], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert process.stdout.split() == ["loaded"] * 2

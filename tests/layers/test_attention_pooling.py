@@ -3,16 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from keras_attention import AttentionPooling, masks
+from keras_attention import AttentionPooling
 from tests import definition
 from tests.arrays import numpy, random
-from tests.gradients import gradients
 
 B, S, D, H, K = 3, 5, 8, 2, 4
-few_examples = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 X = random(B, S, D)
@@ -73,50 +69,6 @@ def test_a_row_of_nothing_but_padding_gives_zeros(dtype):
     np.testing.assert_array_equal(scores[2], 0.0)
     np.testing.assert_array_equal(scores[1, ..., 3:], 0.0)
     assert np.abs(output[:2]).max(axis=(1, 2)).min() > 0.1
-
-
-def test_padding_has_no_gradient():
-    layer = made()
-    (gradient,) = gradients(lambda x: keras.ops.square(layer(x, mask=MASK)), [X])
-    np.testing.assert_array_equal(gradient[~MASK], 0.0)
-    assert (np.abs(gradient[MASK]).max(axis=-1) > 0).all()
-
-
-def test_masks_carried_and_passed_count_together():
-    layer = made()
-    late = np.arange(S) > np.array([[1], [0], [0]])
-    carried = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(MASK))
-    output = layer(carried, mask=late)
-    np.testing.assert_allclose(
-        numpy(output), numpy(layer(X, mask=MASK & late)), rtol=1e-6, atol=1e-7
-    )
-    assert np.abs(numpy(layer(X, mask=MASK)) - numpy(output))[:2].max() > 1e-3
-    assert masks.implicit(output) is None
-    np.testing.assert_allclose(
-        numpy(layer(carried)), numpy(layer(X, mask=MASK)), rtol=1e-6, atol=1e-7
-    )
-
-
-@pytest.mark.parametrize("left, right", [(2, 0), (0, 2), (1, 1)])
-def test_padding_on_either_side_changes_nothing(left, right):
-    layer = made(2, H, K)
-    padded = np.pad(X, ((0, 0), (left, right), (0, 0)), constant_values=7.0)
-    mask = np.pad(np.ones((B, S), bool), ((0, 0), (left, right)))
-    np.testing.assert_allclose(
-        numpy(layer(padded, mask=mask)), numpy(layer(X)), rtol=1e-5, atol=1e-6
-    )
-
-
-@few_examples
-@given(st.permutations(range(S)))
-def test_order_does_not_matter(order):
-    layer = made(2, H, K)
-    np.testing.assert_allclose(
-        numpy(layer(X[:, order], mask=MASK[:, order])),
-        numpy(layer(X, mask=MASK)),
-        rtol=1e-5,
-        atol=1e-6,
-    )
 
 
 def test_dropout_is_only_in_training():

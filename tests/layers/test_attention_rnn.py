@@ -1,7 +1,5 @@
 """`AttentionRNN`: what `keras.layers.RNN` of an `AttentionCell` computes, by public means."""
 
-import copy
-
 import keras
 import numpy as np
 import pytest
@@ -15,8 +13,6 @@ from keras_attention import (
     positions,
 )
 from tests.arrays import close, random, wide
-from tests.compiled import JIT_MODES
-from tests.gradients import weight_gradients
 
 layers, ops = keras.layers, keras.ops
 
@@ -136,86 +132,6 @@ def test_dropout_without_the_hook_is_one_draw_for_a_sequence(monkeypatch):
     assert np.abs(found - again).max() > 0.1
 
 
-@every_cell
-def test_gradients_are_those_of_the_rnn(name):
-    layer = made(name)
-
-    def of(function):
-        return weight_gradients(layer, lambda: ops.sum(ops.square(each(function())[0])))[0]
-
-    found = of(lambda: layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
-    for one, other in zip(found, of(lambda: by_rnn(layer)), strict=True):
-        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-4, atol=1e-5)
-
-
-def test_masks_that_inputs_carry():
-    layer = made("luong")
-    words = np.where(MASK, np.arange(1, T + 1), 0), np.where(MEMORY_MASK, np.arange(1, S + 1), 0)
-    x, memory = (
-        layers.Embedding(10, size, mask_zero=True, embeddings_initializer="normal")(
-            ops.convert_to_tensor(ids)
-        )
-        for ids, size in zip(words, (D, M), strict=True)
-    )
-    found = layer(x, memory)
-    expected = layer(numpy(x), numpy(memory), mask=MASK, memory_mask=MEMORY_MASK)
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(numpy(found._keras_mask), MASK)
-    last = made("luong", return_sequences=False)(x, memory)
-    assert getattr(last, "_keras_mask", None) is None
-
-
-@every_cell
-def test_it_goes_on_from_its_states(name):
-    layer = made(name, return_state=True)
-    whole, *_, end = layer(X, MEMORY)
-    first, *_, states = layer(X[:, :2], MEMORY)
-    second, *_, after = layer(X[:, 2:], MEMORY, initial_state=states)
-    parts = np.concatenate([numpy(first), numpy(second)], axis=1)
-    np.testing.assert_allclose(parts, numpy(whole), rtol=1e-6, atol=1e-6)
-    for one, other in zip(end, after, strict=True):
-        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6, atol=1e-6)
-    *nothing, same = layer(X[:, :0], MEMORY, initial_state=states)
-    assert nothing[0].shape == (X.shape[0], 0, whole.shape[2])
-    for one, other in zip(states, same, strict=True):
-        np.testing.assert_array_equal(numpy(one), numpy(other))
-
-
-@every_cell
-@pytest.mark.parametrize("sequences", [True, False])
-def test_symbols_have_the_shapes_of_arrays(name, sequences):
-    layer = made(name, return_sequences=sequences, return_state=True)
-    found = keras.tree.flatten(layer(X, MEMORY))
-    symbols = keras.tree.flatten(layer(keras.Input((None, D)), keras.Input((S, M))))
-    assert len(found) == len(symbols)
-    for array, symbol in zip(found, symbols, strict=True):
-        shape = tuple(symbol.shape)
-        assert len(shape) == len(array.shape) and shape[0] is None
-        assert all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
-
-
-@every_cell
-def test_a_saved_model_gives_the_same(name, tmp_path):
-    length = S if name == "scores" else None
-    source, before = keras.Input((length,), dtype="int32"), keras.Input((None,), dtype="int32")
-    memory = layers.Embedding(10, M, mask_zero=True)(source)
-    x = layers.Embedding(10, D, mask_zero=True)(before)
-    model = keras.Model(
-        [source, before],
-        each(AttentionRNN(CELLS[name](), return_sequences=True, name="decoder")(x, memory)),
-    )
-    ids = np.random.default_rng(0).integers(1, 10, (B, S)), np.array([[1, 2, 3, 0]] * B)
-    expected = model.predict(ids, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for one, other in zip(loaded.predict(ids, verbose=0), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
-    config = model.get_layer("decoder").get_config()
-    again = AttentionRNN.from_config(copy.deepcopy(config)).get_config()
-    assert again.pop("cell")["config"] == config.pop("cell")["config"]
-    assert again == config
-
-
 def test_steps_are_counted_beyond_what_bfloat16_can_count():
     steps = 300
     layer = AttentionRNN(
@@ -289,19 +205,6 @@ def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
         layers.RNN(cell)(X, initial_state=[[STATE, STATE[:, :1]]])
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("jit", JIT_MODES)
-def test_it_trains_in_a_model(jit):
-    source, x = keras.Input((None, M)), keras.Input((None, D))
-    cell = AttentionCell(layers.GRUCell(H), "additive", mode="luong", attention_dim=4)
-    model = keras.Model([source, x], AttentionRNN(cell, return_sequences=True)(x, source))
-    model.compile("adam", "mse", jit_compile=jit)
-    target = random(B, T, 4, seed=5)
-    first = model.evaluate([MEMORY, X], target, verbose=0)
-    model.fit([MEMORY, X], target, epochs=20, verbose=0)
-    assert model.evaluate([MEMORY, X], target, verbose=0) < first
-
-
 ATTENTIONS = {
     "dot": lambda: Attention(2, 4),
     "grouped": lambda: MultiHeadAttention(4, 4, num_key_value_heads=2, position="rotary"),
@@ -345,12 +248,3 @@ def test_inference_draws_nothing(alignment):
     assert np.abs(numpy(layer(X, MEMORY, training=True)) - expected).max() > 1e-3
     after = [numpy(variable) for variable in layer.variables]
     assert not all(map(np.array_equal, after, before))
-
-
-def test_what_it_refuses():
-    with pytest.raises(TypeError, match="`cell` must be an AttentionCell"):
-        AttentionRNN(layers.GRUCell(4))
-    with pytest.raises(ValueError, match=r"keeps no states between calls.*stateful=True"):
-        AttentionRNN(CELLS["luong"](), stateful=True)
-    with pytest.raises(ValueError, match="Batch sizes"):
-        made("luong")(X, MEMORY[:2])

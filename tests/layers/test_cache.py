@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import patterns, positions
+from keras_attention import masks, patterns, positions
 from keras_attention.layers import kv_cache
 from tests.arrays import random
 from tests.gradients import weight_gradients
 from tests.layers.small_caches import (
     PATTERNS,
-    POSITIONS,
-    RINGS,
     B,
     D,
     H,
@@ -28,68 +26,6 @@ from tests.layers.small_caches import (
 )
 
 
-@pytest.mark.parametrize(
-    "pattern, position",
-    [
-        *((pattern, "none") for pattern in PATTERNS),
-        *(("none", position) for position in POSITIONS if position != "none"),
-        *(("window", position) for position in POSITIONS if position != "none"),
-        ("block", "shaw"),
-    ],
-)
-def test_pieces_are_one_causal_pass(pattern, position):
-    layer = heads(
-        pattern=PATTERNS[pattern](), position=POSITIONS[position](), num_key_value_heads=2
-    )
-    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
-    # Longer than some windows, so that a piece overwrites what it has still to see.
-    for sizes in ([1, 1, 1, 5, 1], [T]):
-        output, cache = decoded(layer, X, sizes, layer.make_cache(B, T))
-        agree(output, expected)
-        np.testing.assert_array_equal(numpy(cache["index"]), T)
-        assert (cache["key"].shape[2] < T) == (pattern in RINGS)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"qk_norm": "rms", "logit_soft_cap": 2.0, "use_sink": True},
-        {"qk_norm": "layer", "num_key_value_heads": 1, "use_gate": True, "use_bias": False},
-        {"score": "general", "normalization": "sparsemax"},
-        {"score": "additive", "normalization": "sigmoid"},
-        {"score": "cosine", "normalization": "hard"},
-        {"score": "concat", "sliding_window": 3, "output_shape": (2, 3)},
-        {"score": "key_only", "position": "alibi"},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
-def test_options_are_those_of_one_causal_pass(options):
-    layer = heads(**options)
-    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
-    agree(decoded(layer, X, [3, 1, 5], layer.make_cache(B, T))[0], expected)
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: ka.Attention(2, 4),
-        lambda: ka.Attention(2, 4, pattern="causal", num_key_value_heads=1, use_bias=True),
-        lambda: ka.SelfAttention(2, 4, causal=True),
-        lambda: ka.SelfAttention(2, 4, pattern=patterns.SlidingWindow(2, 0)),
-        lambda: ka.LocalSelfAttention(2, 4, neighbors=1, rate=2, causal=True),
-        lambda: ka.AtrousSelfAttention(2, 4, rate=2, causal=True),
-        lambda: ka.SparseSelfAttention(2, 4, rate=2, causal=True),
-        lambda: ka.RelativePositionAttention(2, 4, max_distance=2),
-        lambda: ka.LocalAttention(2, num_heads=2, key_dim=4),
-        lambda: ka.HardAttention(2, 4),
-    ],
-)
-def test_every_layer_of_tokens_decodes(layer):
-    layer = made(layer())
-    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
-    agree(decoded(layer, X, [4, 1, 1, 3], layer.make_cache(B, T))[0], expected)
-
-
 def test_log_probabilities_stand_before_the_cache():
     layer = made(ka.HardAttention(2, 4, gradient="reinforce"))
     output, chosen, cache = layer(X, cache=layer.make_cache(B, T))
@@ -97,24 +33,6 @@ def test_log_probabilities_stand_before_the_cache():
     agree(output, expected[0])
     agree(chosen, expected[1])
     np.testing.assert_array_equal(numpy(cache["index"]), T)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
-@pytest.mark.parametrize("position", ["rotary", "none", "alibi"])
-def test_half_precision(policy, position):
-    layer = heads(
-        position=POSITIONS[position](), dtype=policy, pattern=patterns.SlidingWindow(4, 0)
-    )
-    cache = layer.make_cache(B, T)
-    half = policy.removeprefix("mixed_")
-    assert keras.backend.standardize_dtype(cache["key"].dtype) == half
-    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
-    output, cache = decoded(layer, X, [3, 1, 5], cache)
-    assert keras.backend.standardize_dtype(output.dtype) == half
-    assert keras.backend.standardize_dtype(cache["key"].dtype) == half
-    # Keys that are rotated and then rounded are off by one rounding more.
-    scale = np.abs(numpy(expected)).max()
-    agree(output, expected, (2**-7 if "b" in half else 2**-9) * scale * 2)
 
 
 def test_a_cache_keeps_its_own_dtype():
@@ -170,18 +88,6 @@ def test_a_call_leaves_the_cache_that_it_was_given():
     for name, array in cache.items():
         np.testing.assert_array_equal(numpy(array), before[name])
     agree(step(X[:, 3:4], cache)[0], first, 0)
-
-
-def test_rows_can_be_chosen_anew():
-    # As beams are: whatever a row has seen goes with it.
-    layer = heads(position="rotary", pattern=patterns.SlidingWindow(2, 0))
-    step = ready(lambda x, cache: layer(x, cache=cache))
-    cache = step(X[:, :4], layer.make_cache(B, T))[1]
-    order = np.array([2, 0, 2], "int32")
-    chosen = {name: keras.ops.take(array, order, axis=0) for name, array in cache.items()}
-    whole = np.concatenate([X[order, :4], X[:, 4:]], axis=1)
-    expected = ready(lambda x: layer(x, use_causal_mask=True))(whole)
-    agree(step(X[:, 4:], chosen)[0], expected[:, 4:])
 
 
 def test_a_window_goes_on_beyond_the_length():
@@ -244,24 +150,6 @@ def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
     np.testing.assert_array_equal(np.isnan(first).all((1, 2)), [True, False, False])
     np.testing.assert_array_equal(np.isnan(second).all((1, 2)), [True, True, False])
     assert not np.isnan(first[1:]).any() and not np.isnan(second[2:]).any()
-
-
-@pytest.mark.parametrize("pattern", ["none", "window"])
-def test_a_compiled_loop_is_the_causal_pass(pattern):
-    layer = heads(pattern=PATTERNS[pattern](), position="rotary", num_key_value_heads=2)
-
-    def loop(x, cache):
-        def step(at, x, outputs, cache):
-            now = keras.ops.slice(x, (0, at, 0), (B, 1, D))
-            output, cache = layer(now, cache=cache)
-            outputs = keras.ops.slice_update(outputs, (0, at, 0), output)
-            return at + 1, x, outputs, cache
-
-        start = (0, x, keras.ops.zeros_like(x), cache)
-        return keras.ops.while_loop(lambda at, *_: at < T, step, start)[2]
-
-    expected = layer(X, use_causal_mask=True)
-    agree(traced(loop, X, layer.make_cache(B, T)), expected)
 
 
 @pytest.mark.parametrize("pattern", ["none", "window"])
@@ -333,50 +221,46 @@ def test_gradients_pass_through_a_cache():
         np.testing.assert_allclose(gradient, other, rtol=1e-3, atol=1e-4)
 
 
-def test_scores_of_a_cache():
-    layer = heads(num_key_value_heads=2)
-    expected, weights = layer(X, use_causal_mask=True, return_attention_scores=True)
-    cache = layer(X[:, :4], cache=layer.make_cache(B, T + 2))[1]
-    output, found, cache = layer(X[:, 4:], cache=cache, return_attention_scores=True)
-    agree(output, expected[:, 4:])
-    agree(found[..., :T], weights[:, :, 4:])
-    np.testing.assert_array_equal(numpy(found[..., T:]), 0.0)
-    assert found.shape == (B, H, T - 4, T + 2)
+# The context of cross-attention
+
+CONTEXT = random(B, 7, 6, seed=1)
+THERE = np.arange(7) < np.array([[7], [3], [0]])
 
 
-# Models
+def across(**kwargs):
+    layer = ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs)
+    return made(layer, X.shape, CONTEXT.shape)
 
 
-@pytest.mark.parametrize("pattern", ["none", "window"])
-def test_a_cache_is_an_input_of_a_model(pattern, tmp_path):
-    layer = ka.MultiHeadAttention(H, 8, pattern=PATTERNS[pattern](), position="rotary")
-    cache = layer.make_cache(B, T)
-    symbols = {
-        name: keras.Input(tuple(array.shape)[1:], dtype=array.dtype)
-        for name, array in cache.items()
-    }
-    x = keras.Input((None, D))
-    output, appended = layer(x, cache=symbols)
-    assert tuple(output.shape) == (None, None, D)
-    assert {name: tuple(array.shape) for name, array in appended.items()} == {
-        name: tuple(array.shape) for name, array in symbols.items()
-    }
-    model = keras.Model([x, symbols], [output, appended])
-    model.save(tmp_path / "step.keras")
-    loaded = keras.saving.load_model(tmp_path / "step.keras")
-    expected = layer(X, use_causal_mask=True)
-    for step in (model, loaded):
-        cache, outputs = layer.make_cache(B, T), []
-        for piece in pieces(X, [4, 1, 4]):
-            output, cache = step([keras.ops.convert_to_tensor(piece), cache])
-            outputs.append(output)
-        agree(keras.ops.concatenate(outputs, axis=1), expected)
+def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
+    layer = made(ka.MultiHeadAttention(H, 8), X.shape, CONTEXT.shape, (B, 7, 4))
+    keys = random(B, 7, 4, seed=2)
+    carried = THERE & (np.arange(7) != 1)
+    value = masks.carry(keras.ops.convert_to_tensor(CONTEXT), keras.ops.convert_to_tensor(carried))
+    here = np.arange(7) != 0
+    here = np.broadcast_to(here, (B, 7))
+    expected = layer(X, value, keys, key_mask=here)
+    memory = layer.cache_context(value, keys, key_mask=here)
+    np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)
+    agree(layer(X, cache=memory)[0], expected)
+    assert masks.implicit(value) is not None
 
 
-@pytest.mark.parametrize("pattern", ["none", "window"])
-def test_no_tokens_change_nothing(pattern):
-    layer = heads(pattern=PATTERNS[pattern](), position="rotary")
-    cache = layer(X[:, :3], cache=layer.make_cache(B, T))[1]
-    output, same = layer(X[:, 3:3], cache=cache)
-    assert output.shape == (B, 0, D)
-    agree(layer(X[:, 3:4], cache=same)[0], layer(X[:, 3:4], cache=cache)[0], 0)
+def test_a_mask_of_all_rows_is_one_of_each():
+    layer, there = heads(), np.arange(T)[None] < 6
+    for size in (1, 2):
+        cache = layer.make_cache(B, T)
+        for at in range(4, 8, size):
+            _, cache = layer(X[:, at : at + size], query_mask=there[:, at : at + size], cache=cache)
+        np.testing.assert_array_equal(numpy(cache["index"]), [2] * B)
+    memory = across().cache_context(CONTEXT, key_mask=THERE[:1])
+    np.testing.assert_array_equal(numpy(memory["mask"]), np.repeat(THERE[:1], B, axis=0))
+
+
+def test_a_query_mask_counts_with_memory():
+    layer = across()
+    flags = np.arange(T) < np.array([[T], [2], [4]])
+    expected = layer(X, CONTEXT, query_mask=flags)
+    output = layer(X, query_mask=flags, cache=layer.cache_context(CONTEXT))[0]
+    agree(output, expected)
+    assert (numpy(output)[~flags] == 0).all()

@@ -36,39 +36,3 @@ def test_it_is_never_masked(carried, count):
         output = layer(x, mask=KEPT)
     expected = np.concatenate([np.ones((B, count), bool), KEPT], axis=1)
     np.testing.assert_array_equal(numpy(masks.implicit(output)), expected)
-
-
-def test_as_a_summary_it_skips_padding_on_either_side():
-    token = ka.ClassToken()
-    block = ka.TransformerBlock(8, 2)
-    x = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(KEPT))
-    found = numpy(block(token(x))[:, 0])
-    alone = numpy(block(token(X[1:2, 2:]))[:, 0])
-    np.testing.assert_allclose(found[1:2], alone, rtol=1e-5, atol=1e-6)
-    # With nothing but padding, the token sees itself.
-    empty = numpy(block(token(X[:1, :0]))[:, 0])
-    np.testing.assert_allclose(found[2:], empty, rtol=1e-5, atol=1e-6)
-
-
-def test_it_stands_before_a_sequence_of_nothing():
-    output = ka.ClassToken()(X[:, :0], mask=KEPT[:, :0])
-    assert output.shape == (B, 1, D)
-    np.testing.assert_array_equal(numpy(masks.implicit(output)), np.ones((B, 1), bool))
-
-
-def test_memory_of_a_window_reaches_all_positions():
-    """Tokens that all see, and that see all, beside windows: ETC (Ainslie et al. 2020)."""
-    memory = ka.ClassToken(num_tokens=2)
-    near = ka.patterns.SlidingWindow(1, 1)
-
-    def changed(pattern):
-        """Whether a change of the last position reaches the first one, by two blocks."""
-        blocks = [ka.TransformerBlock(8, 2, pattern=pattern) for _ in range(2)]
-        x = np.random.default_rng(1).normal(size=(1, 12, D)).astype("float32")
-        other = x.copy()
-        other[:, -1] += 1.0
-        found = [numpy(blocks[1](blocks[0](memory(x))))[:, 2] for x in (x, other)]
-        return np.abs(found[0] - found[1]).max() > 1e-4
-
-    assert not changed(near)
-    assert changed(near | ka.patterns.Global(2))

@@ -60,15 +60,6 @@ def test_output_may_have_features_of_its_own():
     np.testing.assert_allclose(numpy(layer(X)), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_positions_do_not_see_one_another():
-    layer, _ = made(gated=True)
-    changed = X.copy()
-    changed[:, 2] += 1
-    difference = np.abs(numpy(layer(changed)) - numpy(layer(X))).max(axis=(0, 2))
-    assert difference[2] > 0.1
-    np.testing.assert_allclose(np.delete(difference, 2), 0.0, atol=1e-6)
-
-
 @pytest.mark.parametrize("shape", [(B, D), (2, B, T, D)])
 def test_inputs_may_have_any_number_of_axes(shape):
     x = random(*shape)

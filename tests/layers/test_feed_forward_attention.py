@@ -63,16 +63,6 @@ def test_it_owns_no_query_and_each_of_its_weights_learns():
     assert all(np.abs(gradient).max() > 0 for gradient in found)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing(side):
-    layer = ka.FeedForwardAttention()
-    expected = numpy(layer(X))
-    amounts = (4, 0) if side == "left" else (0, 4)
-    padded = np.pad(X, ((0, 0), amounts, (0, 0)), constant_values=9)
-    kept = np.pad(np.ones((B, S), bool), ((0, 0), amounts))
-    np.testing.assert_allclose(numpy(layer(padded, mask=kept)), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_a_sequence_of_nothing_gives_zeros():
     layer = ka.FeedForwardAttention()
     layer.build((None, None, D))

@@ -129,13 +129,6 @@ def test_other_sizes_of_sequences_and_grids():
         np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-5)
 
 
-def test_without_interpolation_padding_changes_nothing():
-    whole = random(2, ROWS, COLUMNS, D)
-    layer = learned(whole, interpolation=None)
-    part = numpy(layer(whole[:, :2, :3]))
-    np.testing.assert_array_equal(part, numpy(layer(whole))[:, :2, :3])
-
-
 @pytest.mark.parametrize(
     "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.ci)]
 )

@@ -211,59 +211,8 @@ def test_dropout_draws_other_numbers_than_the_choice():
 # Learning
 
 
-def task(rows=512, seed=0):
-    """Where in each row the mark is, the number beside it is the answer."""
-    rng = np.random.default_rng(seed)
-    index, number = rng.integers(S, size=rows), rng.integers(3, size=(rows, S))
-    marks = np.eye(S)[index][..., None]
-    x = np.concatenate([3 * marks, np.eye(3)[number]], -1).astype("float32")
-    return x, number[np.arange(rows), index][:, None].astype("int32")
-
-
-def model_for(gradient):
-    x, label = keras.Input((S, 4)), keras.Input((1,), dtype="int32")
-    query = keras.layers.Dense(4)(keras.layers.GlobalAveragePooling1D(keepdims=True)(x))
-    seen = ka.HardAttention(gradient=gradient, score="general", seed=1)(query, x)
-    if gradient == "reinforce":
-        seen, likely = seen
-    guess = keras.layers.Dense(3, "softmax")(keras.layers.Flatten()(seen))
-    if gradient == "straight_through":
-        return keras.Model(x, guess), keras.Model(x, guess)
-    reward = -keras.losses.sparse_categorical_crossentropy(label[:, 0], guess)
-    choice = ka.ReinforceLoss(entropy_factor=0.2)(likely, reward)
-    return keras.Model([x, label], [guess, choice]), keras.Model(x, guess)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
-def test_it_learns_where_to_look(gradient):
-    training, using = model_for(gradient)
-    x, label = task()
-    loss = keras.losses.SparseCategoricalCrossentropy()
-    training.compile(keras.optimizers.Adam(0.03), [loss, None] if gradient == "reinforce" else loss)
-    inputs = [x, label] if gradient == "reinforce" else x
-    training.fit(inputs, label, epochs=40, batch_size=64, verbose=0)
-    unseen, answer = task(seed=1)
-    guess = using.predict(unseen, verbose=0)
-    assert (guess.argmax(-1) == answer[:, 0]).mean() > 0.9
-
-
 def test_weights_of_all_projections_learn_through_the_choice():
     layer = ka.HardAttention(2, 4, seed=1)
     layer.build(QUERY.shape, MEMORY.shape)
     found, _ = weight_gradients(layer, lambda: layer(QUERY, MEMORY, training=True))
     assert all(np.abs(gradient).max() > 0 for gradient in found)
-
-
-@pytest.mark.parametrize("gradient", normalizations.GRADIENTS)
-def test_saved_and_loaded_it_is_the_same(gradient, tmp_path):
-    symbols = keras.Input((None, D)), keras.Input((None, D))
-    model = keras.Model(symbols, ka.HardAttention(2, 4, gradient=gradient)(*symbols))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for one, other in zip(
-        keras.tree.flatten(model([QUERY, MEMORY])),
-        keras.tree.flatten(loaded([QUERY, MEMORY])),
-        strict=True,
-    ):
-        np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-6)

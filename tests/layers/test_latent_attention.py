@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import generation, positions
+from keras_attention import positions
 from tests.arrays import close, random, wide
 from tests.gradients import weight_gradients
 from tests.layers.small_caches import made
@@ -101,15 +101,6 @@ def test_gradients_are_those_of_absorbed_projections():
             close(gradient, expected, 1e-4)
 
 
-@pytest.mark.any_backend
-def test_a_token_sees_none_after_it():
-    found, later = layer(), X.copy()
-    later[:, 3:] += 1
-    one, other = (wide(found(x, use_causal_mask=True)) for x in (X, later))
-    close(other[:, :3], one[:, :3])
-    assert np.abs(other[:, 3:] - one[:, 3:]).max() > 0.01
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "options",
@@ -139,24 +130,6 @@ def test_a_quantized_up_projection_is_absorbed():
     output, _ = found(X, cache=found.make_cache(B, T))
     # Rows are rounded to eight bits in one form, and not in the other.
     assert np.abs(wide(output) - wide(expected)).max() < 0.1 * np.abs(wide(expected)).max()
-
-
-@pytest.mark.ci
-def test_a_decoder_of_its_blocks_generates():
-    def block():
-        attention = ka.MultiHeadLatentAttention(2, 4, 2, 6)
-        return ka.TransformerBlock(16, 2, causal=True, residual="pre", attention=attention)
-
-    embeddings = ka.Embeddings(ka.ScaledEmbedding(11, 8))
-    model = ka.Decoder([block(), block()], embeddings, logits=ka.Logits(11))
-    prompt = np.array([[1, 5, 3], [2, 4, 6]])
-    logits = wide(model(prompt))
-    cache = model.make_cache(2, 6)
-    for n in range(3):
-        step, cache = model(prompt[:, n : n + 1], cache=cache)
-        close(wide(step)[:, 0], logits[:, n], 1e-4)
-    found = generation.beam_search(model.step, prompt[:, 2], cache, num_beams=2, max_tokens=3)
-    assert found[0].shape[0] == 2
 
 
 @pytest.mark.ci

@@ -2,15 +2,12 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import patterns
 from tests import definition
 from tests.arrays import numpy, random
-from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K, D = 2, 5, 9, 2, 3, 8
 
@@ -112,47 +109,6 @@ def test_monotonic_is_a_window_round_the_query():
     np.testing.assert_allclose(numpy(shifted[1]), expected_weights, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("more", [1, 7])
-def test_padding_changes_nothing(side, more):
-    layer = made()
-    expected = numpy(layer(QUERY, MEMORY))
-    amounts = (more, 0) if side == "left" else (0, more)
-    padded = np.pad(MEMORY, ((0, 0), amounts, (0, 0)), constant_values=9)
-    kept = np.pad(np.ones((B, S), bool), ((0, 0), amounts))
-    found = numpy(layer(QUERY, padded, value_mask=kept))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_center_learns_through_the_gaussian():
-    layer = made()
-    found, _ = weight_gradients(layer, lambda: keras.ops.square(layer(QUERY, MEMORY)))
-    by_name = dict(zip([w.name for w in layer.trainable_variables], found, strict=True))
-    assert np.abs(by_name["centre_kernel"]).max() > 0
-    assert np.abs(by_name["centre_vector"]).max() > 0
-
-
-def test_gradients_are_those_of_the_definition():
-    layer = made()
-    center = [numpy(w).astype("float64") for w in (layer.centre_kernel, layer.centre_vector)]
-    found = gradients(lambda q, m: keras.ops.square(layer(q, m)), [QUERY, MEMORY])
-
-    def total(query, memory):
-        heads = heads_of(layer, query, memory)
-        return float((predictive(*heads, *center, 2)[0] ** 2).sum())
-
-    expected = definition.gradients(total, [QUERY, MEMORY], step=1e-6)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
-
-
-def test_other_slots_count_too():
-    layer = made(normalization="sigmoid", pattern=patterns.Dilated(2), logit_soft_cap=2.0)
-    weights = numpy(layer(QUERY, MEMORY, return_attention_scores=True)[1])
-    odd = (np.arange(T)[:, None] - np.arange(S)) % 2 == 1
-    assert (weights[..., odd] == 0).all() and (weights > 0).any()
-
-
 def test_a_sink_takes_its_share_before_the_gaussian():
     layer, plain = made(use_sink=True), made()
     plain.set_weights([w for w in layer.get_weights() if w.shape != (H,)])
@@ -164,15 +120,3 @@ def test_a_sink_takes_its_share_before_the_gaussian():
     share = found.sum(-1) / expected.sum(-1)
     np.testing.assert_allclose(found, expected * share[..., None], rtol=1e-4, atol=1e-6)
     assert (share < 1).all()
-
-
-def test_weights_in_half_precision_are_those_in_full():
-    layer = made()
-    expected = numpy(layer(QUERY, MEMORY))
-    half = ka.LocalAttention(
-        2, "predictive", H, K, score="scaled_dot", units=4, dtype="mixed_bfloat16"
-    )
-    half.build(QUERY.shape, MEMORY.shape)
-    half.set_weights(layer.get_weights())
-    found = numpy(keras.ops.cast(half(QUERY, MEMORY), "float32"))
-    np.testing.assert_allclose(found, expected, atol=0.06 * np.abs(expected).max())

@@ -27,11 +27,6 @@ def test_the_right_name_is_said(name):
         CALLS[name](padding_mask=MASK)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_the_right_name_is_taken(name):
-    CALLS[name](mask=MASK)
-
-
 def symbol(*shape, dtype="float32"):
     return keras.KerasTensor(shape, dtype)
 

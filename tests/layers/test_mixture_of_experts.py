@@ -115,31 +115,3 @@ def test_experts_are_drawn_apart():
         assert len({kernel.tobytes() for kernel in kernels}) == E
         # As wide as that of one matrix.
         assert 0.5 < np.abs(kernels).max() / (6 / (D + 5)) ** 0.5 <= 1
-
-
-def test_masked_positions_reach_nothing():
-    x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
-    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 0]], "bool")
-    broken = np.where(mask[..., None], x, np.nan).astype("float32")
-    layer = ka.MixtureOfExperts(E, 2, 5)
-    given = keras.ops.convert_to_tensor(broken)
-    given._keras_mask = keras.ops.convert_to_tensor(mask)
-    expected, output = numpy(layer(x)), layer(given)
-    np.testing.assert_allclose(numpy(output)[mask], expected[mask], atol=1e-6)
-    assert (numpy(output._keras_mask) == mask).all()
-
-
-@pytest.mark.ci
-def test_in_a_block_it_is_trained_and_saved(tmp_path):
-    x = np.random.default_rng(0).normal(size=(4, 5, D)).astype("float32")
-    experts = ka.MixtureOfExperts(E, 2, 5, "silu", gated=True)
-    model = keras.Sequential(
-        [keras.Input((5, D)), ka.TransformerBlock(None, 2, feed_forward=experts)]
-    )
-    model.compile(keras.optimizers.Adam(1e-2), "mse")
-    before = model.evaluate(x, 2 * x, verbose=0)
-    model.fit(x, 2 * x, epochs=5, verbose=0)
-    assert model.evaluate(x, 2 * x, verbose=0) < before
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-6)

@@ -7,7 +7,6 @@ import pytest
 import keras_attention as ka
 from keras_attention import masks
 from tests.arrays import numpy, random
-from tests.gradients import weight_gradients
 
 B, H, W, C, D = 2, 4, 6, 3, 5
 IMAGES = random(B, H, W, C)
@@ -78,69 +77,7 @@ def test_series_and_films():
     np.testing.assert_allclose(found[:, 6:], numpy(image(film[:, 1])), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("carried", [False, True])
-@pytest.mark.parametrize("flatten", [False, True])
-def test_padding_of_images_changes_nothing(carried, flatten):
-    layer = made(flatten=flatten)
-    alone = np.pad(IMAGES[1:, :3, :4], ((0, 0), (0, 1), (0, 0), (0, 0)))
-    alone = numpy(layer(alone))
-    garbage = np.where(PIXELS[..., None], IMAGES, np.nan)
-    if carried:
-        images = masks.carry(keras.ops.convert_to_tensor(garbage), keras.ops.array(PIXELS))
-        output = layer(images)
-    else:
-        output = layer(garbage, mask=PIXELS)
-    found = PATCHES if flatten else PATCHES.reshape(B, 2, 3)
-    np.testing.assert_array_equal(numpy(masks.implicit(output)), found)
-    real = numpy(output).reshape(B, 6, D)[1][PATCHES[1]]
-    np.testing.assert_allclose(real, alone.reshape(4, D), rtol=1e-5, atol=1e-5)
-    assert masks.implicit(layer(IMAGES)) is None
-
-
-def test_padding_has_no_gradient():
-    layer = made()
-    layer(IMAGES)
-    garbage = np.where(PIXELS[..., None], IMAGES, np.inf).astype("float32")
-    clean = np.where(PIXELS[..., None], IMAGES, 0.0).astype("float32")
-
-    def outputs(images):
-        return [keras.ops.square(layer(images, mask=PIXELS))]
-
-    both = (weight_gradients(layer, outputs, [x]) for x in (clean, garbage))
-    for one, other in zip(*both, strict=True):
-        for a, b in zip(one, other, strict=True):
-            assert np.isfinite(numpy(b)).all()
-            np.testing.assert_array_equal(numpy(a), numpy(b))
-
-
-def test_pixels_may_be_integers_in_half_precision():
-    pixels = np.arange(B * H * W * C).reshape(B, H, W, C).astype("uint8")
-    layer = made()
-    whole = numpy(layer(pixels))
-    np.testing.assert_allclose(whole, expected(layer, pixels), rtol=1e-5, atol=1e-3)
-    for policy in ("mixed_bfloat16", "mixed_float16"):
-        half = made(dtype=policy)
-        half.build(IMAGES.shape)
-        half.set_weights(layer.get_weights())
-        found = half(pixels)
-        assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
-        found = numpy(keras.ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, whole, atol=0.02 * np.abs(whole).max())
-
-
-def test_symbols_files_and_arguments(tmp_path):
-    options = {
-        "flatten": False,
-        "use_bias": False,
-        "data_format": "channels_first",
-        "kernel_initializer": "he_normal",
-        "bias_initializer": "ones",
-    }
-    config = ka.PatchEmbedding((2, 3), D, **options).get_config()
-    again = ka.PatchEmbedding.from_config(config).get_config()
-    assert again == config and again["patch_size"] == [2, 3] and again["dim"] == D
-    plain = ka.PatchEmbedding(2, D, data_format="channels_last").get_config()
-    assert all(config[name] != plain[name] for name in options)
+def test_sizes_that_are_not_known(tmp_path):
     # Images of sizes that are not known, and the mask that a model of layers carries.
     images = keras.Input((None, None, C))
     patches = made(flatten=False)(images)

@@ -7,7 +7,6 @@ import pytest
 import keras_attention as ka
 from keras_attention import masks
 from tests.arrays import numpy, random
-from tests.gradients import weight_gradients
 
 B, H, W, D = 2, 4, 6, 3
 GRID = random(B, H, W, D)
@@ -60,50 +59,7 @@ def test_axes_of_series_and_films():
     assert ka.PatchMerging((8,), dim=5)(random(B, 8, D)).shape == (B, 4, 5)
 
 
-@pytest.mark.parametrize("carried", [False, True])
-@pytest.mark.parametrize("sequence", [False, True])
-def test_padding_changes_nothing(carried, sequence):
-    layer = made((H, W) if sequence else None)
-    shape = (B, H * W) if sequence else (B, H, W)
-    clean = np.where(CELLS[..., None], GRID, 0).reshape(*shape, D)
-    garbage = np.where(CELLS[..., None], GRID, np.nan).reshape(*shape, D)
-    mask = CELLS.reshape(shape)
-    if carried:
-        output = layer(masks.carry(keras.ops.convert_to_tensor(garbage), keras.ops.array(mask)))
-    else:
-        output = layer(garbage, mask=mask)
-    found = numpy(masks.implicit(output))
-    np.testing.assert_array_equal(found, GROUPS if sequence else GROUPS.reshape(B, 2, 3))
-    np.testing.assert_array_equal(numpy(output)[found], numpy(layer(clean))[found])
-    assert masks.implicit(layer(clean)) is None
-
-    def outputs(x):
-        return [keras.ops.square(layer(x, mask=mask))]
-
-    both = [weight_gradients(layer, outputs, [x.astype("float32")]) for x in (clean, garbage)]
-    for one, other in zip(*both, strict=True):
-        for a, b in zip(one, other, strict=True):
-            assert np.isfinite(numpy(b)).all()
-            np.testing.assert_array_equal(numpy(a), numpy(b))
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision(policy):
-    layer = made()
-    x = GRID.reshape(B, H * W, D)
-    half = made(dtype=policy)
-    half.set_weights(layer.get_weights())
-    found = half(x)
-    assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
-    found, whole = numpy(keras.ops.cast(found, "float32")), numpy(layer(x))
-    np.testing.assert_allclose(found, whole, atol=0.03 * np.abs(whole).max())
-
-
-def test_symbols_files_and_arguments(tmp_path):
-    options = {"dim": 5, "size": [2, 3], "layer_norm_epsilon": 1e-3}
-    config = ka.PatchMerging([H, W], **options).get_config()
-    again = ka.PatchMerging.from_config(config).get_config()
-    assert again == config and {k: config[k] for k in options} == options
+def test_sizes_that_are_not_known(tmp_path):
     # A grid of unknown sizes, as a convolution gives it.
     images = keras.Input((None, None, D))
     merged = ka.PatchMerging(dim=5)(images)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import LearnedPositionEmbedding, SinCosPositionEmbedding, masks
+from keras_attention import LearnedPositionEmbedding, SinCosPositionEmbedding
 from tests.arrays import numpy, random
 
 B, T, D = 3, 5, 8
@@ -66,12 +66,6 @@ def test_sines_before_cosines(size):
     np.testing.assert_array_equal(found, expected[..., order])
 
 
-def test_sincos_has_no_weights():
-    layer = SinCosPositionEmbedding()
-    layer(X)
-    assert not layer.weights
-
-
 @pytest.mark.parametrize("dtype, unit", [("bfloat16", 2**-8), ("float16", 2**-11)])
 @pytest.mark.parametrize("mode", ["add", "none"])
 def test_the_only_error_in_half_precision_is_the_rounding_of_the_result(mode, dtype, unit):
@@ -102,23 +96,7 @@ def test_sincos_is_as_good_far_out_as_near(size, start):
     assert np.abs(numpy(output)[0] - expected).max() < 1e-6
 
 
-@pytest.mark.parametrize("wavelength", [0, -1.0, float("nan"), float("inf"), "a", True, None])
-def test_a_wavelength_is_a_number_above_zero(wavelength):
-    message = f"`max_wavelength` must be a finite number above 0. Received: .*={wavelength!r}"
-    with pytest.raises(ValueError, match=message):
-        SinCosPositionEmbedding(max_wavelength=wavelength)
-
-
 # Learned
-
-
-def test_learned_positions_are_rows_of_the_table():
-    layer = learned()
-    rows = numpy(layer.embeddings)
-    assert rows.shape == (10, D)
-    np.testing.assert_allclose(numpy(layer(X)), X + rows[:T], rtol=1e-6)
-    output = layer(X, positions=np.array([9, 0, 3, 3, 1]))
-    np.testing.assert_allclose(numpy(output), X + rows[[9, 0, 3, 3, 1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -234,33 +212,6 @@ def test_merge_modes(make, dim):
 
 @both_layers
 @pytest.mark.parametrize("mode", ["add", "concat"])
-def test_chunks_give_what_the_whole_gives(make, mode):
-    layer = make(merge_mode=mode)
-    whole = numpy(layer(X))
-    chunks = [numpy(layer(X[:, :2])), numpy(layer(X[:, 2:], start_index=2))]
-    np.testing.assert_allclose(np.concatenate(chunks, axis=1), whole, rtol=1e-6, atol=1e-6)
-    # One step at a time, with rows that are not in step.
-    for start in (np.array([0, 3, 1]), np.array([4, 2, 2])):
-        step = np.take_along_axis(X, start[:, None, None], axis=1)
-        output = numpy(layer(step, start_index=keras.ops.convert_to_tensor(start)))
-        expected = np.take_along_axis(whole, start[:, None, None], axis=1)
-        np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
-
-
-@both_layers
-@pytest.mark.parametrize("mode", ["add", "concat", "none"])
-def test_the_mask_of_the_input_is_carried(make, mode):
-    mask = keras.ops.convert_to_tensor(np.arange(T) < np.array([[5], [2], [0]]))
-    x = masks.carry(keras.ops.convert_to_tensor(X), mask)
-    layer = make(merge_mode=mode)
-    for given in ({}, {"start_index": keras.ops.array([0, 3, 1])}, {"positions": np.arange(T)}):
-        output = layer(x, **given)
-        np.testing.assert_array_equal(numpy(masks.implicit(output)), numpy(mask))
-    assert masks.implicit(layer(X)) is None
-
-
-@both_layers
-@pytest.mark.parametrize("mode", ["add", "concat"])
 def test_lengths_and_starts_may_be_unknown(make, mode):
     layer = make(merge_mode=mode)
     x, start = keras.Input((None, D)), keras.Input(batch_shape=(None,), dtype="int32")
@@ -274,42 +225,6 @@ def test_lengths_and_starts_may_be_unknown(make, mode):
 
 
 # Rows that are padded or packed
-
-
-LENGTHS = np.array([5, 2, 3])
-
-
-@both_layers
-@pytest.mark.parametrize("mode", ["add", "concat", "none"])
-def test_padding_on_the_left_gives_what_padding_on_the_right_gives(make, mode):
-    layer = make(merge_mode=mode)
-    right = numpy(layer(X))
-    shifted, positions = np.zeros_like(X), np.zeros((B, T), "int32")
-    for row, length in enumerate(LENGTHS):
-        shifted[row, T - length :] = X[row, :length]
-        positions[row, T - length :] = np.arange(length)
-    # Both ways to say it: where each token is, or where the first column is.
-    starts = (LENGTHS - T).astype("int32")
-    given = [{"positions": positions}]
-    if isinstance(layer, SinCosPositionEmbedding):  # The table has no rows for padding, below 0.
-        given.append({"start_index": starts})
-    for arguments in given:
-        left = numpy(layer(shifted, **arguments))
-        for row, length in enumerate(LENGTHS):
-            np.testing.assert_allclose(
-                left[row, T - length :], right[row, :length], rtol=1e-6, atol=1e-6
-            )
-
-
-@both_layers
-def test_packed_sequences_each_begin_at_0(make):
-    layer = make()
-    packed = numpy(
-        layer(X, positions=np.array([[0, 1, 0, 1, 2], [0, 0, 0, 0, 0], [0, 1, 2, 3, 0]]))
-    )
-    for row, first, last in [(0, 0, 2), (0, 2, 5), (1, 3, 4), (2, 0, 4), (2, 4, 5)]:
-        alone = numpy(layer(X[row : row + 1, first:last]))
-        np.testing.assert_allclose(packed[row, first:last], alone[0], rtol=1e-6, atol=1e-6)
 
 
 @both_layers
@@ -326,48 +241,6 @@ def test_lists_of_integers_are_positions_too(make):
     for name, given in {"positions": [4, 0, 1, 1, 9], "start_index": [0, 5, 2]}.items():
         output, expected = (layer(X, **{name: x}) for x in (given, np.array(given)))
         np.testing.assert_array_equal(numpy(output), numpy(expected))
-
-
-# What is refused
-
-WRONG = {
-    "a float start": ({"start_index": 1.0}, TypeError, "float64"),
-    "a bool start": ({"start_index": True}, TypeError, "bool"),
-    "a start of text": ({"start_index": "1"}, TypeError, "<U1"),
-    "float starts": ({"start_index": np.zeros(B, "float32")}, TypeError, "float32"),
-    "starts of another batch": ({"start_index": np.zeros(B + 1, int)}, ValueError, r"\(4,\)"),
-    "starts in a column": ({"start_index": np.zeros((B, 1), int)}, ValueError, r"\(3, 1\)"),
-    "float positions": ({"positions": np.zeros(T, "float32")}, TypeError, "float32"),
-    "bool positions": ({"positions": np.zeros((B, T), bool)}, TypeError, "bool"),
-    "one position": ({"positions": 3}, ValueError, r"\(\)"),
-    "too many positions": ({"positions": np.zeros(T + 1, int)}, ValueError, r"\(6,\)"),
-    "too few positions": ({"positions": np.zeros((B, 1), int)}, ValueError, r"\(3, 1\)"),
-    "positions of another batch": (
-        {"positions": np.zeros((B + 1, T), int)},
-        ValueError,
-        r"\(4, 5\), x\.shape=\(3, 5, 8\)",
-    ),
-    "positions of features": ({"positions": np.zeros((B, T, D), int)}, ValueError, r"\(3, 5, 8\)"),
-}
-
-
-@both_layers
-@pytest.mark.parametrize("case", WRONG)
-@pytest.mark.parametrize("symbolic", [False, True], ids=["eager", "symbolic"])
-def test_what_are_not_positions_of_x_is_refused(make, symbolic, case):
-    given, exception, received = WRONG[case]
-    x = X
-    if symbolic:
-        x = keras.Input(batch_shape=X.shape)
-        given = {
-            name: keras.Input(batch_shape=value.shape, dtype=str(value.dtype))
-            if isinstance(value, np.ndarray)
-            else value
-            for name, value in given.items()
-        }
-    name = next(iter(given))
-    with pytest.raises(exception, match=rf"`{name}` must be .*integer.* Received: .*{received}"):
-        make()(x, **given)
 
 
 @both_layers

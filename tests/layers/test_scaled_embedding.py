@@ -66,14 +66,6 @@ def test_logits_of_any_axes(shape):
     np.testing.assert_allclose(numpy(logits), x @ numpy(layer.embeddings).T, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, D // 2), (2, 4), ()], ids=str)
-def test_other_features_have_no_logits(shape):
-    layer = made()
-    for x in (random(*shape), keras.KerasTensor(shape)):
-        with pytest.raises(ValueError, match=rf"vectors \(..., {D}\).*Received: inputs.shape=\("):
-            layer(x, reverse=True)
-
-
 def test_token_zero_is_masked_if_asked():
     vectors = made(mask_zero=True)(IDS)
     np.testing.assert_array_equal(numpy(masks.implicit(vectors)), IDS != 0)
@@ -105,18 +97,3 @@ def test_tied_ends_in_a_functional_model(mask_zero):
     assert (found is not None) == mask_zero
     if mask_zero:
         np.testing.assert_array_equal(numpy(found), IDS != 0)
-
-
-def test_padding_counts_for_nothing_in_the_loss():
-    layer = made(mask_zero=True)
-    ids = keras.Input((None,), dtype="int32")
-    model = keras.Model(ids, layer(layer(ids), reverse=True))
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    logits = numpy(model(IDS)).astype("float64")
-    targets = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
-    each = (
-        np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
-    )
-    expected = each[IDS != 0].sum() / (IDS != 0).sum()
-    loss = model.evaluate(IDS, targets, verbose=0)
-    np.testing.assert_allclose(loss, expected, rtol=1e-4)

@@ -1,15 +1,12 @@
 """Blocks of sets: cross-attention alone, learned queries, inducing points; their symmetries."""
 
-import keras
 import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import masks
 from tests.arrays import numpy
 
 B, S, D, H = 2, 6, 8, 2
-ORDER = np.array([3, 0, 5, 1, 4, 2])
 X = np.random.default_rng(0).normal(size=(B, S, D)).astype("float32")
 KEPT = np.array([[True] * 6, [False, True, True, False, True, True]])
 
@@ -83,62 +80,3 @@ def test_inducing_points_attend_to_the_set_and_the_set_to_them(induced):
     hidden = mab(induced._to_points, points, X, KEPT)
     expected = mab(induced._to_elements, X, hidden) * KEPT[..., None]
     np.testing.assert_allclose(numpy(induced(X, mask=KEPT)), expected, atol=5e-5)
-
-
-def test_another_order_of_the_set_is_another_order_of_the_outputs(induced):
-    found = numpy(induced(X[:, ORDER], mask=KEPT[:, ORDER]))
-    np.testing.assert_allclose(found, numpy(induced(X, mask=KEPT))[:, ORDER], atol=1e-5)
-
-
-def test_padding_of_a_set_changes_nothing(induced):
-    whole = numpy(induced(X, mask=KEPT))
-    noise = np.where(KEPT[..., None], X, np.nan).astype("float32")
-    carried = masks.carry(keras.ops.convert_to_tensor(noise), keras.ops.convert_to_tensor(KEPT))
-    output = induced(carried)
-    np.testing.assert_allclose(numpy(output), whole, atol=1e-6)
-    np.testing.assert_array_equal(numpy(masks.implicit(output)), KEPT)
-    alone = numpy(induced(X[1:][:, KEPT[1]]))
-    np.testing.assert_allclose(whole[1:][:, KEPT[1]], alone, atol=1e-5)
-
-
-@pytest.mark.ci
-def test_perceiver_io_ignores_the_order_and_the_padding():
-    cross = {"cross_attention": True, "self_attention": False, "residual": "pre"}
-    elements, real = keras.Input((None, D)), keras.Input((None,), dtype="bool")
-    latents = ka.LearnedQueries(3, dim=12)(elements)
-    latents = ka.TransformerBlock(16, H, **cross)(latents, elements, context_mask=real)
-    latents = ka.TransformerBlock(16, H, residual="pre")(latents)
-    outputs = ka.TransformerBlock(16, H, **cross)(ka.LearnedQueries(4, dim=D)(elements), latents)
-    perceiver = keras.Model([elements, real], outputs)
-    random_weights(perceiver)
-    found = numpy(perceiver([X, KEPT]))
-    assert found.shape == (B, 4, D)
-    ordered = perceiver([X[:, ORDER], KEPT[:, ORDER]])
-    np.testing.assert_allclose(numpy(ordered), found, rtol=1e-4, atol=1e-5)
-    noise = np.where(KEPT[..., None], X, np.nan).astype("float32")
-    np.testing.assert_allclose(numpy(perceiver([noise, KEPT])), found, rtol=1e-4, atol=1e-5)
-    alone = perceiver([X[1:][:, KEPT[1]], np.ones((1, KEPT[1].sum()), bool)])
-    np.testing.assert_allclose(numpy(alone), found[1:], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.ci
-def test_pooling_by_attention_ignores_the_order_and_the_padding():
-    elements = keras.Input((None, D))
-    seeds = ka.LearnedQueries(2, name="seeds")(elements)
-    pooled = ka.TransformerBlock(16, H, cross_attention=True, self_attention=False)(seeds, elements)
-    model = keras.Model(elements, pooled)
-    random_weights(model)
-    found = numpy(model(X))
-    assert found.shape == (B, 2, D)
-    np.testing.assert_allclose(numpy(model(X[:, ORDER])), found, atol=1e-5)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_differs_by_its_rounding(induced, policy):
-    half = ka.InducedSetAttentionBlock(16, H, num_inducing_points=3, dtype=policy)
-    half(X)
-    for weight, given in zip(half.weights, induced.weights, strict=True):
-        weight.assign(given.value)
-    np.testing.assert_allclose(numpy(half(X, mask=KEPT)), numpy(induced(X, mask=KEPT)), atol=0.1)
-    assert np.isfinite(numpy(half(1000 * X, mask=KEPT))).all()

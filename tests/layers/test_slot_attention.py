@@ -7,7 +7,6 @@ import pytest
 import keras_attention as ka
 from keras_attention import masks, visualization
 from tests.arrays import numpy, random, wide
-from tests.gradients import weight_gradients
 
 B, S, D, K, F = 2, 6, 5, 3, 4
 X, SLOTS = random(B, S, D), random(B, K, F, seed=1)
@@ -130,28 +129,6 @@ def test_first_slots_are_drawn_from_the_learned_distribution():
     assert np.abs(first - second).max() > 1e-2
 
 
-def test_the_order_of_elements_changes_nothing_and_that_of_slots_the_outputs(layer):
-    output, scores = layer(X, SLOTS, mask=KEPT, return_attention_scores=True)
-    order, of_slots = np.array([3, 0, 5, 1, 4, 2]), np.array([2, 0, 1])
-    found = layer(
-        X[:, order], SLOTS[:, of_slots], mask=KEPT[:, order], return_attention_scores=True
-    )
-    close(found[0], numpy(output)[:, of_slots])
-    close(found[1], numpy(scores)[:, :, of_slots][..., order])
-
-
-def test_padding_on_either_side_changes_nothing(layer):
-    whole = numpy(layer(X, SLOTS))
-    for before, after in ((2, 0), (0, 3)):
-        pad = ((0, 0), (before, after))
-        x = np.pad(X, (*pad, (0, 0)), constant_values=np.nan)
-        kept = np.pad(np.ones((B, S), bool), pad)
-        carried = masks.carry(*map(keras.ops.convert_to_tensor, (x, kept)))
-        for output in (layer(x, SLOTS, mask=kept), layer(carried, SLOTS)):
-            close(output, whole)
-            assert masks.implicit(output) is None
-
-
 def test_without_elements_slots_are_updated_by_zeros(layer):
     kept = KEPT & [[False], [True]]
     output, scores = layer(X, SLOTS, mask=kept, return_attention_scores=True)
@@ -171,42 +148,6 @@ def test_a_masked_slot_takes_no_part(layer):
     again = layer(X, carried)
     np.testing.assert_array_equal(numpy(again), numpy(output))
     np.testing.assert_array_equal(numpy(masks.implicit(again)), real)
-
-
-def test_gradients_of_weights_elements_and_slots(layer):
-    upstream, rng = random(B, K, F, seed=3), np.random.default_rng(4)
-
-    def total(x, slots):
-        return keras.ops.sum(keras.ops.multiply(layer(x, slots, mask=KEPT), upstream))
-
-    of_weights, of_arrays = weight_gradients(layer, total, [X, SLOTS])
-    np.testing.assert_array_equal(of_arrays[0][~KEPT], 0.0)
-    w = weights_of(layer)
-    found = dict(zip([*w, "x", "slots"], [*of_weights, *of_arrays], strict=True))
-    given = {**w, "x": np.asarray(X, "float64"), "slots": np.asarray(SLOTS, "float64")}
-    steps = {name: rng.normal(size=array.shape) for name, array in given.items()}
-
-    def definition(sign):
-        at = {name: array + sign * 1e-6 * steps[name] for name, array in given.items()}
-        rows = zip(at["x"], KEPT, at["slots"], strict=True)
-        return sum(
-            (algorithm(at, x[k], s)[0] * u).sum()
-            for (x, k, s), u in zip(rows, upstream, strict=True)
-        )
-
-    along = sum((found[name] * steps[name]).sum() for name in found)
-    np.testing.assert_allclose(along, (definition(1) - definition(-1)) / 2e-6, rtol=1e-3)
-
-
-def test_a_saved_model_has_the_same_outputs(tmp_path, layer):
-    given = [keras.Input((None, D)), keras.Input((None, F))]
-    model = keras.Model(given, layer(*given, return_attention_scores=True))
-    assert [tuple(x.shape) for x in model.outputs] == [(None, None, F), (None, 1, None, None)]
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for one, other in zip(model([X, SLOTS]), loaded([X, SLOTS]), strict=True):
-        close(one, numpy(other), 1e-6)
-    assert loaded.layers[-1].get_config() == layer.get_config()
 
 
 def test_weights_of_each_update_are_collected(layer):
