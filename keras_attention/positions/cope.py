@@ -105,7 +105,8 @@ class CoPE(Position):
         counts = ops.clip(self._counts(spec, query, key), -math.inf, self.max_position)
         below = ops.clip(ops.floor(counts), -math.inf, self.max_position - 1)
         share = counts - ops.stop_gradient(below)
-        at = ops.cast(below, "int32")
+        # TensorFlow takes no index that NaN has become.
+        at = ops.maximum(ops.cast(below, "int32"), 0)
         low, high = (backend.take_last(terms, index) for index in (at, at + 1))
         return spec.replace(biases=(*spec.biases, low + share * (high - low)))
 

@@ -3,15 +3,7 @@
 import keras
 
 ROUNDED = "float64 is rounded to float32"
-KNOWN: dict[tuple[str, str, str], str] = {
-    ("masks", "alone", name): "outputs carry the mask of the call without that of the tensor"
-    for name in (
-        "LearnedGridEmbedding",
-        "LearnedPositionEmbedding",
-        "SinCosGridEmbedding",
-        "SinCosPositionEmbedding",
-    )
-}
+KNOWN: dict[tuple[str, str, str], str] = {}
 if keras.config.backend() != "jax":
     KNOWN |= {
         ("gradients", place, f"position-{name}"): ROUNDED
@@ -19,10 +11,6 @@ if keras.config.backend() != "jax":
         for place in ("alone", "block", "stack", "context")
     }
 if keras.config.backend() == "tensorflow":
-    KNOWN |= {
-        ("masks", "alone", name): "a query that is not a number has an index that is refused"
-        for name in ("CoPE-cosine", "position-CoPE")
-    }
     KNOWN |= {
         ("gradients", "cell", f"position-{name}"): ROUNDED
         for name in ("FIRE", "GridRelativeBias", "Kerple", "RelativeBias")
