@@ -1,12 +1,10 @@
 """Positions on a grid: `GridRelativeBias` and `AxialRotary`, against their equations in float64."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import MultiHeadAttention, SelfAttention, ops, patterns, positions
+from keras_attention import SelfAttention, ops, patterns, positions
 from keras_attention.kernels import strategies
 from tests.arrays import numpy, random, run
 from tests.definition import attend, rotated
@@ -101,31 +99,6 @@ def test_windows_share_one_bias(pattern):
     with strategies.using(few=0):
         found, expected = run(both, x, mask)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-MADE = {
-    "bias": lambda: positions.GridRelativeBias(
-        (4, 4), 2, 1, "ones", keras.regularizers.L2(0.1), keras.constraints.NonNeg()
-    ),
-    "rotary": lambda: positions.AxialRotary((4, 4), 1, layout="interleaved", max_wavelength=50),
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_a_model_of_a_grid_is_saved(name, tmp_path):
-    position = MADE[name]()
-    again = type(position).from_config(json.loads(json.dumps(position.get_config())))
-    assert json.dumps(again.get_config()) == json.dumps(position.get_config())
-    pattern = patterns.GridWindow((4, 4), (2, 4), prefix=1) | patterns.Axial((4, 4), 0)
-    pattern = pattern & ~patterns.Neighborhood((4, 4), 3)
-    inputs = keras.Input((None, 6))
-    model = keras.Model(
-        inputs, MultiHeadAttention(2, 4, position=position, pattern=pattern)(inputs)
-    )
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    x = random(2, 17, 6)
-    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
 
 
 def test_windows_are_those_of_the_definition():

@@ -4,12 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import AttentionCell, MultiHeadAttention, patterns, positions
+from keras_attention import MultiHeadAttention, positions
 from tests import definition, problems
 from tests.arrays import numpy, random
-from tests.compiled import compiled
 from tests.gradients import gradients
-from tests.layers.small_caches import decoded
 
 ops = keras.ops
 B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
@@ -143,31 +141,6 @@ def test_other_kernels_are_the_reference_with_gradients(kind, size):
     for one, other in zip(found, expected, strict=True):
         assert np.abs(other).max() > 1e-4
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-
-
-@each_kind
-def test_decoding_with_a_cache_is_the_whole_pass(kind):
-    layer, x = made(kind), random(B, T, D)
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), x)
-    found, _ = decoded(layer, x, [3, 1, T - 4], layer.make_cache(B, T + 2))
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=0, atol=1e-5)
-
-
-@each_kind
-def test_it_works_in_half_precision_with_padding_and_a_pattern(kind):
-    layer, x = made(kind, dtype="mixed_bfloat16"), random(B, T, D)
-    layer.pattern = patterns.Causal() & patterns.SlidingWindow(3, 0)
-    mask = np.arange(T) < np.array([[T], [4]])
-    output = numpy(ops.cast(layer(x, query_mask=mask, value_mask=mask), "float32"))
-    assert np.isfinite(output).all() and not output[1, 4:].any() and output[1, :4].any()
-
-
-def test_a_recurrent_cell_prepares_no_keys_that_a_position_reads():
-    attention = MultiHeadAttention(2, K, position=Contextual())
-    cell = AttentionCell(keras.layers.GRUCell(8), attention)
-    memory, x = random(B, T, D), random(B, 3, D, seed=1)
-    output = keras.layers.RNN(cell)(x, initial_state=cell.initial_state(memory))
-    assert np.isfinite(numpy(output)).all()
 
 
 def test_a_position_may_refuse_to_decode():
