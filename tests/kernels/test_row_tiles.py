@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_attention as ka
 from keras_attention import normalizations, ops, patterns
 from keras_attention.kernels import plans, strategies
 from keras_attention.spec import AttentionSpec
@@ -124,33 +123,3 @@ def test_half_precision_is_close_to_float32(dtype, tolerance):
     found = numpy(keras.ops.cast(found, "float32"))
     np.testing.assert_allclose(found, numpy(expected), atol=tolerance)
     assert not found[:, 1].any()
-
-
-def test_a_window_of_a_long_sequence_computes_only_what_it_sees():
-    x = random(1, 600, 2, K)
-    given = {"normalization": "sparsemax", "pattern": patterns.SlidingWindow(8, 0)}
-    assert ops.explain(x, x, x, **given).startswith("banded")
-    found, expected = (
-        numpy(ops.attend(x, x, x, kernel=kernel, **given)) for kernel in ("banded", "reference")
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_trains_in_tiles_as_by_the_reference():
-    x = random(4, 37, 8)
-    weights = []
-    for kernel in ("blockwise", "reference"):
-        keras.utils.set_random_seed(0)
-        symbol = keras.Input((None, 8))
-        layer = ka.MultiHeadAttention(2, 4, normalization="entmax", pattern="causal")
-        model = keras.Model(symbol, layer(keras.layers.Masking()(symbol)))
-        model.compile("sgd", "mse")
-        # The reference computes weights that are asked for.
-        layer.scores_regularizer = (
-            None if kernel == "blockwise" else lambda weights, mask: 0.0 * keras.ops.sum(weights)
-        )
-        with in_tiles():
-            model.fit(x, x, batch_size=2, epochs=2, shuffle=False, verbose=0)
-        weights.append([numpy(w) for w in model.weights])
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
