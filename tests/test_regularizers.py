@@ -139,29 +139,6 @@ def test_gradients_are_finite_with_empty_rows_and_weights_of_zero(name):
         assert np.isfinite(found).all() and (found[1] == 0).all()
 
 
-@pytest.mark.parametrize(
-    "regularizer, measure",
-    [
-        (regularizers.Entropy(1.0), lambda w: entropy(w[:B], np.ones((B, H, T, T), bool))),
-        (regularizers.DoublyStochastic(1.0), lambda w: np.square(1 - w.sum(-2)).sum()),
-        (regularizers.Guided(10.0), lambda w: 1 - np.trace(w, axis1=2, axis2=3).mean() / T),
-    ],
-    ids=["entropy", "doubly stochastic", "guided"],
-)
-def test_training_on_it_does_what_it_is_for(regularizer, measure):
-    x, symbol = random(8, T, D, seed=1), keras.Input((T, D))
-    layer = ka.SelfAttention(H, 4, scores_regularizer=regularizer)
-    model = keras.Model(symbol, layer(symbol))
-    model.compile(keras.optimizers.SGD(0.3), lambda y, output: 0.0 * keras.ops.mean(output))
-
-    def now():
-        return measure(numpy(layer(x, return_attention_scores=True)[1]))
-
-    before = now()
-    model.fit(x, x[..., :1], epochs=20, verbose=0)
-    assert now() < 0.9 * before
-
-
 @keras.saving.register_keras_serializable(package="test_regularizers")
 class Peaked(regularizers.Regularizer):
     def __init__(self, factor):
