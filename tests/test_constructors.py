@@ -19,71 +19,21 @@ from keras_attention import (
     schedules,
     scores,
 )
+from tests.contract import registry
 from tests.signatures import signature
 
-# What each class cannot be made without.
+# What classes cannot be made without, where it is not what the registry of relations has.
 NEEDED = {
-    ka.Decoder: {"blocks": [ka.TransformerBlock(4, 2, causal=True)]},
-    ka.Embeddings: {"tokens": ka.ScaledEmbedding(4, 4)},
-    ka.Encoder: {"blocks": [ka.TransformerBlock(4, 2)]},
-    ka.EncoderDecoder: {
-        "encoder": ka.Encoder([ka.TransformerBlock(4, 2)]),
-        "decoder": ka.Decoder([ka.TransformerBlock(4, 2, causal=True, cross_attention=True)]),
-    },
-    ka.Logits: {"vocabulary_size": 4},
-    ka.AttentionCell: {"cell": keras.layers.SimpleRNNCell(4), "attention": "dot"},
-    ka.AttentionRNN: {"cell": ka.AttentionCell(keras.layers.SimpleRNNCell(4), "dot")},
-    ka.AtrousSelfAttention: {"rate": 2},
-    ka.DifferentialAttention: {"num_heads": 2, "key_dim": 4},
-    ka.FeedForward: {"intermediate_dim": 4},
-    ka.LearnedGridEmbedding: {"grid": (4, 4)},
-    ka.GatedDeltaNet: {"num_heads": 2, "key_dim": 4},
-    ka.GatedLinearAttention: {"num_heads": 2, "key_dim": 4},
-    ka.InducedSetAttentionBlock: {
-        "intermediate_dim": 4,
-        "num_heads": 2,
-        "num_inducing_points": 2,
-    },
-    ka.LearnedPositionEmbedding: {"max_length": 4},
-    ka.LearnedQueries: {"num_queries": 2},
-    ka.LinearAttention: {"num_heads": 2, "key_dim": 4},
-    ka.LinformerAttention: {"num_heads": 2, "key_dim": 4, "max_length": 8, "rank": 2},
-    ka.LocalAttention: {"window": 2},
-    ka.LocalSelfAttention: {"neighbors": 2},
-    ka.LongformerAttention: {"num_heads": 2, "key_dim": 4, "window": 2},
-    ka.MixtureOfExperts: {"num_experts": 4, "top_k": 2, "intermediate_dim": 4},
-    ka.MultiHeadAttention: {"num_heads": 2, "key_dim": 4},
-    ka.MultiHeadLatentAttention: {"num_heads": 2, "key_dim": 4, "rope_dim": 2, "latent_dim": 4},
-    ka.NystromAttention: {"num_heads": 2, "key_dim": 4},
-    ka.PatchEmbedding: {"patch_size": 2, "dim": 4},
-    ka.PointerGenerator: {"vocabulary_size": 4},
-    ka.RelativePositionAttention: {"num_heads": 2, "key_dim": 4, "max_distance": 3},
-    ka.Retention: {"num_heads": 2, "key_dim": 4},
-    ka.ScaledEmbedding: {"vocabulary_size": 4, "dim": 4},
-    ka.SlotAttention: {"num_slots": 2, "dim": 4, "intermediate_dim": 4},
-    ka.SparseSelfAttention: {"rate": 2},
-    ka.TransformerBlock: {"intermediate_dim": 4, "num_heads": 2},
+    ka.AttentionCell: {"cell": lambda: keras.layers.SimpleRNNCell(4), "attention": "dot"},
+    ka.MixtureOfExperts: {"intermediate_dim": 4},
+    patterns.And: {"patterns": [patterns.Causal()]},
     patterns.Axial: {"grid": (4, 4, 4)},
     patterns.GridWindow: {"grid": (8, 8), "size": 5},
     patterns.Neighborhood: {"grid": (9, 9), "size": 5},
-    patterns.And: {"patterns": [patterns.Causal()]},
-    patterns.Block: {"size": 2},
-    patterns.Dilated: {"rate": 2},
-    patterns.Global: {"length": 2},
     patterns.Not: {"pattern": patterns.Causal()},
     patterns.Or: {"patterns": [patterns.Causal()]},
-    patterns.Prefix: {"length": 2},
     patterns.RandomBlocks: {"length": 40, "size": 1, "count": 2},
-    patterns.SlidingWindow: {"left": 2, "right": 2},
-    patterns.Strided: {"rate": 2},
-    normalizations.TopK: {"k": 2},
-    positions.AxialRotary: {"grid": (4, 4)},
-    positions.GridRelativeBias: {"grid": (4, 4)},
-    positions.MixedRotary: {"grid": (4, 4)},
-    positions.Shaw: {"max_distance": 3},
     schedules.InverseSquareRoot: {"dim": 4, "warmup_steps": 4},
-    scores.Location: {"max_length": 4},
-    scores.ReducedRank: {"rank": 2},
 }
 # What a value needs beside it: heads need projections, and so on.
 BESIDE = {
@@ -205,8 +155,15 @@ every_argument = pytest.mark.parametrize(
 )
 
 
+def needed(cls):
+    given = {**registry.ARGUMENTS, **registry.GIVEN.get(cls, {}), **NEEDED.get(cls, {})}
+    parameters = signature(cls).parameters.values()
+    names = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return {name: registry.fresh(given[name]) for name in names}
+
+
 def make(cls, name=None, value=None):
-    arguments = dict(NEEDED.get(cls, {}))
+    arguments = needed(cls)
     if name is not None:
         taken = own_arguments(cls)
         arguments |= {n: v for n, v in BESIDE.get(name, {}).items() if n in taken}
@@ -227,7 +184,7 @@ def test_no_argument_is_hidden(cls):
 @every_class
 def test_an_argument_that_is_none_is_refused(cls):
     with pytest.raises((TypeError, ValueError), match=r"no_such_argument|takes no arguments"):
-        cls(**NEEDED.get(cls, {}), no_such_argument=1)
+        cls(**needed(cls), no_such_argument=1)
 
 
 @every_argument
