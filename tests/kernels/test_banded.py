@@ -38,8 +38,8 @@ def short():
 QUICK = (
     "causal window", "window of itself", "few queries", "nothing allowed", "few keys", "many keys",
     "few queries of many keys", "beyond the keys", "before the keys", "biases of heads",
-    "dilated", "dilated causal", "block with a table", "relative bias", "strided causal", "not by distance",
-    "dilated window", "shaw prefix", "axial", "neighborhood", "grid window",
+    "dilated", "dilated causal", "block with a table", "relative bias", "strided causal",
+    "not by distance", "dilated window", "shaw prefix", "axial", "neighborhood", "grid window",
 )  # fmt: skip
 
 

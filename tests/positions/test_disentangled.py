@@ -80,12 +80,6 @@ def test_rows_are_those_of_the_equations(rule):
     assert (found[0], found[-1]) == ((rule[0] - 1, 0) if rule[0] > 4 else (3, 1))
 
 
-def test_rows_of_a_few_distances():
-    found = Disentangled(*RULE).rows()
-    np.testing.assert_array_equal(found, [7, 7, 7, 7, 6, 5, 4, 3, 2, 1, 1, 1, 0])
-    np.testing.assert_array_equal(Disentangled(4, None).rows(), [3, 3, 2, 1, 0])
-
-
 # In layers
 
 AT = np.array([[3, 1, 0, 8, 2], [2, 3, 4, 5, 6]])
@@ -180,23 +174,6 @@ def test_the_norm_and_the_norms_of_heads_apply_to_rows():
     expected = weights_of(
         heads(x, *q), heads(x, *k), heads(table, *q), heads(table, *k), np.arange(T), np.arange(T)
     )
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_axes_of_positions_and_layers_without_projections():
-    inner = MultiHeadAttention(2, K, attention_axes=(2,), position=Disentangled(*RULE))
-    plain = MultiHeadAttention(2, K, position=Disentangled(*RULE))
-    x = random(B, 3, T, D)
-    randomized(inner, x.shape)
-    plain.build((B, T, D))
-    plain.set_weights(inner.get_weights())
-    expected = numpy(plain(x.reshape(B * 3, T, D))).reshape(x.shape)
-    np.testing.assert_allclose(numpy(inner(x)), expected, rtol=1e-4, atol=1e-5)
-    raw = Attention(position=Disentangled(*RULE))
-    randomized(raw, (B, T, D))
-    _, found = raw(x[:, 0], return_attention_scores=True)
-    heads, table = x[:, 0, :, None], numpy(raw.position.embeddings)[:, None]
-    expected = weights_of(heads, heads, table, table, np.arange(T), np.arange(T))
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
 
 

@@ -1,12 +1,8 @@
 """Rotary: against the paper's equations in loops, relative in every form, exact far out."""
 
-import math
-
-import hypothesis
 import keras
 import numpy as np
 import pytest
-from hypothesis import strategies
 
 from keras_attention import Attention, scores
 from keras_attention.positions import Rotary
@@ -78,78 +74,6 @@ def test_encode_is_the_definition(where, layout, scaling):
         expected = rotated(x, x_at, last, **given)
         np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=3e-6)
     assert np.abs(numpy(found[0]) - query).max() > 0.1
-
-
-# Scalings
-
-
-def test_yarn_keeps_what_turns_fast_and_divides_what_turns_slowly():
-    # The numbers of LLaMA's heads, extended sixteen times.
-    rotary = Rotary(scaling="yarn", factor=16.0, original_max_length=4096, truncate=False)
-    plain, found = Rotary().frequencies(128), rotary.frequencies(128)
-    times = 4096 * plain / (2 * math.pi)
-    kept, divided = times >= 32, times <= 1
-    assert kept.sum() == 21 and divided.sum() == 18
-    np.testing.assert_allclose(found[kept], plain[kept], rtol=1e-12)
-    np.testing.assert_allclose(found[divided], plain[divided] / 16, rtol=1e-12)
-    between = (found / plain)[~kept & ~divided]
-    assert (between < 1).all() and (between > 1 / 16).all()
-    # Straight in the number of the pair.
-    np.testing.assert_allclose(np.diff(between, 2), 0, atol=1e-12)
-
-
-@pytest.mark.parametrize("scaling", ["linear", "dynamic", "yarn"])
-def test_a_factor_of_one_changes_nothing(scaling):
-    query, key = arrays()
-    at = 50 + np.arange(T), 50 + np.arange(S)
-    expected = Rotary().encode(query, key, *at)
-    found = Rotary(scaling=scaling, factor=1.0, original_max_length=200).encode(query, key, *at)
-    for out, same in zip(found, expected, strict=True):
-        np.testing.assert_allclose(numpy(out), numpy(same), rtol=1e-5, atol=2e-5)
-
-
-def test_dynamic_changes_nothing_up_to_the_original_length():
-    query, key = arrays()
-    rotary = Rotary(scaling="dynamic", factor=4.0, original_max_length=S)
-    expected = Rotary().encode(query, key, np.arange(T), np.arange(S))
-    found = rotary.encode(query, key, np.arange(T), np.arange(S))
-    for out, same in zip(found, expected, strict=True):
-        np.testing.assert_allclose(numpy(out), numpy(same), rtol=1e-5, atol=2e-6)
-    longer = rotary.encode(query, key, np.arange(T) + S - T + 1, np.arange(S))
-    assert np.abs(numpy(longer[1]) - numpy(expected[1])).max() > 0.01
-
-
-def test_two_features_turn_under_every_scaling():
-    x = random(B, T, H, 2)
-    for given in SCALINGS.values():
-        out, _ = Rotary(**given).encode(x, x, np.arange(T), np.arange(T))
-        # The only pair of "dynamic" has θ = 1 whatever the wavelength.
-        expected = rotated(x, np.arange(T), T - 1, **({} if "dynamic" in given.values() else given))
-        np.testing.assert_allclose(numpy(out), expected, rtol=1e-5, atol=1e-6)
-
-
-# What it is for: only distances count
-
-
-def products(rotary, query, key, at, key_at):
-    query, key = (numpy(x).astype("float64") for x in rotary.encode(query, key, at, key_at))
-    return np.einsum("bthk,bshk->bhts", query, np.repeat(key, H // G, axis=2))
-
-
-@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
-@hypothesis.given(
-    shift=strategies.integers(-4000, 2**23),
-    layout=strategies.sampled_from(LAYOUTS),
-    scaling=strategies.sampled_from([name for name in SCALINGS if name != "dynamic"]),
-    dim=strategies.sampled_from([None, 4]),
-)
-def test_moving_both_sequences_changes_no_score(shift, layout, scaling, dim):
-    rotary = Rotary(layout=layout, dim=dim, **SCALINGS[scaling])
-    here = products(rotary, *arrays(), np.arange(T) + 2, np.arange(S))
-    there = products(rotary, *arrays(), np.arange(T) + 2 + shift, np.arange(S) + shift)
-    np.testing.assert_allclose(there, here, atol=2e-5)
-    moved = products(rotary, *arrays(), np.arange(T) + 3, np.arange(S))
-    assert np.abs(moved - here).max() > 0.1
 
 
 # Precision
