@@ -111,15 +111,3 @@ def test_weights_that_are_dropped_are_dropped_in_the_gradient():
     slope = (ends[0] - ends[1]) / (2 * eps)
     np.testing.assert_allclose(np.sum(of_query * step), slope, rtol=2e-2, atol=2e-2)
     assert np.abs(output - numpy(attend(QUERY, KEY, VALUE, "entmax15", "reference"))).max() > 0.1
-
-
-@pytest.mark.parametrize("dtype, tolerance", [("bfloat16", 0.05), ("float16", 0.01)])
-def test_half_precision_is_close_to_float32(dtype, tolerance):
-    arrays = [keras.ops.cast(array, dtype) for array in (QUERY, KEY, VALUE)]
-    wide = [keras.ops.cast(array, "float32") for array in arrays]
-    found = attend(*arrays, "sparsemax", mask=MASK, position="alibi")
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
-    expected = attend(*wide, "sparsemax", "reference", mask=MASK, position="alibi")
-    found = numpy(keras.ops.cast(found, "float32"))
-    np.testing.assert_allclose(found, numpy(expected), atol=tolerance)
-    assert not found[:, 1].any()
