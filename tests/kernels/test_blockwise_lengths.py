@@ -6,7 +6,8 @@ import pytest
 
 import keras_attention
 from keras_attention import patterns
-from tests.kernels.blockwise_problems import WINDOW
+from tests.gradients import gradients
+from tests.kernels.blockwise_problems import BLOCKS, WINDOW, problem
 from tests.problems import (
     B,
     G,
@@ -31,6 +32,68 @@ def test_lengths_of_zero(queries, keys, groups):
             np.testing.assert_array_equal(array, 0.0)
     with_keys = attended("auto", arrays, {"pattern": WINDOW}).has_keys
     assert not keras.ops.convert_to_numpy(with_keys).any()
+
+
+@pytest.mark.slow
+@on_tensorflow
+@pytest.mark.parametrize("blocks", ["4096", "700", "keys"])
+@pytest.mark.parametrize("name", ["all masks", "causal", "shaw", "biases", "relative bias"])
+def test_unknown_lengths(name, blocks):
+    import tensorflow as tf
+
+    arrays, rest = problem(name)
+    masks = [np.array(mask) for mask in rest.pop("mask", [])] if name == "all masks" else []
+
+    def spec(array, axes, dtype):
+        shape = list(array.shape)
+        for axis in axes:
+            if shape[axis] != 1:
+                shape[axis] = None
+        return tf.TensorSpec(shape, dtype)
+
+    # Axes of the batch and of lengths.
+    unknown = {"query": (0, 1), "key": (0, 1), "value": (0, 1), "bias": (0, -1, -2)}
+    signature = [
+        [spec(array, unknown.get(n, ()), "float32") for n, array in arrays.items()],
+        [spec(mask, range(len(mask.shape)), "bool") for mask in masks],
+    ]
+
+    @tf.function(autograph=False, input_signature=signature)
+    def step(tensors, masks):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            named = dict(zip(arrays, tensors, strict=True))
+            given = {**rest, "mask": masks} if masks else rest
+            output = attended("blockwise", named, given).output
+            total = tf.reduce_sum(output**2)
+        return output, tape.gradient(total, tensors, unconnected_gradients="zero")
+
+    def check(arrays):
+        output, found = step([tf.constant(x) for x in arrays.values()], masks)
+        if 0 in arrays["query"].shape or 0 in arrays["key"].shape:
+            assert output.shape == (*arrays["query"].shape[:3], V)
+            for array in (output, *found):
+                np.testing.assert_array_equal(array, 0.0)
+            return
+        given = {**rest, "mask": masks} if masks else rest
+
+        def reference(*tensors):
+            return attended("reference", dict(zip(arrays, tensors, strict=True)), given).output
+
+        tensors = [tf.constant(array) for array in arrays.values()]
+        np.testing.assert_allclose(output, reference(*tensors), rtol=0, atol=2e-5)
+        expected = gradients(lambda *x: reference(*x) ** 2, tensors)
+        for n, array, wanted in zip(arrays, found, expected, strict=True):
+            error = 1e-5 * max(10.0, np.abs(wanted).max(initial=0.0))
+            np.testing.assert_allclose(array, wanted, rtol=0, atol=error, err_msg=n)
+
+    with BLOCKS[blocks]():
+        check(arrays)
+        # The same function, of other lengths and another batch.
+        if name in ("causal", "shaw"):
+            groups = arrays["key"].shape[2]
+            for sizes in ((1, 70, 20), (3, 1, 5), (2, 6, 1), (2, 0, 4), (2, 4, 0), (0, 5, 6)):
+                check({**arrays, **inputs(*sizes, groups=groups)})
 
 
 @on_tensorflow

@@ -102,29 +102,6 @@ def test_masks_and_huge_scores_give_numbers(alpha):
         assert np.isfinite(slope).all() and not slope[1, 2:].any()
 
 
-# Layers
-
-
-def test_heads_learn_their_alpha_and_a_model_is_saved(tmp_path):
-    x = keras.Input((None, 8))
-    block = ka.TransformerBlock(12, 2, normalization="adaptive_entmax", cross_attention=True)
-    model = keras.Model(x, block(x, x))
-    on_jax = keras.backend.backend() == "jax"
-    model.compile(keras.optimizers.SGD(10.0), "mse", jit_compile=on_jax)
-    data = random(2, 5, 8)
-    model.fit(data, 5 * data, verbose=0)
-    attentions = block.attention, block.context_attention
-    alphas = [numpy(attention.normalization.alphas()) for attention in attentions]
-    # Of each head, and of both attentions by itself.
-    assert len(set(np.concatenate(alphas).tolist())) == 4
-    assert (np.concatenate(alphas) != 1.5).all()
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(data)), numpy(model(data)), rtol=1e-6, atol=1e-6)
-    again = loaded.get_layer(block.name).context_attention.normalization
-    np.testing.assert_array_equal(numpy(again.alphas()), alphas[1])
-
-
 # Top-k
 
 

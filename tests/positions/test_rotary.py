@@ -20,6 +20,7 @@ SCALINGS = {
     "none": {},
     "linear": {"scaling": "linear", "factor": 4.0},
     "dynamic": {"scaling": "dynamic", "factor": 2.0, "original_max_length": 4},
+    "dynamic, not beyond": {"scaling": "dynamic", "factor": 2.0, "original_max_length": 40},
     "yarn": {
         "scaling": "yarn",
         "factor": 8.0,
