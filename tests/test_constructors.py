@@ -19,33 +19,21 @@ from keras_attention import (
     schedules,
     scores,
 )
-from tests.contract.registry import ARGUMENTS, fresh
+from tests.contract import registry
 from tests.signatures import signature
 
-# What each class cannot be made without, where it is not of the registry's `ARGUMENTS`.
+# What classes cannot be made without, where it is not what the registry of relations has.
 NEEDED = {
-    ka.Decoder: {"blocks": [ka.TransformerBlock(4, 2, causal=True)]},
-    ka.EncoderDecoder: {
-        "encoder": ka.Encoder([ka.TransformerBlock(4, 2)]),
-        "decoder": ka.Decoder([ka.TransformerBlock(4, 2, causal=True, cross_attention=True)]),
-    },
-    ka.Logits: {"vocabulary_size": 4},
-    ka.AttentionCell: {"cell": keras.layers.SimpleRNNCell(4), "attention": "dot"},
-    ka.AttentionRNN: {"cell": ka.AttentionCell(keras.layers.SimpleRNNCell(4), "dot")},
-    ka.LearnedGridEmbedding: {"grid": (4, 4)},
-    ka.MultiHeadLatentAttention: {"rope_dim": 2, "latent_dim": 4},
-    ka.PatchEmbedding: {"patch_size": 2},
+    ka.AttentionCell: {"cell": lambda: keras.layers.SimpleRNNCell(4), "attention": "dot"},
+    ka.MixtureOfExperts: {"intermediate_dim": 4},
+    patterns.And: {"patterns": [patterns.Causal()]},
     patterns.Axial: {"grid": (4, 4, 4)},
     patterns.GridWindow: {"grid": (8, 8), "size": 5},
     patterns.Neighborhood: {"grid": (9, 9), "size": 5},
-    patterns.And: {"patterns": [patterns.Causal()]},
     patterns.Not: {"pattern": patterns.Causal()},
     patterns.Or: {"patterns": [patterns.Causal()]},
     patterns.RandomBlocks: {"length": 40, "size": 1, "count": 2},
-    positions.AxialRotary: {"grid": (4, 4)},
-    positions.GridRelativeBias: {"grid": (4, 4)},
-    positions.MixedRotary: {"grid": (4, 4)},
-    schedules.InverseSquareRoot: {"warmup_steps": 4},
+    schedules.InverseSquareRoot: {"dim": 4, "warmup_steps": 4},
 }
 # What a value needs beside it: heads need projections, and so on.
 BESIDE = {
@@ -172,11 +160,10 @@ every_argument = pytest.mark.parametrize(
 
 
 def needed(cls):
-    """The smallest arguments that a class cannot be made without."""
+    given = {**registry.ARGUMENTS, **registry.GIVEN.get(cls, {}), **NEEDED.get(cls, {})}
     parameters = signature(cls).parameters.values()
     names = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    given = NEEDED.get(cls, {})
-    return {**{n: fresh(ARGUMENTS[n]) for n in names if n not in given}, **given}
+    return {name: registry.fresh(given[name]) for name in names}
 
 
 def make(cls, name=None, value=None):

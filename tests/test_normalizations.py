@@ -8,9 +8,6 @@ import pytest
 
 from keras_attention import (
     Attention,
-    AttentionPooling,
-    MultiHeadAttention,
-    TransformerBlock,
     normalizations,
     ops,
 )
@@ -44,42 +41,6 @@ def test_normalization_is_its_equation(name):
     for index in np.ndindex(B, H, T):
         expected = definition.normalize(list(scores[index].astype("float64")), name)
         np.testing.assert_allclose(weights[index], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_kernel_normalizes_over_the_keys_that_are_allowed(name):
-    output, weights = ops.attend(
-        QUERY, KEY, VALUE, mask=MASK, normalization=name, return_attention_scores=True
-    )
-    expected, expected_weights = definition.attend(QUERY, KEY, VALUE, mask=MASK, normalization=name)
-    np.testing.assert_allclose(numpy(output), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(numpy(weights)[:, :, 1], 0.0)
-
-
-def test_with_softmax_keys_compete_and_with_sigmoid_they_do_not():
-    louder = KEY.copy()
-    louder[:, 0] *= 3
-    for name, competes in (("softmax", True), ("sigmoid", False)):
-        before, after = (
-            numpy(
-                ops.attend(QUERY, key, VALUE, normalization=name, return_attention_scores=True)[1]
-            )
-            for key in (KEY, louder)
-        )
-        assert np.abs(after - before)[..., 0].max() > 0.01
-        assert (np.abs(after - before)[..., 1:].max() > 0.01) == competes
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_layer_uses_its_normalization(name):
-    layer = Attention(normalization=name)
-    x, memory = random(B, T, D), random(B, S, D, seed=3)
-    output, weights = layer(x, memory, return_attention_scores=True)
-    heads = x[:, :, None], memory[:, :, None], memory[:, :, None]
-    expected, expected_weights = definition.attend(*heads, normalization=name)
-    np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_are_made_in_float32_in_mixed_precision():
@@ -171,31 +132,3 @@ def test_a_normalization_of_ones_own_compares_by_value():
     assert Power(2.0) == Power(base=2.0) != Power(3.0)
     assert hash(Power(2.0)) == hash(Power(2.0))
     assert repr(Power(3.0)) == "Power(base=3.0)"
-
-
-def test_a_normalization_of_ones_own_saves_and_loads_in_every_layer(tmp_path):
-    slot = {"normalization": Power(1.5)}
-    layers = [
-        Attention(H, K, **slot),
-        MultiHeadAttention(H, K, **slot),
-        TransformerBlock(16, H, **slot),
-    ]
-    x = keras.Input((None, D))
-    model = keras.Model(x, keras.layers.add([layer(x) for layer in layers]))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for layer in layers:
-        assert loaded.get_layer(layer.name).normalization == Power(1.5)
-    x = random(B, T, D)
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6)
-    for layer in layers:
-        plain = type(layer).from_config({**layer.get_config(), "normalization": "softmax"})
-        plain.build(x.shape)
-        plain.set_weights(layer.get_weights())
-        assert np.abs(numpy(plain(x)) - numpy(layer(x))).max() > 1e-3
-
-
-def test_a_normalization_of_ones_own_pools():
-    x = random(B, S, D)
-    output = AttentionPooling(normalization=Uniform())(x)
-    np.testing.assert_allclose(numpy(output), x.sum(axis=1), rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ from keras_attention import masks, patterns
 from tests.contract import registry, rows
 from tests.contract.registry import B, D, S, T
 
-# The second block of a causal stack; of those that take no texts, `Retention`.
+# The second block of a causal stack; of those that take no masks of pairs, `Retention`.
 SECOND = [
     lambda: {"position": "rotary"},
     lambda: {"position": "alibi"},
@@ -46,7 +46,7 @@ def stack(entry, layer, causal):
     elif not causal:
         # Nothing but the entry decides how tokens are counted.
         second = {}
-    elif entry.traits.segment_ids:
+    elif entry.traits.attention_mask:
         second = SECOND[list(registry.MECHANISMS).index(entry.name) % len(SECOND)]()
     given = {"attention": layer}, second
     blocks = [registry.made(ka.TransformerBlock, causal=causal, **x) for x in given]

@@ -331,16 +331,23 @@ def a_program_is_the_call(subject):
 
 
 def packed_texts_are_alone(subject):
-    """R9: texts after one another in a row, counted each from its first token."""
+    """R9: texts after one another in a row, counted each from its first token.
+
+    One token of the other text is padding.
+    """
     ids = subject.entry.ids
     text, rest = rows.text(ids)[:1], rows.numbers(1, T - N, D, ids=ids, seed=6)
     one, two = (np.concatenate(pair, axis=1) for pair in ((text, rest), (rest, text)))
     x = np.concatenate([one, two] * (B // 2))
     segments = np.array([[3] * N + [1] * (T - N), [0] * (T - N) + [2] * N] * (B // 2), "int32")
     places = np.array([[*range(N), *range(T - N)], [*range(T - N), *range(N)]] * (B // 2), "int32")
-    found = subject.call(x, segment_ids=segments, positions=places)[0]
-    for row in range(B):
-        close(found[row, :N] if row % 2 == 0 else found[row, T - N :], subject.alone()[0][0])
+    mask = np.ones((B, T), bool)
+    mask[::2, N + 1] = mask[1::2, 1] = False
+    x[~mask] = 5 if ids else np.nan
+    for given in [places] + ["tokens"] * (not subject.entry.traits.cells):
+        found = subject.call(x, mask, segment_ids=segments, positions=given)[0]
+        for row in range(B):
+            close(found[row, :N] if row % 2 == 0 else found[row, T - N :], subject.alone()[0][0])
 
 
 class Relation(relations.Relation):

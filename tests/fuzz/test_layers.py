@@ -403,6 +403,8 @@ def whole_block(c, layer, weights, x, allowed, bias, i, j):
 
 @campaign.few(tensorflow=25, jax=5, torch=30)
 @hypothesis.given(CALLS)
+@hypothesis.example(Call(position="shaw of heads", moved=True))
+@hypothesis.example(Call(layer="MultiHeadAttention", position="shaw", moved=True, keys=9))
 def test_layers(call):
     check(call)
 

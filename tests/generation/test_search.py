@@ -14,7 +14,6 @@ from tests.generation.toy import (
     PAD,
     STATES,
     TOKENS,
-    greedy_by_lists,
     log_probabilities,
     next_state,
     ops,
@@ -24,30 +23,6 @@ from tests.generation.toy import (
     toy_start,
     toy_step,
 )
-
-
-def beams_by_lists(table, token, row, num_beams, max_tokens, alpha, stop_tokens):
-    """Hypotheses [(score, tokens, log_probs)], best first, of a search that never stops early."""
-
-    def score(total, tokens):
-        return total / ((5 + len(tokens)) / 6) ** alpha
-
-    start = next_state(row, token, 5 * row)
-    live, found = [(0.0, (), (), start)], []
-    for _ in range(max_tokens):
-        ranked = []
-        for total, tokens, log_probs, state in live:
-            for new, log_prob in enumerate(log_probabilities(table, state)):
-                after = next_state(state, new, 5 * row)
-                ranked.append((total + log_prob, (*tokens, new), (*log_probs, log_prob), after))
-        ranked.sort(key=lambda beam: -beam[0])
-        ended = [beam for beam in ranked[:num_beams] if beam[1][-1] in stop_tokens]
-        found += [
-            (score(total, tokens), tokens, log_probs) for total, tokens, log_probs, _ in ended
-        ]
-        live = [beam for beam in ranked if beam[1][-1] not in stop_tokens][:num_beams]
-    found += [(score(total, tokens), tokens, log_probs) for total, tokens, log_probs, _ in live]
-    return sorted(found, key=lambda hypothesis: -hypothesis[0])
 
 
 def all_hypotheses(table, token, row, max_tokens, alpha, stop_tokens):
@@ -91,23 +66,6 @@ def assert_hypotheses(found, row, expected, max_tokens):
 # Greedy
 
 
-@pytest.mark.parametrize("stop_tokens", [(), (0, 2)])
-def test_greedy_is_the_loop_over_lists(stop_tokens):
-    for seed in range(3):
-        table = random_table(seed=seed)
-        found = toy("greedy", table, TOKENS, max_tokens=LENGTH, stop_tokens=stop_tokens)
-        assert [array.dtype.name for array in found] == ["int32", "int32", "float32", "float32"]
-        for row, token in enumerate(TOKENS):
-            expected, log_probs = greedy_by_lists(table, token, row, LENGTH, stop_tokens)
-            np.testing.assert_array_equal(found.tokens[row], padded(expected, LENGTH, PAD))
-            assert found.lengths[row] == len(expected)
-            np.testing.assert_allclose(
-                found.log_probabilities[row], padded(log_probs, LENGTH, 0), rtol=1e-4, atol=1e-6
-            )
-            np.testing.assert_allclose(found.scores[row], sum(log_probs), rtol=1e-5)
-        assert bool(stop_tokens) == bool((found.lengths < LENGTH).any())
-
-
 @pytest.mark.skipif(ON_JAX, reason="JAX traces a loop once")
 @pytest.mark.parametrize("method", ["greedy", "sample"])
 def test_the_loop_ends_when_every_row_has(method):
@@ -149,19 +107,6 @@ def beams(table, num_beams, stop_tokens, alpha, num_return=None):
         length_penalty=alpha,
         stop_tokens=stop_tokens,
     )
-
-
-@pytest.mark.parametrize(
-    ("num_beams", "stop_tokens", "alpha"),
-    [(1, (0, 2), 0.0), (2, (0,), 1.0), (4, (0, 2), 0.6), (5, (), 2.0)],
-)
-def test_beam_search_is_the_search_over_lists(num_beams, stop_tokens, alpha):
-    for seed in range(3):
-        table = random_table(seed=seed, scale=1.5)
-        found = beams(table, num_beams, stop_tokens, alpha)
-        for row, token in enumerate(TOKENS):
-            expected = beams_by_lists(table, token, row, num_beams, LENGTH, alpha, stop_tokens)
-            assert_hypotheses(found, row, expected, LENGTH)
 
 
 @pytest.mark.ci

@@ -50,13 +50,6 @@ def test_rollout_is_the_product_of_the_layers():
     np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-12)
 
 
-def test_padding_has_no_part_in_a_rollout(model):
-    scores = collect_attention(model, IDS)
-    found = inspection.attention_rollout(scores)
-    assert (found[1, :, 2:] == 0).all()
-    np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-6)
-
-
 def test_flow_through_two_layers_is_the_narrower_edge_of_each_path():
     layers = [random_weights(1, 2, 4, 4), random_weights(1, 2, 4, 4)[:, ::-1]]
     below, above = (0.5 * weights[0].mean(0) + 0.5 * np.eye(4) for weights in layers)
@@ -122,17 +115,6 @@ def test_gradients_of_a_layer_of_one_head_of_keras_and_of_a_predicted_window():
     assert np.abs(found["luong"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("num_global", [1, 2])
-def test_gradients_of_global_tokens(num_global):
-    x = keras.Input((6, 8))
-    y = ka.LongformerAttention(2, 4, window=1, num_global=num_global, name="global")(x)
-    model = keras.Model(x, y)
-    given = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
-    found = inspection.attention_gradients(model, given, ops.sum)["global"]
-    assert found.shape == (2, 2, 6, 6)
-    np.testing.assert_allclose(found.sum(), numpy(model(given)).sum(), rtol=1e-4)
-
-
 def test_importance_sums_the_gradients_of_each_example():
     gradients = np.random.default_rng(0).normal(size=(3, 2, 4, 4))
     found = inspection.head_importance({"layer": gradients})["layer"]
@@ -165,19 +147,6 @@ def test_a_group_of_heads_goes_with_its_key_head(model):
 
 
 @pytest.mark.slow
-def test_a_decoder_loses_as_many_heads_of_both_attentions():
-    x, context = keras.Input((None, 8)), keras.Input((None, 6))
-    y = ka.TransformerBlock(16, 4, causal=True, cross_attention=True, name="block")(x, context)
-    model = keras.Model([x, context], y)
-    given = [keras.random.normal((2, 3, 8)), keras.random.normal((2, 5, 6))]
-    heads = {"block/attention": [0], "block/cross_attention": [2]}
-    expected = numpy(inspection.ablate_heads(model, heads)(given))
-    np.testing.assert_allclose(
-        numpy(inspection.prune_heads(model, heads)(given)), expected, atol=1e-5
-    )
-
-
-@pytest.mark.slow
 def test_heads_without_an_output_projection_are_ablated():
     x = keras.Input((None, 8))
     model = keras.Model(x, ka.Attention(2, 3, use_bias=True, name="attention")(x))
@@ -185,18 +154,6 @@ def test_heads_without_an_output_projection_are_ablated():
     found = numpy(inspection.ablate_heads(model, {"attention": [0]})(given))
     assert (found[..., :3] == 0).all()
     np.testing.assert_array_equal(found[..., 3:], numpy(model(given))[..., 3:])
-
-
-@pytest.mark.slow
-def test_heads_of_a_stack_are_pruned():
-    blocks = [ka.TransformerBlock(16, 2, name=f"block_{n}") for n in range(2)]
-    model = ka.Encoder(blocks, ka.Embeddings(ka.ScaledEmbedding(20, 8, mask_zero=True)))
-    model(IDS)
-    [name, _] = collect_attention(model, IDS)
-    expected = numpy(inspection.ablate_heads(model, {name: [1]})(IDS))
-    pruned = inspection.prune_heads(model, {name: [1]})
-    np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
-    assert [block.num_heads for block in pruned.blocks] == [1, 2]
 
 
 @pytest.mark.slow
@@ -321,14 +278,6 @@ def test_gradients_beside_a_layer_that_is_not_collected():
     model = keras.Model([x, memory], ka.TransformerBlock(16, 2, name="block")(y))
     given = [np.ones((1, 4, 8), "float32"), np.ones((1, 6, 8), "float32")]
     assert list(inspection.attention_gradients(model, given)) == ["block/attention"]
-
-
-def test_layers_without_weights_are_left_out():
-    x = keras.Input((4, 8))
-    y = ka.TransformerBlock(8, 2, attention=ka.Retention(2, 4), name="block")(x)
-    model = keras.Model(x, ka.AttentionPooling(name="pooling")(y))
-    scores = collect_attention(model, np.ones((1, 4, 8), "float32"))
-    assert list(scores) == ["pooling/attention"]
 
 
 def test_a_copy_has_what_its_layers_adapted():

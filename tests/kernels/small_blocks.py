@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 
-from keras_attention import patterns
 from keras_attention.spec import PositionBias
 from tests import problems
 from tests.arrays import random
@@ -29,19 +28,6 @@ EMPTY = some(B, H, T, S, share=0.1)
 EMPTY[1] = False
 SEGMENTS = tuple(np.sort(some(B, n).astype("int32")) for n in (T, S))
 SHAW = {"relative_keys": random(H, 7, K, seed=4), "relative_values": random(1, 7, V, seed=5)}
-# Name: key heads, what has a gradient, and what has none.
-CASES = {
-    "causal": (2, {}, {"pattern": patterns.Causal(), "offset": 5}),
-    "padding": (1, {}, {"mask": some(B, 1, 1, S)}),
-    "rows without keys": (4, {"bias": random(1, H, T, S)}, {"mask": [EMPTY, some(1, 1, T, 1)]}),
-    "capped, with a sink": (
-        2,
-        {"bias": random(H, 1, S), "sink": random(H)},
-        {"logit_soft_cap": 2.0},
-    ),
-    "shaw": (4, SHAW, {"pattern": patterns.SlidingWindow(9, 4), "offset": 3}),
-    "segments": (2, {}, {"segment_ids": SEGMENTS, "bias": distance}),
-}
 
 
 def check(kernel, groups, learned, given, lengths=(T, S), size=V):

@@ -81,11 +81,6 @@ def numpy(tensor, dtype="float64"):
     return np.asarray(keras.ops.convert_to_numpy(tensor)).astype(dtype)
 
 
-def rounded(*arrays, dtype):
-    """The arrays as `dtype` holds them."""
-    return [numpy(tensor) for tensor in tensors(*arrays, dtype=dtype)]
-
-
 def float64_or_skip(dtype):
     if dtype == "float64" and keras.backend.backend() == "jax":
         pytest.skip("JAX has float64 only after its x64 mode was switched on for the process.")

@@ -2,14 +2,13 @@
 
 import contextlib
 import gc
-import itertools
 import weakref
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import ops, patterns
+from keras_attention import patterns
 from keras_attention.backend import backend
 from keras_attention.kernels import plans, strategies
 from keras_attention.spec import PositionBias
@@ -24,11 +23,9 @@ from tests.problems import (
     S,
     T,
     answers,
-    at_once,
     attend,
     attended,
     blocks_of,
-    by_xla,
     check_dropout,
     compare,
     given,
@@ -42,11 +39,12 @@ from tests.problems import (
     some,
 )
 
-# Those that differ most from one another, and from the problems of test_blocks.py.
+# Those that differ most from one another.
 QUICK = (
     "nothing allowed", "biases", "mask of heads", "many keys", "far offset",
     "wide window", "one query", "one key", "one of each", "one feature", "positions",
-    "offset of rows", "shaw anywhere", "more queries than keys", "relative bias of rows",
+    "offset of rows", "shaw anywhere", "shaw of keys", "more queries than keys",
+    "relative bias of rows",
 )  # fmt: skip
 
 
@@ -196,36 +194,6 @@ def test_narrow_gradients_of_many_blocks_are_added_up_in_float32(kind):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2**-6 * np.abs(expected).max())
 
 
-@pytest.mark.slow
-@on_tensorflow  # JAX compiles everywhere, and PyTorch nowhere.
-@pytest.mark.parametrize(
-    "name, blocks", zip(CASES, itertools.cycle(["keys", "one", "keys", "700"]), strict=False)
-)
-def test_xla_gives_the_same(name, blocks):
-    with BLOCKS[blocks]():
-        compare("blockwise", *problem(name), differentiate=by_xla)
-
-
-@pytest.mark.parametrize(
-    "name", ["all masks", slow("negative offset"), slow("nothing allowed"), slow("many keys")]
-)
-def test_queries_without_keys_are_known_and_have_zeros(name):
-    arrays, rest = problem(name)
-    expected = attended("reference", arrays, rest).has_keys
-    shape = arrays["query"].shape
-    empty = ~np.broadcast_to(keras.ops.convert_to_numpy(expected), (B, H, shape[1]))
-    assert empty.any() == (name != "many keys")
-    with BLOCKS["keys"]():
-        found = attended("blockwise", arrays, rest)
-        with_keys = keras.ops.convert_to_numpy(found.has_keys)
-        np.testing.assert_array_equal(~np.broadcast_to(with_keys, empty.shape), empty)
-        output = keras.ops.convert_to_numpy(found.output)
-        np.testing.assert_array_equal(output[empty.transpose(0, 2, 1)], 0.0)
-        gradient = answers("blockwise", arrays, rest)["query"]
-    np.testing.assert_array_equal(gradient[empty.transpose(0, 2, 1)], 0.0)
-    assert np.isfinite(gradient).all()
-
-
 @pytest.mark.ci
 @on_tensorflow
 @pytest.mark.parametrize("blocks", ["one", "700", "keys"])
@@ -344,24 +312,4 @@ def test_scores_are_never_whole_in_training(name):
         assert largest_in_training("reference", arrays, rest) >= 2 * LONG * LONG
 
 
-@pytest.mark.slow
-def test_the_kernels_own_blocks_are_small_too():
-    arrays = inputs(1, 2048, 2048, 2, 2, 4, 4)
-    with at_once(2**14):
-        largest = largest_in_training("blockwise", arrays, {"pattern": patterns.Causal()})
-    assert largest <= 2048 * 2048 / 16
-
-
 # The layer and the function
-
-
-def test_the_function_and_its_kernels_agree():
-    arrays = inputs()
-    given = {"mask": RIGHT, "pattern": "causal", "logit_soft_cap": 3.0, "sink": random(H)}
-    with BLOCKS["keys"]():
-        assert ops.explain(**arrays, **given).startswith("blockwise")
-        found, expected = (
-            keras.ops.convert_to_numpy(ops.attend(**arrays, **given, kernel=kernel))
-            for kernel in ("auto", "reference")
-        )
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)

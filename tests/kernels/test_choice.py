@@ -11,12 +11,7 @@ from keras_attention.backend import backend
 from keras_attention.patterns import Block, Causal, Dilated, SlidingWindow, Strided
 from tests.arrays import numpy, random
 from tests.kernels.small_problem import arrays, tensors
-from tests.problems import attend, explain, inputs
-
-
-def test_an_unknown_kernel_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"`kernel` must be one of .*'reference'.*quantum"):
-        ops.attend(*tensors(*arrays()), kernel="quantum")
+from tests.problems import explain
 
 
 def test_explain_names_the_kernel_and_says_why():
@@ -56,13 +51,6 @@ def test_explain_gives_the_cost_and_why_no_other_kernel_runs():
         "time and memory O(T · S)",
     ]
     assert "not 'single_query': there is more than one query" in parts
-
-
-def test_a_kernel_that_cannot_says_why():
-    with pytest.raises(ValueError, match=r"'blockwise' cannot do this: the normalization is not"):
-        ops.attend(*tensors(*arrays()), normalization="hard", kernel="blockwise")
-    with pytest.raises(ValueError, match=r"'banded' cannot do this: the pattern has no window"):
-        ops.attend(*tensors(*arrays()), kernel="banded")
 
 
 def chosen(length=600, keys=None, size=4, **given):
@@ -120,19 +108,6 @@ def test_the_choice_for_embeddings_of_distances():
         return explain(query, query, query, relative_keys=keras.ops.zeros((1, 9, 4)))
 
     assert chosen(1100)[0] == "banded" and chosen(900)[0] == "blockwise"
-
-
-@pytest.mark.parametrize(
-    "given, why",
-    [({"pattern": Causal()}, "no window"), ({"pattern": SlidingWindow(9, 9)}, "as wide")],
-)
-def test_what_is_not_for_it_is_refused(given, why):
-    with pytest.raises(ValueError, match=f"'banded' cannot do this: .*{why}"):
-        attend(
-            **{n: keras.ops.convert_to_tensor(x) for n, x in inputs(1, 20, 20).items()},
-            **given,
-            kernel="banded",
-        )
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,9 @@ import pytest
 from keras_attention.kernels import strategies
 from keras_attention.patterns import Causal, SlidingWindow
 from tests.arrays import numpy
-from tests.conformance import outputs_of
-from tests.gradients import weight_gradients
-from tests.layers.conformance_cases import CASES
 from tests.problems import attend, explain
 
 BACKEND = keras.config.backend()
-FLOATS = [case for case in CASES if case.float_inputs]
 
 
 def test_few_scores_are_chosen_outside_of_programs():
@@ -54,26 +50,6 @@ def with_few_and_in_tiles(answers):
     with strategies.using(few=2**16):
         found = answers()
     return found, answers()
-
-
-@pytest.mark.parametrize("case", FLOATS, ids=str)
-def test_outputs_and_gradients_are_those_of_tiles(case):
-    layer, arrays = case.make(), [keras.ops.convert_to_tensor(x) for x in case.arrays()]
-    case.call(layer, arrays)
-
-    def answers():
-        output = outputs_of(case.call(layer, arrays))[0]
-        if BACKEND == "jax":  # whose gradients are traced, and have tiles
-            return [numpy(output)]
-
-        def total():
-            return keras.ops.sum(keras.ops.square(outputs_of(case.call(layer, arrays))[0]))
-
-        return [numpy(output), *weight_gradients(layer, total)[0]]
-
-    for found, expected in zip(*with_few_and_in_tiles(answers), strict=True):
-        error = 5e-5 * (1 + np.abs(expected).max())
-        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from tests.kernels.small_problem import (
     LARGEST,
     MASKS,
     NARROW,
-    ROUNDING,
     WINDOW,
     B,
     H,
@@ -83,31 +82,6 @@ def test_the_largest_score_wins_among_huge_ones():
     _, weights = ops.attend(*tensors(query, key, value), return_attention_scores=True)
     expected = np.broadcast_to(np.arange(S) == 3, weights.shape)
     np.testing.assert_allclose(numpy(weights), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "score, dtype", [*(("scaled_dot", dtype) for dtype in NARROW), ("cosine", "float32")]
-)
-def test_what_masked_keys_hold_changes_nothing(score, dtype):
-    kept = np.array([[True, True, False, True, False], [True, False, False, False, True]])
-    # One batch holds the same two sequences three times, with other garbage in each.
-    parts = [arrays() for _ in range(3)]
-    for (_, key, value), garbage in zip(parts, (0.5, LARGEST[dtype], -LARGEST[dtype]), strict=True):
-        key[~kept], value[~kept] = garbage, garbage
-    inputs = tensors(*(np.concatenate(part) for part in zip(*parts, strict=True)), dtype=dtype)
-    kept = np.concatenate([kept] * 3)
-    given = {"mask": kept[:, None, None], "score": score}
-
-    output, weights = ops.attend(*inputs, return_attention_scores=True, **given)
-    np.testing.assert_array_equal(numpy(weights).transpose(0, 3, 1, 2)[~kept], 0.0)
-    found = gradients(lambda *x: keras.ops.square(ops.attend(*x, **given)), inputs)
-    for gradient in found[1:]:
-        np.testing.assert_array_equal(gradient[~kept], 0.0)
-    for answer in (numpy(output), numpy(weights), *found):
-        assert np.abs(answer).max() > 0.01
-        for part in (answer[B : 2 * B], answer[2 * B :]):
-            # A matrix product may round one sequence of a batch otherwise than the next.
-            np.testing.assert_allclose(part, answer[:B], **ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("number", [-3.4e38, 2e38])

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 import keras_attention
-from keras_attention import ops, patterns, scores
+from keras_attention import ops, patterns
 from keras_attention.spec import PositionBias
 from tests import definition
 from tests.compiled import compiled
 from tests.kernels.small_problem import (
     CAUSAL,
     EXPLICIT,
-    MASKS,
-    PADDING,
     POSITIONS,
     ROUNDING,
     B,
@@ -28,7 +26,6 @@ from tests.kernels.small_problem import (
     float64_or_skip,
     numpy,
     random,
-    rounded,
     tensors,
 )
 from tests.problems import attend
@@ -47,86 +44,6 @@ def test_the_scale_is_as_precise_as_float64(kernel, queries):
 
 
 # Values
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("kind", MASKS)
-def test_attend_is_the_definition_under_every_mask(kind, dtype):
-    float64_or_skip(dtype)
-    given, mask = MASKS[kind]
-    bias = random(B, H, T, S, seed=13)
-    output, weights = ops.attend(
-        *tensors(*arrays(), dtype=dtype),
-        bias=tensors(bias, dtype=dtype)[0],
-        return_attention_scores=True,
-        **given,
-    )
-    *inputs, bias = rounded(*arrays(), bias, dtype=dtype)
-    expected, expected_weights = definition.attend(*inputs, bias=bias, mask=mask)
-    assert keras.backend.standardize_dtype(output.dtype) == dtype
-    assert keras.backend.standardize_dtype(weights.dtype) == dtype
-    np.testing.assert_allclose(numpy(output), expected, **ROUNDING[dtype])
-    np.testing.assert_allclose(numpy(weights), expected_weights, **ROUNDING[dtype])
-    # Exact, in every dtype: what is masked has no weight.
-    np.testing.assert_array_equal(numpy(weights)[~np.broadcast_to(mask, weights.shape)], 0.0)
-
-
-@pytest.mark.parametrize("normalization", ["softmax", "sigmoid"])
-@pytest.mark.parametrize(
-    "score, scale", [("dot", None), ("scaled_dot", 0.3), ("cosine", 4.0), ("general", None)]
-)
-def test_attend_is_the_definition_for_every_score_and_normalization(score, scale, normalization):
-    matrix = random(H, K, K, seed=14)
-    built = {
-        "dot": scores.Dot,
-        "scaled_dot": lambda: scores.ScaledDot(scale),
-        "cosine": lambda: scores.Cosine(scale),
-        "general": scores.General,
-    }[score]()
-    if score == "general":
-        built.build((B, T, H, K), (B, S, H, K))
-        built.set_weights([matrix])
-    output, weights = ops.attend(
-        *tensors(*arrays()),
-        score=built,
-        normalization=normalization,
-        mask=EXPLICIT,
-        return_attention_scores=True,
-    )
-    expected, expected_weights = definition.attend(
-        *rounded(*arrays(), dtype="float32"),
-        score=score,
-        scale=scale,
-        matrix=matrix,
-        normalization=normalization,
-        mask=EXPLICIT[:, None],
-    )
-    np.testing.assert_allclose(numpy(output), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-5, atol=1e-6)
-
-
-def test_more_queries_than_keys():
-    key, _, _ = arrays()
-    query, value = random(B, S, H, K, seed=15), random(B, T, H, V, seed=16)
-    output = ops.attend(*tensors(query, key, value), pattern="causal")
-    mask = np.arange(T)[None] <= np.arange(S)[:, None]
-    expected, _ = definition.attend(query, key, value, mask=mask)
-    np.testing.assert_allclose(numpy(output), expected, **ROUNDING["float32"])
-
-
-def test_asking_for_scores_changes_no_output():
-    given = {"mask": EXPLICIT, "pattern": "causal"}
-    output, _ = ops.attend(*tensors(*arrays()), return_attention_scores=True, **given)
-    without = numpy(ops.attend(*tensors(*arrays()), **given))
-    np.testing.assert_allclose(without, numpy(output), **ROUNDING["float32"])
-
-
-def test_bias_broadcasts():
-    for shape in ((T, S), (1, T, S), (1, H, 1, S), (B, 1, 1, S)):
-        bias = random(*shape, seed=17)
-        output = ops.attend(*tensors(*arrays()), bias=tensors(bias)[0])
-        expected, _ = definition.attend(*arrays(), bias=bias)
-        np.testing.assert_allclose(numpy(output), expected, **ROUNDING["float32"])
 
 
 def test_a_mask_of_zeros_and_ones_is_a_boolean_one():
@@ -149,19 +66,6 @@ def test_the_kernel_counts_positions_from_zero_and_calls_a_bias_with_them():
     np.testing.assert_allclose(numpy(attended.output), expected, **ROUNDING["float32"])
     assert attended.weights is None
     assert numpy(attended.has_keys, "bool").all()
-
-
-def test_positions_of_keys_are_the_kernels_to_be_given():
-    shifted = np.array([[3, 4, 5, 6, 7], [0, 1, 2, 3, 4]], "int32")
-    attended = attend(
-        *tensors(*arrays()),
-        pattern=patterns.Causal(),
-        query_positions=keras.ops.convert_to_tensor(np.array([3, 4, 5], "int32")),
-        key_positions=keras.ops.convert_to_tensor(shifted),
-    )
-    mask = shifted[:, None, None] <= np.array([3, 4, 5])[None, None, :, None]
-    expected, _ = definition.attend(*arrays(), score="dot", mask=mask)
-    np.testing.assert_allclose(numpy(attended.output), expected, **ROUNDING["float32"])
 
 
 # Dropout
@@ -208,33 +112,6 @@ def test_dropout_drops_at_its_rate_and_keeps_the_expectation():
 # Offsets
 
 
-def test_offset_moves_all_queries():
-    query, key, value = tensors(*arrays())
-    output = ops.attend(query, key, value, pattern="causal", offset=2)
-    expected, _ = definition.attend(*arrays(), mask=POSITIONS[1] <= POSITIONS[0] + 2)
-    np.testing.assert_allclose(numpy(output), expected, **ROUNDING["float32"])
-    # With the whole sequence at hand, the later queries alone give the later outputs.
-    whole = ops.attend(key, key, value, pattern="causal")
-    chunk = ops.attend(key[:, 2:], key, value, pattern="causal", offset=2)
-    np.testing.assert_allclose(numpy(chunk), numpy(whole)[:, 2:], **ROUNDING["float32"])
-
-
-def test_offset_of_each_row():
-    offset = np.array([2, -1], "int32")
-    output, weights = ops.attend(
-        *tensors(*arrays()),
-        pattern=patterns.Causal() & patterns.SlidingWindow(2, 0),
-        offset=keras.ops.convert_to_tensor(offset),
-        return_attention_scores=True,
-    )
-    i, j = POSITIONS[0] + offset[:, None, None, None], POSITIONS[1]
-    mask = (j <= i) & (j >= i - 2)
-    assert not mask[1, 0, 0].any()
-    expected, expected_weights = definition.attend(*arrays(), mask=mask)
-    np.testing.assert_allclose(numpy(output), expected, **ROUNDING["float32"])
-    np.testing.assert_allclose(numpy(weights), expected_weights, **ROUNDING["float32"])
-
-
 def test_what_attend_takes_is_documented():
     for name in inspect.signature(ops.attend).parameters:
         assert f"{name}:" in ops.attend.__doc__
@@ -260,61 +137,6 @@ def test_one_feature_of_huge_values_gives_no_nan(jit):
 
 
 # Lengths that a graph does not know
-
-
-def unknown_cases():
-    def alibi(i, j):
-        return -0.3 * keras.ops.cast(keras.ops.abs(i - j), "float32")
-
-    def looked_up(i, j, table):
-        rows = keras.ops.clip(j - i, -3, 3) + 3
-        return keras.ops.transpose(keras.ops.take(table, rows, axis=0), (2, 0, 1))
-
-    table = tensors(random(7, H, seed=30))[0]
-    shaw = tensors(random(1, 7, K, seed=31), random(1, 7, V, seed=32))
-    return {
-        "plain": {},
-        "causal": {"pattern": patterns.Causal()},
-        "window": {"pattern": patterns.SlidingWindow(1, 0)},
-        "strided": {"pattern": patterns.Strided(2)},
-        "function": {"bias": PositionBias(alibi)},
-        "table": {"bias": PositionBias(looked_up, (table,), by_distance=True)},
-        "shaw": {"relative_keys": shaw[0], "relative_values": shaw[1]},
-        "dropout": {"dropout": 0.0, "logit_soft_cap": 2.0},
-    }
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only its graphs have None")
-@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", unknown_cases())
-def test_unknown_lengths_and_batch(name, jit):
-    import tensorflow as tf
-
-    given = unknown_cases()[name]
-
-    def total(query, key, value, mask):
-        output = attend(query, key, value, mask=mask, **given).output
-        return keras.ops.sum(keras.ops.sin(output)), output
-
-    def step(*inputs):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs[:3])
-            loss, output = total(*inputs)
-        return output, *tape.gradient(loss, inputs[:3])
-
-    signature = [tf.TensorSpec((None, None, H, size)) for size in (K, K, V)]
-    mask = tf.TensorSpec((None, 1, 1, None), "bool")
-    traced = tf.function(step, autograph=False, input_signature=[*signature, mask], jit_compile=jit)
-    padding = tf.convert_to_tensor(PADDING)
-    for queries in (T, 1):
-        query, key, value = tensors(*arrays())
-        inputs = query[:, :queries], key, value, padding
-        for found, expected in zip(traced(*inputs), step(*inputs), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    if not jit:
-        empty = tf.zeros((2, 0, H, K)), key, value, padding
-        assert traced(*empty)[0].shape == (2, 0, H, V)
-        assert not np.any(traced(*empty)[2])
 
 
 # What users pass to `ops.attend`
@@ -367,13 +189,3 @@ def test_the_mask_of_a_problem_is_all_that_it_is_made_of():
         np.broadcast_to(numpy(found, "bool"), shape), np.broadcast_to(expected, shape)
     )
     assert ops.mask(query, key, value) is None
-
-
-def test_keys_that_are_no_numbers_do_not_matter_where_they_are_masked():
-    query, key, value = (np.ones((1, n, 1, 4), "float32") for n in (2, 3, 3))
-    key[0, 2] = np.nan
-    mask = np.arange(3)[None, None, None] < 2
-    found = attend(
-        *map(keras.ops.convert_to_tensor, (query, key, value)), mask=mask, kernel="reference"
-    )
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(found.output), 1.0, rtol=1e-6)

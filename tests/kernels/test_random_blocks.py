@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_attention as ka
 from keras_attention import ops
 from keras_attention.patterns import Causal, Global, RandomBlocks, SlidingWindow
 from tests.arrays import numpy
@@ -70,13 +69,3 @@ def test_only_visible_pairs_are_computed():
         found = ops.explain(query, query, query, pattern=pattern)
         assert found.startswith("global"), found
         assert f"{blocks} groups of 64 queries and the 192 keys that they may see" in found
-
-
-def test_a_layer_of_any_length_is_saved_with_it():
-    layer = ka.MultiHeadAttention(2, 4, pattern=NEAR | Global(1) | RandomBlocks(16, 4, 1))
-    x = keras.Input((None, 8))
-    model = keras.Model(x, layer(x))
-    again = keras.Model.from_config(model.get_config())
-    again.set_weights(model.get_weights())
-    given = np.random.default_rng(0).normal(size=(2, 13, 8)).astype("float32")
-    np.testing.assert_allclose(numpy(again(given)), numpy(model(given)), atol=1e-6)

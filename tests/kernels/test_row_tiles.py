@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_attention as ka
 from keras_attention import normalizations, ops, patterns
 from keras_attention.kernels import plans, strategies
 from keras_attention.spec import AttentionSpec
@@ -112,45 +111,3 @@ def test_weights_that_are_dropped_are_dropped_in_the_gradient():
     slope = (ends[0] - ends[1]) / (2 * eps)
     np.testing.assert_allclose(np.sum(of_query * step), slope, rtol=2e-2, atol=2e-2)
     assert np.abs(output - numpy(attend(QUERY, KEY, VALUE, "entmax15", "reference"))).max() > 0.1
-
-
-@pytest.mark.parametrize("dtype, tolerance", [("bfloat16", 0.05), ("float16", 0.01)])
-def test_half_precision_is_close_to_float32(dtype, tolerance):
-    arrays = [keras.ops.cast(array, dtype) for array in (QUERY, KEY, VALUE)]
-    wide = [keras.ops.cast(array, "float32") for array in arrays]
-    found = attend(*arrays, "sparsemax", mask=MASK, position="alibi")
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
-    expected = attend(*wide, "sparsemax", "reference", mask=MASK, position="alibi")
-    found = numpy(keras.ops.cast(found, "float32"))
-    np.testing.assert_allclose(found, numpy(expected), atol=tolerance)
-    assert not found[:, 1].any()
-
-
-def test_a_window_of_a_long_sequence_computes_only_what_it_sees():
-    x = random(1, 600, 2, K)
-    given = {"normalization": "sparsemax", "pattern": patterns.SlidingWindow(8, 0)}
-    assert ops.explain(x, x, x, **given).startswith("banded")
-    found, expected = (
-        numpy(ops.attend(x, x, x, kernel=kernel, **given)) for kernel in ("banded", "reference")
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_trains_in_tiles_as_by_the_reference():
-    x = random(4, 37, 8)
-    weights = []
-    for kernel in ("blockwise", "reference"):
-        keras.utils.set_random_seed(0)
-        symbol = keras.Input((None, 8))
-        layer = ka.MultiHeadAttention(2, 4, normalization="entmax", pattern="causal")
-        model = keras.Model(symbol, layer(keras.layers.Masking()(symbol)))
-        model.compile("sgd", "mse")
-        # The reference computes weights that are asked for.
-        layer.scores_regularizer = (
-            None if kernel == "blockwise" else lambda weights, mask: 0.0 * keras.ops.sum(weights)
-        )
-        with in_tiles():
-            model.fit(x, x, batch_size=2, epochs=2, shuffle=False, verbose=0)
-        weights.append([numpy(w) for w in model.weights])
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

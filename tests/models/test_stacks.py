@@ -17,21 +17,16 @@ from keras_attention import (
 )
 from tests import fresh_process
 from tests.arrays import numpy
-from tests.compiled import JIT_MODES, compiled
 from tests.models.stacks import (
     IDS,
     LEFT,
     MODELS,
-    TARGET,
     VOCABULARY,
     D,
-    language_model,
     made,
     output,
     randomize,
 )
-
-every_model = pytest.mark.parametrize("name", ["encoder", "decoder", "both"])
 
 
 def test_an_encoder_is_its_parts():
@@ -110,15 +105,6 @@ def test_a_subclass_with_fewer_arguments_in_a_functional_model():
     assert whole.output_shape == (None, None, D)
 
 
-def test_an_encoder_of_each_sentence_of_a_text():
-    encoder = Encoder([TransformerBlock(12, 2, name="block")])
-    symbols = keras.Input((3, None, D))
-    whole = keras.Model(symbols, keras.layers.TimeDistributed(encoder)(symbols))
-    assert whole.output_shape == (None, 3, None, D)
-    x = np.random.default_rng(0).normal(size=(2, 3, 4, D)).astype("float32")
-    np.testing.assert_allclose(numpy(whole(x))[:, 1], numpy(encoder(x[:, 1])), atol=1e-5)
-
-
 def test_logits_are_their_equation():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, D)).astype("float32")
@@ -137,50 +123,6 @@ def test_saved_models_are_the_same_in_a_fresh_process(tmp_path):
             (tmp_path / name).mkdir()
             model, inputs = made(name)
             reader.check(model, tmp_path / name, inputs)
-
-
-@every_model
-def test_in_a_functional_model(name):
-    model, inputs = made(name)
-    if name == "both":
-        symbols = [keras.Input((None,), dtype="int32") for _ in inputs]
-    else:
-        symbols = keras.Input((None,), dtype="int32")
-    whole = keras.Model(symbols, model(symbols))
-    assert whole.output_shape == (None, None, *numpy(model(inputs)).shape[2:])
-    shape = [x.shape for x in inputs] if name == "both" else inputs.shape
-    assert model.compute_output_shape(shape) == numpy(model(inputs)).shape
-    np.testing.assert_allclose(numpy(whole(inputs)), numpy(model(inputs)), atol=1e-5)
-
-
-@every_model
-def test_padding_on_either_side_and_of_any_length_changes_nothing(name):
-    model, inputs = made(name)
-    if name == "both":
-        source, target = inputs
-        expected = output(model, source[1:, :3], target[1:, :2])
-        for padded in (np.pad(source[1:, :3], ((0, 0), (2, 0))), np.pad(source, ((0, 0), (0, 3)))):
-            found = output(model, padded[-1:], target[1:, :2])
-            np.testing.assert_allclose(found, expected, atol=1e-5)
-        return
-    expected = output(model, IDS[1:, :3])
-    left = output(model, LEFT)
-    np.testing.assert_allclose(left[1:, 2:], expected, atol=1e-5)
-    right = output(model, np.pad(IDS, ((0, 0), (0, 7))))
-    np.testing.assert_allclose(right[1:, :3], expected, atol=1e-5)
-
-
-def test_a_cache_gives_the_logits_of_the_whole_text():
-    model, _ = made("decoder")
-    whole = output(model, LEFT)
-
-    def piecewise(ids):
-        first, cache = model(ids[:, :3], cache=model.make_cache(2, 5))
-        return first, model(ids[:, 3:], cache=cache)[0]
-
-    first, rest = compiled(piecewise, LEFT)
-    found = np.concatenate([numpy(first), numpy(rest)], axis=1)
-    np.testing.assert_allclose(found[LEFT != 0], whole[LEFT != 0], atol=1e-5)
 
 
 def greedily(model, prompt, count):
@@ -231,29 +173,6 @@ def test_beams_in_a_compiled_program():
     np.testing.assert_array_equal(numpy(found.tokens), numpy(search(LEFT).tokens))
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", ["encoder", "decoder", "both"])
-def test_it_is_trained_by_fit(name):
-    model, inputs = made(name)
-    shape = numpy(model(inputs)).shape
-    rng = np.random.default_rng(0)
-    if name == "encoder":
-        targets, loss = rng.normal(size=shape).astype("float32"), "mse"
-    else:
-        targets = rng.integers(0, VOCABULARY, shape[:2])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=JIT_MODES[0])
-    losses = model.fit(inputs, targets, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-
-
-def test_vectors_instead_of_tokens():
-    blocks = [TransformerBlock(16, 3)]
-    model = Encoder(blocks)
-    x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
-    np.testing.assert_allclose(numpy(model(x)), numpy(blocks[0](x)), atol=1e-6)
-
-
 def test_positions_of_ones_own_reach_embeddings_and_blocks():
     tokens = ScaledEmbedding(VOCABULARY, D)
     blocks = [TransformerBlock(16, 3, causal=True, position="alibi")]
@@ -264,38 +183,6 @@ def test_positions_of_ones_own_reach_embeddings_and_blocks():
     order = [4, 2, 0, 3, 1]
     found = numpy(model(IDS[:1, order], positions=np.array(order, "int32")))
     np.testing.assert_allclose(found, whole[:, order], atol=1e-5)
-
-
-def test_two_texts_in_a_row_do_not_see_each_other():
-    model, _ = made("encoder")
-    packed = np.concatenate([IDS[:1], IDS[1:, :3]], axis=1)
-    found = numpy(
-        model(
-            packed,
-            segment_ids=np.array([[0] * 5 + [1] * 3]),
-            positions=np.array([*range(5), *range(3)], "int32"),
-        )
-    )
-    np.testing.assert_allclose(found[:, :5], numpy(model(IDS[:1])), atol=1e-5)
-    np.testing.assert_allclose(found[:, 5:], numpy(model(IDS[1:, :3])), atol=1e-5)
-
-
-def test_half_precision():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = language_model()
-        assert "bfloat16" in str(model(IDS).dtype)
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
-def test_a_cached_context_is_the_context():
-    model, (source, target) = made("both")
-    context = model.encoder(source)
-    memory = model.decoder.cache_context(context, masks.implicit(context))
-    np.testing.assert_allclose(
-        numpy(model.decoder(TARGET, memory)), numpy(model([source, target])), atol=1e-5
-    )
 
 
 @pytest.mark.ci

@@ -27,18 +27,6 @@ SLOTS = {
 }
 
 
-@pytest.mark.parametrize("slots", SLOTS)
-def test_cells_are_not_counted(slots):
-    block = ka.TransformerBlock(24, 2, **SLOTS[slots]())
-    block.build(X.shape)
-    randomize(block)
-    found, expected = ka.Encoder([block])(X, mask=REAL), block(X, mask=REAL)
-    np.testing.assert_allclose(numpy(found)[REAL], numpy(expected)[REAL], atol=1e-5)
-    # Fails where cells have other places.
-    other = block(X, mask=REAL, positions=np.maximum(np.cumsum(REAL, axis=1) - 1, 0))
-    assert np.abs(numpy(other) - numpy(expected))[REAL].max() > 1e-3
-
-
 def test_one_block_on_a_grid_gives_all_the_places_of_cells():
     grid = ka.TransformerBlock(24, 2, **SLOTS["windows"]())
     near = ka.TransformerBlock(24, 2, pattern=patterns.SlidingWindow(1, 1))

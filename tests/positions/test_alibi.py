@@ -4,14 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention
+from keras_attention import MultiHeadAttention
 from keras_attention.positions import ALiBi
 from tests import definition
 from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.definition import slopes
-from tests.gradients import gradients
-from tests.problems import attend
 
 B, T, S, K = 2, 5, 7, 4
 
@@ -81,53 +79,3 @@ def test_a_layer_adds_it(causal):
     mask = np.arange(S) <= np.arange(T)[:, None] if causal else True
     _, expected = definition.attend(q, k, k, bias=bias(np.arange(T), np.arange(S), 6), mask=mask)
     np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_under_a_causal_mask_it_is_the_bias_of_the_paper():
-    # They add −m (0, 1, 2 …) from the first key on in each row, which softmax sees as the same.
-    x = random(B, T, K)
-    layer = Attention(position=ALiBi())
-    layer.build(x.shape)
-    _, weights = compiled(
-        lambda x: layer(x, x, use_causal_mask=True, return_attention_scores=True), x
-    )
-    theirs = 2.0**-8 * np.arange(T)[None, None, None]
-    causal = np.tril(np.ones((T, T), bool))
-    heads = x[:, :, None]
-    _, expected = definition.attend(heads, heads, heads, bias=theirs, mask=causal)
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gradients_are_those_of_the_definition():
-    query, key = random(1, 3, 2, K, seed=1), random(1, 4, 2, K, seed=2)
-    position = ALiBi()
-
-    def found(query, key):
-        attended = attend(query, key, key, bias=position.bias_between(2))
-        return keras.ops.sum(keras.ops.sin(attended.output))
-
-    def expected(query, key):
-        b = bias(np.arange(3), np.arange(4), 2)
-        return np.sin(definition.attend(query, key, key, score="dot", bias=b)[0]).sum()
-
-    for one, two in zip(
-        gradients(found, [query, key]), definition.gradients(expected, [query, key]), strict=True
-    ):
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype, tolerance", [("mixed_bfloat16", 2e-2), ("mixed_float16", 3e-3)])
-def test_the_bias_is_float32_under_mixed_precision(dtype, tolerance):
-    # In bfloat16, distances above 256 would run together.
-    layer = Attention(position=ALiBi(), dtype=dtype)
-    assert layer.position.compute_dtype == "float32"
-    found = layer.position.bias_between(2)(np.array([1001]), np.arange(3))
-    np.testing.assert_allclose(numpy(found), bias([1001], np.arange(3), 2), rtol=1e-6)
-    x = keras.ops.cast(random(B, T, K), dtype.removeprefix("mixed_"))
-    layer.build(x.shape)
-    _, weights = compiled(lambda x: layer(x, x, return_attention_scores=True), x)
-    heads = numpy(keras.ops.cast(x, "float32"))[:, :, None]
-    b = bias(np.arange(T), np.arange(T), 1)
-    _, expected = definition.attend(heads, heads, heads, bias=b)
-    found = numpy(keras.ops.cast(weights, "float32"))
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

@@ -8,20 +8,16 @@ import pytest
 
 from keras_attention import (
     Attention,
-    Encoder,
     MultiHeadAttention,
     SelfAttention,
-    TransformerBlock,
     ops,
-    patterns,
     positions,
 )
 from keras_attention.positions import Disentangled
-from tests import definition, problems
+from tests import definition
 from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.gradients import weight_gradients
-from tests.layers.small_caches import decoded
 
 B, T, S, H, G, K, D = 2, 5, 7, 4, 2, 3, 6
 RULE = (8, 6)
@@ -82,12 +78,6 @@ def test_rows_are_those_of_the_equations(rule):
     np.testing.assert_array_equal(found, expected)
     assert {row(-d, *rule) for d in (-10 * last, 10 * last)} == {found[0], found[-1]}
     assert (found[0], found[-1]) == ((rule[0] - 1, 0) if rule[0] > 4 else (3, 1))
-
-
-def test_rows_of_a_few_distances():
-    found = Disentangled(*RULE).rows()
-    np.testing.assert_array_equal(found, [7, 7, 7, 7, 6, 5, 4, 3, 2, 1, 1, 1, 0])
-    np.testing.assert_array_equal(Disentangled(4, None).rows(), [3, 3, 2, 1, 0])
 
 
 # In layers
@@ -163,47 +153,6 @@ def test_gradients_are_those_of_the_definition():
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [2, 7])
-def test_other_kernels_are_the_reference_with_gradients(size):
-    layer = SelfAttention(H, K, causal=True, position=Disentangled(*RULE), num_key_value_heads=G)
-    x = random(B, T, D)
-    randomized(layer, x.shape)
-
-    def total(scores):
-        def function(x):
-            output = layer(x, return_attention_scores=scores)
-            return keras.ops.sin(output[0] if scores else output)
-
-        return function
-
-    expected = weight_gradients(layer, total(True), [x])
-    with problems.blocks_of(size, size):
-        found = weight_gradients(layer, total(False), [x])
-    for one, other in zip(found[0] + found[1], expected[0] + expected[1], strict=True):
-        assert np.abs(other).max() > 1e-3
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
-
-
-def test_decoding_with_a_cache_is_the_whole_pass():
-    layer, x = MultiHeadAttention(H, K, position=Disentangled(*RULE)), random(B, T, D)
-    randomized(layer, x.shape)
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), x)
-    found, _ = decoded(layer, x, [3, 1, T - 4], layer.make_cache(B, T + 2))
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=0, atol=1e-5)
-
-
-def test_half_precision_with_padding_a_window_and_huge_numbers():
-    layer = MultiHeadAttention(H, K, position=Disentangled(*RULE), dtype="mixed_bfloat16")
-    layer.pattern, x = patterns.SlidingWindow(2, 1), random(B, T, D)
-    layer.build(x.shape)
-    mask = np.arange(T) < np.array([[T], [3]])
-    output = numpy(keras.ops.cast(layer(x, query_mask=mask, value_mask=mask), "float32"))
-    assert np.isfinite(output).all() and not output[1, 3:].any() and output[1, :3].any()
-    plain = MultiHeadAttention(H, K, position=Disentangled(*RULE))
-    plain.build(x.shape)
-    assert np.isfinite(numpy(plain(1e25 * x))).all()
-
-
 def test_the_norm_and_the_norms_of_heads_apply_to_rows():
     norm = keras.layers.LayerNormalization(epsilon=0.1)
     layer = SelfAttention(1, K, position=Disentangled(*RULE, norm=norm), qk_norm="rms")
@@ -225,23 +174,6 @@ def test_the_norm_and_the_norms_of_heads_apply_to_rows():
     expected = weights_of(
         heads(x, *q), heads(x, *k), heads(table, *q), heads(table, *k), np.arange(T), np.arange(T)
     )
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_axes_of_positions_and_layers_without_projections():
-    inner = MultiHeadAttention(2, K, attention_axes=(2,), position=Disentangled(*RULE))
-    plain = MultiHeadAttention(2, K, position=Disentangled(*RULE))
-    x = random(B, 3, T, D)
-    randomized(inner, x.shape)
-    plain.build((B, T, D))
-    plain.set_weights(inner.get_weights())
-    expected = numpy(plain(x.reshape(B * 3, T, D))).reshape(x.shape)
-    np.testing.assert_allclose(numpy(inner(x)), expected, rtol=1e-4, atol=1e-5)
-    raw = Attention(position=Disentangled(*RULE))
-    randomized(raw, (B, T, D))
-    _, found = raw(x[:, 0], return_attention_scores=True)
-    heads, table = x[:, 0, :, None], numpy(raw.position.embeddings)[:, None]
-    expected = weights_of(heads, heads, table, table, np.arange(T), np.arange(T))
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -279,25 +211,6 @@ def test_a_custom_position_may_have_a_table_that_layers_project():
 
 
 # Models
-
-
-@pytest.mark.ci
-def test_blocks_share_one_table_that_is_trained_and_saved(tmp_path):
-    norm = keras.layers.LayerNormalization()
-    table = Disentangled(*RULE, norm=norm, name="distances")
-    model = Encoder([TransformerBlock(8, 2, position=table) for _ in range(2)])
-    inputs = keras.Input((None, D))
-    whole = keras.Model(inputs, model(inputs))
-    assert sum("embeddings" in v.path for v in whole.trainable_variables) == 1
-    x, before = random(B, T, D), numpy(table.embeddings).copy()
-    whole.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-    whole.fit(x, 10 * x, verbose=0)
-    assert np.abs(numpy(table.embeddings) - before).max() > 0
-    whole.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    first, second = (block.attention.position for block in again.layers[1].blocks)
-    assert first is second and first.get_config() == table.get_config()
-    np.testing.assert_allclose(numpy(again(x)), numpy(whole(x)), rtol=0, atol=1e-6)
 
 
 def test_a_function_has_no_projections():

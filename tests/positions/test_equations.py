@@ -157,67 +157,6 @@ def test_gradients_are_those_of_the_equation_in_every_kernel(kind):
         np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=2e-3, atol=2e-3)
 
 
-@each_kind
-def test_pieces_with_a_cache_are_the_whole_pass(kind):
-    # Which has a ring of the last tokens, in another order than that of positions.
-    layer, x = made(kind, pattern=patterns.SlidingWindow(3, 0)), random(B, T, D)
-    # A prompt with padding on the left in one row.
-    mask = np.ones((B, T), bool)
-    mask[1, :2] = False
-    at = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
-    whole = numpy(layer(x, query_mask=mask, value_mask=mask, positions=at, use_causal_mask=True))
-    cache, outputs = layer.make_cache(B, T), []
-    for start, end in ((0, 3), (3, 4), (4, 5), (5, T)):
-        output, cache = layer(x[:, start:end], query_mask=mask[:, start:end], cache=cache)
-        outputs.append(numpy(output))
-    np.testing.assert_allclose(np.concatenate(outputs, axis=1)[mask], whole[mask], atol=1e-5)
-
-
-HALVES = [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)]
-
-
-@pytest.mark.parametrize("kind, half", [(k, HALVES[n % 2]) for n, k in enumerate(KINDS)])
-def test_half_precision_is_close_and_rows_without_keys_are_zero(kind, half):
-    dtype, tolerance = half
-    x, mask = random(B, T, D), REAL & (np.arange(B)[:, None] == 0)
-    layers = made(kind), made(kind, dtype=dtype)
-    expected, found = (
-        numpy(keras.ops.cast(layer(x, value_mask=mask, use_causal_mask=True), "float32"))
-        for layer in layers
-    )
-    np.testing.assert_allclose(found, expected, atol=tolerance)
-    assert not found[1].any() and not expected[1].any()
-
-
-@pytest.mark.parametrize("kind", ["xpos", "cope"])
-def test_later_tokens_change_nothing(kind):
-    layer, x = made(kind), random(B, T, D)
-    changed = x.copy()
-    changed[:, 4:] += 3
-    one, other = (numpy(layer(y, use_causal_mask=True)) for y in (x, changed))
-    np.testing.assert_allclose(one[:, :4], other[:, :4], atol=1e-6)
-    assert np.abs(one - other)[:, 4:].max() > 0.01
-
-
-# Transformer-XL's memory
-
-
-def test_two_segments_with_a_memory_are_one_pass_with_a_window():
-    memory, segment = 3, 3
-    layer = made("transformer_xl", pattern=patterns.SlidingWindow(memory, 0))
-    text = random(B, T, D, seed=5)
-    whole = numpy(layer(text, use_causal_mask=True))
-    cache, outputs = layer.make_cache(B, memory + 1), []
-    for start in range(0, T, segment):
-        output, cache = layer(text[:, start : start + segment], cache=cache)
-        cache = keras.tree.map_structure(keras.ops.stop_gradient, cache)
-        outputs.append(numpy(output))
-    np.testing.assert_allclose(np.concatenate(outputs, axis=1), whole, atol=1e-5)
-    # The memory is seen.
-    alone = numpy(layer(text[:, segment:], use_causal_mask=True))
-    assert np.abs(alone - whole[:, segment:]).max() > 1e-3
-
-
 # XPos of long texts
 
 

@@ -1,15 +1,12 @@
 """Positions on a grid: `GridRelativeBias` and `AxialRotary`, against their equations in float64."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import MultiHeadAttention, SelfAttention, ops, patterns, positions
-from keras_attention.kernels import strategies
-from tests.arrays import numpy, random, run
-from tests.definition import attend, rotated
+from keras_attention import SelfAttention, positions
+from tests.arrays import numpy, random
+from tests.definition import rotated
 
 GRID, PREFIX, H, K = (3, 4), 2, 2, 8
 TOKENS = 12
@@ -80,63 +77,3 @@ def test_axial_rotary_divides_coordinates_by_a_factor():
         numpy(once.encode(x, x, at, at)[0]),
         atol=1e-5,
     )
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "pattern",
-    [patterns.GridWindow((8, 12), 4, 2, prefix=1), patterns.Neighborhood((24, 4), 3, prefix=1)],
-)
-def test_windows_share_one_bias(pattern):
-    position = positions.GridRelativeBias(pattern.grid, 4, pattern.prefix, "random_normal")
-    layer = SelfAttention(H, K, pattern=pattern, position=position)
-    x, mask = random(2, 97, 5), np.arange(97) < np.array([[60], [200]])
-    layer.build(x.shape)
-
-    def both(x, mask):
-        found = layer(x, query_mask=mask)
-        expected, _ = layer(x, query_mask=mask, return_attention_scores=True)
-        return keras.ops.stack([found, expected])
-
-    with strategies.using(few=0):
-        found, expected = run(both, x, mask)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-MADE = {
-    "bias": lambda: positions.GridRelativeBias(
-        (4, 4), 2, 1, "ones", keras.regularizers.L2(0.1), keras.constraints.NonNeg()
-    ),
-    "rotary": lambda: positions.AxialRotary((4, 4), 1, layout="interleaved", max_wavelength=50),
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_a_model_of_a_grid_is_saved(name, tmp_path):
-    position = MADE[name]()
-    again = type(position).from_config(json.loads(json.dumps(position.get_config())))
-    assert json.dumps(again.get_config()) == json.dumps(position.get_config())
-    pattern = patterns.GridWindow((4, 4), (2, 4), prefix=1) | patterns.Axial((4, 4), 0)
-    pattern = pattern & ~patterns.Neighborhood((4, 4), 3)
-    inputs = keras.Input((None, 6))
-    model = keras.Model(
-        inputs, MultiHeadAttention(2, 4, position=position, pattern=pattern)(inputs)
-    )
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    x = random(2, 17, 6)
-    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
-
-
-def test_windows_are_those_of_the_definition():
-    """Half precision too: sums are in float32."""
-    pattern = patterns.GridWindow((4, 8), 4, (0, 2))
-    query, key, value = (random(1, 32, H, 4) for _ in range(3))
-    mask = numpy(pattern(np.arange(32), np.arange(32)))
-    expected, _ = attend(*map(numpy, (query, key, value)), mask=mask)
-    for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2e-2), ("float16", 3e-3)):
-        given = (keras.ops.cast(x, dtype) for x in (query, key, value))
-        with strategies.using(few=0):
-            found = ops.attend(*given, pattern=pattern)
-        found = numpy(keras.ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, expected, atol=tolerance * 2)

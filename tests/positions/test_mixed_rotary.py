@@ -1,12 +1,10 @@
-"""`MixedRotary`: the equation in float64, shifts of the grid, groups of heads, training, caches."""
-
-import json
+"""`MixedRotary`: the equation in float64, and shifts of the grid."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import MultiHeadAttention, positions
+from keras_attention import positions
 from tests.arrays import numpy, random
 
 GRID, PREFIX, H, G, K = (3, 4), 2, 4, 2, 8
@@ -60,52 +58,3 @@ def test_shifting_both_changes_no_score(shift):
 
     np.testing.assert_allclose(scores([shift, shift]), scores([(0, 0)] * 2), atol=2e-5)
     assert np.abs(scores([shift, (0, 0)]) - scores([(0, 0)] * 2)).max() > 0.1
-
-
-def test_a_cache_gives_the_outputs_of_the_whole():
-    layer = MultiHeadAttention(H, K, num_key_value_heads=G, position=positions.MixedRotary(GRID))
-    x = random(2, TOKENS, 6)
-    whole = layer(x, use_causal_mask=True)
-    cache, found = layer.make_cache(2, TOKENS), []
-    for n in range(0, TOKENS, 4):
-        one, cache = layer(x[:, n : n + 4], cache=cache, use_causal_mask=True)
-        found.append(numpy(one))
-    np.testing.assert_allclose(np.concatenate(found, axis=1), numpy(whole), atol=1e-5)
-
-
-def test_padding_changes_nothing():
-    layer = MultiHeadAttention(H, K, position=positions.MixedRotary(GRID, 1))
-    x, real = random(2, 13, 6), np.arange(13) < 9
-    found = numpy(layer(x, query_mask=np.tile(real, (2, 1))))
-    np.testing.assert_allclose(found[:, :9], numpy(layer(x[:, :9])), atol=1e-5)
-
-
-def test_half_precision_rotates_in_float32():
-    position, at = built(), np.arange(TOKENS)
-    x = random(1, TOKENS, H, K)
-    whole = numpy(position.encode(x, x, at, at)[0])
-    for dtype, tolerance in (("bfloat16", 2e-2), ("float16", 2e-3)):
-        half = keras.ops.cast(x, dtype)
-        found, _ = position.encode(half, half, at, at)
-        assert keras.backend.standardize_dtype(found.dtype) == dtype
-        found = numpy(keras.ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, whole, atol=tolerance * np.abs(whole).max())
-
-
-def test_it_trains_and_a_model_is_saved(tmp_path):
-    options = {"prefix": 1, "max_wavelength": 50.0, "dim": 4, "layout": "interleaved"}
-    position = positions.MixedRotary((4, 4), **options)
-    config = json.loads(json.dumps(position.get_config()))
-    again = positions.MixedRotary.from_config(config)
-    assert json.dumps(again.get_config()) == json.dumps(position.get_config())
-    assert {name: config[name] for name in options} == options
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, MultiHeadAttention(2, 4, position=position)(inputs))
-    before = numpy(position.frequencies).copy()
-    x = random(2, 17, 6)
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-    model.fit(x, 100 * x, verbose=0)
-    assert np.abs(numpy(position.frequencies) - before).max(axis=(1, 2)).min() > 0
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-6)

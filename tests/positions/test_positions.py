@@ -14,7 +14,7 @@ from keras_attention import (
     positions,
     scores,
 )
-from tests import definition, problems
+from tests import definition
 from tests.arrays import numpy, random
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
@@ -106,64 +106,6 @@ def test_a_position_enters_the_scores(kind):
     np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-4, atol=1e-5)
 
 
-def test_a_bias_may_differ_between_heads():
-    layer = MultiHeadAttention(H, K, position=Table())
-    query, value = random(B, T, D, seed=1), random(B, S, D, seed=2)
-    plain = MultiHeadAttention(H, K)
-    plain.build(query.shape, value.shape)
-    layer.build(query.shape, value.shape)
-    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
-        getattr(layer, name).set_weights(getattr(plain, name).get_weights())
-    table = random(7, H, seed=3)
-    layer.position.set_weights([table])
-    _, weights = layer(query, value, return_attention_scores=True)
-    _, without = plain(query, value, return_attention_scores=True)
-    # Adding a bias to scores multiplies their exponentials.
-    rows = np.clip(np.arange(T)[:, None] - np.arange(S)[None], -3, 3) + 3
-    expected = numpy(without) * np.exp(table[rows]).transpose(2, 0, 1)
-    expected /= expected.sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_only_distances_count_for_a_turn():
-    # The scores of a turn depend on i - j alone: moving both sequences changes nothing.
-    position = Turn()
-    position.build((B, T, H, K), (B, S, H, K))
-    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
-    products = []
-    for start in (0, 7):
-        q, k = position.encode(query, key, np.arange(T) + start, np.arange(S) + start)
-        products.append(np.einsum("bthk,bshk->bhts", numpy(q), numpy(k)))
-    np.testing.assert_allclose(products[1], products[0], rtol=1e-4, atol=1e-5)
-    assert np.abs(products[0] - np.einsum("bthk,bshk->bhts", query, key)).max() > 0.1
-
-
-@pytest.mark.parametrize("make", [lambda: Slope(0.7), Table], ids=["over heads", "a head each"])
-def test_rows_may_have_positions_of_their_own(make):
-    position = make()
-    position.build((B, T, H, K), (B, S, H, K))
-    query, key = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
-    at, keys_at = (
-        np.array([[2, 3, 4, 5, 6], [0, 1, 2, 3, 4], [0, 0, 1, 1, 1]], "int32"),
-        np.arange(S, dtype="int32"),
-    )
-
-    def attend(at, rows):
-        return problems.attend(
-            *(keras.ops.convert_to_tensor(x[rows]) for x in (query, key, key)),
-            bias=position.bias_between(H),
-            pattern=patterns.Causal(),
-            query_positions=keras.ops.convert_to_tensor(at),
-            key_positions=keras.ops.convert_to_tensor(keys_at),
-        ).output
-
-    together = numpy(attend(at, slice(None)))
-    for row in range(B):
-        alone = numpy(attend(at[row], slice(row, row + 1)))
-        np.testing.assert_allclose(together[row], alone[0], rtol=1e-5, atol=1e-6)
-    assert np.abs(numpy(attend(at[1], slice(None)))[0] - together[0]).max() > 0.01
-
-
 # The slot
 
 
@@ -172,13 +114,6 @@ def test_a_position_without_a_bias_gives_the_kernel_none():
     assert positions.Position().bias_between(2) is None
     assert "bias" in Slope(1.0).overrides & Both().overrides
     assert callable(Slope(1.0).bias_between(2))
-
-
-def test_a_position_that_says_nothing_changes_nothing():
-    query, value = random(B, T, D, seed=1), random(B, S, D, seed=2)
-    expected = Attention()(query, value)
-    output = Attention(position=positions.Position())(query, value)
-    np.testing.assert_array_equal(numpy(output), numpy(expected))
 
 
 def test_get_takes_a_position_a_config_or_none():
@@ -214,19 +149,6 @@ def test_a_position_works_in_float32_under_mixed_precision():
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
     assert seen == ["float32"]
     assert layer.position.variable_dtype == layer.position.compute_dtype == "float32"
-
-
-def test_a_position_works_with_causal_masks_and_padding():
-    query, value = random(B, T, D, seed=1), random(B, S, D, seed=2)
-    padding = np.arange(S) >= np.array([[0], [2], [1]])
-    layer = Attention(position=Slope(0.4))
-    _, weights = layer(
-        query, value, value_mask=padding, use_causal_mask=True, return_attention_scores=True
-    )
-    mask = (np.arange(S)[None] <= np.arange(T)[:, None]) & padding[:, None, None]
-    heads = query[:, :, None], value[:, :, None], value[:, :, None]
-    _, expected = definition.attend(*heads, bias=-0.4 * DISTANCE, mask=mask)
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-5, atol=1e-6)
 
 
 @keras.saving.register_keras_serializable(package="test_positions")

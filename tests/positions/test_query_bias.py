@@ -1,15 +1,13 @@
-"""Positions that see the query, defined outside of the package: CoPE's and Transformer-XL's."""
+"""A position that sees the query, defined outside of the package: CoPE's."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import AttentionCell, MultiHeadAttention, patterns, positions
+from keras_attention import MultiHeadAttention, positions
 from tests import definition, problems
 from tests.arrays import numpy, random
-from tests.compiled import compiled
 from tests.gradients import gradients
-from tests.layers.small_caches import decoded
 
 ops = keras.ops
 B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
@@ -49,27 +47,6 @@ class Contextual(positions.Position):
         return (1 - share) * low + share * high
 
 
-@keras.saving.register_keras_serializable(package="test_query_bias")
-class TransformerXL(positions.Position):
-    """Dai et al. 2019, section 3.3: (q + u)ᵀ k + (q + v)ᵀ r[i − j], with a table r."""
-
-    def build(self, query_shape, key_shape):
-        for name, shape in (
-            *((name, query_shape[2:]) for name in ("u", "v")),
-            ("r", (2 * FARTHEST + 1, query_shape[-1])),
-        ):
-            weight = self.add_weight(name=name, shape=shape, initializer="random_normal")
-            setattr(self, name, weight)
-
-    def query_bias(self, query, key, i, j):
-        of_keys = ops.sum(ops.convert_to_tensor(self.u) * in_full(key, query), axis=-1)
-        of_keys = ops.transpose(of_keys, (0, 2, 1))[:, :, None]
-        terms = ops.einsum("bthk,nk->bhtn", query + self.v, self.r)
-        rows = ops.clip(i - j, -FARTHEST, FARTHEST) + FARTHEST
-        rows = ops.broadcast_to(rows, (*ops.shape(terms)[:3], ops.shape(key)[1]))
-        return (of_keys + ops.take_along_axis(terms, rows, axis=-1)) * query.shape[-1] ** -0.5
-
-
 def contextual(position, query, key, at):
     """The bias of `Contextual`, pair by pair."""
     rows = numpy(position.rows)
@@ -85,47 +62,30 @@ def contextual(position, query, key, at):
     return bias
 
 
-def transformer_xl(position, query, key, at):
-    """The bias of `TransformerXL`, pair by pair."""
-    u, v, r = (numpy(weight) for weight in (position.u, position.v, position.r))
-    bias = np.zeros((*query.shape[:1], query.shape[2], query.shape[1], key.shape[1]))
-    for b, h, t, s in np.ndindex(bias.shape):
-        row = np.clip(at + t - s, -FARTHEST, FARTHEST) + FARTHEST
-        pair = u[h] @ key[b, s, h] + (query[b, t, h] + v[h]) @ r[row]
-        bias[b, h, t, s] = pair / np.sqrt(query.shape[-1])
-    return bias
-
-
-KINDS = {"CoPE": (Contextual, contextual), "Transformer-XL": (TransformerXL, transformer_xl)}
-each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def made(kind, **arguments):
-    layer = MultiHeadAttention(H, K, position=KINDS[kind][0](), use_bias=False, **arguments)
+def made(**arguments):
+    layer = MultiHeadAttention(H, K, position=Contextual(), use_bias=False, **arguments)
     layer.build((B, T, D), (B, T, D))
     layer.set_weights([random(*w.shape, seed=n) / 2 for n, w in enumerate(layer.weights)])
     return layer
 
 
-@each_kind
 @pytest.mark.parametrize("groups", [None, G])
-def test_the_bias_is_its_equation(kind, groups):
-    layer, x = made(kind, num_key_value_heads=groups), random(B, T, D)
+def test_the_bias_is_its_equation(groups):
+    layer, x = made(num_key_value_heads=groups), random(B, T, D)
     _, found = layer(x, use_causal_mask=True, return_attention_scores=True)
     query, key, value = (
         numpy(h).astype("float64") for h in layer.split_all(*map(ops.array, [x] * 3))
     )
     key, value = (np.repeat(a, H // a.shape[2], axis=2) for a in (key, value))
     causal = np.tril(np.ones((T, T), bool))
-    bias = KINDS[kind][1](layer.position, query, key, 0)
+    bias = contextual(layer.position, query, key, 0)
     _, expected = definition.attend(query, key, value, bias=bias, mask=causal)
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
 
 
-@each_kind
 @pytest.mark.parametrize("size", [3, 7])
-def test_other_kernels_are_the_reference_with_gradients(kind, size):
-    layer, x = made(kind, num_key_value_heads=G), random(B, T, D)
+def test_other_kernels_are_the_reference_with_gradients(size):
+    layer, x = made(num_key_value_heads=G), random(B, T, D)
     weights = [numpy(weight) for weight in layer.weights]
 
     def total(scores):
@@ -145,31 +105,6 @@ def test_other_kernels_are_the_reference_with_gradients(kind, size):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
-@each_kind
-def test_decoding_with_a_cache_is_the_whole_pass(kind):
-    layer, x = made(kind), random(B, T, D)
-    expected = compiled(lambda x: layer(x, use_causal_mask=True), x)
-    found, _ = decoded(layer, x, [3, 1, T - 4], layer.make_cache(B, T + 2))
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=0, atol=1e-5)
-
-
-@each_kind
-def test_it_works_in_half_precision_with_padding_and_a_pattern(kind):
-    layer, x = made(kind, dtype="mixed_bfloat16"), random(B, T, D)
-    layer.pattern = patterns.Causal() & patterns.SlidingWindow(3, 0)
-    mask = np.arange(T) < np.array([[T], [4]])
-    output = numpy(ops.cast(layer(x, query_mask=mask, value_mask=mask), "float32"))
-    assert np.isfinite(output).all() and not output[1, 4:].any() and output[1, :4].any()
-
-
-def test_a_recurrent_cell_prepares_no_keys_that_a_position_reads():
-    attention = MultiHeadAttention(2, K, position=Contextual())
-    cell = AttentionCell(keras.layers.GRUCell(8), attention)
-    memory, x = random(B, T, D), random(B, 3, D, seed=1)
-    output = keras.layers.RNN(cell)(x, initial_state=cell.initial_state(memory))
-    assert np.isfinite(numpy(output)).all()
-
-
 def test_a_position_may_refuse_to_decode():
     class Whole(Contextual):
         no_decoding_reason = "it counts all keys"
@@ -181,7 +116,7 @@ def test_a_position_may_refuse_to_decode():
 
 
 def test_it_is_saved(tmp_path):
-    layer, x = made("CoPE"), random(B, T, D)
+    layer, x = made(), random(B, T, D)
     inputs = keras.Input((T, D))
     model = keras.Model(inputs, layer(inputs))
     model.save(tmp_path / "model.keras")

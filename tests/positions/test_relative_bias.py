@@ -4,11 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention
 from keras_attention.positions import RelativeBias
 from tests import definition
 from tests.arrays import numpy, random
-from tests.compiled import compiled
 from tests.definition import bucket
 from tests.gradients import gradients, weight_gradients
 from tests.problems import attend
@@ -70,13 +68,6 @@ def test_some_buckets_of_t5_are_known():
     assert not RelativeBias(bidirectional=False).buckets()[128:].any()
 
 
-def test_all_buckets_are_used():
-    for rule in [(32, 128, True), (32, 128, False), (16, 200, True)]:
-        used = set(RelativeBias(*rule).buckets())
-        # With two directions a key after the query is at least one away, so one row stays idle.
-        assert used == set(range(rule[0])) - ({rule[0] // 2} if rule[2] else set())
-
-
 # The bias
 
 
@@ -106,26 +97,6 @@ def test_rows_may_have_positions_of_their_own():
 
 
 # In layers
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_layer_adds_it(causal):
-    rule = (8, 6, not causal)
-    query, value = random(B, T, 8, seed=1), random(B, S, 8, seed=2)
-    layer = MultiHeadAttention(H, K, score="dot", position=RelativeBias(*rule))
-    layer.build(query.shape, value.shape)
-    table = random(8, H, seed=5)
-    layer.position.set_weights([table])
-
-    def call(query, value):
-        found = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
-        return found[1], layer.query_dense(query), layer.key_dense(value)
-
-    weights, q, k = map(numpy, compiled(call, query, value))
-    mask = np.arange(S) <= np.arange(T)[:, None] if causal else True
-    b = table_bias(table, np.arange(T), np.arange(S), rule)
-    _, expected = definition.attend(q, k, k, score="dot", bias=b, mask=mask)
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [False, True])
@@ -159,49 +130,3 @@ def test_gradients_are_those_of_the_definition(rows):
     assert np.abs(exact[0]).max() > 0.01
     for one, two in zip(gradients(found, [query, key]), exact[1:], strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_the_bias_is_float32_under_mixed_precision(dtype):
-    layer = Attention(position=RelativeBias(8, 6), dtype=dtype)
-    x = keras.ops.cast(random(B, T, K), dtype.removeprefix("mixed_"))
-    layer.build(x.shape)
-    table = 1 + random(8, 1) / 1000
-    layer.position.set_weights([table])
-    seen = []
-    bias = layer.position.bias
-
-    def watched(i, j, num_heads):
-        seen.append(numpy(bias(i, j, num_heads)))
-        return bias(i, j, num_heads)
-
-    layer.position.bias = watched
-    layer(x, return_attention_scores=True)
-    assert seen[0].dtype == "float32"
-    # The layer evaluates the distances, which few pairs of positions have.
-    distances = np.arange(1 - T, T)
-    expected = table_bias(table, np.zeros(1, int), distances, (8, 6, True)).astype("float32")
-    np.testing.assert_array_equal(seen[0], expected)
-
-
-def test_layers_may_share_one_table(tmp_path):
-    def make():
-        shared = RelativeBias(8, 6)
-        tokens = keras.Input((None, 6))
-        x = tokens
-        for _ in range(2):
-            x = MultiHeadAttention(2, K, position=shared)(x)
-        return keras.Model(tokens, x), shared
-
-    model, shared = make()
-    assert sum("embeddings" in v.path for v in model.trainable_variables) == 1
-    x = random(B, T, 6)
-    before = numpy(shared.embeddings).copy()
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-    model.fit(x, 100 * x, verbose=0)
-    assert np.abs(numpy(shared.embeddings) - before).max() > 0
-    model.save_weights(tmp_path / "model.weights.h5")
-    again, _ = make()
-    again.load_weights(tmp_path / "model.weights.h5")
-    outputs = [numpy(compiled(m, x)) for m in (again, model)]
-    np.testing.assert_allclose(*outputs, rtol=1e-6, atol=1e-6)

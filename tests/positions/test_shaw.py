@@ -12,7 +12,6 @@ from keras_attention import (
     positions,
 )
 from tests import problems
-from tests.gradients import weight_gradients
 from tests.positions.small_shaw import (
     ON_JAX,
     B,
@@ -103,28 +102,6 @@ def test_a_layer_is_the_equations_between_its_projections(name):
         close(output, expected.reshape(*output.shape), 1e-5)
 
 
-def test_a_sequence_over_itself_counts_from_any_place():
-    layer = SelfAttention(4, K, position=positions.Shaw(2))
-    x = random(B, T, D, dtype="float32")
-    layer.build(x.shape)
-    at = [np.arange(T), np.arange(T) + 30, np.array([[0, 1, 0, 1], [4, 3, 2, 1]])]
-    plain, *found = run(lambda x: [layer(x), *(layer(x, positions=i) for i in at)], x)
-    for answer, i in zip([plain, *found], [at[0], *at], strict=True):
-        close(answer, expected_of(layer, x, x, i=i, j=i)[0].reshape(B, T, -1), 1e-5)
-    assert np.abs(found[2] - plain).max() > 1e-3
-
-
-def test_a_training_step_moves_both_tables_by_finite_gradients():
-    layer = RelativePositionAttention(2, K, 2, per_head=True)
-    x = random(B, T, D, dtype="float32")
-    layer.build(x.shape)
-    found, _ = weight_gradients(layer, lambda: keras.ops.square(layer(x)))
-    paths = [variable.path.split("/")[-1] for variable in layer.trainable_variables]
-    assert paths.count("key_embeddings") == paths.count("value_embeddings") == 1
-    for path, gradient in zip(paths, found, strict=True):
-        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 1e-5, path
-
-
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_tables_are_read_in_float32_in_mixed_precision(policy):
     layer = RelativePositionAttention(1, 1, 3, use_values=False, dtype=policy)
@@ -203,16 +180,6 @@ def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
     SelfAttention(2, 4, position=own)(x)
     with pytest.raises(ValueError, match=r"Shaw.*built for num_heads=2.*num_heads=4"):
         SelfAttention(4, 4, position=own)(x)
-
-
-@pytest.mark.ci
-def test_tables_train_save_and_load_in_every_layer(check_in_every_layer):
-    given = positions.Shaw(2), positions.Shaw(1, per_head=True), positions.Shaw(9, use_values=False)
-    found = check_in_every_layer("position", *given)
-    for position, shapes in zip(
-        found, ([(1, 5, 4)] * 2, [(2, 3, 4)] * 2, [(1, 19, 4)]), strict=True
-    ):
-        assert [tuple(weight.shape) for weight in position.weights] == shapes
 
 
 @pytest.mark.parametrize("max_distance", [0, -1, 1.5, True, None])

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, TransformerBlock, scores
+from keras_attention import Attention, scores
 from tests import definition
 from tests.arrays import numpy, random
 from tests.scores.built_in import UNEQUAL, B, D, H, K, S, T, fill, make, named_weights
@@ -21,29 +21,6 @@ def test_attention_without_projections_compares_the_inputs(name):
     expected, expected_weights = definition.attend(*heads, score=name, **named_weights(layer.score))
     np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "make_layer, name",
-    [
-        *((lambda name: MultiHeadAttention(H, K, score=make(name)), n) for n in scores.BUILTIN),
-        (lambda name: TransformerBlock(16, H, score=name), "cosine"),
-    ],
-)
-def test_layers_with_heads_compare_the_projections(make_layer, name):
-    layer, x = make_layer(name), random(B, T, D, seed=5)
-    layer.build(x.shape)
-    attention = layer.attention if isinstance(layer, TransformerBlock) else layer
-    heads = []
-    for seed, part in enumerate(("query", "key", "value")):
-        dense = getattr(attention, f"{part}_dense")
-        kernel, bias = random(D, H, K, seed=seed) / 2, random(H, K, seed=10 + seed)
-        dense.set_weights([kernel, bias])
-        heads.append(np.einsum("btd,dhk->bthk", x, kernel) + bias)
-    fill(attention.score)
-    _, weights = layer(x, return_attention_scores=True)
-    _, expected = definition.attend(*heads, score=name, **named_weights(attention.score))
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["dot", "scaled_dot", "cosine"])
@@ -68,42 +45,6 @@ def test_learned_scores_compare_unequal_sizes(name):
     expected, _ = definition.attend(*heads, score=name, **named_weights(layer.score))
     found = numpy(layer(query, value, key))
     np.testing.assert_allclose(found, expected[:, :, 0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", UNEQUAL)
-def test_padding_of_keys_changes_nothing(name):
-    layer = Attention(score=make(name))
-    query, value = random(B, T, D), random(B, S - 2, D, seed=1)
-    expected = numpy(layer(query, value))
-    padded = np.concatenate([value, random(B, 2, D, seed=2)], axis=1)
-    mask = np.broadcast_to(np.arange(S) < S - 2, (B, S))
-    output, weights = layer(query, padded, value_mask=mask, return_attention_scores=True)
-    np.testing.assert_allclose(numpy(output), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(numpy(weights)[..., S - 2 :], 0)
-
-
-@pytest.mark.parametrize("name", [name for name in scores.BUILTIN if name != "location"])
-def test_the_order_of_keys_changes_nothing(name):
-    layer = Attention(score=make(name))
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    order = np.random.default_rng(0).permutation(S)
-    expected = numpy(layer(query, value))
-    np.testing.assert_allclose(numpy(layer(query, value[:, order])), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_order_of_keys_is_what_location_goes_by():
-    layer = Attention(score=make("location"))
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    _, weights = layer(query, value, return_attention_scores=True)
-    _, reversed_weights = layer(query, value[:, ::-1], return_attention_scores=True)
-    np.testing.assert_allclose(numpy(weights), numpy(reversed_weights), rtol=1e-6)
-
-
-def test_general_compares_unequal_sizes():
-    layer = Attention(score=scores.General("ones"))
-    output = layer(random(B, T, D), random(B, S, 6), random(B, S, 4))
-    assert output.shape == (B, T, 6)
-    assert layer.score.kernel.shape == (1, D, 4)
 
 
 def test_the_weight_of_general_counts_as_the_layers_own():

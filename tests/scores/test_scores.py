@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, kernels, ops, scores
-from keras_attention.spec import AttentionSpec, Positions
+from keras_attention import Attention, ops, scores
 from tests import definition
 from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
@@ -91,39 +90,6 @@ def test_a_learned_score_has_the_gradients_of_its_equation(case):
 
 
 @pytest.mark.parametrize("case", ONE_EACH)
-def test_heads_that_share_keys_share_the_weights_of_keys(case):
-    name, arguments, size = LEARNED[case]
-    score, heads = make(name, **arguments), 4
-    query, key = random(B, T, heads, K, seed=1), random(B, S, 2, size, seed=2)
-    score.build(query.shape, key.shape)
-    fill(score)
-    value = random(B, S, 2, 3, seed=4)
-    repeated = [np.repeat(array, 2, axis=2) for array in (key, value)]
-    if name == "general":
-        # Each query head has a matrix of its own.
-        assert score.kernel.shape == (heads, K, size)
-    _, weights = ops.attend(query, key, value, score=score, return_attention_scores=True)
-    _, expected = definition.attend(query, *repeated, score=name, **named_weights(score, heads))
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-4, atol=1e-5)
-
-
-SPEC = AttentionSpec(positions=Positions.of(T, S))
-
-
-@pytest.mark.parametrize("case", ONE_EACH)
-def test_a_learned_score_prepares_keys_once_for_all_queries(case):
-    score, _, key = learned(case)
-    value = random(B, S, H, 3, seed=4)
-    prepared = score.prepare_key(keras.ops.convert_to_tensor(key))
-    query = keras.ops.convert_to_tensor(QUERY)
-    outputs = [
-        kernels.run(*score.into_spec(SPEC, query, *given), value).output
-        for given in ((keras.ops.convert_to_tensor(key),), (prepared, True))
-    ]
-    np.testing.assert_allclose(*map(numpy, outputs), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("case", ONE_EACH)
 def test_huge_inputs_give_numbers_and_gradients_that_are_numbers(case):
     score, _, key = learned(case)
     value = random(B, S, H, 3, seed=4)
@@ -161,16 +127,6 @@ def test_normalized_additive_starts_with_a_vector_of_length_one_over_the_root_of
     score = scores.Additive(16, normalize=True)
     score.build(QUERY.shape, KEY.shape)
     np.testing.assert_allclose(numpy(score.length), np.full((H, 1), 0.25))
-
-
-def test_key_only_takes_any_activation():
-    score, _, key = learned("key_only")
-    linear = scores.KeyOnly(activation="linear")
-    linear.build(QUERY.shape, key.shape)
-    linear.set_weights(score.get_weights())
-    np.testing.assert_allclose(
-        np.tanh(numpy(linear(QUERY, key))), numpy(score(QUERY, key)), rtol=1e-4, atol=1e-5
-    )
 
 
 # Location
@@ -217,36 +173,4 @@ def test_location_never_answers_where_its_length_shows_only_when_run(max_length,
         call(query, longer, np.ones((B, S), bool))
 
 
-def test_location_uses_as_many_columns_as_there_are_keys():
-    score, _, key = learned("location")
-    whole, part = numpy(score(QUERY, key)), numpy(score(QUERY, key[:, :3]))
-    np.testing.assert_allclose(part, whole[..., :3], rtol=1e-6)
-
-
 # Inner products
-
-
-@pytest.mark.parametrize("queries, keys", [(3, 0), (0, 4), (0, 0)])
-def test_cosines_of_nothing_are_nothing(queries, keys):
-    query, key = random(2, queries, 1, 4), random(2, keys, 1, 4)
-    output = ops.attend(query, key, key, score="cosine")
-    np.testing.assert_array_equal(numpy(output), np.zeros((2, queries, 1, 4)))
-
-
-def test_cosine_does_not_depend_on_lengths():
-    expected = numpy(scores.Cosine()(QUERY, KEY))
-    for factor in (1e-30, 1e-3, 1e30):
-        found = numpy(scores.Cosine()(QUERY * np.float32(factor), KEY / np.float32(factor)))
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert np.abs(expected).max() <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("name", scores.BUILTIN)
-def test_the_kernel_is_given_what_the_score_computes(name):
-    score = make(name)
-    logits = numpy(score(QUERY, KEY))
-    value = random(B, S, H, 3, seed=4)
-    _, weights = ops.attend(QUERY, KEY, value, score=score, return_attention_scores=True)
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    expected = powers / powers.sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(numpy(weights), expected, rtol=1e-5, atol=1e-6)

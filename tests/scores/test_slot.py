@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, TransformerBlock, ops, scores
+from keras_attention import Attention, TransformerBlock, ops, scores
 from tests.arrays import numpy, random
-from tests.scores.built_in import ARGUMENTS, KEY, QUERY, UNEQUAL, B, D, H, K, S, T, make
+from tests.scores.built_in import ARGUMENTS, KEY, QUERY, UNEQUAL, B, D, H, S, T, make
 
 
 def test_get_takes_a_name_a_score_or_a_config():
@@ -79,13 +79,6 @@ def test_initializers_regularizers_and_constraints_reach_the_weights(name):
         assert weight.constraint is given[f"{kind}_constraint"]
         np.testing.assert_array_equal(numpy(weight), 1.0 if kind == "bias" else -0.5)
     assert len(layer.losses) == len(layer.trainable_weights) == len(layer.score.weights)
-
-
-def test_weights_of_one_shape_do_not_start_alike():
-    score = scores.Additive(K)
-    score.build(QUERY.shape, KEY.shape)
-    assert score.query_kernel.shape == score.key_kernel.shape
-    assert np.abs(numpy(score.query_kernel) - numpy(score.key_kernel)).max() > 0.01
 
 
 # Scores of a user's own
@@ -176,47 +169,6 @@ def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
         assert type(score) is type(expected)
         assert score.get_config() == expected.get_config()
         assert len(score.weights) == weights
-
-
-@pytest.mark.ci
-def test_learned_scores_of_pairs_train_save_and_load_in_every_layer(check_in_every_layer):
-    given = scores.ReducedRank(3), scores.Additive(5, normalize=True), scores.Concat()
-    found = check_in_every_layer("score", *given)
-    for score, expected in zip(found, given, strict=True):
-        assert type(score) is type(expected)
-        assert score.get_config() == expected.get_config()
-        assert len(score.weights) == len(expected.weights) > 0
-
-
-# The side that the score ignores has projections without a gradient.
-@pytest.mark.ci
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_scores_of_one_side_train_save_and_load_in_every_layer(tmp_path):
-    given = scores.Location(6), scores.KeyOnly(4, "relu"), scores.KeyOnly(), scores.Location(S)
-    layers = [
-        Attention(score=given[0]),
-        Attention(2, 4, score=given[1]),
-        MultiHeadAttention(2, 4, score=given[2]),
-        TransformerBlock(16, 2, score=given[3]),
-    ]
-    x, symbol = 2 * random(B, T, D), keras.Input((None, D))
-    model = keras.Model(symbol, keras.layers.add([layer(symbol) for layer in layers]))
-    before = [[numpy(weight) for weight in score.weights] for score in given]
-    model.compile("sgd", "mse", jit_compile=keras.config.backend() == "jax")
-    model.fit(x, random(B, T, D, seed=1), verbose=0)
-    for score, old in zip(given, before, strict=True):
-        for weight, array in zip(score.weights, old, strict=True):
-            assert np.abs(numpy(weight) - array).max() > 0, weight.path
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), rtol=1e-6, atol=1e-6)
-    for layer, score in zip(layers, given, strict=True):
-        assert loaded.get_layer(layer.name).score.get_config() == score.get_config()
-
-
-def test_a_score_of_ones_own_may_compare_unequal_sizes_without_projections():
-    layer = Attention(score=Perceptron())
-    assert layer(random(B, T, D), random(B, S, 6)).shape == (B, T, 6)
 
 
 def test_a_score_of_ones_own_works_in_float32_under_mixed_precision():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import tap
 from keras_attention.visualization import collect_attention
 
 ops = keras.ops
@@ -42,17 +41,7 @@ def state(model):
 # Name in the model, the layer, and whether a second sequence is attended to.
 LAYERS = {
     "Attention without projections": (lambda: ka.Attention(), "scores"),
-    "Attention": (lambda: ka.Attention(2, 4), "scores"),
-    "MultiHeadAttention": (lambda: ka.MultiHeadAttention(2, 4), "scores"),
-    "grouped heads": (lambda: ka.MultiHeadAttention(4, 4, num_key_value_heads=2), "scores"),
-    "additive": (lambda: ka.Attention(2, 4, score="additive"), "scores"),
-    "rotary": (lambda: ka.SelfAttention(2, 4, position="rotary", causal=True), "self"),
-    "relative": (lambda: ka.RelativePositionAttention(2, 4, max_distance=3), "scores"),
-    "window": (lambda: ka.LocalSelfAttention(2, 4, neighbors=1), "self"),
-    "strided": (lambda: ka.SparseSelfAttention(2, 4, rate=2), "self"),
-    "local-p": (lambda: ka.LocalAttention(2, "predictive", 2, 4), "scores"),
     "hard": (lambda: ka.HardAttention(2, 4), "scores"),
-    "sparsemax, sink": (lambda: ka.Attention(2, 4, use_sink=True, dropout=0.5), "scores"),
     "Keras's MultiHeadAttention": (lambda: keras.layers.MultiHeadAttention(2, 4), "scores"),
     "Keras's GroupQueryAttention": (
         lambda: keras.layers.GroupQueryAttention(4, 4, 2),
@@ -120,17 +109,6 @@ def test_blocks_give_what_they_are_made_of_and_padding_gets_nothing():
     np.testing.assert_array_equal(cross[1, :, :, 2:], 0)
     np.testing.assert_allclose(cross[0].sum(axis=-1)[:, :4], 1, rtol=1e-5)
     np.testing.assert_array_equal(np.triu(scores["decoder/attention"], 1), 0)
-
-
-def test_a_model_that_was_called_in_training_keeps_losses_generators_and_outputs():
-    model = translator()
-    model([IDS, IDS], training=True)
-    losses = [numpy(loss) for loss in model.losses]
-    assert len(losses) == 3
-    before = state(model)
-    collect_attention(model, [IDS[:1], IDS[:1]])
-    assert state(model) == before
-    np.testing.assert_array_equal([numpy(loss) for loss in model.losses], losses)
 
 
 class Restless(keras.layers.Layer):
@@ -241,17 +219,6 @@ def test_a_layer_is_a_model_too_and_returns_more_than_its_output():
         attention, X, value=X[:, :3], value_mask=np.array([[True, True, False]] * 2)
     )
     assert shared["alone"].shape == (2, 1, 5, 3) and not shared["alone"][..., 2].any()
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
-def test_half_precision_gives_float32_and_the_same_output(policy):
-    x = keras.Input((None, 8))
-    model = keras.Model(x, ka.TransformerBlock(16, 2, dtype=policy, name="block")(x))
-    expected = numpy(model(X))
-    (scores,) = collect_attention(model, X).values()
-    assert scores.dtype == "float32"
-    np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=2e-2)
-    np.testing.assert_array_equal(numpy(model(X)), expected)
 
 
 def test_masks_reach_the_layers_behind():
@@ -402,23 +369,3 @@ def test_bad_models_are_refused():
     x = keras.Input((8,))
     with pytest.raises(ValueError, match="No attention layer with weights of pairs was called"):
         collect_attention(keras.Model(x, keras.layers.Dense(1)(x)), X[:, 0])
-
-
-@pytest.mark.parametrize("name", ["Retention", "GatedDeltaNet", "NystromAttention"])
-def test_padding_beside_layers_without_weights(name):
-    """They take no positions, and are given none."""
-    of_few = {"NystromAttention": {"num_landmarks": 2}}.get(name, {})
-    stack = ka.Decoder if name != "NystromAttention" else ka.Encoder
-    causal = {"causal": True} if stack is ka.Decoder else {}
-    blocks = [
-        ka.TransformerBlock(16, 2, position="rotary", name="first", **causal),
-        ka.TransformerBlock(16, 2, attention=getattr(ka, name)(2, 4, **of_few), **causal),
-    ]
-    model = stack(blocks, ka.Embeddings(ka.ScaledEmbedding(9, 8, mask_zero=True)))
-    ids = np.array([[0, 0, 5, 3, 2, 4], [1, 2, 3, 4, 5, 6]])
-    expected = numpy(model(ids))
-    (found,) = collect_attention(model, ids).values()
-    assert found.shape == (2, 2, 6, 6) and not numpy(found)[0, :, :, :2].any()
-    with tap.listening(tap.Listener()):
-        output = numpy(model(ids))
-    np.testing.assert_allclose(output[ids > 0], expected[ids > 0], atol=1e-5)

@@ -1,4 +1,4 @@
-"""Decoder-only models beside Llama: what they compute, generate, save and write."""
+"""Decoder-only models: what they compute, generate, save and write."""
 
 import pytest
 
@@ -12,6 +12,21 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 512,
+}
+LLAMA = {**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
 }
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
 OPT = {**SIZES, "ffn_dim": 48, "intermediate_size": None}
@@ -69,6 +84,33 @@ MSCALE = {
     "original_max_position_embeddings": 16,
 }
 MODELS = {
+    "llama": (transformers.LlamaForCausalLM, LLAMA),
+    "llama with biases": (
+        transformers.LlamaForCausalLM,
+        {
+            **LLAMA,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "head_dim": 12,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "llama 3.1": (transformers.LlamaForCausalLM, {**LLAMA, "rope_parameters": LLAMA3}),
+    "llama, linear": (
+        transformers.LlamaForCausalLM,
+        {**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}},
+    ),
+    "llama, yarn": (transformers.LlamaForCausalLM, {**LLAMA, "rope_parameters": YARN}),
+    "mistral": (transformers.MistralForCausalLM, {**LLAMA, "sliding_window": 4}),
+    "qwen 2": (transformers.Qwen2ForCausalLM, LLAMA),
+    "qwen 2, windows": (
+        transformers.Qwen2ForCausalLM,
+        {**LLAMA, "sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1},
+    ),
+    "qwen 3": (
+        transformers.Qwen3ForCausalLM,
+        {**LLAMA, "head_dim": 12, "tie_word_embeddings": True},
+    ),
     "gpt2": (transformers.GPT2LMHeadModel, GPT2),
     "gpt2, other options": (
         transformers.GPT2LMHeadModel,
@@ -218,6 +260,8 @@ MODELS = {
         {**PHI3, "rope_parameters": LONG, "original_max_position_embeddings": 3},
     ),
 }
+# Of which more is generated.
+SEARCHED = ("gpt2", "llama", "qwen 2", "qwen 3")
 # Those that take no positions.
 BY_DISTANCE = ("bloom", "mpt", "mpt, clipped")
 each = pytest.mark.parametrize("name", MODELS)
@@ -258,11 +302,11 @@ def test_it_is_written_back(made, name, measured, tmp_path):
 
 @each
 def test_greedy_tokens(made, name, measured):
-    count = 200 if name == "gpt2" else 30
+    count = 200 if name in SEARCHED else 30
     measured(made.ours, tokens=folders.check_greedy(made, count))
 
 
-@pytest.mark.parametrize("name", ["gpt2"])
+@pytest.mark.parametrize("name", SEARCHED)
 def test_beams(made, measured):
     folders.check_beams(made)
     measured(made.ours, beams=4)

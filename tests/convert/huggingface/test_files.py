@@ -13,15 +13,14 @@ from keras_attention import convert
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.folders import numpy, tokens, torch, transformers
 from tests.convert.huggingface.sequences import through_a_file
-from tests.convert.huggingface.test_decoders import GPT2, MODELS, OSS
-from tests.convert.huggingface.test_llama import LLAMA3, SIZES
+from tests.convert.huggingface.test_decoders import GPT2, LLAMA, LLAMA3, MODELS, OSS
 
 IDS = tokens((3, 9))
 
 
 @pytest.fixture
 def llama(folder):
-    return folder(transformers.LlamaForCausalLM, **SIZES)
+    return folder(transformers.LlamaForCausalLM, **LLAMA)
 
 
 def test_several_files(llama, tmp_path):
@@ -35,7 +34,7 @@ def test_several_files(llama, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        (transformers.LlamaForCausalLM, SIZES),
+        (transformers.LlamaForCausalLM, LLAMA),
         (transformers.GptOssForCausalLM, OSS),
         MODELS["mixtral"],
         MODELS["nemotron"],
@@ -76,7 +75,7 @@ def test_models_of_half_precision(llama, policy, tmp_path):
 def test_a_configuration_of_version_4(folder, kind, tmp_path):
     rope = {"rope_type": "default", "rope_theta": 500.0}
     rope = {**LLAMA3, "rope_theta": 500.0} if kind == "llama3" else rope
-    made = folder(transformers.LlamaForCausalLM, **SIZES, rope_parameters=rope)
+    made = folder(transformers.LlamaForCausalLM, **LLAMA, rope_parameters=rope)
     scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
     older = folders.copied(
         made,
@@ -158,7 +157,7 @@ print(size, peak - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_of_reading(tmp_path, llama):
     """Of a model that is a table of tokens and a matrix as large, for the most part."""
-    sizes = {**SIZES, "vocab_size": 32000, "hidden_size": 512, "intermediate_size": 1024}
+    sizes = {**LLAMA, "vocab_size": 32000, "hidden_size": 512, "intermediate_size": 1024}
     config = transformers.LlamaConfig(**sizes)
     folders.write(tmp_path, transformers.LlamaForCausalLM, config)
     command = [sys.executable, "-c", MEMORY, str(tmp_path), str(llama.path)]

@@ -12,8 +12,7 @@ from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.folders import numpy, tokens, torch, transformers
 from tests.convert.huggingface.sequences import SIZES as SEQUENCE_SIZES
-from tests.convert.huggingface.test_decoders import GPT2
-from tests.convert.huggingface.test_llama import SIZES
+from tests.convert.huggingface.test_decoders import GPT2, LLAMA
 
 IDS = tokens((2, 5))
 BART = {
@@ -28,7 +27,7 @@ BART = {
 
 @pytest.fixture
 def llama(folder):
-    return folder(transformers.LlamaForCausalLM, **SIZES)
+    return folder(transformers.LlamaForCausalLM, **LLAMA)
 
 
 def with_tensors(source, path, without=(), **tensors):
@@ -57,7 +56,7 @@ PUBLISHED = {
     "bart": ["model.encoder.version", "decoder.version"],
 }
 MADE = {
-    "llama": (transformers.LlamaForCausalLM, SIZES),
+    "llama": (transformers.LlamaForCausalLM, LLAMA),
     "gpt2": (transformers.GPT2LMHeadModel, GPT2),
     "bert": (transformers.BertForMaskedLM, SEQUENCE_SIZES),
     "bart": (transformers.BartForConditionalGeneration, BART),

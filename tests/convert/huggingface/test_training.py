@@ -6,13 +6,12 @@ import pytest
 
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface.folders import MASKS, numpy, tokens, torch, transformers
-from tests.convert.huggingface.test_decoders import GPT2, OSS
-from tests.convert.huggingface.test_llama import SIZES
+from tests.convert.huggingface.test_decoders import GPT2, LLAMA, OSS
 from tests.gradients import weight_gradients
 
 MODELS = {
     "gpt2": (transformers.GPT2LMHeadModel, GPT2),
-    "llama": (transformers.LlamaForCausalLM, SIZES),
+    "llama": (transformers.LlamaForCausalLM, LLAMA),
     "gpt_oss": (transformers.GptOssForCausalLM, OSS),
 }
 
