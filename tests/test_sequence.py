@@ -76,8 +76,15 @@ def test_a_stack_may_count_places():
     assert np.abs(by_places - numpy(stack(X, mask=REAL))[2][REAL[2]]).max() > 1e-3
 
 
-def test_a_layer_over_other_axes_counts_each_of_their_rows():
-    layer = ka.MultiHeadAttention(2, 4, attention_axes=(2,), position="rotary")
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ka.MultiHeadAttention(2, 4, attention_axes=(2,), position="rotary"),
+        ka.LinformerAttention(2, 4, T, 3, attention_axes=(2,)),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_layer_over_other_axes_counts_each_of_their_rows(layer):
     x, mask = np.stack([X, X[::-1]], 1), np.stack([REAL, REAL[::-1]], 1)
     found = numpy(layer(x, query_mask=mask, positions="tokens"))
     expected = numpy(layer(ALONE[:, None]))[:, 0]
