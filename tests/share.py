@@ -1,15 +1,18 @@
 """`--share N`: one in N of the cases of all tests, where the others run elsewhere.
 
-The README's test command runs a quarter of the cases, and CI the rest with `--rest`, so that all
-run on TensorFlow. On PyTorch, on JAX, which compiles each of them anew, of the slow tests, and with
-the oldest and the nightly Keras it runs one in N. A test of fewer than N cases has one of them in
-some shares and none in others. Which ones changes with the package (by `FUZZ_SEED`).
+Without it all cases run, but of the relations of `tests/contract` one in `OF_RELATIONS`: other
+backends and other contents of the package run others. `--share 1` runs all of them. On PyTorch, on
+JAX, which compiles each of them anew, of the slow tests, and with the oldest and the nightly Keras
+CI runs one in N. A test of fewer than N cases has one of them in some shares and none in others.
+Which ones changes with the package (by `FUZZ_SEED`).
 """
 
 import collections
 import os
 import zlib
 
+OF_RELATIONS = 4
+RELATIONS = "tests/contract/"
 SHIFT = int(os.environ.get("FUZZ_SEED", "0"))
 
 
@@ -17,11 +20,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--share",
         type=int,
-        default=1,
         metavar="N",
         help="run one in N of the cases, some of each test that has so many",
     )
-    parser.addoption("--rest", action="store_true", help="run the cases that --share leaves out")
 
 
 def chosen(names, share, shift):
@@ -37,9 +38,11 @@ def chosen(names, share, shift):
 
 
 def pytest_collection_modifyitems(config, items):
-    share, rest = config.getoption("--share"), config.getoption("--rest")
-    names = chosen([item.nodeid for item in items], share, SHIFT)
-    left_out = [item for item in items if (item.nodeid in names) == rest]
+    share = config.getoption("--share")
+    relations = [item.nodeid for item in items if item.nodeid.startswith(RELATIONS)]
+    others = [item.nodeid for item in items if not item.nodeid.startswith(RELATIONS)]
+    names = chosen(relations, share or OF_RELATIONS, SHIFT) | chosen(others, share or 1, SHIFT)
+    left_out = [item for item in items if item.nodeid not in names]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if (item.nodeid in names) != rest]
+        items[:] = [item for item in items if item.nodeid in names]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.share import chosen
+from tests.share import OF_RELATIONS, RELATIONS, chosen
 
 pytestmark = pytest.mark.any_backend
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,18 @@ def test_a_share_of_the_cases(share, most):
     assert max(len(share & {*CASES}) for share in found) == most
 
 
-def test_a_run_of_a_share_and_one_of_the_rest(tmp_path):
-    share, rest = (run(tmp_path, "--share", "4", *more)[0] for more in ((), ("--rest",)))
-    for name in [*CASES, "test_alone"]:
-        assert (f"{name} PASSED" in share) != (f"{name} PASSED" in rest)
+def passed(printed, file):
+    """The cases of a file that passed."""
+    lines = [line.split() for line in printed.splitlines() if " PASSED" in line]
+    return {name for name, *_ in lines if name.startswith(file)}
+
+
+def test_all_cases_run_but_of_relations_one_in_four(tmp_path):
+    relations = tmp_path / RELATIONS / "test_relations.py"
+    relations.parent.mkdir(parents=True)
+    relations.write_text(FILE)
+    printed = [run(tmp_path, seed=seed)[0] for seed in range(OF_RELATIONS)]
+    assert [len(passed(x, "test_file.py")) for x in printed] == [7] * OF_RELATIONS
+    found = [passed(x, RELATIONS) for x in printed]
+    assert sum(map(len, found)) == len(set.union(*found)) == 7
+    assert len(passed(run(tmp_path, "--share", "1")[0], RELATIONS)) == 7

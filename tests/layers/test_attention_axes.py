@@ -20,7 +20,7 @@ OTHER_ROWS = {
 def test_rows_of_other_examples_are_not_attended_to(name):
     axes, query_shape, value_shape = OTHER_ROWS[name]
     layer = MultiHeadAttention(2, 3, attention_axes=axes)
-    message = r"Sizes of axis \d, which is not attended over, must be equal"
+    message = r"(Batch sizes|Sizes of axis \d, which is not attended over,) must be equal"
     with pytest.raises(ValueError, match=message):
         layer(keras.KerasTensor(query_shape), keras.KerasTensor(value_shape))
     layer.build(query_shape, query_shape)
