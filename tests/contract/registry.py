@@ -264,7 +264,7 @@ def of_steps(layer, x, **given):
 
 def of_cell(layer, x, **given):
     """A cell in Keras's own layer."""
-    rnn = keras.layers.RNN(layer, return_sequences=True)
+    rnn = keras.layers.RNN(layer, return_sequences=True, dtype=layer.dtype_policy)
     return rnn(same(x, S, E), initial_state=layer.initial_state(x), **given)
 
 
