@@ -279,7 +279,8 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_
     found, (of_query, of_value, of_key) = three_inputs(tensors, explicit)
     of_key = of_value if of_key is None else masks.both(of_value, of_key)
     seen = of_key
-    symbolic = isinstance(found[0], keras.KerasTensor)
+    # Queries may be an array beside a symbol of values.
+    symbolic = keras.KerasTensor in map(type, found)
     if attention_mask is not None:
         attention_mask = masks.boolean("attention_mask", attention_mask)
         if not symbolic:

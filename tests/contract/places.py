@@ -176,7 +176,7 @@ class Subject:
 
         x = keras.ops.convert_to_tensor(rows.batch(self.entry.ids, garbage=False))
         self._call(layer, x)
-        if isinstance(self.layer, keras.Model) and not masked:
+        if isinstance(self.layer, keras.Model) and len(given) == 1 and not masked:
             return self.layer, given[0]
 
         def symbol(array):

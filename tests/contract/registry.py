@@ -213,7 +213,7 @@ class Traits:
         self.may_be_causal = (
             (self.use_causal_mask or self.causal_argument or entry.call in (of_steps, of_target))
             and entry.call is not from_context
-        ) or entry.cls is ka.Decoder
+        ) or (entry.cls is ka.Decoder and entry.call is None)
 
     def takes(self, **given):
         """Whether a symbolic call with an argument is no error."""
@@ -442,6 +442,12 @@ def _entries():
     )  # fmt: skip
     yield variant("TransformerBlock-cross", block, of_context, cross_attention=True, residual="pre")
     yield variant("TransformerBlock-context", block, from_context, cross_attention=True)
+    stack = {
+        "blocks": functools.partial(blocks, causal=True, cross_attention=True),
+        "embeddings": None,
+        "logits": None,
+    }
+    yield Entry("Decoder-context", ka.Decoder, tuple(stack.items()), from_context)
     yield variant("AttentionRNN-steps", ka.AttentionRNN, of_steps, return_state=True)
     yield variant("EncoderDecoder-target", ka.EncoderDecoder, of_target)
 
