@@ -139,7 +139,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
     >>> why = ops.explain(x, x, x, pattern="causal", return_attention_scores=True)
     >>> for part in why.split("; ")[:3]:
     ...     print(part)
-    reference: `return_attention_scores` needs all scores
+    few_scores: there are few scores, and an operation costs more than its numbers do
     time and memory O(T · S)
     mask: pattern Causal()
     """
