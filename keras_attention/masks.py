@@ -70,9 +70,7 @@ def passed_on(layer, x, previous_mask=None):
     """
     if previous_mask is not None:
         check_axes(previous_mask, x.shape[:-1][: len(previous_mask.shape)])
-    # That of the call, which Keras passes, does not replace the one that `x` carries.
-    carried = implicit(x)
-    return previous_mask if carried is previous_mask else both(carried, previous_mask)
+    return previous_mask
 
 
 def whole(mask, tensor):

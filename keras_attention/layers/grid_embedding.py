@@ -100,11 +100,10 @@ class GridEmbedding(PositionEmbedding):
         start_index: int | Tensor = 0,
         positions: Positions | None = None,
         segment_ids: Tensor | None = None,
-        mask: Tensor | None = None,
     ) -> Tensor:
         if len(x.shape) == 3:
-            return super().call(x, start_index, positions, segment_ids, mask)
-        positions = self._counted(x, start_index, positions, segment_ids, mask)
+            return super().call(x, start_index, positions, segment_ids)
+        positions = self._counted(x, start_index, positions, segment_ids)
         self._check_given(x, start_index, positions)
         return self._merge(x, self.vectors(ops.shape(x)[1:-1], self.dim or x.shape[-1]))
 

@@ -58,18 +58,17 @@ class PositionEmbedding(saving.ConfigurableLayer):
         start_index: int | Tensor = 0,
         positions: Positions | None = None,
         segment_ids: Tensor | None = None,
-        mask: Tensor | None = None,
     ) -> Tensor:
-        positions = self._counted(x, start_index, positions, segment_ids, mask)
+        positions = self._counted(x, start_index, positions, segment_ids)
         self._check_given(x, start_index, positions)
         if positions is None:
             positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
         vectors = self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
         return self._merge(x, vectors)
 
-    def _counted(self, x, start_index, positions, segment_ids, mask):
+    def _counted(self, x, start_index, positions, segment_ids):
         """The positions of a call in which `positions` may be a word; None for places."""
-        word, mask = sequence.word(positions), masks.padding(x, mask)
+        word, mask = sequence.word(positions), masks.padding(x, None)
         if segment_ids is not None and word != "tokens":
             raise ValueError(
                 "`segment_ids` number texts whose tokens are counted: pass positions='tokens'. "
@@ -112,9 +111,9 @@ class PositionEmbedding(saving.ConfigurableLayer):
         }
         return (*x_shape[:-1], features[self.merge_mode])
 
-    def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None, mask=None):
+    def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None):
         shape = self.compute_output_shape(x.shape)
-        positions = self._counted(x, start_index, positions, segment_ids, mask)
+        positions = self._counted(x, start_index, positions, segment_ids)
         self._check_given(x, start_index, positions)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -141,11 +140,10 @@ class SinCosPositionEmbedding(PositionEmbedding):
         x: (B, T, D).
         start_index: position of the first element, an integer or one per row, (B,).
         positions: how elements are counted from `start_index` on: "places", by their index, which
-            is the default, or "tokens", by their rank among those that the mask of `x` has; or
+            is the default, or "tokens", by their rank among those of the mask that `x` carries; or
             integers (T,) or (B, T) instead.
         segment_ids: integers (B, T) that number texts in a row, each of which "tokens" counts from
             its first; or None.
-        mask: boolean (B, T), combined with the mask that `x` carries.
 
     Returns:
         (B, T, D), or (B, T, D + dim) for "concat", or (B, T, dim) for "none", carrying the mask
@@ -197,11 +195,10 @@ class LearnedPositionEmbedding(PositionEmbedding):
         x: (B, T, D).
         start_index: position of the first element, an integer or one per row, (B,).
         positions: how elements are counted from `start_index` on: "places", by their index, which
-            is the default, or "tokens", by their rank among those that the mask of `x` has; or
+            is the default, or "tokens", by their rank among those of the mask that `x` carries; or
             integers (T,) or (B, T) instead.
         segment_ids: integers (B, T) that number texts in a row, each of which "tokens" counts from
             its first; or None.
-        mask: boolean (B, T), combined with the mask that `x` carries.
 
     Returns:
         As `SinCosPositionEmbedding`.

@@ -132,8 +132,7 @@ class Embeddings(saving.ConfigurableLayer):
             if callable(positions):
                 # A stack counts tokens by the mask that their vectors carry.
                 positions = positions(mask, ops.shape(x)[1])
-            of_words = {"mask": mask} if isinstance(positions, str) else {}
-            x = self.positions(x, positions=positions, **of_words)
+            x = self.positions(masks.carry(x, mask), positions=positions)
         if self.norm is not None:
             x = self.norm(x)
         x = self._dropout_layer.drop(x, training)

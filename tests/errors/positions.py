@@ -27,7 +27,7 @@ ROWS = {
     "integers where a score counts": (
         lambda: ka.AttentionPooling()(X, positions=np.arange(T)),
         ValueError,
-        r"`positions` must be one of .*takes no integers\. Received: ndarray|Tensor",
+        r"`positions` must be one of .*takes no integers\. Received: (ndarray|ArrayImpl|Tensor)",
     ),
     "places of a state": (
         lambda: ka.Retention(2, 4)(X, positions="places"),
