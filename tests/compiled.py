@@ -1,7 +1,11 @@
 """Calls of layers that are quick on every backend, for the tests."""
 
+import functools
+
 import keras
 import pytest
+
+from keras_attention import masks
 
 # The programs that Keras makes of a model. On JAX, compiling none is computing eagerly, and on
 # PyTorch, compiling takes most of a minute a model, and is Keras's own affair.
@@ -24,3 +28,55 @@ def compiled(function, *arrays):
 
         function = jax.jit(function)
     return function(*map(keras.ops.convert_to_tensor, arrays))
+
+
+class Program:
+    """A function that calls a layer, compiled on JAX as `compiled` is, once for each kind of call.
+
+    Args:
+        function: called with arrays, nests of them, or None, and with words and flags by name. The
+            first argument may carry a mask.
+        layer: what it calls, built; its variables may change between calls.
+    """
+
+    def __init__(self, function, layer):
+        self._function, self._layer, self._made = function, layer, {}
+        # What the last call added.
+        self.losses = []
+
+    def __call__(self, *args, **given):
+        if keras.backend.backend() != "jax":
+            outputs = self._function(*args, **given)
+            self.losses = self._layer.losses
+            return outputs
+        run, arrays = self._traceable(args, given)
+        outputs, carried, self.losses = run(*arrays)
+        for tensor, mask in zip(keras.tree.flatten(outputs), carried, strict=True):
+            masks.carry(tensor, mask)
+        return outputs
+
+    def traced(self, *args, **given):
+        """What has the shapes and dtypes of the outputs, of which JAX compiles nothing."""
+        if keras.backend.backend() != "jax":
+            return self._function(*args, **given)
+        run, arrays = self._traceable(args, given)
+        return run.eval_shape(*arrays)[0]
+
+    def _traceable(self, args, given):
+        import jax
+
+        words = {name: x for name, x in given.items() if isinstance(x, (str, bool))}
+        arrays = {name: x for name, x in given.items() if name not in words}
+        key = tuple(sorted(words.items()))
+        if key not in self._made:
+            self._made[key] = jax.jit(functools.partial(self._run, words))
+        mask = masks.implicit(args[0])
+        return self._made[key], ([v.value for v in self._layer.variables], args, mask, arrays)
+
+    def _run(self, words, values, args, mask, arrays):
+        if mask is not None:
+            masks.carry(args[0], mask)
+        state = list(zip(self._layer.variables, values, strict=True))
+        with keras.StatelessScope(state, collect_losses=True) as scope:
+            outputs = self._function(*args, **arrays, **words)
+        return outputs, list(map(masks.implicit, keras.tree.flatten(outputs))), scope.losses

@@ -8,10 +8,5 @@ if keras.config.backend() != "jax":
     KNOWN |= {
         ("gradients", place, f"position-{name}"): ROUNDED
         for name in ("FIRE", "GridRelativeBias", "Kerple", "RelativeBias")
-        for place in ("alone", "block", "stack", "context")
-    }
-if keras.config.backend() == "tensorflow":
-    KNOWN |= {
-        ("gradients", "cell", f"position-{name}"): ROUNDED
-        for name in ("FIRE", "GridRelativeBias", "Kerple", "RelativeBias")
+        for place in ("alone", "context")
     }

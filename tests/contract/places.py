@@ -13,6 +13,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import masks, patterns
+from tests.compiled import Program
 from tests.contract import registry, rows
 from tests.contract.registry import B, D, S, T
 
@@ -69,8 +70,6 @@ def fits(entry, place):
     """Whether a place takes an entry."""
     if place == "alone":
         return True
-    if place == "block" and keras.config.backend() == "jax":
-        return False  # Each program takes long to compile, and blocks are in stacks.
     if place in ("context", "cell") and not entry.traits.crosses:
         return False
     return entry.mechanism and not (place == "cell" and entry.name in registry.NO_CELL)
@@ -132,7 +131,10 @@ class Subject:
 
     def build(self):
         """Builds by a call, and changes every weight."""
-        self.run(rows.batch(self.entry.ids, garbage=False))
+        if keras.backend.backend() == "jax":
+            self.symbolic()
+        else:
+            self.run(rows.batch(self.entry.ids, garbage=False))
         rows.randomize(self.layer)
         return self
 
@@ -141,10 +143,19 @@ class Subject:
         return [rows.numpy(x) for x in keras.tree.flatten(self.run(x, mask, **given))]
 
     def run(self, x, mask=None, /, **given):
+        """The outputs, as tensors; a mask is carried."""
+        return self.program(x, mask, **self.always, **given)
+
+    @functools.cached_property
+    def program(self):
+        """`eager`, compiled where each operation would be."""
+        return Program(self.eager, self.layer)
+
+    def eager(self, x, mask=None, /, **given):
         x = keras.ops.convert_to_tensor(x)
         if mask is not None:
             x = masks.carry(x, keras.ops.convert_to_tensor(mask))
-        return self._call(self.layer, x, **self.always, **given)
+        return self._call(self.layer, x, **given)
 
     @property
     def mask_name(self):
@@ -222,17 +233,18 @@ class Subject:
 
     def from_memory(self):
         """The outputs of queries to a context that is projected once."""
-        x, mask = map(keras.ops.convert_to_tensor, (rows.batch(), rows.MASK))
-        memory = self.inner.cache_context(x, key_mask=mask)
-        return rows.numpy(self.inner(registry.same(x, S, D), cache=memory)[0])
+
+        def call(x, mask):
+            memory = self.inner.cache_context(x, key_mask=mask)
+            return self.inner(registry.same(x, S, D), cache=memory)[0]
+
+        return rows.numpy(Program(call, self.inner)(rows.batch(), rows.MASK))
 
     def append(self, x, mask, state):
         """The outputs of a piece, and what the next goes on from."""
         name = "initial_state" if self.entry.call is registry.of_steps else "cache"
-        x = keras.ops.convert_to_tensor(x)
-        x = x if mask is None else masks.carry(x, keras.ops.convert_to_tensor(mask))
         # A cache is causal, whether that is said or not.
-        output, state = self._call(self.layer, x, **{name: state})
+        output, state = self.program(x, mask, **{name: state})
         return rows.numpy(output), state
 
     # Results that several relations look at, computed once

@@ -194,7 +194,7 @@ class Traits:
         self._entry, self._layer = entry, entry.make()
         self._x = keras.KerasTensor((B, T), "int32") if entry.ids else keras.KerasTensor((B, T, D))
         if entry.call is None:
-            self._layer(keras.ops.zeros(self._x.shape, self._x.dtype))
+            self._layer(self._x)
         self.positions = self.takes(positions=np.arange(T, dtype="int32"))
         self.segment_ids = self.takes(segment_ids=np.zeros((B, T), "int32"))
         self.attention_mask = self.takes(attention_mask=np.ones((B, T, T), bool))
@@ -232,7 +232,7 @@ class Traits:
     def _crosses(self):
         """Whether it attends from one sequence to another of another length."""
         try:
-            of_queries(self._entry.make(), keras.ops.zeros((1, T, D)))
+            of_queries(self._entry.make(), keras.KerasTensor((1, T, D)))
         except ValueError:
             return False
         return True

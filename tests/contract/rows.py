@@ -68,4 +68,4 @@ def randomize(layer, seed=0):
     """Moves every weight, so that none is a zero or a one."""
     rng = np.random.default_rng(seed)
     for weight in layer.trainable_variables:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+        weight.assign(numpy(weight) + 0.3 * rng.normal(size=weight.shape))
