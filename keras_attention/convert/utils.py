@@ -106,16 +106,15 @@ HEADS = {f"_{role}_dense": f"_{role}_dense" for role in ("query", "key", "value"
 
 
 def copy(peer, ours, table):
-    """Copies projections, whose LoRA is merged, and norms of a Keras layer, if it has them.
+    """Copies projections, whose LoRA is merged, and norms of a Keras layer.
 
-    `table` has the paths of ours by their names.
+    `table` has the paths of ours by their names; what ours does not have is left out.
     """
     for name, path in table.items():
         target = part(ours, path)
-        if getattr(peer, name, None) is None:
-            continue
         if not isinstance(target, keras.layers.LayerNormalization):
-            _copy_dense(peer, name, target)
+            if target is not None:
+                _copy_dense(peer, name, target)
             continue
         same = {"epsilon": target.epsilon, "axis": target.axis}
         source = check_part(peer, name, ("LayerNormalization",), **same)
