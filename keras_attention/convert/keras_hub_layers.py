@@ -56,15 +56,21 @@ def from_keras_hub(layer: keras.Layer) -> keras.Layer:
     return convert(layer)
 
 
-def _encoder(layer):
-    return _block(layer, ("MultiHeadAttention",))
+# Arguments of a block, and its parts by their names there.
+_ARGUMENTS = """
+intermediate_dim num_heads dropout activation layer_norm_epsilon normalize_first kernel_initializer
+bias_initializer
+"""
+_BLOCK = {
+    "_self_attention_layer_norm": "attention_norm",
+    "_cross_attention_layer_norm": "cross_attention_norm",
+    "_feedforward_intermediate_dense": "feed_forward.intermediate_dense",
+    "_feedforward_output_dense": "feed_forward.output_dense",
+    "_feedforward_layer_norm": "feed_forward_norm",
+}
 
 
-def _decoder(layer):
-    return _block(layer, ("CachedMultiHeadAttention",), causal=True)
-
-
-def _block(layer, attention_classes, causal=False):
+def _block(layer, attention_class="MultiHeadAttention", causal=False):
     cross_attention = getattr(layer, "_cross_attention_layer", None)
     size = layer._feedforward_intermediate_dense.kernel.shape[0]
     if size % layer.num_heads:
@@ -74,27 +80,19 @@ def _block(layer, attention_classes, causal=False):
             "Put a `MultiHeadAttention(num_heads, key_dim)` and a `FeedForward` together instead.",
         )
     ours = TransformerBlock(
-        layer.intermediate_dim,
-        layer.num_heads,
-        dropout=layer.dropout,
-        activation=layer.activation,
-        layer_norm_epsilon=layer.layer_norm_epsilon,
-        normalize_first=layer.normalize_first,
         causal=causal,
         cross_attention=cross_attention is not None,
-        kernel_initializer=layer.kernel_initializer,
-        bias_initializer=layer.bias_initializer,
-        **utils.common(layer),
+        **utils.arguments(layer, _ARGUMENTS),
     )
-    context_shape = None
+    attentions, context_shape = {"_self_attention_layer": "attention"}, None
     if cross_attention is not None:
+        attentions["_cross_attention_layer"] = "cross_attention_layer"
         context_shape = (None, None, cross_attention._value_dense.kernel.shape[0])
     ours.build((None, None, size), context_shape)
-
-    def copy_attention(name, target):
-        key_dim = ours.attention.key_dim
-        sizes = {"num_heads": layer.num_heads, "key_dim": key_dim, "value_dim": key_dim}
-        source = utils.check_part(layer, name, attention_classes, **sizes)
+    key_dim = ours.attention.key_dim
+    sizes = {"num_heads": layer.num_heads, "key_dim": key_dim, "value_dim": key_dim}
+    for name, path in attentions.items():
+        source = utils.check_part(layer, name, (attention_class,), **sizes)
         config = source.get_config()
         for option in ("use_gate", "sliding_window", "output_shape"):
             if config.get(option):
@@ -103,24 +101,13 @@ def _block(layer, attention_classes, causal=False):
                     f"its part `{name}` was replaced by one of {option}={config[option]!r}",
                     "Convert that part alone, by `from_keras`.",
                 )
-        utils.copy_heads(source, target)
-
-    copy_attention("_self_attention_layer", ours.attention)
-    utils.copy_norm(layer, "_self_attention_layer_norm", ours.attention_norm)
-    if cross_attention is not None:
-        copy_attention("_cross_attention_layer", ours.cross_attention_layer)
-        utils.copy_norm(layer, "_cross_attention_layer_norm", ours.cross_attention_norm)
-    network = ours.feed_forward
-    utils.copy_dense(layer, "_feedforward_intermediate_dense", network._intermediate_dense)
-    utils.copy_dense(layer, "_feedforward_output_dense", network._output_dense)
-    utils.copy_norm(layer, "_feedforward_layer_norm", ours.feed_forward_norm)
+        utils.copy(source, getattr(ours, path), utils.HEADS)
+    utils.copy(layer, ours, _BLOCK)
     return ours
 
 
 def _sine(layer):
-    return SinCosPositionEmbedding(
-        merge_mode="none", max_wavelength=layer.max_wavelength, **utils.common(layer)
-    )
+    return SinCosPositionEmbedding(merge_mode="none", **utils.arguments(layer, "max_wavelength"))
 
 
 def _learned(layer, merge_mode="none"):
@@ -128,7 +115,7 @@ def _learned(layer, merge_mode="none"):
         layer.sequence_length,
         merge_mode=merge_mode,
         embeddings_initializer=layer.initializer,
-        **utils.common(layer),
+        **utils.arguments(layer),
     )
     ours.build((None, None, layer.position_embeddings.shape[-1]))
     utils.assign(ours.embeddings, layer.position_embeddings)
@@ -141,8 +128,7 @@ def _token_and_position(layer):
         layer.vocabulary_size,
         layer.embedding_dim,
         embeddings_initializer=layer.embeddings_initializer,
-        mask_zero=tokens.mask_zero,
-        **utils.common(tokens),
+        **utils.arguments(tokens, "mask_zero"),
     )
     positions = _learned(layer.position_embedding, merge_mode="add")
     ours = keras.Sequential([embedding, positions], name=layer.name)
@@ -163,19 +149,15 @@ def _rotary(layer):
     scaling: dict[str, Any] = {}
     if layer.scaling_factor != 1:
         scaling = {"scaling": kind, "factor": float(layer.scaling_factor)}
-    if scaling and kind == "yarn":
-        scaling |= {
-            "original_max_length": layer.original_max_position_embeddings,
-            "beta_fast": layer.beta_fast,
-            "beta_slow": layer.beta_slow,
-            "truncate": layer.truncate,
-        }
+        if kind == "yarn":
+            scaling["original_max_length"] = layer.original_max_position_embeddings
+            scaling |= {x: getattr(layer, x) for x in ("beta_fast", "beta_slow", "truncate")}
     return Rotary(layer.max_wavelength, name=layer.name, **scaling)
 
 
 CONVERTERS = {
-    "TransformerEncoder": _encoder,
-    "TransformerDecoder": _decoder,
+    "TransformerEncoder": _block,
+    "TransformerDecoder": lambda layer: _block(layer, "CachedMultiHeadAttention", causal=True),
     "SinePositionEncoding": _sine,
     "PositionEmbedding": _learned,
     "TokenAndPositionEmbedding": _token_and_position,

@@ -54,25 +54,17 @@ def from_keras(layer: keras.Layer) -> Attention:
     return convert(layer)
 
 
-def _multi_head(layer):
-    return _with_heads(layer, layer.get_config())
-
-
-def _grouped(layer):
-    config = layer.get_config()
-    config["num_heads"] = config.pop("num_query_heads")
-    config["key_dim"] = config.pop("head_dim")
-    return _with_heads(layer, config)
-
-
-def _with_heads(layer, config):
+def _with_heads(layer):
+    # Those of `GroupedQueryAttention` have other names.
+    names = {"num_query_heads": "num_heads", "head_dim": "key_dim"}
+    config = {names.get(name, name): value for name, value in layer.get_config().items()}
     for name, kind in (("_softmax", "Softmax"), ("_dropout_layer", "Dropout")):
         if getattr(layer, name, None) is not None:
             utils.check_part(layer, name, (kind,))
     ours = MultiHeadAttention.from_config(config)
     # The rank of the inputs, too, which the weights do not determine.
     ours.build(**layer.get_build_config()["shapes_dict"])
-    utils.copy_heads(layer, ours)
+    utils.copy(layer, ours, utils.HEADS)
     return ours
 
 
@@ -90,7 +82,7 @@ def _additive_attention(layer):
 
 def _additive(layer, inner, outer):
     """outer · Σ tanh(inner · (q + k)), with weights where Keras has none."""
-    size = _shapes(layer)[0][-1]
+    size = layer.get_build_config()["input_shape"][0][-1]
     ours = _without_heads(layer, scores.Additive(size, use_bias=False))
     inner, outer = (np.asarray(keras.ops.convert_to_numpy(x), "float64") for x in (inner, outer))
     for kernel in (ours.score.query_kernel, ours.score.key_kernel):
@@ -102,18 +94,14 @@ def _additive(layer, inner, outer):
 def _without_heads(layer, score):
     # Keras's layers before 3.15 have no seed without dropout.
     seed = getattr(layer, "seed", None)
-    ours = Attention(score=score, dropout=layer.dropout, seed=seed, **utils.common(layer))
-    ours.build(*_shapes(layer))
+    ours = Attention(score=score, seed=seed, **utils.arguments(layer, "dropout"))
+    ours.build(*layer.get_build_config()["input_shape"])
     return ours
 
 
-def _shapes(layer):
-    return layer.get_build_config()["input_shape"]
-
-
 CONVERTERS = {
-    "MultiHeadAttention": _multi_head,
-    "GroupedQueryAttention": _grouped,
+    "MultiHeadAttention": _with_heads,
+    "GroupedQueryAttention": _with_heads,
     "Attention": _attention,
     "AdditiveAttention": _additive_attention,
 }

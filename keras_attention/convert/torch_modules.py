@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
 from typing import Any
 
@@ -9,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_attention.convert import utils
+from keras_attention.convert.huggingface import entries
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 
@@ -61,34 +64,44 @@ def from_torch(module: Any, causal: bool = False) -> keras.Layer:
     return utils.converter(module, "torch.nn", CONVERTERS)(module, causal)
 
 
+_ATTENTION = ("MultiheadAttention",)
+# Parts by their names there, as in the tables of Hugging Face.
+_HEADS: dict[str, Any] = {"in_proj": ("query_dense", "key_dense", "value_dense")}
+_HEADS |= {f"{role[0]}_proj": f"{role}_dense" for role in ("query", "key", "value")}
+_HEADS |= {"out_proj": "output_dense"}
+_ENCODER = {
+    "self_attn": entries.within("attention", _HEADS),
+    "norm1": "attention_norm",
+    "linear1": "feed_forward.intermediate_dense",
+    "linear2": "feed_forward.output_dense",
+    "norm2": "feed_forward_norm",
+}
+_DECODER = {
+    **_ENCODER,
+    "multihead_attn": entries.within("cross_attention_layer", _HEADS),
+    "norm2": "cross_attention_norm",
+    "norm3": "feed_forward_norm",
+}
+
+
 def _multi_head(module, causal):
     if causal:
-        utils.refuse(
-            module, "causal=True is for blocks", "Pass `use_causal_mask=True` to the new layer."
-        )
+        instead = "Pass `use_causal_mask=True` to the new layer."
+        utils.refuse(module, "causal=True is for blocks", instead)
     _check_attention(module)
     weights = _weights(module)
     ours = MultiHeadAttention(
         module.num_heads,
         module.head_dim,
         dropout=module.dropout,
-        use_bias=not {"in_proj_bias", "out_proj.bias"}.isdisjoint(weights),
+        use_bias=not {"in_proj.bias", "out_proj.bias"}.isdisjoint(weights),
     )
-    size = module.embed_dim
-    ours.build(*((None, None, features) for features in (size, module.vdim, module.kdim)))
-    _assign_heads(ours, weights)
-    return ours
+    sizes = module.embed_dim, module.vdim, module.kdim
+    ours.build(*((None, None, size) for size in sizes))
+    return _read(ours, _HEADS, weights)
 
 
-def _encoder(module, causal):
-    return _block(module, causal, cross_attention=False)
-
-
-def _decoder(module, causal):
-    return _block(module, causal, cross_attention=True)
-
-
-def _block(module, causal, cross_attention):
+def _block(module, causal, cross_attention=False):
     context_size = _check_parts(module, cross_attention)
     size = module.self_attn.embed_dim
     ours = TransformerBlock(
@@ -102,45 +115,34 @@ def _block(module, causal, cross_attention):
         cross_attention=cross_attention,
     )
     ours.build((None, None, size), (None, None, context_size) if cross_attention else None)
-    weights = _weights(module)
-    _assign_heads(ours.attention, weights, "self_attn.")
-    norms = [ours.attention_norm, ours.feed_forward_norm]
-    if cross_attention:
-        _assign_heads(ours.cross_attention_layer, weights, "multihead_attn.")
-        norms.insert(1, ours.cross_attention_norm)
-    for number, norm in enumerate(norms, start=1):
-        for variable, name in ((norm.gamma, "weight"), (norm.beta, "bias")):
-            if f"norm{number}.{name}" in weights:
-                utils.assign(variable, weights[f"norm{number}.{name}"])
-    network = ours.feed_forward
-    for name, dense in (
-        ("linear1", network._intermediate_dense),
-        ("linear2", network._output_dense),
-    ):
-        utils.assign_dense(dense, weights[f"{name}.weight"].T, weights.get(f"{name}.bias"))
+    return _read(ours, _DECODER if cross_attention else _ENCODER, _weights(module))
+
+
+def _read(ours, table, weights):
+    """The layer with the weights of a table; those that the module lacks stay as they start."""
+    for entry in entries.of(table, ours):
+        if entry.name in weights:
+            arrays = entry.split(weights[entry.name])
+            for variable, array in zip(entry.variables, arrays, strict=True):
+                utils.assign(variable, array)
     return ours
 
 
 def _check_parts(module, cross_attention):
     """Rejects a block with incompatible parts; returns the features of the context."""
-
-    def check(name, classes, **expected):
-        return utils.check_part(module, name, classes, **expected)
-
-    context_size = size = check("linear1", ("Linear",)).in_features
-    eps = check("norm1", ("LayerNorm",)).eps
-    attention = check("self_attn", ("MultiheadAttention",), embed_dim=size, kdim=size, vdim=size)
+    check = functools.partial(utils.check_part, module)
+    size, eps = check("linear1", ("Linear",)).in_features, check("norm1", ("LayerNorm",)).eps
+    attention = check("self_attn", _ATTENTION, embed_dim=size, kdim=size, vdim=size)
     _check_attention(attention, module, "self_attn")
-    numbers: tuple[int, ...] = (1, 2)
+    context_size = size
     if cross_attention:
-        sizes = {"embed_dim": size, "num_heads": attention.num_heads}
-        attention = check("multihead_attn", ("MultiheadAttention",), **sizes)
+        heads = attention.num_heads
+        attention = check("multihead_attn", _ATTENTION, embed_dim=size, num_heads=heads)
         context_size = attention.kdim
-        check("multihead_attn", ("MultiheadAttention",), vdim=context_size)
+        check("multihead_attn", _ATTENTION, vdim=context_size)
         _check_attention(attention, module, "multihead_attn")
-        numbers = (1, 2, 3)
     check("linear2", ("Linear",), in_features=module.linear1.out_features, out_features=size)
-    for number in numbers:
+    for number in (1, 2, 3) if cross_attention else (1, 2):
         check(f"norm{number}", ("LayerNorm",), eps=eps, normalized_shape=(size,))
         check(f"dropout{number}", ("Dropout", "Identity"))
     check("dropout", ("Dropout", "Identity"))
@@ -149,16 +151,14 @@ def _check_parts(module, cross_attention):
 
 def _activation(module):
     """The name of Keras's activation for a function or a module of PyTorch itself."""
-    torch = sys.modules["torch"]
-
-    given = module.activation
+    torch, given = sys.modules["torch"], module.activation
     for name, cls in ACTIVATIONS.items():
-        functions = (getattr(owner, name, None) for owner in (torch.nn.functional, torch))
+        owners = (torch.nn.functional, torch, torch.Tensor)
+        if any(given is getattr(owner, name, None) for owner in owners):
+            return name
         is_module = type(given) is getattr(torch.nn, cls)
         if is_module and getattr(given, "approximate", "none") == "none":
             utils.check_call(module, given, "activation")
-            return name
-        if any(given is function for function in (*functions, getattr(torch.Tensor, name, None))):
             return name
     utils.refuse(
         module,
@@ -171,14 +171,12 @@ def _activation(module):
 def _check_attention(attention, block=None, name=None):
     """Rejects a `MultiheadAttention`, of a block or alone, that adds keys to its inputs."""
     peer, part = (attention, "it") if block is None else (block, f"its part `{name}`")
-    for option, found in (
-        ("add_bias_kv", attention.bias_k is not None),
-        ("add_zero_attn", attention.add_zero_attn),
-    ):
+    added = {"bias_kv": attention.bias_k is not None, "zero_attn": attention.add_zero_attn}
+    for option, found in added.items():
         if found:
             utils.refuse(
                 peer,
-                f"{part} has {option}=True, one more key for every query",
+                f"{part} has add_{option}=True, one more key for every query",
                 "Append that key and value to the ones that you give the layer.",
             )
     size, heads = attention.embed_dim, attention.num_heads
@@ -189,48 +187,24 @@ def _check_attention(attention, block=None, name=None):
             f"embed_dim={size}",
             "Make a module of as many heads, and load the weights into it.",
         )
-    utils.check_part(
-        attention,
-        "out_proj",
-        ("NonDynamicallyQuantizableLinear", "Linear"),
-        in_features=attention.embed_dim,
-        out_features=attention.embed_dim,
-    )
+    classes = ("NonDynamicallyQuantizableLinear", "Linear")
+    utils.check_part(attention, "out_proj", classes, in_features=size, out_features=size)
 
 
 def _weights(module):
     """The parameters of a module as NumPy arrays, by their names."""
     if any(parameter.is_meta for parameter in module.parameters()):
-        utils.refuse(
-            module, "its parameters are on the device `meta`, without values", "Load them first."
-        )
+        why = "its parameters are on the device `meta`, without values"
+        utils.refuse(module, why, "Load them first.")
     return {
-        name: np.asarray(value.detach().cpu().double())
-        for name, value in module.state_dict().items()
+        # `in_proj_weight` is what other parts call `in_proj.weight`.
+        re.sub(r"_proj_(?=weight|bias)", "_proj.", name): np.asarray(x.detach().cpu().double())
+        for name, x in module.state_dict().items()
     }
-
-
-def _assign_heads(ours, weights, prefix=""):
-    """The projections of a `MultiheadAttention`, whose matrices are (features out, features in)."""
-    if f"{prefix}in_proj_weight" in weights:
-        kernels = np.split(weights[f"{prefix}in_proj_weight"], 3)
-    else:
-        kernels = [weights[f"{prefix}{role}_proj_weight"] for role in "qkv"]
-    biases: list[Any] = [None] * 3
-    if f"{prefix}in_proj_bias" in weights:
-        biases = np.split(weights[f"{prefix}in_proj_bias"], 3)
-    denses = (ours.query_dense, ours.key_dense, ours.value_dense)
-    for dense, kernel, bias in zip(denses, kernels, biases, strict=True):
-        utils.assign_dense(dense, kernel.T, bias)
-    utils.assign_dense(
-        ours.output_dense,
-        weights[f"{prefix}out_proj.weight"].T,
-        weights.get(f"{prefix}out_proj.bias"),
-    )
 
 
 CONVERTERS = {
     "MultiheadAttention": _multi_head,
-    "TransformerEncoderLayer": _encoder,
-    "TransformerDecoderLayer": _decoder,
+    "TransformerEncoderLayer": _block,
+    "TransformerDecoderLayer": functools.partial(_block, cross_attention=True),
 }

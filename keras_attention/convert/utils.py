@@ -4,18 +4,15 @@ import keras
 import numpy as np
 
 from keras_attention import keras_private
+from keras_attention.convert.huggingface.entries import part
 
 
 def refuse(peer, why, instead):
     """Raises an error with the argument received, the reason and a fix."""
-    raise ValueError(f"Cannot convert {describe(peer)}: {why}. {instead}")
-
-
-def describe(peer):
-    """The class of `peer`, and its name if it has one."""
     cls, name = type(peer), getattr(peer, "name", None)
     named = f" named {name!r}" if isinstance(name, str) else ""
-    return f"a {cls.__module__.split('.')[0]} {cls.__name__}{named}"
+    described = f"a {cls.__module__.split('.')[0]} {cls.__name__}{named}"
+    raise ValueError(f"Cannot convert {described}: {why}. {instead}")
 
 
 def converter(peer, package, converters):
@@ -36,10 +33,10 @@ def converter(peer, package, converters):
 
 def check_call(peer, part=None, name=None):
     """Rejects a peer if it or `part` has another `call` or `forward`, or hooks."""
-    part = peer if part is None else part
-    found = [name for name in ("call", "forward") if name in vars(part)]
+    own = vars(peer if part is None else part)
+    found = [name for name in ("call", "forward") if name in own]
     # Those of `torch.nn.Module`, which may change inputs or outputs.
-    found += [name[1:] for name in ("_forward_pre_hooks", "_forward_hooks") if vars(part).get(name)]
+    found += [name[1:] for name in ("_forward_pre_hooks", "_forward_hooks") if own.get(name)]
     if found:
         of = f" of its part `{name}`" if name else ""
         refuse(
@@ -91,9 +88,10 @@ def check_weights(layer):
         )
 
 
-def common(layer):
-    """The constructor arguments of any Keras layer."""
-    return {"name": layer.name, "trainable": layer.trainable, "dtype": layer.dtype_policy}
+def arguments(layer, names=""):
+    """The constructor arguments of any Keras layer, and those that have its own `names`."""
+    common = {"name": layer.name, "trainable": layer.trainable, "dtype": layer.dtype_policy}
+    return {**common, **{name: getattr(layer, name) for name in names.split()}}
 
 
 def assign(variable, array):
@@ -103,15 +101,30 @@ def assign(variable, array):
     variable.assign(np.reshape(array, variable.shape))
 
 
-def assign_dense(dense, kernel, bias=None):
-    """Assigns a kernel, (…, output features) as in Keras, and a bias to a projection."""
-    assign(dense.kernel, kernel)
-    if bias is not None:
-        assign(dense.bias, bias)
+# The projections of an attention with heads, by their names in Keras, and ours.
+HEADS = {f"_{role}_dense": f"_{role}_dense" for role in ("query", "key", "value", "gate", "output")}
 
 
-def copy_dense(peer, name, target):
-    """The kernel, with LoRA merged, and the bias of a projection of a Keras layer."""
+def copy(peer, ours, table):
+    """Copies projections, whose LoRA is merged, and norms of a Keras layer.
+
+    `table` has the paths of ours by their names; what ours does not have is left out.
+    """
+    for name, path in table.items():
+        target = part(ours, path)
+        if not isinstance(target, keras.layers.LayerNormalization):
+            if target is not None:
+                _copy_dense(peer, name, target)
+            continue
+        same = {"epsilon": target.epsilon, "axis": target.axis}
+        source = check_part(peer, name, ("LayerNormalization",), **same)
+        # A norm without them scales by 1.
+        for variable, given in ((target.gamma, source.gamma), (target.beta, source.beta)):
+            if given is not None:
+                assign(variable, given)
+
+
+def _copy_dense(peer, name, target):
     source = check_part(peer, name, (type(target).__name__,), activation=target.activation)
     expected, found = tuple(target.kernel.shape), tuple(source.kernel.shape)
     if found != expected or (source.bias is None) != (target.bias is None):
@@ -122,23 +135,6 @@ def copy_dense(peer, name, target):
             f"use_bias={source.bias is not None}",
             "Convert its attention alone, and put the parts together in a custom layer.",
         )
-    assign_dense(target, source.kernel, source.bias)
-
-
-def copy_heads(source, target):
-    """The projections of a Keras attention layer with heads."""
-    for role in ("query", "key", "value", "gate", "output"):
-        name = f"_{role}_dense"
-        if getattr(source, name, None) is not None:
-            copy_dense(source, name, getattr(target, name))
-
-
-def copy_norm(peer, name, target):
-    """The scale and offset of a LayerNormalization of a Keras layer."""
-    source = check_part(
-        peer, name, ("LayerNormalization",), epsilon=target.epsilon, axis=target.axis
-    )
-    # A norm without them scales by 1.
-    for ours, theirs in ((target.gamma, source.gamma), (target.beta, source.beta)):
-        if theirs is not None:
-            assign(ours, theirs)
+    assign(target.kernel, source.kernel)
+    if source.bias is not None:
+        assign(target.bias, source.bias)

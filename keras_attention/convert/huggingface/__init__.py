@@ -13,8 +13,10 @@ from keras_attention.convert.huggingface import comparing, tensors, writing
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.buffers import Others
 from keras_attention.convert.huggingface.config import Config, read_file
-from keras_attention.convert.huggingface.generation_options import generation_options
-from keras_attention.convert.huggingface.start_tokens import start_tokens
+from keras_attention.convert.huggingface.generation_options import (
+    generation_options,
+    start_tokens,
+)
 from keras_attention.hints import Dtype
 
 __all__ = ["from_huggingface", "generation_options", "start_tokens", "to_huggingface"]
@@ -61,7 +63,9 @@ def from_huggingface(
     model = architecture.model(config, dtype)
     writing.check_no_adapter(folder)
     checkpoint = tensors.Checkpoint(folder)
-    prefix = _prefix(checkpoint.names, architecture)
+    # Models with a head have one more level.
+    first = architecture.prefix
+    prefix = first if any(name.startswith(first) for name in checkpoint.names) else ""
     others = Others(architecture, config.architecture, prefix, not _has_head(config))
     with keras_private.first_values() as give:
         model.build(architecture.input_shape(config))
@@ -115,19 +119,16 @@ def to_huggingface(
         )
     values = copy.deepcopy(values)
     architecture, config = _read(values, "config")
-    comparing.check(
-        model, values, known, lambda values: _made(values, "config"), architecture.unsaid
-    )
+
+    def make(values):
+        architecture, config = _read(values, "config")
+        return architecture.model(config, None)
+
+    comparing.check(model, values, known, make, architecture.unsaid)
     if not model.built:
         raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
     prefix = architecture.prefix if _has_head(config) else ""
     writing.write(folder, architecture.entries(model, prefix), values)
-
-
-def _made(values, where):
-    """A model without weights, of the fields of a file."""
-    architecture, config = _read(values, where)
-    return architecture.model(config, None)
 
 
 def _read(values, where, folder=None, part=None):
@@ -148,12 +149,6 @@ def _read(values, where, folder=None, part=None):
         )
     architecture = ARCHITECTURES[kind]
     return architecture, Config(values, architecture.fields, where, folder)
-
-
-def _prefix(names, architecture):
-    """What names of tensors begin with: models with a head have one more level."""
-    prefix = architecture.prefix
-    return prefix if any(name.startswith(prefix) for name in names) else ""
 
 
 def _has_head(config):

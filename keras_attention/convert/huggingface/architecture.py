@@ -1,17 +1,12 @@
 """An architecture of Hugging Face as a table: what its fields mean, and names of its tensors."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_attention.convert.huggingface import entries
-
-
-def _of_tokens(config):
-    return (None, None)
+from keras_attention.convert.huggingface import entries, stacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +34,16 @@ class Architecture:
     same: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     optional: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
-    input_shape: Callable[[Any], Any] = _of_tokens
+    input_shape: Callable[[Any], Any] = lambda config: (None, None)
 
     def model(self, config, dtype):
-        """The model of a configuration, of a dtype policy, without weights."""
-        with _policy(dtype):
+        """The model of a configuration, of a dtype policy or the one that is set."""
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(before if dtype is None else dtype)
+        try:
             return self.make(config)
+        finally:
+            keras.config.set_dtype_policy(before)
 
     def entries(self, model, prefix):
         """The tensors of a model; `prefix` is what their names begin with: its own or nothing."""
@@ -52,29 +51,33 @@ class Architecture:
         return entries.of(self.tensors, model, prefix) + entries.of(head, model)
 
 
-def language_model(fields, make, tokens, tensors, prefix, head="lm_head", unread=None):
+def language_model(
+    fields, block, names, tensors, further=lambda config: {}, others=None, head="lm_head", unread=()
+):
     """The `Architecture` of a `Decoder`, whose logits may be tied.
 
-    `tokens` and `head` are the names of the table of tokens and of the projection to logits.
+    Args:
+        fields: the table of its `config.json`.
+        block: from a `Config` and the number of a layer to options of its `TransformerBlock`,
+            beside `causal=True` and `residual="pre"`.
+        names: those of the prefix, the table of tokens, the blocks and the last norm.
+        tensors: the table of names of tensors of a block.
+        further: from a `Config` to options of "embeddings" and of "logits", and the "final_norm":
+            by default one as those of blocks are.
+        others: the table of tensors of the stack that `names` does not have, or that are not usual.
+        head: the name of the projection to logits.
+        unread: as of `Architecture`.
     """
+    prefix, tokens, blocks, norm = names.split()
+    table = f"{tokens}.weight"
+    usual = {table: "embeddings.tokens.table", blocks: entries.blocks(tensors), norm: "final_norm"}
     return Architecture(
         fields,
-        make,
-        {f"{tokens}.weight": "embeddings.tokens.table", **tensors},
+        lambda config: stacks.decoder(config, block, further),
+        {**usual, **(others or {})},
         prefix=prefix,
         # The bias is of the logits themselves where they are tied.
         head={head: "logits.dense", f"{head}.bias": "logits.bias"},
-        unread=unread or {},
-        same={f"{tokens}.weight": [rf"{head}\.weight"]},
+        unread=dict(unread),
+        same={table: [rf"{head}\.weight"]},
     )
-
-
-@contextlib.contextmanager
-def _policy(dtype):
-    """Layers that are made here have a dtype policy; None is the one that is set."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(before if dtype is None else dtype)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)

@@ -48,12 +48,10 @@ class Others:
     """
 
     def __init__(self, architecture, kind, prefix, base):
-        self._unread = _any({**architecture.unread, **architecture.unread_of.get(kind, {})})
-        self._same = [
-            (re.compile(other), name)
-            for name, others in architecture.same.items()
-            for other in others
-        ]
+        unread = {**architecture.unread, **architecture.unread_of.get(kind, {})}
+        self._unread = re.compile("|".join(f"(?:{pattern})" for pattern in unread) or r"(?!)")
+        same = architecture.same.items()
+        self._same = [(re.compile(other), name) for name, others in same for other in others]
         self._optional = architecture.optional
         self._first, self._prefix, self._base = architecture.prefix, prefix, base
 
@@ -83,7 +81,3 @@ class Others:
 
     def _bare(self, name):
         return name.removeprefix(self._first)
-
-
-def _any(patterns):
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)")

@@ -21,21 +21,22 @@ def check(model, values, known, make, free=()):
         make: from such fields to a model.
         free: names of options that no field has.
     """
-    options = _options(model, free)
+    options = _stripped(model.get_config(), free)
+    # The names of those that are not as the model came with.
+    names = sorted(values.keys() | (known or {}).keys())
+    fields = [x for x in names if known is not None and values.get(x) != known.get(x)]
     try:
         made = make(values)
     except ValueError as error:
-        fields = [] if known is None else _different(values, known)
         raise ValueError(f"{_received(values, fields)}of which none is made: {error}") from error
     if not isinstance(model, type(made)):
         raise ValueError(
             f"`config` must describe `model`, which must be a {type(made).__name__}. "
             f"Received: {model!r}"
         )
-    different = _difference(_options(made, free), options)
+    different = _difference(_stripped(made.get_config(), free), options)
     if different is None:
         return
-    fields = [] if known is None else _different(values, known)
     # The fields that make a difference by themselves, if any does.
     alone = [x for x in fields if _matters({**known, x: values.get(x)}, make, free, options)]
     path, wanted, has = different
@@ -50,22 +51,13 @@ def _received(values, fields):
     return f"`config` must be the configuration of `model`. Received: {given}"
 
 
-def _different(values, known):
-    """The names of fields that are not as those that the model came with."""
-    return [x for x in sorted(values.keys() | known.keys()) if values.get(x) != known.get(x)]
-
-
 def _matters(values, make, free, options):
     """Whether fields are of another model; null is as if a field were absent."""
     values = {name: value for name, value in values.items() if value is not None}
     try:
-        return _difference(_options(make(values), free), options) is not None
+        return _difference(_stripped(make(values).get_config(), free), options) is not None
     except ValueError:
         return True
-
-
-def _options(model, free):
-    return _stripped(model.get_config(), free)
 
 
 def _stripped(value, free):
@@ -77,13 +69,13 @@ def _stripped(value, free):
             if name not in (*_FREE, *_BUILT, *free) and not name.endswith(_FREE_ENDS)
         }
     if isinstance(value, (list, tuple)):
-        return [_stripped(x, free) for x in value if not _is_input(x)]
+        # A `Sequential` begins with an input once it is built.
+        return [
+            _stripped(x, free)
+            for x in value
+            if not (isinstance(x, dict) and x.get("class_name") == "InputLayer")
+        ]
     return value
-
-
-def _is_input(value):
-    """Whether a layer of a `Sequential` is what it begins with once it is built."""
-    return isinstance(value, dict) and value.get("class_name") == "InputLayer"
 
 
 def _difference(first, second, path=""):
@@ -91,7 +83,10 @@ def _difference(first, second, path=""):
     if isinstance(first, dict) and isinstance(second, dict):
         # The class first, since another has other options.
         names = sorted(first.keys() | second.keys(), key=lambda x: (x != "class_name", x))
-        pairs = [(_inside(path, x), first.get(x, _NONE), second.get(x, _NONE)) for x in names]
+        # Without the levels of serialized objects.
+        paths = [path if x == "config" else f"{path}.{x}".lstrip(".") for x in names]
+        values = [(first.get(x, _NONE), second.get(x, _NONE)) for x in names]
+        pairs = [(at, *pair) for at, pair in zip(paths, values, strict=True)]
     elif isinstance(first, list) and isinstance(second, list):
         if len(first) != len(second):
             return f"the number of `{path}`", len(first), len(second)
@@ -105,11 +100,6 @@ def _difference(first, second, path=""):
         return None if first == second else (f"`{path}`", first, second)
     found = (_difference(one, other, at) for at, one, other in pairs)
     return next((x for x in found if x is not None), None)
-
-
-def _inside(path, name):
-    """The path of an option, without the levels of serialized objects."""
-    return path if name == "config" else f"{path}.{name}".lstrip(".")
 
 
 def _shown(value):

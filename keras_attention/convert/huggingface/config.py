@@ -58,13 +58,11 @@ class Config:
         return given
 
     def _value(self, name, field, given):
-        if name not in given:
-            if field.default is NEEDED:
-                raise ValueError(f"`{self.where}` must have a field {name!r}. Received: none")
-            value = field.default
-        else:
-            value = given[name]
+        value = given.get(name, field.default)
+        if name in given:
             self._check(name, field, value)
+        elif value is NEEDED:
+            raise ValueError(f"`{self.where}` must have a field {name!r}. Received: none")
         if isinstance(field.choices, dict):
             return field.choices.get(value, value)
         if field.inside is None:
@@ -76,10 +74,12 @@ class Config:
         if field.choices:
             self._require(name, value, tuple(field.choices))
             return
-        if not _is(value, field.kind):
-            raise ValueError(
-                f"{name!r} of `{self.where}` must be {_described(field.kind)}. Received: {value!r}"
-            )
+        kinds = typing.get_args(field.kind) or (field.kind,)
+        # An integer is a float too, and a bool is no number.
+        known = isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+        if not (bool in kinds if isinstance(value, bool) else known):
+            wanted = " or ".join(_NAMES[kind] for kind in kinds)
+            raise ValueError(f"{name!r} of `{self.where}` must be {wanted}. Received: {value!r}")
         if field.least is not None and value is not None and value < field.least:
             raise ValueError(
                 f"{name!r} of `{self.where}` must be at least {field.least}. Received: {value!r}"
@@ -96,10 +96,6 @@ class Config:
         """The name under which a field is: `name`, or another of which it is a second one."""
         return self._first.get(name, name)
 
-    def given(self, name):
-        """Whether the file has a field."""
-        return name in self.values
-
     def require(self, name, *supported):
         """A field that must have one of some values, which depend on others."""
         self._require(name, self[name], supported)
@@ -115,13 +111,8 @@ class Config:
     @property
     def architecture(self):
         """The name of the class of `transformers`; None if the file has none: the base model."""
-        return class_name(self.values)
-
-
-def class_name(values):
-    """The first of the `architectures` of a configuration, or None: there is always one at most."""
-    name = next(iter(values.get("architectures") or ()), None)
-    return None if name is None else str(name)
+        name = next(iter(self.values.get("architectures") or ()), None)
+        return None if name is None else str(name)
 
 
 def read_file(folder):
@@ -142,26 +133,5 @@ def read_file(folder):
     return values, str(path)
 
 
-def _kinds(kind):
-    return typing.get_args(kind) or (kind,)
-
-
-def _is(value, kind):
-    """Whether a value of JSON is of a type: an integer is a float too, and a bool is no number."""
-    if isinstance(value, bool):
-        return bool in _kinds(kind)
-    return isinstance(value, kind) or (isinstance(value, int) and float in _kinds(kind))
-
-
-_NAMES = {
-    dict: "an object",
-    list: "a list",
-    str: "a string",
-    bool: "true or false",
-    type(None): "null",
-}
-_NAMES |= {int: "an integer", float: "a number"}
-
-
-def _described(kind):
-    return " or ".join(_NAMES[one] for one in _kinds(kind))
+_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+_NAMES |= {int: "an integer", float: "a number", type(None): "null"}

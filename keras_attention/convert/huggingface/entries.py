@@ -11,6 +11,7 @@ does not have has no tensors. Other than a path there may be
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,11 @@ import numpy as np
 
 from keras_attention.layers.rms_norm import RMSNorm
 
+ROLES = ("query", "key", "value", "output")
 # The projections of an attention that are often one tensor.
 HEADS = ("attention.query_dense", "attention.key_dense", "attention.value_dense")
+# Those of the experts of a mixture.
+KERNELS = tuple(f"feed_forward.{role}_kernel" for role in ("gate", "intermediate", "output"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +89,64 @@ def _entries(name, owner, what):
     return [_plain(name, found)]
 
 
-def attention(prefix, names, layer="attention"):
-    """A table of projections, by the names of query, key, value and output after a `prefix`."""
-    roles = ("query", "key", "value", "output")
-    given = zip(names.split(), roles, strict=True)
-    return {f"{prefix}{name}": f"{layer}.{role}_dense" for name, role in given}
+# Tables of usual parts, by strings of names, of which the first may be what all begin with: "mlp."
+
+
+def norms(names):
+    """The norms before both branches of a block, or the one of both."""
+    both = ("attention_norm", "feed_forward_norm")
+    return _named(names, both[:1], both)
+
+
+def attention(names, layer="attention", heads=HEADS):
+    """The projections of query, key, value and output; or one of the first three, and output.
+
+    `heads` is the layout of the former.
+    """
+    query, key, value, output = (f"{layer}.{role}_dense" for role in ROLES)
+    return _named(names, (query, key, value, output), (heads, output))
+
+
+def network(names, layer="feed_forward"):
+    """The layers of a feed-forward network, without a gate or with one, which is the first."""
+    gate, *others = (f"{layer}.{role}_dense" for role in ("gate", "intermediate", "output"))
+    return _named(names, others, (gate, *others))
+
+
+def gated_in_one(names):
+    """Those of a network whose gate is one tensor with the layer into its hidden features."""
+    gate, *others = network("gate into out").values()
+    return _named(names, ((gate, others[0]), others[1]))
+
+
+def block(of_norms, of_attention, of_network, heads=HEADS):
+    """The tensors of a block, by the names of all three."""
+    return {**norms(of_norms), **attention(of_attention, heads=heads), **network(of_network)}
+
+
+def names_of(text):
+    """The names of a text, of which the first may be what the others begin with."""
+    first, *others = text.split()
+    return [first + name for name in others] if first.endswith(".") else [first, *others]
+
+
+def _named(names, *paths):
+    """A table of as many paths as there are names."""
+    names = names_of(names)
+    return dict(zip(names, next(x for x in paths if len(x) == len(names)), strict=True))
 
 
 # Layouts of one tensor
+
+
+def layout(function):
+    """What makes of further arguments a function of a name and an owner, for a table."""
+
+    @functools.wraps(function)
+    def given(*args, **kwargs):
+        return lambda name, owner: function(name, owner, *args, **kwargs)
+
+    return given
 
 
 def _plain(name, variable):
@@ -106,50 +160,34 @@ def _projections(name, layers, groups=1, inputs=1):
     With `groups`, so many parts of each one take turns: query, key and value of the first head,
     then of the second. `inputs` is the number of axes of inputs of a kernel.
     """
-    found = [_matrix(f"{name}.weight", [layer.kernel for layer in layers], groups, inputs)]
+    found = [_joined(f"{name}.weight", [layer.kernel for layer in layers], groups, inputs)]
     if layers[0].bias is not None:
-        found.append(_vector(f"{name}.bias", [layer.bias for layer in layers], groups))
+        found.append(_joined(f"{name}.bias", [layer.bias for layer in layers], groups, 0))
     return found
 
 
-def _matrix(name, kernels, groups, inputs):
-    """A matrix (outputs, inputs)."""
-    sizes = [int(np.prod(kernel.shape[inputs:])) // groups for kernel in kernels]
+def _joined(name, variables, groups, inputs):
+    """A matrix (outputs, inputs) of kernels, or a vector of biases, which have no inputs."""
+    sizes = [int(np.prod(variable.shape[inputs:])) // groups for variable in variables]
 
     def split(x):
-        return np.split(x.T.reshape(x.shape[1], groups, -1), np.cumsum(sizes)[:-1], axis=2)
+        return np.split(x.T.reshape(-1, groups, sum(sizes)), np.cumsum(sizes)[:-1], axis=2)
 
     def join(arrays):
         parts = [x.reshape(-1, groups, size) for x, size in zip(arrays, sizes, strict=True)]
         whole = np.concatenate(parts, axis=2)
-        return whole.reshape(len(whole), -1).T
+        return whole.reshape(len(whole), -1).T if inputs else whole.ravel()
 
-    return Entry(name, tuple(kernels), split, join)
-
-
-def _vector(name, biases, groups):
-    """A vector of several biases."""
-    sizes = [int(np.prod(bias.shape)) // groups for bias in biases]
-
-    def split(x):
-        return np.split(x.reshape(groups, -1), np.cumsum(sizes)[:-1], axis=1)
-
-    def join(arrays):
-        return np.concatenate([x.reshape(groups, -1) for x in arrays], axis=1).ravel()
-
-    return Entry(name, tuple(biases), split, join)
+    return Entry(name, tuple(variables), split, join)
 
 
-def changed(path, split, join):
+@layout
+def changed(name, owner, path, split, join):
     """A variable and its tensor, each of which is made of the other: by `split` and by `join`."""
-
-    def find(name, owner):
-        variable = part(owner, path)
-        if variable is None:
-            return []
-        return [Entry(name, (variable,), lambda x: [split(x)], lambda arrays: join(arrays[0]))]
-
-    return find
+    variable = part(owner, path)
+    if variable is None:
+        return []
+    return [Entry(name, (variable,), lambda x: [split(x)], lambda arrays: join(arrays[0]))]
 
 
 def rows(path, skipped):
@@ -162,82 +200,66 @@ def axes(path, count):
     return changed(path, lambda x: x, lambda x: x.reshape(((1,) * count + x.shape)[-count:]))
 
 
-def convolution(path):
+@layout
+def convolution(name, owner, path):
     """The weight (outputs, inputs, …) and the bias, if any, of a convolution."""
-
-    def find(name, owner):
-        weight = changed(
-            f"{path}.kernel",
-            lambda x: np.moveaxis(x, (0, 1), (-1, -2)),
-            lambda x: np.moveaxis(x, (-1, -2), (0, 1)),
-        )
-        return of({".weight": weight, ".bias": f"{path}.bias"}, owner, name)
-
-    return find
+    inner, outer = (0, 1), (-1, -2)
+    weight = changed(
+        f"{path}.kernel",
+        lambda x: np.moveaxis(x, inner, outer),
+        lambda x: np.moveaxis(x, outer, inner),
+    )
+    return of({".weight": weight, ".bias": f"{path}.bias"}, owner, name)
 
 
 # Layouts of several tensors
 
 
-def by_head(groups, paths=HEADS):
+@layout
+def by_head(name, owner, groups, paths=HEADS):
     """Projections in one tensor whose heads take turns; `groups` is the path of how many do."""
-    return lambda name, owner: _projections(
-        name, [part(owner, path) for path in paths], groups=part(owner, groups)
-    )
+    return _projections(name, [part(owner, path) for path in paths], groups=part(owner, groups))
 
 
-def without_bias(path):
+@layout
+def without_bias(name, owner, path):
     """A projection whose bias files do not have: that of ours stays 0."""
-    return lambda name, owner: _entries(name, owner, path)[:1]
+    return _entries(name, owner, path)[:1]
 
 
-def transposed(what):
-    """The same with matrices in the layout (inputs, outputs)."""
-
-    def find(name, owner):
-        weight, *bias = _entries(name, owner, what)
-        turned = dataclasses.replace(
-            weight, split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
-        )
-        return [turned, *bias]
-
-    return find
+@layout
+def transposed(name, owner, what):
+    """The same with a matrix in the layout (inputs, outputs)."""
+    weight, *bias = _entries(name, owner, what)
+    turned = dataclasses.replace(
+        weight, split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
+    )
+    return [turned, *bias]
 
 
-def experts(**names):
-    """The projections of each expert of a mixture, `NAME.N.…`, by the names of those of all."""
-
-    def find(name, owner):
-        layer = owner.feed_forward
-        return [
-            Entry(f"{name}.{n}.{given}.weight", (kernel,), _turned, lambda arrays: arrays[0].T, n)
-            for role, given in names.items()
-            for kernel in [getattr(layer, f"{role}_kernel", None)]
-            for n in range(0 if kernel is None else kernel.shape[0])
-        ]
-
-    return find
-
-
-def _turned(x):
-    return [x.T]
+@layout
+def experts(name, owner, names):
+    """The projections of each expert of a mixture, `NAME.N.…`, by the names of `network`."""
+    return [
+        Entry(f"{name}.{n}.{given}.weight", (kernel,), lambda x: [x.T], lambda x: x[0].T, n)
+        for given, path in _named(names, KERNELS).items()
+        for kernel in [part(owner, path)]
+        for n in range(0 if kernel is None else kernel.shape[0])
+    ]
 
 
 # Parts of a model
 
 
-def within(path, table):
+@layout
+def within(name, owner, path, table):
     """The tensors of a part, `NAME.…`; none if there is no such part."""
-
-    def find(name, owner):
-        inside = part(owner, path)
-        return [] if inside is None else of(table, inside, f"{name}.")
-
-    return find
+    inside = part(owner, path)
+    return [] if inside is None else of(table, inside, f"{name}.")
 
 
-def blocks(table):
+@layout
+def blocks(name, stack, table):
     """The tensors of each block of a stack, `NAME.N.…`."""
-    return lambda name, stack: [
-        entry for n, block in enumerate(stack.blocks) for entry in of(table, block, f"{name}.{n}.")
-    ]
+    found = [of(table, block, f"{name}.{n}.") for n, block in enumerate(stack.blocks)]
+    return [entry for entries in found for entry in entries]

@@ -33,20 +33,19 @@ class Field:
     reason: str = ""
 
 
-def needed(kind=int):
-    """A field without a default: sizes, of which any other would be of another model."""
-    return Field(kind, NEEDED, least=1 if kind is int else None)
+def each(names, field):
+    """The same field by several names, as a part of a table."""
+    return dict.fromkeys(names.split(), field)
 
 
 def needs(names):
-    """Sizes without defaults, as a part of a table."""
-    return dict.fromkeys(names.split(), needed())
+    """Sizes without defaults, of which any would be of another model, as a part of a table."""
+    return each(names, Field(int, NEEDED, least=1))
 
 
 def renamed(**names):
     """Sizes whose usual names are second ones: `hidden_size="n_embd"`, as a part of a table."""
-    first = {name: needed() for name in names.values()}
-    return first | {usual: same_as(name) for usual, name in names.items()}
+    return needs(" ".join(names.values())) | {usual: same_as(name) for usual, name in names.items()}
 
 
 def read(default, kind=None, least=None):
@@ -59,9 +58,28 @@ def count(default, kind=int):
     return read(default, kind, least=1)
 
 
+def defaults(**fields):
+    """Fields of the kinds of their defaults, as a part of a table; integers are positive."""
+    return {name: read(x, least=1 if type(x) is int else None) for name, x in fields.items()}
+
+
+def nullable(**fields):
+    """The same where null is a value too: a default that is null is of integers."""
+    table = defaults(**{name: 1 if x is None else x for name, x in fields.items()})
+    return {
+        name: dataclasses.replace(field, kind=field.kind | None, default=fields[name])
+        for name, field in table.items()
+    }
+
+
 def only(*values):
     """A field of which only some values are supported; the first is the default."""
     return Field(object, values[0], values)
+
+
+def fixed(**fields):
+    """Fields of which only the default is supported, as a part of a table."""
+    return {name: only(value) for name, value in fields.items()}
 
 
 def same_as(name):
@@ -76,36 +94,23 @@ def part(inside, kind=dict | None):
 
 def ignored(reason, names):
     """Fields that change nothing in what a model computes, as a part of a table."""
-    return dict.fromkeys(names.split(), Field(reason=reason))
+    return each(names, Field(reason=reason))
 
 
 def off(names):
-    """Fields that `transformers` does not read, and that would mean another model if they were on.
-
-    They are a part of a table.
-    """
-    return dict.fromkeys(names.split(), only(False, None))
+    """Fields that are not read, and would be of another model if on, as a part of a table."""
+    return each(names, only(False, None))
 
 
 # Names of Hugging Face for activations, and ours.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "relu2": "relu_squared",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
+ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu", "tanh")}
+ACTIVATIONS |= {"gelu_python": "gelu", "relu2": "relu_squared", "swish": "silu"}
+ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")
 
 
-def activation(default):
-    """The name of an activation."""
-    return Field(str, default, ACTIVATIONS)
+def activation(default, **others):
+    """The name of an activation; `others` are ours by names that mean another one here."""
+    return Field(str, default, {**ACTIVATIONS, **others})
 
 
 # Fields of every architecture.
@@ -160,17 +165,13 @@ COMMON = {
         decoder_layerdrop
         """,
     ),
-    "is_decoder": only(False),
-    "add_cross_attention": only(False),
+    **fixed(is_decoder=False, add_cross_attention=False),
     **off("cross_attention_hidden_size tie_encoder_decoder"),
 }
 # Fields of stacks that use these names.
-SIZES = {
-    **COMMON,
-    **needs("hidden_size intermediate_size num_hidden_layers num_attention_heads"),
-}
+SIZES = COMMON | needs("hidden_size intermediate_size num_hidden_layers num_attention_heads")
 # Fields of stacks with tables of tokens.
-LANGUAGE = {**SIZES, "vocab_size": needed()}
+LANGUAGE = SIZES | needs("vocab_size")
 # Fields of a head that several architectures have.
 SUMMARY = ignored(
     "of a head that is not read",

@@ -7,52 +7,40 @@ absent fields have the defaults of `transformers`.
 import json
 import pathlib
 
-from keras_attention.convert.huggingface.architectures import bart, t5, whisper
+from keras_attention.convert.huggingface.architectures import pairs, t5
 from keras_attention.convert.huggingface.config import Config, read_file
-from keras_attention.convert.huggingface.fields import ignored, only, read
+from keras_attention.convert.huggingface.fields import each, ignored, nullable, only, read
 
 # Models of two sequences: targets start with one token of the settings, of Whisper with several.
-ONE_START = frozenset((*bart.ARCHITECTURES, *t5.ARCHITECTURES))
-PAIRS = ONE_START | whisper.ARCHITECTURES.keys()
+PAIRS = pairs.ARCHITECTURES.keys() | t5.ARCHITECTURES.keys()
+ONE_START = PAIRS - {"whisper"}
 
-
-def _optional(kind, default=None, least=None):
-    return read(default, kind | None, least)
+_INT, _LIST, _NUMBER = (read(None, kind | None) for kind in (int, list, float))
+_COUNT = read(None, int | None, least=0)
 
 
 def _off(names, *neutral):
     """Fields that have no equivalent here, and are refused unless they change nothing."""
-    return dict.fromkeys(names.split(), only(None, *neutral))
+    return each(names, only(None, *neutral))
 
 
 # Fields that set the first tokens of a target.
 START = {
-    "decoder_start_token_id": _optional(int),
-    "bos_token_id": _optional(int),
-    "forced_decoder_ids": _optional(list),
-    "language": _optional(str | list),
-    "task": _optional(str),
-    "lang_to_id": _optional(dict),
-    "task_to_id": _optional(dict),
-    "no_timestamps_token_id": _optional(int),
-    "return_timestamps": _optional(bool),
+    **each("decoder_start_token_id bos_token_id no_timestamps_token_id", _INT),
+    "forced_decoder_ids": _LIST,
+    "language": read(None, str | list | None),
+    "task": read(None, str | None),
+    **each("lang_to_id task_to_id", read(None, dict | None)),
+    "return_timestamps": read(None, bool | None),
 }
 _COMMON = {
-    "eos_token_id": _optional(int | list),
-    "pad_token_id": _optional(int),
-    "bos_token_id": _optional(int),
-    "suppress_tokens": _optional(list),
-    "begin_suppress_tokens": _optional(list),
-    "forced_bos_token_id": _optional(int),
-    "forced_eos_token_id": _optional(int | list),
+    **each("eos_token_id forced_eos_token_id", read(None, int | list | None)),
+    **each("pad_token_id bos_token_id forced_bos_token_id", _INT),
+    **each("suppress_tokens begin_suppress_tokens bad_words_ids sequence_bias", _LIST),
     # In `config.json` of old files of BART.
-    "force_bos_token_to_be_generated": _optional(bool),
-    "bad_words_ids": _optional(list),
-    "sequence_bias": _optional(list),
-    "min_length": _optional(int, least=0),
-    "min_new_tokens": _optional(int, least=0),
-    "repetition_penalty": _optional(float),
-    "no_repeat_ngram_size": _optional(int, least=0),
+    "force_bos_token_to_be_generated": read(None, bool | None),
+    **each("min_length min_new_tokens no_repeat_ngram_size", _COUNT),
+    "repetition_penalty": _NUMBER,
     **ignored(
         "of the first tokens of a target, which `start_tokens` reads",
         " ".join(START.keys() - {"bos_token_id", "return_timestamps"}),
@@ -102,18 +90,15 @@ _COMMON = {
     ),
 }
 _SAMPLING = {
-    "temperature": _optional(float),
-    "top_k": _optional(int, least=0),
-    "top_p": _optional(float),
-    "min_p": _optional(float),
+    **each("temperature top_p min_p", _NUMBER),
+    "top_k": _COUNT,
     **_off("typical_p", 1.0),
     **_off("epsilon_cutoff eta_cutoff", 0),
     **_off("top_h"),
 }
 _BEAMS = {
-    "num_beams": _optional(int, least=1),
-    "num_return_sequences": _optional(int, least=1),
-    "length_penalty": _optional(float, least=0),
+    **nullable(num_beams=None, num_return_sequences=None),
+    "length_penalty": read(None, float | None, least=0),
     "early_stopping": only(None, False, True, "never"),
     # Sums are of log-probabilities that are not normalized again.
     **_off("renormalize_logits", False),
@@ -138,7 +123,14 @@ def read_settings(folder, table, ignore=(), others=False):
     path = pathlib.Path(folder) / "generation_config.json"
     values, own = config, path.is_file()
     if own:
-        where, values = str(path), _object(path)
+        where, values = str(path), None
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            received = repr(values)
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            received = f"{type(error).__name__}: {error}"
+        if not isinstance(values, dict):
+            raise ValueError(f"`{path}` must be an object of JSON. Received: {received}")
     strange = sorted(set(ignore) - table.keys() - values.keys())
     if strange:
         raise ValueError(
@@ -149,15 +141,3 @@ def read_settings(folder, table, ignore=(), others=False):
     if others or not own:
         values = {k: x for k, x in values.items() if k in table}
     return Config(values, table, where, folder, config["model_type"])
-
-
-def _object(path):
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"`{path}` must be an object of JSON. Received: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(values, dict):
-        raise ValueError(f"`{path}` must be an object of JSON. Received: {values!r}")
-    return values

@@ -1,4 +1,4 @@
-"""The settings for generation that a folder carries, as arguments of `generation`."""
+"""The settings for generation that a folder carries: arguments of `generation`, first tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_attention import shapes
-from keras_attention.convert.huggingface.generation_fields import FIELDS, ONE_START, read_settings
+from keras_attention.convert.huggingface.generation_fields import (
+    FIELDS,
+    ONE_START,
+    PAIRS,
+    START,
+    read_settings,
+)
 from keras_attention.generation import Constraints
 
 _STOPPING = {True: "first", False: "estimate", None: "estimate", "never": "exact"}
@@ -76,11 +82,9 @@ def _of_method(settings, method):
         }
     if method == "sample":
         found = {name: settings[name] for name in ("temperature", "top_p", "min_p")}
-        # Null is the default, 50; 0 means no limit.
-        top_k = settings["top_k"]
-        found["top_k"] = 50 if top_k is None else top_k or None
-        if found["min_p"] == 0:
-            found["min_p"] = None
+        # Null is the default, 50; 0 means no limit, as a `min_p` of 0 does.
+        found["top_k"] = 50 if settings["top_k"] is None else settings["top_k"] or None
+        found["min_p"] = found["min_p"] or None
         return {name: value for name, value in found.items() if value is not None}
     return {}
 
@@ -108,7 +112,8 @@ def _constraints(settings, stops):
             _refuse(settings, "forced_bos_token_id", "null")
     bias: dict[Sequence[int], float] = {}
     for pair in settings["sequence_bias"] or ():
-        if not _is_bias(pair):
+        given = pair if isinstance(pair, list) and len(pair) == 2 else [None, None]
+        if not isinstance(given[0], list) or not all(isinstance(x, int) for x in given[0]):
             _refuse(settings, "sequence_bias", "a list of pairs, of tokens and a number")
         bias[tuple(pair[0])] = pair[1]
     penalty = settings["repetition_penalty"]
@@ -127,14 +132,79 @@ def _constraints(settings, stops):
     return None if found == Constraints() else found
 
 
-def _is_bias(pair):
-    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], list):
-        return False
-    return all(isinstance(token, int) for token in pair[0])
-
-
 def _refuse(settings, name, expected):
     raise ValueError(
         f"{name!r} of `{settings.where}` must be {expected} for "
         f"model_type={settings.model_type!r}; or name it in `ignore`. Received: {settings[name]!r}"
     )
+
+
+def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
+    """The tokens that a target starts with, for `EncoderDecoder.start`.
+
+    They are `decoder_start_token_id`, or `bos_token_id` where there is none, of
+    `generation_config.json`, or of `config.json` in folders without it. Those of Whisper go on with
+    a language, a task and the token for no time stamps, as far as the folder says them.
+
+    Args:
+        folder: path of a folder that `from_huggingface` reads.
+
+    Returns:
+        A list of integers, of one row.
+
+    Raises:
+        ValueError: the folder is of no model of two sequences; it has no such token; or it leaves
+            the language to be found in the recording.
+
+    Example:
+
+    >>> from keras_attention import convert
+    >>> convert.start_tokens("marian")  # doctest: +SKIP
+    [58100]
+    """
+    settings = read_settings(folder, START, others=True)
+    if settings.model_type not in PAIRS:
+        raise ValueError(
+            f"`folder` must be of a model of two sequences, one of {sorted(PAIRS)}. "
+            f"Received: model_type={settings.model_type!r}, whose text starts with its prompt"
+        )
+    first = settings["decoder_start_token_id"]
+    first = settings["bos_token_id"] if first is None else first
+    if first is None:
+        raise ValueError(
+            f"`{settings.where}` must have 'decoder_start_token_id' or 'bos_token_id'. "
+            "Received: neither"
+        )
+    return [first, *_of_whisper(settings)] if settings.model_type == "whisper" else [first]
+
+
+def _of_whisper(settings):
+    """What follows the start token: of a language, of a task, and for no time stamps."""
+    language, task = settings["language"], settings["task"]
+    languages, tasks = settings["lang_to_id"] or {}, settings["task_to_id"] or {}
+    found = []
+    if language is None and task is None:
+        forced = settings["forced_decoder_ids"] or []
+        if not all(
+            isinstance(x, list) and len(x) == 2 and x[0] == n + 1 for n, x in enumerate(forced)
+        ):
+            raise ValueError(
+                f"'forced_decoder_ids' of `{settings.where}` must be tokens for the places 1, 2, "
+                f"… of a target. Received: {forced}"
+            )
+        found = [token for _, token in forced]
+    else:
+        found = [
+            languages.get(f"<|{language}|>", languages.get(str(language))),
+            tasks.get(task or "transcribe"),
+        ]
+    if None in found or (languages and not found):
+        raise ValueError(
+            f"`{settings.where}` must say the language and the task, which are not looked for in a "
+            "recording here: start a target with `decoder_start_token_id`, one of `lang_to_id`, "
+            f"one of `task_to_id`, `no_timestamps_token_id`. Received: {[language, task, *found]}"
+        )
+    silent = settings["no_timestamps_token_id"]
+    if silent is None or settings["return_timestamps"] or found[-1:] == [silent]:
+        return found
+    return [*found, silent]

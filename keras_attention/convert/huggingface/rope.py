@@ -4,28 +4,20 @@ import math
 
 from keras_attention import positions
 from keras_attention.convert.huggingface.config import Config
-from keras_attention.convert.huggingface.fields import count, ignored, part, read
+from keras_attention.convert.huggingface.fields import count, each, ignored, part, read
 
-_NUMBER = float | None
 # Inside `rope_parameters`, and `rope_scaling` of files of version 4. A kind of positions reads what
 # it has use for, and no more.
 _INSIDE = {
-    "rope_type": read(None, str),
-    "type": read(None, str),
-    "rope_theta": read(None, float),
-    "partial_rotary_factor": read(None, float),
-    "factor": read(None, _NUMBER),
+    **each("rope_type type", read(None, str)),
+    **each("rope_theta partial_rotary_factor low_freq_factor high_freq_factor", read(None, float)),
+    **each(
+        "factor attention_factor beta_fast beta_slow mscale mscale_all_dim",
+        read(None, float | None),
+    ),
     "original_max_position_embeddings": count(None),
-    "attention_factor": read(None, _NUMBER),
-    "beta_fast": read(None, _NUMBER),
-    "beta_slow": read(None, _NUMBER),
-    "mscale": read(None, _NUMBER),
-    "mscale_all_dim": read(None, _NUMBER),
     "truncate": read(True),
-    "low_freq_factor": read(None, float),
-    "high_freq_factor": read(None, float),
-    "short_factor": read(None, list),
-    "long_factor": read(None, list),
+    **each("short_factor long_factor", read(None, list)),
     **ignored("of training", "finetuned"),
     **ignored("not read: `attention_factor` is", "attn_factor"),
 }
@@ -38,8 +30,7 @@ def fields(length, theta=10000.0):
     `length` and `theta` are the defaults of the longest text and of the longest wavelength.
     """
     return {
-        "rope_parameters": part(_INSIDE),
-        "rope_scaling": part(_INSIDE),
+        **each("rope_parameters rope_scaling", part(_INSIDE)),
         "rope_theta": read(theta, float),
         "max_position_embeddings": count(length),
         # Takes precedence over the same field inside.
@@ -75,17 +66,10 @@ def rotary(
         kinds: ours by the names of kinds.
         layout: which features are a pair.
     """
-    given = _given(config)
+    given, original = _given(config), config["original_max_position_embeddings"]
     if default and not given.values and config.values.get("rope_parameters") is None:
         given = _inside(config, default, "rope_parameters")
-    kind = _kind(given, kinds)
-    original = config["original_max_position_embeddings"]
-    if fraction is None:
-        _require_whole(kind, given, config)
-        return _rotary(config, given, kind, size, size, config[base], original, layout)
-    part = given["partial_rotary_factor"]
-    dim = int(size * (config[fraction] if part is None else part))
-    return _rotary(config, given, kind, size, dim, config[base], original, layout)
+    return _rotary(config, given, size, base, fraction, kinds, layout, original)
 
 
 def scale(config, size):
@@ -94,8 +78,7 @@ def scale(config, size):
     multiplier = given["mscale_all_dim"]
     if not multiplier or _kind(given, KINDS) == "default":
         return size**-0.5
-    factor = max(1.0, _there(given, "factor"))
-    return size**-0.5 * (0.1 * multiplier * math.log(factor) + 1.0) ** 2
+    return size**-0.5 * _multiplier(multiplier, _there(given, "factor")) ** 2
 
 
 def rotary_by_type(config, size, bases, scaled):
@@ -113,11 +96,9 @@ def rotary_by_type(config, size, bases, scaled):
         if name in scaled:
             values = {**given.values, **config["rope_scaling"].values}
             given = _inside(config, values, f"rope_parameters[{name!r}]")
-        kind = _kind(given, KINDS)
-        _require_whole(kind, given)
         # `transformers` looks for it beside the types.
         given.require("truncate", True)
-        found[name] = _rotary(config, given, kind, size, size, config[base])
+        found[name] = _rotary(config, given, size, base)
     return found
 
 
@@ -139,18 +120,18 @@ def _kind(given, kinds):
     return kinds[name]
 
 
-def _require_whole(kind, *places):
-    """Requires that whole heads are rotated: plain positions are of all features, whatever it is.
-
-    The other kinds do not run there if it is another number.
-    """
-    if kind != "default":
-        for given in places:
-            given.require("partial_rotary_factor", None, 1)
-
-
-def _rotary(config, given, kind, size, dim, base, original=None, layout="half_split"):
-    """The rotary positions of `dim` features of `size`; what is inside wins over `base`."""
+def _rotary(
+    config, given, size, base, fraction=None, kinds=KINDS, layout="half_split", original=None
+):
+    """The rotary positions of `size` features, as of `rotary`; what is in `given` wins."""
+    kind, part, dim = _kind(given, kinds), given["partial_rotary_factor"], size
+    if fraction is not None:
+        dim = int(size * (config[fraction] if part is None else part))
+    elif kind != "default":
+        # Plain positions are of all features, whatever it is, and others do not run there.
+        given.require("partial_rotary_factor", None, 1)
+        if config.get("partial_rotary_factor") is not None:
+            config.require("partial_rotary_factor", None, 1)
     for factors in ("short_factor", "long_factor"):
         if given[factors] is not None and len(given[factors]) != dim // 2:
             raise ValueError(
@@ -159,13 +140,12 @@ def _rotary(config, given, kind, size, dim, base, original=None, layout="half_sp
             )
     longest = config["max_position_embeddings"]
     original = original or given["original_max_position_embeddings"] or longest
-    options = {} if kind == "default" else _OPTIONS[kind](given, longest, original)
     return positions.Rotary(
-        base if given["rope_theta"] is None else given["rope_theta"],
+        config[base] if given["rope_theta"] is None else given["rope_theta"],
         dim=None if dim == size else dim,
         scaling=None if kind == "default" else kind,
         layout=layout,
-        **options,
+        **_options(given, kind, longest, original),
     )
 
 
@@ -176,38 +156,35 @@ def _there(given, name):
     return given[name]
 
 
-def _factor(given, longest, original):
-    """`factor`; the ratio of both lengths where it is null."""
-    return longest / original if given["factor"] is None else given["factor"]
+def _multiplier(given, factor):
+    """YaRN's multiplier of vectors whose wavelengths are multiplied by a factor."""
+    return 1.0 if factor <= 1 else 0.1 * given * math.log(factor) + 1.0
 
 
-def _linear(given, longest, original):
-    return {"factor": _there(given, "factor")}
-
-
-def _dynamic(given, longest, original):
-    return {"factor": _there(given, "factor"), "original_max_length": longest}
-
-
-def _llama3(given, longest, original):
-    return {
-        "factor": _there(given, "factor"),
-        "original_max_length": original,
-        "beta_fast": _there(given, "high_freq_factor"),
-        "beta_slow": _there(given, "low_freq_factor"),
-    }
-
-
-def _yarn(given, longest, original):
-    if "factor" not in given.values:
-        _there(given, "factor")  # Here null means a ratio of lengths; a missing field is an error.
-    factor, attention_factor = _factor(given, longest, original), given["attention_factor"]
-    if attention_factor is None and given["mscale"] and given["mscale_all_dim"]:
-        over, under = (
-            1.0 if factor <= 1 else 0.1 * given[name] * math.log(factor) + 1.0
-            for name in ("mscale", "mscale_all_dim")
-        )
-        attention_factor = over / under
+def _options(given, kind, longest, original):
+    """The options of a kind of scaling, by its parameters and both lengths."""
+    if kind == "default":
+        return {}
+    if (kind == "yarn" and "factor" in given.values) or kind == "longrope":
+        # Null is the ratio of both lengths.
+        factor = longest / original if given["factor"] is None else given["factor"]
+    else:
+        factor = _there(given, "factor")
+    options = {"factor": factor, "original_max_length": original}
+    if kind == "linear":
+        return {"factor": factor}
+    if kind == "dynamic":
+        return {**options, "original_max_length": longest}
+    if kind == "llama3":
+        fast, slow = (_there(given, name) for name in ("high_freq_factor", "low_freq_factor"))
+        return {**options, "beta_fast": fast, "beta_slow": slow}
+    options["attention_factor"] = given["attention_factor"]
+    if kind == "longrope":
+        factors = {f"{name}_factors": _there(given, f"{name}_factor") for name in ("short", "long")}
+        return {**options, **factors, "factor": max(1.0, factor)}
+    if given["attention_factor"] is None and given["mscale"] and given["mscale_all_dim"]:
+        over, under = (_multiplier(given[name], factor) for name in ("mscale", "mscale_all_dim"))
+        options["attention_factor"] = over / under
     fast, slow = given["beta_fast"] or 32.0, given["beta_slow"] or 1.0
     if original <= 2 * math.pi * slow:
         # The ramp would span no features, where `transformers` computes another one.
@@ -215,30 +192,4 @@ def _yarn(given, longest, original):
             f"'original_max_position_embeddings' of `{given.where}` must be above 2π · beta_slow, "
             f"so that some features rotate as often. Received: {original}, beta_slow={slow}"
         )
-    return {
-        "factor": factor,
-        "original_max_length": original,
-        "beta_fast": fast,
-        "beta_slow": slow,
-        "attention_factor": attention_factor,
-        "truncate": given["truncate"],
-    }
-
-
-def _longrope(given, longest, original):
-    return {
-        "factor": max(1.0, _factor(given, longest, original)),
-        "original_max_length": original,
-        "short_factors": _there(given, "short_factor"),
-        "long_factors": _there(given, "long_factor"),
-        "attention_factor": given["attention_factor"],
-    }
-
-
-_OPTIONS = {
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "yarn": _yarn,
-    "llama3": _llama3,
-    "longrope": _longrope,
-}
+    return {**options, "beta_fast": fast, "beta_slow": slow, "truncate": given["truncate"]}

@@ -12,40 +12,26 @@ from keras_attention.models import Decoder, Embeddings, Logits
 # Models
 
 
-def decoder(block, further=lambda config: {}):
-    """What makes the `Decoder` of a configuration, for language modelling.
-
-    Args:
-        block: from the configuration and the number of a layer to options of its
-            `TransformerBlock`, beside `causal=True` and `residual="pre"`.
-        further: from the configuration to options of "embeddings" and of "logits", and the
-            "final_norm": by default one as those of blocks are.
-    """
-
-    def make(config):
-        options = {"embeddings": {}, "logits": {}, **further(config)}
-        made = blocks(
-            config["num_hidden_layers"],
-            lambda n: {"causal": True, "residual": "pre", **block(config, n)},
-        )
-        return Decoder(
-            made,
-            embeddings(config, **options["embeddings"]),
-            options["final_norm"] if "final_norm" in options else _final_norm(made[-1]),
-            _language_logits(config, **options["logits"]),
-        )
-
-    return make
+def decoder(config, block, further):
+    """The `Decoder` of a configuration: see `language_model`."""
+    options = {"embeddings": {}, "logits": {}, **further(config)}
+    made = blocks(config, lambda n: {"causal": True, "residual": "pre", **block(config, n)})
+    return Decoder(
+        made,
+        embeddings(config, **options["embeddings"]),
+        options["final_norm"] if "final_norm" in options else _final_norm(made[-1]),
+        _language_logits(config, **options["logits"]),
+    )
 
 
-def blocks(count, options):
-    """Blocks of the options of each, a function of its number."""
-    return [TransformerBlock(**options(n), name=f"block_{n}") for n in range(count)]
+def blocks(config, options, count="num_hidden_layers"):
+    """Blocks of the options of each, a function of its number; `count` is the field of how many."""
+    return [TransformerBlock(**options(n), name=f"block_{n}") for n in range(config[count])]
 
 
 def _final_norm(block):
     """A norm of the kind of those that a block has."""
-    norm = block.norm.get("attention", "layer") if isinstance(block.norm, dict) else block.norm
+    norm = _first_norm(block.norm)
     if norm == "layer":
         return layer_norm(block.layer_norm_epsilon, "final_norm")
     if norm == "rms":
@@ -83,6 +69,39 @@ def layer_norm(epsilon, name="norm", **options):
 
 # Inside blocks
 
+# The names of the fields of an activation, and of the epsilon of norms: a table reads one of each.
+_ACTIVATION = ("hidden_act", "activation_function", "hidden_activation", "activation")
+_EPSILON = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "norm_epsilon")
+
+
+def block(config, norm="layer", **options):
+    """The options of a block, whose usual fields are found by their names; `options` win.
+
+    The epsilon is of norms that `norm` names: a layer has one of its own.
+    """
+    found = {
+        "intermediate_dim": config.get("intermediate_size"),
+        "num_heads": config.get("num_attention_heads"),
+        "activation": _first(config, _ACTIVATION),
+        "layer_norm_epsilon": epsilon(config) if isinstance(_first_norm(norm), str) else None,
+    }
+    found = {name: value for name, value in found.items() if value is not None}
+    return {**found, "norm": norm, **options}
+
+
+def epsilon(config):
+    """The epsilon of norms; None if no field has it."""
+    return _first(config, _EPSILON)
+
+
+def _first(config, names):
+    return next((config.get(name) for name in names if config.get(name) is not None), None)
+
+
+def _first_norm(norm):
+    """The norm before attention, of the `norm` of a block."""
+    return norm.get("attention", "layer") if isinstance(norm, dict) else norm
+
 
 def head_size(config):
     """The features of each head: `head_dim`, or those of all divided by the number of heads."""
@@ -97,22 +116,14 @@ def head_size(config):
     return config[size] // config[heads]
 
 
-def per_layer(config, name, default):
-    """The values of a field for each layer, which may have more; `default` where it is null."""
-    count = config["num_hidden_layers"]
-    values = default if config[name] is None else config[name]
-    if len(values) < count:
-        raise ValueError(
-            f"{name!r} of `{config.where}` must have a value for each of {count} layers. "
-            f"Received: {values}"
-        )
-    return values
+def layer_types(config, slides):
+    """The type of each layer, "sliding_attention" or "full_attention".
 
-
-def layer_types(config, default):
-    """The type of each layer, "sliding_attention" or "full_attention"."""
-    count = config["num_hidden_layers"]
-    types = default if config["layer_types"] is None else config["layer_types"]
+    `slides` is from the number of a layer to whether it is the former in files without types.
+    """
+    count, types = config["num_hidden_layers"], config["layer_types"]
+    if types is None:
+        types = ["sliding_attention" if slides(n) else "full_attention" for n in range(count)]
     if len(types) != count or any(x not in ("sliding_attention", "full_attention") for x in types):
         raise ValueError(
             f"'layer_types' of `{config.where}` must be {count} of 'sliding_attention' and "
@@ -121,8 +132,9 @@ def layer_types(config, default):
     return types
 
 
-def window_by_type(config, types, n, size):
-    """The pattern of a layer of some type, beside the causal one: a sliding window or None."""
+def window_by_type(config, n, size, slides):
+    """The pattern of a layer beside the causal one: None where it is of "full_attention"."""
+    types = layer_types(config, slides)
     if size is None and "sliding_attention" in types:
         raise ValueError(
             f"'sliding_window' of `{config.where}` must be a number, and in use, where layers are "
@@ -153,9 +165,14 @@ def _language_logits(config, **options):
     return None
 
 
-def has_head(config, without, *heads):
-    """Whether the class of a model has a head; an error if it is none of these classes."""
-    name, supported = config.architecture, (*without, *heads)
+def has_head(config, names, heads, bases=("Model",)):
+    """Whether the class of a model has a head; an error if it is of none of these names and ends.
+
+    `names` are what classes begin with: one or several, separated by spaces. `heads` are ends of
+    classes with a head, and `bases` of others.
+    """
+    bases, heads = ([x + end for x in names.split() for end in ends] for ends in (bases, heads))
+    name, supported = config.architecture, (*bases, *heads)
     if name not in (None, *supported):
         raise ValueError(
             f"'architectures' of `{config.where}` must be one of {supported}: no other head is "
@@ -164,51 +181,26 @@ def has_head(config, without, *heads):
     return name in heads
 
 
-def masked_logits(
-    config, activation, norm, size=None, name="transform", dense_bias=True, **options
-):
+def masked_logits(config, activation, norm, size, name="transform", dense_bias=True, **options):
     """Tied logits of a masked language model, after a dense layer and a norm, together `name`."""
-    dense = keras.layers.Dense(
-        size or config["hidden_size"],
-        activations.get(activation),
-        use_bias=dense_bias,
-        name="dense",
-    )
+    function = activations.get(activation)
+    dense = keras.layers.Dense(size, function, use_bias=dense_bias, name="dense")
     transform = keras.Sequential([dense, norm], name=name)
     options = {"use_bias": True, **options}
     return Logits(config["vocab_size"], transform=transform, name="logits", **options)
 
 
-def labels(config):
-    """The number of labels of a classifier."""
-    # Where a file has both, the number wins.
-    return config["num_labels"] or len(config["id2label"] or ("no", "yes"))
-
-
 def classes(config, activation, count=None):
-    """The logits of a classifier after a dense layer, for every token: the first is of the text.
+    """The logits of `count` labels after a dense layer, for every token: the first is of the text.
 
-    There are `count` of them, or as many as labels.
+    By default there are as many labels as the configuration says.
     """
     dense = keras.layers.Dense(config["hidden_size"], activations.get(activation), name="dense")
-    count = labels(config) if count is None else count
-    return Logits(count, tied=False, use_bias=True, transform=dense, name="classifier")
+    return classifier(config, count, transform=dense)
 
 
-def masked_head(dense, norm, bias):
-    """The names of `masked_logits`, as a table."""
-    return {
-        dense: "logits.transform.layers.0",
-        norm: "logits.transform.layers.1",
-        bias: "logits.bias",
-    }
-
-
-def either(masked, *classifier):
-    """The table of a model with `masked_logits` or `classes`, of which the names are two."""
-    of_classes = dict(zip(classifier, ("logits.transform", "logits.dense"), strict=True))
-
-    def head(model):
-        return masked if model.logits is None or model.logits.tied else of_classes
-
-    return head
+def classifier(config, count=None, **options):
+    """The logits of labels."""
+    # Where a file has both, the number wins.
+    count = count or config["num_labels"] or len(config["id2label"] or ("no", "yes"))
+    return Logits(count, tied=False, use_bias=True, name="classifier", **options)

@@ -15,16 +15,12 @@ from keras_attention.backend import backend
 # The file of the tensors, or the list of several.
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
 # Bytes at whose multiples frameworks want arrays to begin.
 ALIGNMENT = 64
 # Of weights in safetensors, and of NumPy with `ml_dtypes`, which Keras needs too. Integers would be
 # those of a quantized model, whose scales nobody would read.
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": ml_dtypes.bfloat16,
-}
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": ml_dtypes.bfloat16}
 
 
 class Checkpoint:
@@ -39,19 +35,16 @@ class Checkpoint:
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
             pickles = sorted(x.name for x in folder.glob("*.bin"))
-            hint = ""
-            if pickles:
-                hint = (
-                    f", and {pickles}, which are pickles: opening one may run any code. Save the "
-                    "model with `safe_serialization=True`"
-                )
+            hint = (
+                f", and {pickles}, which are pickles: opening one may run any code. Save the "
+                "model with `safe_serialization=True`"
+            )
             raise ValueError(
-                f"`{folder}` must have its weights in `{missing[0]}`. Received: no such file{hint}"
+                f"`{folder}` must have its weights in `{missing[0]}`. Received: no such file"
+                f"{hint if pickles else ''}"
             )
         self._files = [_File(folder / name) for name in files]
-        self._places = {
-            _present(name): (file, name) for file in self._files for name in file.tensors
-        }
+        self._places = {_present(x): (file, x) for file in self._files for x in file.tensors}
         self.names = set(self._places)
 
     def __getitem__(self, name):
@@ -76,7 +69,11 @@ def indexed(index):
     """The files that an index names, all of its own folder."""
     try:
         files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        inside = all(_is_file_name(name) for name in files)
+        # In the syntax of any system.
+        inside = all(
+            isinstance(x, str) and pathlib.PureWindowsPath(x).name == x and x.endswith(SUFFIX)
+            for x in files
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{index}` must be an object with a `weight_map` of tensors and files. "
@@ -84,26 +81,31 @@ def indexed(index):
         ) from error
     if not inside:
         raise ValueError(
-            f"`{index}` must name files of its own folder that end in '.safetensors'. "
+            f"`{index}` must name files of its own folder that end in {SUFFIX!r}. "
             f"Received: {sorted(map(str, files))}"
         )
     return sorted(files)
-
-
-def _is_file_name(name):
-    """Whether a path has no folders, in the syntax of any system."""
-    return (
-        isinstance(name, str)
-        and pathlib.PureWindowsPath(name).name == name
-        and name.endswith(".safetensors")
-    )
 
 
 class _File:
     """The tensors of a file, as arrays in its pages: none takes memory of its own."""
 
     def __init__(self, path):
-        _check_file(path)
+        try:
+            from safetensors import safe_open
+        except ImportError as error:
+            raise ImportError(
+                "Files of Hugging Face are read by `safetensors`: "
+                "pip install 'keras_attention[huggingface]'"
+            ) from error
+        try:
+            # It checks that the header is sound and that the tensors fill the rest of the file.
+            with safe_open(path, framework="numpy"):
+                pass
+        except Exception as error:  # safetensors has no public class of its errors
+            raise ValueError(
+                f"`{path}` must be a file of safetensors. Received: {type(error).__name__}: {error}"
+            ) from error
         self.path = path
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -124,24 +126,6 @@ class _File:
         count = (last - first) // dtype.itemsize
         found = np.frombuffer(self._pages, dtype, count, self._start + first)
         return found.reshape(tensor["shape"])
-
-
-def _check_file(path):
-    try:
-        from safetensors import safe_open
-    except ImportError as error:
-        raise ImportError(
-            "Files of Hugging Face are read by `safetensors`: "
-            "pip install 'keras_attention[huggingface]'"
-        ) from error
-    try:
-        # It checks that the header is sound and that the tensors fill the rest of the file.
-        with safe_open(path, framework="numpy"):
-            pass
-    except Exception as error:  # safetensors has no public class of its errors
-        raise ValueError(
-            f"`{path}` must be a file of safetensors. Received: {type(error).__name__}: {error}"
-        ) from error
 
 
 def read(entries, checkpoint, give, others):
@@ -174,7 +158,12 @@ def read(entries, checkpoint, give, others):
             )
     entries = [dataclasses.replace(entry, name=stored[entry.name]) for entry in entries]
     for entry in entries:
-        _check_shape(entry, checkpoint)
+        shape, wanted = checkpoint.shape(entry.name), entry.shape()
+        if shape != wanted:
+            raise ValueError(
+                f"The tensor {entry.name!r} must have the shape {wanted}, as the configuration "
+                f"has it. Received: shape {shape}"
+            )
     latest: dict[int, list[np.ndarray]] = {}
 
     def array(n, m):
@@ -208,12 +197,3 @@ def _empty(shape, dtype):
     memory = np.empty(count * dtype.itemsize + ALIGNMENT, "uint8")
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
-
-
-def _check_shape(entry, checkpoint):
-    expected = entry.shape()
-    if checkpoint.shape(entry.name) != expected:
-        raise ValueError(
-            f"The tensor {entry.name!r} must have the shape {expected}, as the configuration has "
-            f"it. Received: shape {checkpoint.shape(entry.name)}"
-        )

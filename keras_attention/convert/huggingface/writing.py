@@ -25,15 +25,25 @@ ADAPTER = "adapter_config.json"
 
 def write(folder, entries, values):
     """Writes the variables of `entries` and the fields `values` of `config.json`."""
+    from safetensors.numpy import save_file
+
     folder = pathlib.Path(folder)
     check_no_adapter(folder)
-    former = _former(folder)
-    arrays = _arrays(entries)
+    former = {x for x in folder.glob("*") if _FORMER.fullmatch(x.name)}
+    index = folder / tensors.INDEX
+    if index.is_file():
+        former |= {folder / name for name in tensors.indexed(index)}
+    arrays = {x.name: np.ascontiguousarray(x.join(x.arrays())) for x in entries}
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(with_dtype(values, arrays.values()), indent=2, sort_keys=True)
-    _replace(folder / tensors.SINGLE, lambda path: _save(arrays, path))
+    found = {str(array.dtype) for array in arrays.values()}
+    # In which `transformers` loads the arrays as they are: float32 has each number of the halves.
+    dtype = found.pop() if len(found) == 1 else "float32"
+    names = [name for name in ("dtype", "torch_dtype") if name in values] or ["dtype"]
+    values = {**values, **dict.fromkeys(names, dtype)}
+    text = json.dumps(values, indent=2, sort_keys=True)
+    _replace(folder / tensors.SINGLE, lambda path: save_file(arrays, path, {"format": "pt"}))
     _replace(folder / "config.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
-    for path in former:
+    for path in former - {folder / tensors.SINGLE}:
         path.unlink(missing_ok=True)
 
 
@@ -46,39 +56,6 @@ def check_no_adapter(folder):
             "weights, is not supported. Merge it into them with `peft`'s `merge_and_unload`, or "
             f"move it elsewhere. Received: {path}"
         )
-
-
-def with_dtype(values, arrays):
-    """The fields with the dtype in which `transformers` loads the arrays as they are."""
-    found = {str(array.dtype) for array in arrays}
-    # float32 has each number of the halves.
-    dtype = found.pop() if len(found) == 1 else "float32"
-    names = [name for name in ("dtype", "torch_dtype") if name in values] or ["dtype"]
-    return {**values, **dict.fromkeys(names, dtype)}
-
-
-def _former(folder):
-    """The files of weights that a folder has, but for the one that is written."""
-    if not folder.is_dir():
-        return []
-    found = {path for path in folder.iterdir() if _FORMER.fullmatch(path.name)}
-    index = folder / tensors.INDEX
-    if index.is_file():
-        found |= {folder / name for name in tensors.indexed(index)}
-    return sorted(found - {folder / tensors.SINGLE})
-
-
-def _arrays(entries):
-    found = {}
-    for entry in entries:
-        found[entry.name] = np.ascontiguousarray(entry.join(entry.arrays()))
-    return found
-
-
-def _save(arrays, path):
-    from safetensors.numpy import save_file
-
-    save_file(arrays, path, metadata={"format": "pt"})
 
 
 def _replace(path, write):

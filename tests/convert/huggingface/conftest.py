@@ -26,6 +26,28 @@ def folder(tmp_path_factory):
     return get
 
 
+@pytest.fixture(scope="module")
+def pairs(request, tmp_path_factory):
+    """A function of a name in `MODELS` of the module: a `Pair`, as of `sequences.pair`.
+
+    `MODELS` has the fields of its configuration, or its class with them: the class is what comes
+    before a comma of the name otherwise.
+    """
+    from tests.convert.huggingface.sequences import pair
+
+    made = {}
+
+    def get(name, **options):
+        key = name, *options.items()
+        if key not in made:
+            given = request.module.MODELS[name]
+            cls, fields = given if isinstance(given, tuple) else (name.split(",")[0], given)
+            made[key] = pair(tmp_path_factory.mktemp("model"), cls, fields, **options)
+        return made[key]
+
+    return get
+
+
 @pytest.fixture(scope="session")
 def fresh():
     """A process that reads the files of a session's models, without the extras."""

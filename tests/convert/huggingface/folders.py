@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from tests.convert.huggingface.sequences import additive, headless, random_pairs
+from tests.convert.huggingface.sequences import additive, headless, random_pairs, rewritten
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -98,14 +98,7 @@ def write(path, model_class, config, seed=0):
 
 def copied(source, path, **fields):
     """A copy of a folder, with other fields in `config.json`; None removes one."""
-    path = pathlib.Path(path)
-    path.mkdir(parents=True, exist_ok=True)
-    for file in source.path.iterdir():
-        (path / file.name).write_bytes(file.read_bytes())
-    config = {**source.config(), **fields}
-    config = {name: value for name, value in config.items() if value is not None}
-    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return Folder(path, source.theirs)
+    return Folder(rewritten(source.path, pathlib.Path(path), **fields), source.theirs)
 
 
 def difference(found, expected, mask=None):

@@ -13,11 +13,8 @@ from tests.arrays import numpy
 VOCABULARY = 50
 SIZES = {
     "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 40,
+    **dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4),
+    **dict(max_position_embeddings=40),
 }
 # Lengths differ; the real tokens of each row are on the left, or on the right.
 LENGTHS = np.array([7, 4, 1])
@@ -153,7 +150,7 @@ def train(model, inputs, targets, whole):
 
 def rewritten(folder, target, **fields):
     """A copy of a folder with other fields in its `config.json`; None takes one away."""
-    target.mkdir()
+    target.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
     config = json.loads((folder / "config.json").read_text())

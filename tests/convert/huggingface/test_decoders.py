@@ -7,26 +7,16 @@ from tests.convert.huggingface.folders import MASKS, VOCABULARY, tokens, transfo
 
 SIZES = {
     "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
+    **dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4),
+    **dict(max_position_embeddings=512),
 }
 LLAMA = {**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False}
 LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 1000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
+    **dict(rope_type="llama3", rope_theta=1000.0, factor=4.0, low_freq_factor=1.0),
+    **dict(high_freq_factor=4.0, original_max_position_embeddings=16),
 }
 YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 1000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
+    **dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=16),
 }
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
 OPT = {**SIZES, "ffn_dim": 48, "intermediate_size": None}
@@ -37,51 +27,30 @@ FALCON = {**SIZES, "intermediate_size": None, "ffn_hidden_size": 48}
 NEOX = {**SIZES, "hidden_size": 64}
 GEMMA = {
     **SIZES,
-    "num_hidden_layers": 3,
-    "num_key_value_heads": 2,
-    "head_dim": 12,
-    "query_pre_attn_scalar": 20,
-    "sliding_window": 4,
+    **dict(num_hidden_layers=3, num_key_value_heads=2, head_dim=12, query_pre_attn_scalar=20),
+    **dict(sliding_window=4),
 }
 LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 1000.0,
-    "short_factor": [1.0, 1.5, 2.0, 2.5],
-    "long_factor": [2.0, 3.0, 5.0, 7.0],
+    **dict(rope_type="longrope", rope_theta=1000.0, short_factor=[1.0, 1.5, 2.0, 2.5]),
+    **dict(long_factor=[2.0, 3.0, 5.0, 7.0]),
 }
 PHI3 = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
 OSS = {
     **SIZES,
-    "num_key_value_heads": 2,
-    "head_dim": 12,
-    "sliding_window": 4,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 3,
-    "swiglu_limit": 0.7,
+    **dict(num_key_value_heads=2, head_dim=12, sliding_window=4, num_local_experts=8),
+    **dict(num_experts_per_tok=3, swiglu_limit=0.7),
 }
 GROUPS = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
 MIXTURE = {**GROUPS, "num_experts_per_tok": 2}
 DEEPSEEK = {
     **SIZES,
-    "num_key_value_heads": 4,
-    "pad_token_id": 0,
-    "moe_intermediate_size": 12,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 3,
-    "n_group": 4,
-    "topk_group": 2,
-    "kv_lora_rank": 12,
-    "qk_nope_head_dim": 6,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 5,
+    **dict(num_key_value_heads=4, pad_token_id=0, moe_intermediate_size=12, n_routed_experts=8),
+    **dict(num_experts_per_tok=3, n_group=4, topk_group=2, kv_lora_rank=12, qk_nope_head_dim=6),
+    **dict(qk_rope_head_dim=4, v_head_dim=5),
 }
 MSCALE = {
-    "rope_type": "yarn",
-    "rope_theta": 1000.0,
-    "factor": 4.0,
-    "mscale": 1.0,
-    "mscale_all_dim": 0.7,
-    "original_max_position_embeddings": 16,
+    **dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, mscale=1.0, mscale_all_dim=0.7),
+    **dict(original_max_position_embeddings=16),
 }
 MODELS = {
     "llama": (transformers.LlamaForCausalLM, LLAMA),
@@ -89,10 +58,7 @@ MODELS = {
         transformers.LlamaForCausalLM,
         {
             **LLAMA,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "head_dim": 12,
-            "tie_word_embeddings": True,
+            **dict(attention_bias=True, mlp_bias=True, head_dim=12, tie_word_embeddings=True),
         },
     ),
     "llama 3.1": (transformers.LlamaForCausalLM, {**LLAMA, "rope_parameters": LLAMA3}),
@@ -116,11 +82,8 @@ MODELS = {
         transformers.GPT2LMHeadModel,
         {
             **GPT2,
-            "scale_attn_by_inverse_layer_idx": True,
-            "scale_attn_weights": False,
-            "n_inner": 24,
-            "activation_function": "relu",
-            "tie_word_embeddings": False,
+            **dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=24),
+            **dict(activation_function="relu", tie_word_embeddings=False),
         },
     ),
     "opt": (transformers.OPTForCausalLM, OPT),
@@ -152,9 +115,7 @@ MODELS = {
         transformers.FalconForCausalLM,
         {
             **FALCON,
-            "new_decoder_architecture": True,
-            "num_kv_heads": 2,
-            "num_ln_in_parallel_attn": 1,
+            **dict(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
         },
     ),
     "falcon, neither": (
@@ -190,10 +151,8 @@ MODELS = {
         transformers.SmolLM3ForCausalLM,
         {
             **GROUPS,
-            "num_hidden_layers": 3,
-            "no_rope_layer_interval": 2,
-            "use_sliding_window": True,
-            "sliding_window": 4,
+            **dict(num_hidden_layers=3, no_rope_layer_interval=2, use_sliding_window=True),
+            **dict(sliding_window=4),
         },
     ),
     "glm4": (transformers.Glm4ForCausalLM, {**GROUPS, "head_dim": 12}),
@@ -212,14 +171,9 @@ MODELS = {
         transformers.DeepseekV3ForCausalLM,
         {
             **DEEPSEEK,
-            "q_lora_rank": None,
-            "rope_interleave": False,
-            "attention_bias": True,
-            "norm_topk_prob": False,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 0,
-            "n_shared_experts": 2,
+            **dict(q_lora_rank=None, rope_interleave=False, attention_bias=True),
+            **dict(norm_topk_prob=False, n_group=1, topk_group=1, first_k_dense_replace=0),
+            **dict(n_shared_experts=2),
         },
     ),
     "mixtral": (
@@ -231,22 +185,15 @@ MODELS = {
         transformers.Qwen3MoeForCausalLM,
         {
             **MIXTURE,
-            "head_dim": 12,
-            "num_experts": 5,
-            "moe_intermediate_size": 20,
-            "decoder_sparse_step": 2,
+            **dict(head_dim=12, num_experts=5, moe_intermediate_size=20, decoder_sparse_step=2),
         },
     ),
     "qwen3-moe, other options": (
         transformers.Qwen3MoeForCausalLM,
         {
             **MIXTURE,
-            "head_dim": 12,
-            "num_experts": 5,
-            "moe_intermediate_size": 20,
-            "norm_topk_prob": True,
-            "use_sliding_window": True,
-            "sliding_window": 4,
+            **dict(head_dim=12, num_experts=5, moe_intermediate_size=20, norm_topk_prob=True),
+            **dict(use_sliding_window=True, sliding_window=4),
         },
     ),
     "phi 3": (transformers.Phi3ForCausalLM, {**PHI3, "sliding_window": 4}),

@@ -27,12 +27,8 @@ from tests.convert.huggingface.sequences import (
 )
 
 DISTILBERT = {
-    "vocab_size": 50,
-    "dim": 16,
-    "hidden_dim": 24,
-    "n_layers": 2,
-    "n_heads": 4,
-    "max_position_embeddings": 40,
+    **dict(vocab_size=50, dim=16, hidden_dim=24, n_layers=2, n_heads=4),
+    **dict(max_position_embeddings=40),
 }
 MPNET = {**SIZES, "pad_token_id": 1}
 ROBERTA = {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}
@@ -47,24 +43,15 @@ MODERN |= dict.fromkeys(("cls_token_id", "sep_token_id"), 0)
 # Distances of 1 and 2 have a row each, those of 3 to 5 share one: the texts have some of 6 too.
 DEBERTA = {
     **SIZES,
-    "type_vocab_size": 0,
-    "position_biased_input": False,
-    "relative_attention": True,
-    "position_buckets": 4,
-    "max_relative_positions": 6,
-    "norm_rel_ebd": "layer_norm",
-    "pos_att_type": "p2c|c2p",
-    "share_att_key": True,
+    **dict(type_vocab_size=0, position_biased_input=False, relative_attention=True),
+    **dict(position_buckets=4, max_relative_positions=6, norm_rel_ebd="layer_norm"),
+    **dict(pos_att_type="p2c|c2p", share_att_key=True),
 }
 # A row for each distance, absolute positions, and token types.
 PLAIN_DEBERTA = {
     **DEBERTA,
-    "type_vocab_size": 2,
-    "position_biased_input": True,
-    "position_buckets": -1,
-    "max_relative_positions": 4,
-    "norm_rel_ebd": "none",
-    "hidden_act": "gelu_new",
+    **dict(type_vocab_size=2, position_biased_input=True, position_buckets=-1),
+    **dict(max_relative_positions=4, norm_rel_ebd="none", hidden_act="gelu_new"),
 }
 # What comes after a comma tells models of one class apart.
 MODELS = {
@@ -114,18 +101,6 @@ WITH_TYPES |= {
 # These have no argument for positions, but distances only, or tokens that they count.
 WITHOUT_POSITIONS = ("DistilBert", "ModernBert", "Roberta", "XLMRoberta", "Camembert", "MPNet")
 WITHOUT_POSITIONS += ("Longformer",)
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    made = {}
-
-    def get(name):
-        if name not in made:
-            made[name] = pair(tmp_path_factory.mktemp("model"), name.split(",")[0], MODELS[name])
-        return made[name]
-
-    return get
 
 
 def given(name, mask):

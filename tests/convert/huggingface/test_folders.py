@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from keras_attention.convert.huggingface import buffers, writing
+from keras_attention.convert.huggingface import buffers
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.folders import numpy, tokens, torch, transformers
@@ -16,9 +16,7 @@ from tests.convert.huggingface.test_decoders import GPT2, LLAMA
 
 IDS = tokens((2, 5))
 BART = {
-    "vocab_size": 50,
-    "d_model": 16,
-    "max_position_embeddings": 32,
+    **dict(vocab_size=50, d_model=16, max_position_embeddings=32),
     **{f"{side}_{x}": 1 for side in ("encoder", "decoder") for x in ("layers",)},
     **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
     **{f"{side}_ffn_dim": 8 for side in ("encoder", "decoder")},
@@ -213,11 +211,11 @@ def test_an_error_halfway_leaves_the_folder(llama, tmp_path, monkeypatch):
     llama.theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def fail(arrays, path):
+    def fail(arrays, path, metadata):
         path.write_bytes(b"half")
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(writing, "_save", fail)
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
     with pytest.raises(OSError, match="full"):
         convert.to_huggingface(llama.ours, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -245,14 +243,8 @@ def test_the_dtype_is_that_of_the_weights(llama, policy, name, tmp_path):
 
 OTHERS = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 77.0},
-    "rms_norm_eps": 0.3,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "vocab_size": 51,
-    "hidden_act": "relu",
-    "tie_word_embeddings": True,
-    "architectures": None,
-    "attention_bias": True,
+    **dict(rms_norm_eps=0.3, num_attention_heads=2, num_hidden_layers=1, vocab_size=51),
+    **dict(hidden_act="relu", tie_word_embeddings=True, architectures=None, attention_bias=True),
 }
 
 

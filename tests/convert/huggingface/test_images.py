@@ -19,27 +19,17 @@ from tests.convert.huggingface.sequences import (
 )
 
 IMAGES = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": [8, 12],
-    "patch_size": 4,
-    "num_channels": 2,
+    **dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4),
+    **dict(image_size=[8, 12], patch_size=4, num_channels=2),
 }
 SQUARE = {**IMAGES, "image_size": 8}
 DINO = {**SQUARE, "mlp_ratio": 2, "layerscale_value": 0.3}
 del DINO["intermediate_size"]
 SWIN = {
-    "embed_dim": 8,
-    "depths": [3, 2, 1],
-    "num_heads": [2, 4, 2],
-    "window_size": 4,
-    "mlp_ratio": 1.5,
-    "image_size": [16, 64],
-    "patch_size": [1, 2],
-    "num_channels": 2,
+    **dict(embed_dim=8, depths=[3, 2, 1], num_heads=[2, 4, 2], window_size=4, mlp_ratio=1.5),
+    **dict(image_size=[16, 64], patch_size=[1, 2], num_channels=2),
 }
+TEXT = {**SIZES, "eos_token_id": 49}
 MODELS = {
     "ViTModel": IMAGES,
     "ViTForImageClassification": {**IMAGES, "num_labels": 5},
@@ -50,24 +40,11 @@ MODELS = {
     "SwinForImageClassification": {**SWIN, "num_labels": 5},
     "CLIPVisionModel": SQUARE,
     "CLIPVisionModelWithProjection": {**SQUARE, "projection_dim": 6},
-    "CLIPTextModel": SIZES,
-    "CLIPTextModelWithProjection": {**SIZES, "projection_dim": 6},
+    "CLIPTextModel": TEXT,
+    "CLIPTextModelWithProjection": {**TEXT, "projection_dim": 6},
 }
 TOKENS = ids(0, 3, 7)
 TOKENS[:, -1] = 49  # The end of the text, where the original pools.
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    made = {}
-
-    def get(name):
-        if name not in made:
-            fields = {**MODELS[name], "eos_token_id": 49} if "Text" in name else MODELS[name]
-            made[name] = pair(tmp_path_factory.mktemp("folder"), name, fields)
-        return made[name]
-
-    return get
 
 
 def given(name):
@@ -155,7 +132,7 @@ def test_images_of_another_size(name, tmp_path):
 @pytest.mark.parametrize("part", ["text", "vision"])
 def test_a_tower_of_both(part, tmp_path):
     """As a model of its own, which is written as one too."""
-    fields = {"text_config": {**SIZES, "eos_token_id": 49}, "vision_config": SQUARE}
+    fields = {"text_config": TEXT, "vision_config": SQUARE}
     both = original("CLIPModel", {**fields, "projection_dim": 6})
     both.save_pretrained(tmp_path / "both")
     model = convert.from_huggingface(tmp_path / "both", part=part)

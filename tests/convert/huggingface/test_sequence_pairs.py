@@ -28,31 +28,16 @@ from tests.convert.huggingface.sequences import (
 
 T5 = {
     "vocab_size": VOCABULARY,
-    "d_model": 16,
-    "d_kv": 6,
-    "d_ff": 24,
-    "num_layers": 3,
-    "num_decoder_layers": 2,
-    "num_heads": 4,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 12,
-    "decoder_start_token_id": 0,
+    **dict(d_model=16, d_kv=6, d_ff=24, num_layers=3, num_decoder_layers=2, num_heads=4),
+    **dict(relative_attention_num_buckets=8, relative_attention_max_distance=12),
+    **dict(decoder_start_token_id=0),
 }
 BART = {
     "vocab_size": VOCABULARY,
-    "d_model": 16,
-    "encoder_layers": 3,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 28,
-    "max_position_embeddings": 220,
-    "pad_token_id": 1,
-    "bos_token_id": 2,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-    "forced_eos_token_id": None,
+    **dict(d_model=16, encoder_layers=3, decoder_layers=2, encoder_attention_heads=4),
+    **dict(decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=28),
+    **dict(max_position_embeddings=220, pad_token_id=1, bos_token_id=2, eos_token_id=2),
+    **dict(decoder_start_token_id=2, forced_eos_token_id=None),
 }
 SPECTROGRAM = {k: v for k, v in BART.items() if k != "max_position_embeddings"}
 SPECTROGRAM |= {"num_mel_bins": 5, "max_source_positions": 6, "max_target_positions": 220}
@@ -76,19 +61,6 @@ SOURCE = ids(0, *RIGHT.shape)
 TARGET = ids(1, 3, 5)
 TARGET_MASK = np.arange(5) < np.array([[2], [5], [4]])
 SOUND = np.random.default_rng(0).normal(size=(3, 12, 5)).astype("float32")
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    made = {}
-
-    def get(name, restless=False):
-        if (name, restless) not in made:
-            folder = tmp_path_factory.mktemp("folder")
-            made[name, restless] = pair(folder, *MODELS[name], restless)
-        return made[name, restless]
-
-    return get
 
 
 def given(name, mask=RIGHT):

@@ -1,144 +1,255 @@
-"""BERT: its hidden states, the logits of its masked language model, or those of its classifier.
+"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ModernBERT, and what makes encoders like them.
 
-A classifier applies to every token: the first has the logits of the text. Elsewhere the pooler, and
-the prediction of the next sentence, are left out: no output depends on them.
+Each has its hidden states, the logits of its masked language model, or those of its classifier,
+which applies to every token: the first has the logits of the text. Elsewhere the pooler, and the
+prediction of the next sentence, are left out: no output depends on them.
 """
+
+import re
 
 import keras
 
-from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention import patterns
+from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
-from keras_attention.convert.huggingface.fields import count, ignored, needed, only, read
+from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.models import Encoder
 
 # Fields of every encoder with tables of tokens and positions.
 ENCODER = {
     **fields.LANGUAGE,
-    "max_position_embeddings": needed(),
-    "layer_norm_eps": read(1e-12),
+    **fields.needs("max_position_embeddings"),
+    **fields.defaults(layer_norm_eps=1e-12),
     "hidden_act": fields.activation("gelu"),
-    "position_embedding_type": only("absolute", None),
-    "tie_word_embeddings": only(True),
+    "position_embedding_type": fields.only("absolute", None),
+    **fields.fixed(tie_word_embeddings=True),
 }
-STACK = {
+_BERT = {
     **ENCODER,
     **fields.LABELS,
-    "type_vocab_size": count(2),
-    **ignored(
-        "of the pooler of the first files, and not read",
-        """
-        directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-        pooler_size_per_head pooler_type
-        """,
-    ),
+    **fields.defaults(type_vocab_size=2),
+    # Of the pooler of the first files.
+    **fields.ignored("not read", "directionality pooler_type pooler_fc_size pooler_size_per_head"),
+    **fields.ignored("not read", "pooler_num_attention_heads pooler_num_fc_layers"),
 }
+# `pad_token_id` is 1 in all of them, and the rows up to it are of no position.
+ROBERTA = {**_BERT, **fields.fixed(pad_token_id=1)}
+# Names of the dense layer, the norm, the bias and the matrix of a masked language model.
+MASKED = "cls.predictions. transform.dense transform.LayerNorm bias decoder"
+# Those of RoBERTa, and of both layers of its classifier.
+HEADS_ROBERTA = ("lm_head. dense layer_norm bias decoder", "classifier. dense out_proj")
+COUNTED = {**buffers.COUNTED, r"pooler\..*": "of another task"}
 
 
-def encoder(
-    config,
-    masked,
-    classifier=None,
-    blocks=None,
+def like_bert(
+    names,
+    fields,
+    tensors,
+    masked=MASKED,
+    classes="",
+    hidden="hidden_act",
+    pooled="tanh",
+    *,
+    parts=lambda config: {},
+    heads=("ForMaskedLM", "ForSequenceClassification"),
+    head=None,
     first=0,
-    head="transform",
-    epsilon=None,
-    logits=None,
-    **given,
+    layers="encoder.layer",
+    others=None,
+    unread=COUNTED,
 ):
-    """The `Encoder` of a configuration.
+    """The `Architecture` of an encoder.
 
     Args:
-        config: the configuration.
-        masked: the activation before the logits of tokens; None or False for a model without them.
-        classifier: the activation before those of a classifier.
-        blocks: if not those of `block`.
+        names: the prefix of tensors in files of models with a head, and what classes begin with.
+        fields: the table of its `config.json`.
+        tensors: the table of names of tensors of a block, or a function for all, of `entries.py`.
+        masked: as `MASKED`.
+        classes: names of both layers of a classifier.
+        hidden: the activation before the logits of tokens, or the field that has it.
+        pooled: the same before those of a classifier.
+        parts: from a `Config` to what is not as in BERT: options of embeddings; "epsilon" of norms;
+            "logits"; "head", the name of what is before the logits of tokens; and "blocks", a list,
+            or further options of each as a function of its number.
+        heads: ends of classes with a head.
+        head: the names of the head, as a function of a model, where there are others.
         first: the row of the first position in the table of positions.
-        head: the name of what stands before the logits of tokens.
-        epsilon: of norms, if not `layer_norm_eps`.
-        logits: if neither of these.
-        **given: options of the embeddings.
+        layers: the name of the blocks.
+        others: the table of further tensors.
+        unread: as of `Architecture`.
     """
-    epsilon = config["layer_norm_eps"] if epsilon is None else epsilon
-    size = given.get("size")
-    options = {
-        "positions": stacks.positions(config["max_position_embeddings"] - first),
-        "norm": stacks.layer_norm(epsilon),
-        **given,
-    }
-    if "types" not in given and config["type_vocab_size"]:
-        dim = size or config["hidden_size"]
-        options["types"] = keras.layers.Embedding(config["type_vocab_size"], dim, name="types")
-    if logits is None and (config.architecture or "").endswith("ForSequenceClassification"):
-        logits = stacks.classes(config, classifier)
-    elif logits is None and masked:
-        norm = stacks.layer_norm(epsilon)
-        logits = stacks.masked_logits(config, masked, norm, size, head)
-    if blocks is None:
-        blocks = stacks.blocks(config["num_hidden_layers"], lambda n: block(config))
-    return Encoder(blocks, stacks.embeddings(config, **options), logits=logits)
 
+    def make(config):
+        has_head = stacks.has_head(config, name, heads)
+        given = {"blocks": lambda n: {}, **parts(config)}
+        blocks = further = given.pop("blocks")
+        if callable(blocks):
+            blocks = stacks.blocks(config, lambda n: stacks.block(config, **further(n)))
+        epsilon = given.pop("epsilon", None) or stacks.epsilon(config)
+        transform, logits = given.pop("head", "transform"), given.pop("logits", None)
+        size = given.get("size") or config["hidden_size"]
+        if logits is None and has_head:
+            if config.architecture.endswith("ForSequenceClassification"):
+                logits = stacks.classes(config, config.get(pooled) or pooled)
+            else:
+                norm, activation = stacks.layer_norm(epsilon), config.get(hidden) or hidden
+                logits = stacks.masked_logits(config, activation, norm, size, transform)
+        options = {
+            "positions": stacks.positions(config["max_position_embeddings"] - first),
+            "norm": stacks.layer_norm(epsilon),
+        }
+        if config.get("type_vocab_size"):
+            count = config["type_vocab_size"]
+            options["types"] = keras.layers.Embedding(count, size, name="types")
+        return Encoder(blocks, stacks.embeddings(config, **{**options, **given}), logits=logits)
 
-def block(config):
-    """The options of a block."""
-    return {
-        "intermediate_dim": config["intermediate_size"],
-        "num_heads": config["num_attention_heads"],
-        "activation": config["hidden_act"],
-        "layer_norm_epsilon": config["layer_norm_eps"],
-    }
-
-
-def embedding_names(first=0):
-    """The tensors of the embeddings, whose first position has the row `first`."""
-    return {
-        "embeddings.word_embeddings.weight": "embeddings.tokens.table",
-        "embeddings.position_embeddings.weight": entries.rows(
-            "embeddings.positions.embeddings", first
-        ),
-        "embeddings.token_type_embeddings.weight": "embeddings.types.embeddings",
-        "embeddings.LayerNorm": "embeddings.norm",
-    }
-
-
-def block_names(suffix=""):
-    """The tensors of a block; `suffix` ends the names of query, key and value."""
-    roles = " ".join(f"self.{role}{suffix}" for role in ("query", "key", "value"))
-    return {
-        **entries.attention("attention.", f"{roles} output.dense"),
-        "attention.output.LayerNorm": "attention_norm",
-        "intermediate.dense": "feed_forward.intermediate_dense",
-        "output.dense": "feed_forward.output_dense",
-        "output.LayerNorm": "feed_forward_norm",
-    }
-
-
-def _make(config):
-    heads = ("BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification")
-    has_head = stacks.has_head(config, ["BertModel"], *heads)
-    return encoder(config, has_head and config["hidden_act"], "tanh")
-
-
-HEAD = stacks.masked_head(
-    "cls.predictions.transform.dense",
-    "cls.predictions.transform.LayerNorm",
-    "cls.predictions.bias",
-)
-SAME = {
-    "embeddings.word_embeddings.weight": [r"cls\.predictions\.decoder\.weight"],
-    "cls.predictions.bias": [r"cls\.predictions\.decoder\.bias"],
-}
-ARCHITECTURES = {
-    "bert": Architecture(
-        STACK,
-        _make,
-        {**embedding_names(), "encoder.layer": entries.blocks(block_names())},
-        prefix="bert.",
-        head=stacks.either(HEAD, "bert.pooler.dense", "classifier"),
-        unread={
-            **buffers.COUNTED,
-            r"pooler\..*": "of another task",
-            r"cls\.seq_relationship\..*": "of another task",
+    prefix, name = names.split(maxsplit=1)
+    table, same = masked_names(masked)
+    rows = entries.rows("embeddings.positions.embeddings", first)
+    return Architecture(
+        fields,
+        make,
+        {
+            "embeddings.word_embeddings.weight": "embeddings.tokens.table",
+            "embeddings.position_embeddings.weight": rows,
+            "embeddings.token_type_embeddings.weight": "embeddings.types.embeddings",
+            "embeddings.LayerNorm": "embeddings.norm",
+            layers: tensors if callable(tensors) else entries.blocks(tensors),
+            **(others or {}),
         },
-        same=SAME,
+        prefix=prefix,
+        head=head or (either(table, classes) if classes else table),
+        unread=unread,
+        same=same,
     )
+
+
+def masked_names(names, tokens="embeddings.word_embeddings.weight"):
+    """The table of `stacks.masked_logits`, and the second names of the tensors that it shares."""
+    dense, norm, bias, decoder = entries.names_of(names)
+    same = {tokens: [re.escape(f"{decoder}.weight")]}
+    if bias != f"{decoder}.bias":
+        same[bias] = [re.escape(f"{decoder}.bias")]
+    layers = "logits.transform.layers"
+    return {dense: f"{layers}.0", norm: f"{layers}.1", bias: "logits.bias"}, same
+
+
+def either(masked, classes):
+    """The table of a model with `stacks.masked_logits`, or `stacks.classes` of two names."""
+    dense, logits = entries.names_of(classes)
+    of_classes = {dense: "logits.transform", logits: "logits.dense"}
+    return lambda model: masked if model.logits is None or model.logits.tied else of_classes
+
+
+def block_names(roles="self.query self.key self.value output.dense"):
+    """The tensors of a block, by the names of its attention."""
+    norms = "attention.output.LayerNorm output.LayerNorm"
+    return entries.block(norms, f"attention. {roles}", "intermediate.dense output.dense")
+
+
+# ModernBERT: windows between layers that see all, each with wavelengths of their own
+
+_BASES = {
+    "full_attention": ("global_rope_theta", 160000.0),
+    "sliding_attention": ("local_rope_theta", 10000.0),
+}
+_MODERN = {
+    **fields.LANGUAGE,
+    **rope.fields_by_type(8192, _BASES),
+    **llamas.BIASES,
+    **llamas.TYPES,
+    "hidden_activation": fields.activation("gelu"),
+    **fields.defaults(norm_eps=1e-5, norm_bias=False, global_attn_every_n_layers=3),
+    "local_attention": fields.read(128, least=0),
+    "classifier_activation": fields.activation("gelu"),
+    **fields.defaults(classifier_bias=False, decoder_bias=True),
+    **fields.fixed(tie_word_embeddings=True),
+    **fields.off("causal_mask is_causal"),
+    **fields.ignored("of a classifier, which is not read", "classifier_pooling"),
+    **fields.ignored("of training", "sparse_prediction sparse_pred_ignore_index"),
+    **fields.ignored("of training", "initializer_cutoff_factor repad_logits_with_grad"),
+    **fields.ignored("how it is computed", "deterministic_flash_attn reference_compile"),
+    **fields.ignored("not read: `norm_eps` is", "layer_norm_eps"),
+    **fields.ignored("not read: positions are rotary", "position_embedding_type"),
+}
+
+
+def _modernbert(config):
+    logits = None
+    if stacks.has_head(config, "ModernBert", ["ForMaskedLM"]):
+        logits = stacks.masked_logits(
+            config,
+            config["classifier_activation"],
+            _norm(config),
+            config["hidden_size"],
+            dense_bias=config["classifier_bias"],
+            use_bias=config["decoder_bias"],
+        )
+    types = stacks.layer_types(config, lambda n: n % config["global_attn_every_n_layers"])
+    blocks = stacks.blocks(config, lambda n: _modern_block(config, n, types[n]))
+    embeddings = stacks.embeddings(config, norm=_norm(config))
+    return Encoder(blocks, embeddings, _norm(config, "final_norm"), logits)
+
+
+def _norm(config, name="norm"):
+    return stacks.layer_norm(config["norm_eps"], name, center=config["norm_bias"])
+
+
+def _modern_block(config, n, kind):
+    reach = config["local_attention"] // 2
+    positions = rope.rotary_by_type(config, stacks.head_size(config), _BASES, scaled=_BASES)
+    return stacks.block(
+        config,
+        # The embeddings have a norm already.
+        {"attention": _norm(config) if n else None, "feed_forward": _norm(config)},
+        gated=True,
+        residual="pre",
+        use_bias=config.require("mlp_bias", config["attention_bias"]),
+        pattern=patterns.SlidingWindow(reach, reach) if kind == "sliding_attention" else None,
+        position=positions[kind],
+    )
+
+
+_MODERN_HEAD, _SAME = masked_names(
+    "head.dense head.norm decoder.bias decoder", "embeddings.tok_embeddings.weight"
+)
+_ROBERTAS = like_bert(
+    "roberta. Roberta XLMRoberta Camembert",
+    ROBERTA,
+    block_names(),
+    *HEADS_ROBERTA,
+    hidden="gelu",
+    first=2,
+)
+ARCHITECTURES = {
+    "bert": like_bert(
+        "bert. Bert",
+        _BERT,
+        block_names(),
+        classes="bert.pooler.dense classifier",
+        heads=("ForMaskedLM", "ForPreTraining", "ForSequenceClassification"),
+        unread={**COUNTED, r"cls\.seq_relationship\..*": "of another task"},
+    ),
+    # Positions count from the row after that of padding, and are those of real tokens by the mask.
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTAS),
+    "modernbert": Architecture(
+        _MODERN,
+        _modernbert,
+        {
+            "embeddings.tok_embeddings.weight": "embeddings.tokens.table",
+            "embeddings.norm": "embeddings.norm",
+            "layers": entries.blocks(
+                {
+                    **entries.norms("attn_norm mlp_norm"),
+                    **entries.attention("attn. Wqkv Wo"),
+                    **entries.gated_in_one("mlp. Wi Wo"),
+                }
+            ),
+            "final_norm": "final_norm",
+        },
+        prefix="model.",
+        head=_MODERN_HEAD,
+        unread=buffers.ROTARY,
+        same=_SAME,
+    ),
 }

@@ -6,30 +6,30 @@ final norm applies to every vector: of `transformers` the first is its pooled ou
 are as they are before the norm.
 """
 
+import functools
+
 from keras_attention.convert.huggingface import buffers, entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
-from keras_attention.convert.huggingface.architectures import vit
+from keras_attention.convert.huggingface.architectures import images
 from keras_attention.convert.huggingface.config import Config
-from keras_attention.convert.huggingface.fields import count, ignored, read
 from keras_attention.models import Encoder, Logits
 
 PARTS = ("text", "vision")
 FIELDS = {
     **fields.COMMON,
-    "projection_dim": count(512),
-    **{f"{name}_config": read(None, dict | None) for name in PARTS},
+    **fields.defaults(projection_dim=512),
+    **{f"{name}_config": fields.read(None, dict | None) for name in PARTS},
     # Unless null, replaces the whole configuration of a tower.
-    **{f"{name}_config_dict": read(None, dict | None) for name in PARTS},
-    **ignored("of the likeness of texts and images", "logit_scale_init_value"),
+    **{f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS},
+    **fields.ignored("of the likeness of texts and images", "logit_scale_init_value"),
 }
 # Fields of both towers, with the sizes that files may leave out.
 _TOWER = {
     **fields.COMMON,
-    "num_hidden_layers": count(12),
-    "projection_dim": count(512, int | None),
+    **fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5),
+    **fields.nullable(projection_dim=512),
     "hidden_act": fields.activation("quick_gelu"),
-    "layer_norm_eps": read(1e-5),
-    **ignored("a tower has no logits of tokens", "tie_word_embeddings"),
+    **fields.ignored("a tower has no logits of tokens", "tie_word_embeddings"),
 }
 
 
@@ -55,35 +55,28 @@ def tower(values, where, name):
 
 def _make(config, name, embeddings):
     """The `Encoder` of a tower, with the projection to the space of both if its class has it."""
-    model, logits = f"CLIP{name}Model", None
-    if stacks.has_head(config, [model], f"{model}WithProjection"):
+    logits = None
+    if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
         logits = Logits(config["projection_dim"], tied=False, name="projection")
-    options = {**vit.block(config), "causal": name == "Text"}
-    blocks = stacks.blocks(config["num_hidden_layers"], lambda n: options)
+    options = stacks.block(config, residual="pre", causal=name == "Text")
     norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
-    return Encoder(blocks, embeddings, norm, logits)
+    return Encoder(stacks.blocks(config, lambda n: options), embeddings(config), norm, logits)
 
 
 def _text(config):
     table = stacks.positions(config["max_position_embeddings"])
-    return _make(config, "Text", stacks.embeddings(config, positions=table))
+    return stacks.embeddings(config, positions=table)
 
 
 def _vision(config):
     norm = stacks.layer_norm(config["layer_norm_eps"])
-    return _make(
-        config, "Vision", vit.embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
-    )
+    return images.embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
 
 
 _BLOCKS = entries.blocks(
-    {
-        "layer_norm1": "attention_norm",
-        **entries.attention("self_attn.", "q_proj k_proj v_proj out_proj"),
-        "layer_norm2": "feed_forward_norm",
-        "mlp.fc1": "feed_forward.intermediate_dense",
-        "mlp.fc2": "feed_forward.output_dense",
-    }
+    entries.block(
+        "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
+    )
 )
 
 
@@ -97,13 +90,10 @@ ARCHITECTURES = {
     "clip_text_model": Architecture(
         {
             **_TOWER,
-            "vocab_size": count(49408),
-            "hidden_size": count(512),
-            "intermediate_size": count(2048),
-            "num_attention_heads": count(8),
-            "max_position_embeddings": count(77),
+            **fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048),
+            **fields.defaults(num_attention_heads=8, max_position_embeddings=77),
         },
-        _text,
+        functools.partial(_make, name="Text", embeddings=_text),
         {
             "embeddings.token_embedding.weight": "embeddings.tokens.table",
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
@@ -117,15 +107,11 @@ ARCHITECTURES = {
     "clip_vision_model": Architecture(
         {
             **_TOWER,
-            "projection_dim": count(512),
-            "hidden_size": count(768),
-            "intermediate_size": count(3072),
-            "num_attention_heads": count(12),
-            "num_channels": count(3),
-            "image_size": count(224),
-            "patch_size": count(32),
+            **fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072),
+            **fields.defaults(num_attention_heads=12, num_channels=3),
+            **fields.defaults(image_size=224, patch_size=32),
         },
-        _vision,
+        functools.partial(_make, name="Vision", embeddings=_vision),
         {
             "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
             "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
@@ -137,6 +123,6 @@ ARCHITECTURES = {
         prefix="vision_model.",
         head={"visual_projection": "logits.dense"},
         unread=_others("text", "text"),
-        input_shape=vit.input_shape,
+        input_shape=images.input_shape,
     ),
 }

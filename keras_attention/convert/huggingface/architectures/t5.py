@@ -5,7 +5,6 @@ import functools
 from keras_attention import positions
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
-from keras_attention.convert.huggingface.fields import ACTIVATIONS, count, ignored, needs, read
 from keras_attention.convert.huggingface.tensors import Checkpoint
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.models import Decoder, Encoder, EncoderDecoder, Logits
@@ -18,44 +17,45 @@ _STACK = {
         num_hidden_layers="num_layers",
         num_attention_heads="num_heads",
     ),
-    **needs("vocab_size d_ff"),
-    "num_decoder_layers": count(None, int | None),
-    "relative_attention_num_buckets": count(32),
-    "relative_attention_max_distance": count(128),
-    "layer_norm_epsilon": read(1e-6),
+    **fields.needs("vocab_size d_ff"),
+    **fields.nullable(num_decoder_layers=None),
+    **fields.defaults(relative_attention_num_buckets=32, relative_attention_max_distance=128),
+    **fields.defaults(layer_norm_epsilon=1e-6),
     # If missing, both follow from `feed_forward_proj`.
     "dense_act_fn": fields.activation(None),
-    "is_gated_act": read(None, bool),
-    **ignored("distances have no end", "n_positions"),
+    "is_gated_act": fields.read(None, bool),
+    **fields.ignored("distances have no end", "n_positions"),
 }
 _ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
-_MODELS = ("T5Model", "MT5Model")
-_HEADS = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 
 
 def _make(config):
-    has_head = stacks.has_head(config, _ENCODERS + _MODELS, *_HEADS)
+    bases = ("EncoderModel", "Model")
+    has_head = stacks.has_head(config, "T5 MT5", ["ForConditionalGeneration"], bases)
     options, tokens = _options(config), stacks.table(config)
 
-    def parts(count, decoder=False):
+    def stack(name, count, decoder=False, **given):
         table = positions.RelativeBias(
             config["relative_attention_num_buckets"],
             config["relative_attention_max_distance"],
             bidirectional=not decoder,
             name="relative_bias",
         )
-        given = {**options, "causal": decoder, "cross_attention": decoder, "position": table}
-        norm = RMSNorm(config["layer_norm_epsilon"], name="final_norm")
-        blocks = stacks.blocks(count, lambda n: given)
-        embeddings = stacks.embeddings(config, tokens=tokens)
-        return {"blocks": blocks, "embeddings": embeddings, "final_norm": norm}
+        block = {**options, "causal": decoder, "cross_attention": decoder, "position": table}
+        return (Decoder if decoder else Encoder)(
+            stacks.blocks(config, lambda n: block, count),
+            stacks.embeddings(config, tokens=tokens),
+            RMSNorm(config["layer_norm_epsilon"], name="final_norm"),
+            name=name,
+            **given,
+        )
 
-    encoder = Encoder(**parts(config["num_layers"]), name="encoder")
+    encoder = stack("encoder", "num_layers")
     if config.architecture in _ENCODERS:
         return encoder
-    layers = config["num_decoder_layers"] or config["num_layers"]
+    count = "num_decoder_layers" if config["num_decoder_layers"] else "num_layers"
     logits = _logits(config) if has_head else None
-    return EncoderDecoder(encoder, Decoder(**parts(layers, True), logits=logits, name="decoder"))
+    return EncoderDecoder(encoder, stack("decoder", count, decoder=True, logits=logits))
 
 
 def _options(config):
@@ -63,26 +63,25 @@ def _options(config):
     given = config["feed_forward_proj"]
     gate, _, name = given.rpartition("-")
     # In T5 1.1 "gelu" is its approximation.
-    name = ACTIVATIONS.get("gelu_new" if given == "gated-gelu" else name)
+    name = fields.ACTIVATIONS.get("gelu_new" if given == "gated-gelu" else name)
     name = config["dense_act_fn"] or name
     if name is None or gate not in ("", "gated"):
         raise ValueError(
             f"'feed_forward_proj' of `{config.where}` must be an activation among "
-            f"{sorted(ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
+            f"{sorted(fields.ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
         )
     gated = config["is_gated_act"]
-    return {
-        "intermediate_dim": config["d_ff"],
-        "num_heads": config["num_heads"],
-        "key_dim": config["d_kv"],
-        "activation": name,
-        "gated": gate == "gated" if gated is None else gated,
-        "score": "dot",
-        "norm": "rms",
-        "layer_norm_epsilon": config["layer_norm_epsilon"],
-        "residual": "pre",
-        "use_bias": False,
-    }
+    return stacks.block(
+        config,
+        "rms",
+        intermediate_dim=config["d_ff"],
+        key_dim=config["d_kv"],
+        activation=name,
+        gated=gate == "gated" if gated is None else gated,
+        score="dot",
+        residual="pre",
+        use_bias=False,
+    )
 
 
 def _logits(config):
@@ -97,31 +96,20 @@ def _logits(config):
     return Logits(config["vocab_size"], tied, scale=scale, name="logits")
 
 
-def _input_shape(config):
-    """The shape of the inputs: of one sequence for an encoder alone."""
-    one = (None, None)
-    return one if config.architecture in _ENCODERS else [one, one]
-
-
-def _hidden(name, block):
-    names = {"wi": "feed_forward.intermediate_dense"}
-    if block.gated:
-        names = {"wi_0": "feed_forward.gate_dense", "wi_1": "feed_forward.intermediate_dense"}
-    return entries.of(names, block, name)
+def _network(name, block):
+    names = "wi_0 wi_1 wo" if block.gated else "wi wo"
+    return entries.of(entries.network(names), block, name)
 
 
 def _stack(last):
     """The tensors of a stack, the branch `last` of whose blocks is the feed-forward network."""
     block = {
-        **entries.attention("layer.0.SelfAttention.", "q k v o"),
-        "layer.0.layer_norm": "attention_norm",
-        f"layer.{last}.layer_norm": "feed_forward_norm",
-        f"layer.{last}.DenseReluDense.": _hidden,
-        f"layer.{last}.DenseReluDense.wo": "feed_forward.output_dense",
+        **entries.attention("layer.0.SelfAttention. q k v o"),
+        **entries.norms(f"layer.0.layer_norm layer.{last}.layer_norm"),
+        f"layer.{last}.DenseReluDense.": _network,
     }
     if last == 2:
-        names = "q k v o"
-        block |= entries.attention("layer.1.EncDecAttention.", names, "cross_attention_layer")
+        block |= entries.attention("layer.1.EncDecAttention. q k v o", "cross_attention_layer")
         block |= {"layer.1.layer_norm": "cross_attention_norm"}
     distances = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return {
@@ -131,9 +119,10 @@ def _stack(last):
     }
 
 
-def _of_encoder(table):
+@entries.layout
+def _of_encoder(name, model, table):
     """The tensors of the encoder, which may be the whole model."""
-    return lambda name, model: entries.of(table, getattr(model, "encoder", model), name)
+    return entries.of(table, getattr(model, "encoder", model), name)
 
 
 _T5 = functools.partial(
@@ -154,23 +143,24 @@ _T5 = functools.partial(
     },
     unread_of={kind: {r"decoder\..*": "of models with a decoder"} for kind in _ENCODERS},
     same={"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight"]},
-    input_shape=_input_shape,
+    # An encoder alone takes one sequence.
+    input_shape=lambda x: (None, None) if x.architecture in _ENCODERS else [(None, None)] * 2,
 )
 ARCHITECTURES = {
     "t5": _T5(
         {
             **_STACK,
-            "feed_forward_proj": read("relu"),
-            "tie_word_embeddings": read(None, bool | None),
-            "scale_decoder_outputs": read(None, bool),
+            "feed_forward_proj": fields.read("relu"),
+            "tie_word_embeddings": fields.read(None, bool | None),
+            "scale_decoder_outputs": fields.read(None, bool),
         }
     ),
     "mt5": _T5(
         {
             **_STACK,
-            "feed_forward_proj": read("gated-gelu"),
-            **ignored("as it is of T5 1.1, whatever they say", "tie_word_embeddings"),
-            **ignored("not read for this model", "scale_decoder_outputs"),
+            "feed_forward_proj": fields.read("gated-gelu"),
+            **fields.ignored("as it is of T5 1.1, whatever they say", "tie_word_embeddings"),
+            **fields.ignored("not read for this model", "scale_decoder_outputs"),
         }
     ),
 }

@@ -1,0 +1,337 @@
+"""Decoders of GPT's kind: GPT-2, GPT-J, GPT-NeoX (Pythia), Falcon, BLOOM, MPT, OPT, Phi 1 and 2.
+
+Most have LayerNorms, biases, and a feed-forward network without a gate.
+"""
+
+import keras
+
+from keras_attention import positions, scores
+from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
+from keras_attention.convert.huggingface.architecture import language_model
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+
+# GPT-2, whose matrices are stored as (inputs, outputs), and GPT-J, whose attention has no biases
+
+_GPT = {
+    **fields.COMMON,
+    **fields.renamed(
+        hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head"
+    ),
+    **fields.needs("vocab_size"),
+    **fields.nullable(n_inner=None),
+    "activation_function": fields.activation("gelu_new"),
+    **fields.defaults(layer_norm_epsilon=1e-5),
+    **fields.SUMMARY,
+}
+
+
+def _gpt(config, **options):
+    size = config["n_inner"] or 4 * config["n_embd"]
+    return stacks.block(config, intermediate_dim=size, **options)
+
+
+def _gpt2(config, n):
+    scale = stacks.head_size(config) ** -0.5 if config["scale_attn_weights"] else 1.0
+    by_layer = config["scale_attn_by_inverse_layer_idx"]
+    return _gpt(config, score=scores.ScaledDot(scale / (n + 1) if by_layer else scale))
+
+
+def _gptj(config, n):
+    heads, size = config["n_head"], stacks.head_size(config)
+    rotary = positions.Rotary(dim=config["rotary_dim"], layout="interleaved")
+    attention = MultiHeadAttention(heads, size, use_bias=False, position=rotary, name="attention")
+    return _gpt(config, residual="parallel", norm={"feed_forward": "shared"}, attention=attention)
+
+
+def _biased(config):
+    return {"logits": {"use_bias": True}}
+
+
+# GPT-NeoX, Phi and Falcon: positions are rotary
+
+
+def _neox(config, n):
+    size = stacks.head_size(config)
+    return stacks.block(
+        config,
+        residual="parallel" if config["use_parallel_residual"] else "pre",
+        position=rope.rotary(config, size, "rotary_pct", "rotary_emb_base"),
+    )
+
+
+def _phi(config, n):
+    norm = stacks.layer_norm(config["layer_norm_eps"]) if config["qk_layernorm"] else False
+    return stacks.block(
+        config,
+        residual="parallel",
+        norm={"feed_forward": "shared"},
+        num_key_value_heads=config["num_key_value_heads"] or config["num_attention_heads"],
+        qk_norm=norm,
+        position=rope.rotary(config, stacks.head_size(config), "partial_rotary_factor"),
+    )
+
+
+def _falcon(config, n):
+    """7B has one head of keys, 40B groups of heads, and others neither."""
+    grouped, heads = config["new_decoder_architecture"], config["num_attention_heads"]
+    if grouped:
+        config.require("parallel_attn", True)
+    elif not config["multi_query"]:
+        config.require("num_kv_heads", None, heads)
+    norms = config.require("num_ln_in_parallel_attn", None, 1, *((2,) if grouped else ()))
+    norm = {} if grouped and norms != 1 else {"feed_forward": "shared"}
+    one = config["multi_query"] and not grouped
+    return stacks.block(
+        config,
+        intermediate_dim=config["ffn_hidden_size"] or 4 * config["hidden_size"],
+        residual="parallel" if config["parallel_attn"] else "pre",
+        norm=norm if config["parallel_attn"] else "layer",
+        num_key_value_heads=1 if one else config["num_kv_heads"] or heads,
+        use_bias=config["bias"],
+        position=rope.rotary(config, stacks.head_size(config)),
+    )
+
+
+def _falcon_norms(name, block):
+    names = "ln_attn ln_mlp"
+    if block.attention_norm is block.feed_forward_norm:
+        names = "input_layernorm"
+    elif block.residual == "pre":
+        names = "input_layernorm post_attention_layernorm"
+    return entries.of(entries.norms(names), block, name)
+
+
+# BLOOM and MPT: positions are ALiBi
+
+
+def _bloom(config, n):
+    size = 4 * config["hidden_size"]
+    return stacks.block(config, intermediate_dim=size, activation="gelu_tanh", position="alibi")
+
+
+def _mpt(config, n):
+    given = config["attn_config"]
+    return stacks.block(
+        config,
+        intermediate_dim=config["expansion_ratio"] * config["d_model"],
+        activation="gelu",
+        norm=stacks.layer_norm(config["layer_norm_epsilon"], center=False),
+        use_bias=False,
+        score=scores.ScaledDot(given["softmax_scale"]),
+        position=positions.ALiBi(float(given["alibi_bias_max"])),
+        clip_qkv=given["clip_qkv"] or None,
+    )
+
+
+_MPT_ATTENTION = {
+    **fields.COMMON,
+    # The value that `transformers` uses of the last: it does not read this field.
+    **fields.fixed(alibi=True, attn_type="multihead_attention", alibi_bias_max=8),
+    **fields.fixed(qk_ln=False, prefix_lm=False, attn_uses_sequence_id=False),
+    # Of the first 0 and null mean no limit.
+    **fields.each("clip_qkv softmax_scale", fields.read(None, float | None)),
+    **fields.ignored("of the program that runs the model", "attn_impl"),
+}
+
+# OPT, of which the embeddings of 350m are smaller than its blocks, and projected on both sides
+
+
+def _opt(config, n):
+    return stacks.block(
+        config,
+        intermediate_dim=config["ffn_dim"],
+        residual="pre" if config["do_layer_norm_before"] else "post",
+        use_bias=config["enable_bias"],
+    )
+
+
+def _opt_further(config):
+    size, length = config["hidden_size"], config["max_position_embeddings"]
+    tokens = config["word_embed_proj_dim"] or size
+    if not (config.architecture or "").endswith("LM"):
+        # Without its head, our model would return the states before the projection.
+        config.require("word_embed_proj_dim", size, None)
+    into, out_of = (
+        None if tokens == size else keras.layers.Dense(features, use_bias=False, name=name)
+        for features, name in ((size, "project_in"), (tokens, "project_out"))
+    )
+    given = {"size": tokens, "positions": stacks.positions(length), "token_projection": into}
+    normed = config["do_layer_norm_before"] and not config["_remove_final_layer_norm"]
+    norm = stacks.layer_norm(1e-5, "final_norm") if normed else None
+    return {"embeddings": given, "final_norm": norm, "logits": {"transform": out_of}}
+
+
+_GPT2 = entries.block("ln_1 ln_2", "attn. c_attn c_proj", "mlp. c_fc c_proj")
+_NEOX_ROPE = rope.fields(2048)
+del _NEOX_ROPE["partial_rotary_factor"]
+# The names of both norms in BLOOM and GPT-NeoX, and of what is in their feed-forward networks.
+_NORMS, _NETWORK = "input_layernorm post_attention_layernorm", "mlp. dense_h_to_4h dense_4h_to_h"
+_BY_HEAD = entries.by_head("attention.num_heads")
+ARCHITECTURES = {
+    "gpt2": language_model(
+        {
+            **_GPT,
+            **fields.renamed(max_position_embeddings="n_positions"),
+            **fields.defaults(scale_attn_weights=True, tie_word_embeddings=True),
+            **fields.defaults(scale_attn_by_inverse_layer_idx=False),
+            **fields.ignored("the order of a product and a cast", "reorder_and_upcast_attn"),
+            **fields.ignored("an older name of `n_positions`, which is not read", "n_ctx"),
+            **fields.ignored("of GPT, and not read", "n_special predict_special_tokens"),
+        },
+        _gpt2,
+        "transformer. wte h ln_f",
+        {name: entries.transposed(what) for name, what in _GPT2.items()},
+        lambda config: {"embeddings": {"positions": stacks.positions(config["n_positions"])}},
+        {"wpe.weight": "embeddings.positions.embeddings"},
+        unread=buffers.causal(r"(attn|crossattention)"),
+    ),
+    "gptj": language_model(
+        {
+            **_GPT,
+            **fields.defaults(rotary_dim=64, tie_word_embeddings=False),
+            # `transformers` computes this whatever the fields contain.
+            **fields.each("rotary scale_attn_weights", fields.only(True, None)),
+            **fields.ignored("positions are computed", "n_positions max_position_embeddings"),
+        },
+        _gptj,
+        "transformer. wte h ln_f",
+        entries.block("ln_1", "attn. q_proj k_proj v_proj out_proj", "mlp. fc_in fc_out"),
+        _biased,
+        unread=buffers.causal("attn"),
+    ),
+    "gpt_neox": language_model(
+        {
+            **fields.LANGUAGE,
+            **_NEOX_ROPE,
+            **fields.defaults(rotary_emb_base=10000.0, rotary_pct=0.25, layer_norm_eps=1e-5),
+            **fields.defaults(use_parallel_residual=True, tie_word_embeddings=False),
+            **fields.fixed(attention_bias=True),
+            "hidden_act": fields.activation("gelu"),
+        },
+        _neox,
+        "gpt_neox. embed_in layers final_layer_norm",
+        entries.block(_NORMS, "attention. query_key_value dense", _NETWORK, _BY_HEAD),
+        head="embed_out",
+        unread={**buffers.ROTARY, **buffers.causal("attention")},
+    ),
+    "phi": language_model(
+        {
+            **fields.LANGUAGE,
+            **rope.fields(2048),
+            **fields.defaults(partial_rotary_factor=0.5, layer_norm_eps=1e-5, qk_layernorm=False),
+            **fields.defaults(tie_word_embeddings=False),
+            **fields.nullable(num_key_value_heads=None),
+            "hidden_act": fields.activation("gelu_new"),
+        },
+        _phi,
+        "model. embed_tokens layers final_layernorm",
+        {
+            **entries.block(
+                "input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2"
+            ),
+            "self_attn.q_layernorm": "attention.query_norm",
+            "self_attn.k_layernorm": "attention.key_norm",
+        },
+        _biased,
+        unread=buffers.ROTARY,
+    ),
+    "falcon": language_model(
+        {
+            **fields.COMMON,
+            **rope.fields(2048),
+            **fields.needs("vocab_size hidden_size num_hidden_layers num_attention_heads"),
+            "n_embed": fields.same_as("hidden_size"),
+            **fields.nullable(num_kv_heads=None, ffn_hidden_size=None),
+            **fields.nullable(num_ln_in_parallel_attn=None),
+            "activation": fields.activation("gelu"),
+            **fields.defaults(layer_norm_epsilon=1e-5, bias=False, new_decoder_architecture=False),
+            **fields.defaults(multi_query=True, parallel_attn=True, tie_word_embeddings=True),
+            "ff_factor": fields.only(4, None),
+            # Its own code rounds the penalties of ALiBi to bfloat16.
+            **fields.fixed(alibi=False),
+            **fields.off("apply_residual_connection_post_layernorm"),
+            # When it returns them, its code loses the causal mask that PyTorch's kernel applies.
+            **fields.off("output_attentions"),
+        },
+        _falcon,
+        "transformer. word_embeddings h ln_f",
+        {
+            "": _falcon_norms,
+            **entries.attention(
+                "self_attention. query_key_value dense",
+                heads=entries.by_head("attention.num_key_value_heads"),
+            ),
+            **entries.network(_NETWORK),
+        },
+        unread=buffers.ROTARY,
+    ),
+    "bloom": language_model(
+        {
+            **fields.COMMON,
+            **fields.renamed(num_hidden_layers="n_layer", num_attention_heads="n_head"),
+            **fields.needs("vocab_size hidden_size"),
+            # The name in older files.
+            "n_embed": fields.same_as("hidden_size"),
+            **fields.defaults(layer_norm_epsilon=1e-5, tie_word_embeddings=True),
+            # The last with `pretraining_tp` above 1 sums parts of products, without the biases.
+            **fields.fixed(apply_residual_connection_post_layernorm=False, slow_but_exact=False),
+            **fields.ignored("not read", "n_inner seq_length"),
+            **fields.ignored("of training", "attention_softmax_in_fp32 masked_softmax_fusion"),
+            **fields.ignored("of training", "bias_dropout_fusion offset_alibi"),
+            **fields.ignored("of training", "skip_bias_add skip_bias_add_qkv"),
+        },
+        _bloom,
+        "transformer. word_embeddings h ln_f",
+        entries.block(_NORMS, "self_attention. query_key_value dense", _NETWORK, _BY_HEAD),
+        lambda config: {"embeddings": {"norm": stacks.layer_norm(config["layer_norm_epsilon"])}},
+        {"word_embeddings_layernorm": "embeddings.norm"},
+    ),
+    "mpt": language_model(
+        {
+            **fields.COMMON,
+            **fields.renamed(
+                hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers"
+            ),
+            **fields.needs("vocab_size"),
+            "attn_config": fields.part(_MPT_ATTENTION),
+            **fields.defaults(layer_norm_epsilon=1e-5, tie_word_embeddings=True),
+            # `transformers` computes this whatever the fields contain.
+            **fields.fixed(expansion_ratio=4, no_bias=True, logit_scale=None),
+            **fields.fixed(norm_type="low_precision_layernorm"),
+            **fields.ignored("of texts that are longer, which are computed here", "max_seq_len"),
+            **fields.ignored("of the program that trained it", "verbose init_device init_config"),
+            **fields.ignored("of the gradient of embeddings", "embedding_fraction"),
+            **fields.ignored("of models without ALiBi", "learned_pos_emb"),
+        },
+        _mpt,
+        "transformer. wte blocks norm_f",
+        entries.block("norm_1 norm_2", "attn. Wqkv out_proj", "ffn. up_proj down_proj"),
+    ),
+    "opt": language_model(
+        {
+            **fields.COMMON,
+            **fields.needs("vocab_size hidden_size ffn_dim num_hidden_layers num_attention_heads"),
+            **fields.needs("max_position_embeddings"),
+            **fields.nullable(word_embed_proj_dim=None),
+            "activation_function": fields.activation("relu"),
+            **fields.defaults(do_layer_norm_before=True, _remove_final_layer_norm=False),
+            **fields.defaults(enable_bias=True, tie_word_embeddings=True),
+            **fields.fixed(layer_norm_elementwise_affine=True),
+        },
+        _opt,
+        "model. decoder.embed_tokens decoder.layers decoder.final_layer_norm",
+        entries.block(
+            "self_attn_layer_norm final_layer_norm",
+            "self_attn. q_proj k_proj v_proj out_proj",
+            "fc1 fc2",
+        ),
+        _opt_further,
+        {
+            # Two rows of the table are before that of position 0.
+            "decoder.embed_positions.weight": entries.rows("embeddings.positions.embeddings", 2),
+            "decoder.project_in": "embeddings.token_projection",
+            "decoder.project_out": "logits.transform",
+        },
+        unread=buffers.VERSION,
+    ),
+}

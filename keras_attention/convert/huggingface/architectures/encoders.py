@@ -1,0 +1,269 @@
+"""Encoders like BERT: Longformer, DistilBERT, ELECTRA, MPNet, ALBERT and DeBERTa."""
+
+import keras
+
+from keras_attention import positions, scores
+from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.layers.longformer_attention import LongformerAttention
+from keras_attention.layers.transformer_block import TransformerBlock
+
+
+def _longformer(config):
+    """Windows, and the first token global, as in its classifier.
+
+    `transformers` gives the same states for a `global_attention_mask` of the first token alone.
+    """
+    given, layers = config["attention_window"], config["num_hidden_layers"]
+    sizes = given if isinstance(given, list) else [given] * layers
+    if len(sizes) != layers or any(type(n) is not int or n < 2 or n % 2 for n in sizes):
+        raise ValueError(
+            f"'attention_window' of `{config.where}` must be an even number, at least 2, or one "
+            f"for each of {layers} layers. Received: {given}"
+        )
+    heads, size = config["num_attention_heads"], stacks.head_size(config)
+
+    def block(n):
+        return {"attention": LongformerAttention(heads, size, sizes[n] // 2, name="attention")}
+
+    return {"blocks": block}
+
+
+def _distilbert(config):
+    options = {"intermediate_dim": config["hidden_dim"], "layer_norm_epsilon": 1e-12}
+    return {"blocks": lambda n: options, "epsilon": 1e-12}
+
+
+def _electra(config):
+    """Its discriminator has a logit for each token."""
+    size, dim = config["embedding_size"], config["hidden_size"]
+    projection = keras.layers.Dense(dim, name="projection") if size != dim else None
+    discriminator = config.architecture == "ElectraForPreTraining"
+    logits = stacks.classes(config, config["hidden_act"], count=1) if discriminator else None
+    return {"size": size, "projection": projection, "logits": logits}
+
+
+_GENERATOR = (
+    "generator_predictions.dense generator_predictions.LayerNorm "
+    "generator_lm_head.bias generator_lm_head"
+)
+
+
+def _electra_head(model):
+    classes = bert.HEADS_ROBERTA[1]
+    if model.logits is not None and model.logits.vocabulary_size == 1:
+        classes = "discriminator_predictions. dense dense_prediction"
+    return bert.either(bert.masked_names(_GENERATOR)[0], classes)(model)
+
+
+def _mpnet(config):
+    """Biases of distances, which all blocks share."""
+    buckets = config["relative_attention_num_buckets"]
+    table = positions.RelativeBias(buckets, 128, bidirectional=True, name="relative_bias")
+    return {"blocks": lambda n: {"position": table}}
+
+
+def _albert(config):
+    """Blocks that are used several times, and tokens of fewer features than these."""
+    layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
+    inner = range(config["inner_group_num"])
+    names = [[f"block_{group}_{n}" for n in inner] for group in range(groups)]
+    options = stacks.block(config)
+    made = [[TransformerBlock(**options, name=name) for name in group] for group in names]
+    return {
+        # Each group is used for as many layers, one after another.
+        "blocks": [block for n in range(layers) for block in made[n * groups // layers]],
+        "size": config["embedding_size"],
+        "projection": keras.layers.Dense(config["hidden_size"], name="projection"),
+    }
+
+
+def _albert_blocks(name, model):
+    table = entries.block(
+        "attention.LayerNorm full_layer_layer_norm",
+        "attention. query key value dense",
+        "ffn ffn_output",
+    )
+    found = []
+    for block in dict.fromkeys(model.blocks):
+        # By their names, which `_albert` gave.
+        _, group, inner = block.name.split("_")
+        found += entries.of(table, block, f"{name}.{group}.albert_layers.{inner}.")
+    return found
+
+
+_BOTH = ["p2c", "c2p"]
+
+
+def _deberta(config):
+    """DeBERTa-v3, and DeBERTa-v2 without a convolution: disentangled attention."""
+    dim = config["hidden_size"]
+    config.require("embedding_size", dim, None)
+    config.require("attention_head_size", dim // config["num_attention_heads"], None)
+    config.require("pooler_hidden_size", dim, None)
+    config.require("relative_attention", True)
+    config.require("share_att_key", True)
+    config.require("pos_att_type", _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c")
+    longest, buckets = config["max_relative_positions"], config["position_buckets"]
+    if longest < 1:
+        longest = config["max_position_embeddings"]
+    norm, epsilon = None, config["layer_norm_eps"]
+    if config["norm_rel_ebd"] == "layer_norm":
+        norm = stacks.layer_norm(epsilon, dtype=scores.full_precision())
+    rows, reach = (2 * buckets, longest) if buckets > 0 else (2 * longest, None)
+    # All layers share them.
+    distances = positions.Disentangled(rows, reach, norm=norm, name="distances")
+    parts = {
+        "blocks": lambda n: {"position": distances},
+        "head": "transform" if config["legacy"] else "lm_head",
+    }
+    return parts if config["position_biased_input"] else {**parts, "positions": None}
+
+
+def _deberta_head(model):
+    """The names of the head: those of the masked language model depend on `legacy`."""
+    own = model.logits is not None and model.logits.transform.name == "lm_head"
+    names = "lm_predictions.lm_head. dense LayerNorm bias decoder" if own else bert.MASKED
+    return bert.either(bert.masked_names(names)[0], "pooler.dense classifier")(model)
+
+
+ARCHITECTURES = {
+    "longformer": bert.like_bert(
+        "longformer. Longformer",
+        {
+            **bert.ROBERTA,
+            "attention_window": fields.read(512, int | list),
+            "attention_mode": fields.only("longformer", None),
+            **fields.off("ignore_attention_mask"),
+            **fields.ignored("of an export", "onnx_export"),
+        },
+        {
+            **bert.block_names(),
+            **{
+                f"attention.self.{role}_global": f"attention.global_{role}_dense"
+                for role in entries.ROLES[:3]
+            },
+        },
+        *bert.HEADS_ROBERTA,
+        hidden="gelu",
+        parts=_longformer,
+        first=2,
+    ),
+    "distilbert": bert.like_bert(
+        "distilbert. DistilBert",
+        {
+            **fields.COMMON,
+            **fields.LABELS,
+            **fields.renamed(
+                hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
+            ),
+            **fields.needs("vocab_size max_position_embeddings hidden_dim"),
+            "activation": fields.activation("gelu"),
+            **fields.fixed(tie_word_embeddings=True),
+            "tie_weights_": fields.only(True, None),
+            **fields.ignored("sines are stored as a table like any", "sinusoidal_pos_embds"),
+        },
+        entries.block(
+            "sa_layer_norm output_layer_norm",
+            "attention. q_lin k_lin v_lin out_lin",
+            "ffn. lin1 lin2",
+        ),
+        "vocab_transform vocab_layer_norm vocab_projector.bias vocab_projector",
+        "pre_classifier classifier",
+        hidden="activation",
+        pooled="relu",
+        parts=_distilbert,
+        layers="transformer.layer",
+        unread=buffers.COUNTED,
+    ),
+    "electra": bert.like_bert(
+        "electra. Electra",
+        {
+            **bert.ENCODER,
+            **fields.LABELS,
+            **fields.needs("embedding_size"),
+            **fields.defaults(type_vocab_size=2),
+            **fields.SUMMARY,
+            **fields.ignored("of training", "generator_size"),
+        },
+        bert.block_names(),
+        _GENERATOR,
+        hidden="gelu",
+        pooled="gelu",
+        parts=_electra,
+        heads=("ForPreTraining", "ForMaskedLM", "ForSequenceClassification"),
+        head=_electra_head,
+        others={"embeddings_project": "embeddings.projection"},
+        unread=buffers.COUNTED,
+    ),
+    "mpnet": bert.like_bert(
+        "mpnet. MPNet",
+        # Another number changes only the size of the table, not which rows are read.
+        {**bert.ENCODER, **fields.LABELS, "relative_attention_num_buckets": fields.only(32)},
+        entries.block(
+            "attention.LayerNorm output.LayerNorm",
+            "attention.attn. q k v o",
+            "intermediate.dense output.dense",
+        ),
+        *bert.HEADS_ROBERTA,
+        hidden="gelu",
+        parts=_mpnet,
+        first=2,
+        others={"encoder.relative_attention_bias.weight": "blocks.0.attention.position.embeddings"},
+    ),
+    "albert": bert.like_bert(
+        "albert. Albert",
+        {
+            **bert.ENCODER,
+            **fields.needs("embedding_size"),
+            **fields.defaults(num_hidden_groups=1, inner_group_num=1, type_vocab_size=2),
+            "hidden_act": fields.activation("gelu_new"),
+            **fields.ignored(
+                "not read",
+                "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks",
+            ),
+        },
+        _albert_blocks,
+        "predictions. dense LayerNorm bias decoder",
+        heads=("ForMaskedLM", "ForPreTraining"),
+        parts=_albert,
+        layers="encoder.albert_layer_groups",
+        others={"encoder.embedding_hidden_mapping_in": "embeddings.projection"},
+        unread={**bert.COUNTED, r"sop_classifier\..*": "of another task"},
+    ),
+    # The discriminator that version 3 was trained as is left out.
+    "deberta-v2": bert.like_bert(
+        "deberta. DebertaV2",
+        {
+            **bert.ENCODER,
+            **fields.LABELS,
+            "type_vocab_size": fields.read(0, least=0),
+            "pooler_hidden_act": fields.activation("gelu"),
+            **fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True),
+            **fields.each("position_buckets max_relative_positions", fields.read(-1)),
+            # Only the sizes that follow from the width: others are other models.
+            **fields.each("embedding_size attention_head_size", fields.count(None)),
+            "pooler_hidden_size": fields.count(None),
+            # With other values it is another attention. The defaults are those of plain attention.
+            **fields.each("relative_attention share_att_key", fields.only(False, True)),
+            "pos_att_type": fields.only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"),
+            "norm_rel_ebd": fields.only("none", "layer_norm"),
+            "conv_kernel_size": fields.only(0),
+            **fields.ignored("of the convolution, which is not supported", "conv_act conv_groups"),
+            **fields.ignored("not read", "padding_idx summary_type"),
+        },
+        bert.block_names("self.query_proj self.key_proj self.value_proj output.dense"),
+        pooled="pooler_hidden_act",
+        parts=_deberta,
+        head=_deberta_head,
+        others={
+            "encoder.rel_embeddings.weight": "blocks.0.attention.position.embeddings",
+            "encoder.LayerNorm": "blocks.0.attention.position.norm",
+        },
+        unread={
+            **buffers.COUNTED,
+            r"embeddings\.position_embeddings\.weight": "of training: distances are the positions",
+            r"(lm|mask)_predictions\..*": "of training",
+        },
+    ),
+}

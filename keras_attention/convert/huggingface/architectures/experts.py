@@ -1,0 +1,255 @@
+"""Decoders with experts, beside Llama's parts: Mixtral, Qwen3-MoE, gpt-oss and DeepSeek-V3."""
+
+import numpy as np
+
+from keras_attention import positions
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
+from keras_attention.convert.huggingface.architectures import llamas
+from keras_attention.convert.huggingface.entries import Entry, part
+from keras_attention.layers.latent_attention import MultiHeadLatentAttention
+from keras_attention.layers.mixture_of_experts import MixtureOfExperts
+from keras_attention.layers.rms_norm import RMSNorm
+
+_EXPERTS = {
+    **fields.fixed(output_router_logits=False),
+    **fields.ignored("of training", "router_aux_loss_coef router_jitter_noise"),
+}
+
+
+def mixture(config, experts, size, **options):
+    """The options of a block of gated experts, by the fields of how many and how large they are."""
+    options = {"activation": config["hidden_act"], "use_bias": False, **options}
+    counts = config[experts], config["num_experts_per_tok"], config[size]
+    layer = MixtureOfExperts(*counts, gated=True, name="experts", **options)
+    return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
+
+
+def _mixtral(config, n):
+    experts = mixture(config, "num_local_experts", "intermediate_size")
+    return {**llamas.windowed(config, n), **experts}
+
+
+def _qwen3(config, n):
+    window = config["sliding_window"] if config["use_sliding_window"] else None
+    norm = RMSNorm(config["rms_norm_eps"])
+    options = llamas.block(config, qk_norm=norm, pattern=stacks.window(window))
+    if n in (config["mlp_only_layers"] or ()) or (n + 1) % config["decoder_sparse_step"]:
+        return options
+    normalize = {"normalize_weights": config["norm_topk_prob"]}
+    return {**options, **mixture(config, "num_experts", "moe_intermediate_size", **normalize)}
+
+
+# gpt-oss has sinks, and windows in every other layer
+
+# The positions of files that name none.
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
+
+
+def _gpt_oss(config, n):
+    window = config["sliding_window"]
+    experts = mixture(
+        config,
+        "num_local_experts",
+        "intermediate_size",
+        activation="quick_gelu",
+        use_bias=True,
+        limit=config["swiglu_limit"],
+        offset=1.0,
+    )
+    return llamas.block(
+        config,
+        {"default": _YARN},
+        activation="relu",  # Of a feed-forward network, which the experts replace.
+        use_bias=True,
+        use_sink=True,
+        pattern=stacks.window_by_type(config, n, window, lambda n: n % 2 == 0),
+        **experts,
+    )
+
+
+@entries.layout
+def _in_turn(name, owner, *roles):
+    """Two projections of all experts, whose outputs take turns."""
+    variables = tuple(part(owner, f"feed_forward.{role}") for role in roles)
+
+    def join(arrays):
+        return np.stack(arrays, axis=-1).reshape(*arrays[0].shape[:-1], -1)
+
+    return [Entry(name, variables, lambda x: [x[..., ::2], x[..., 1::2]], join)]
+
+
+# DeepSeek-V3 has latent attention, and experts in groups beside one that all tokens use
+
+_DEEPSEEK = {
+    **llamas.stack(4096),
+    **fields.nullable(num_key_value_heads=128, q_lora_rank=1536),
+    "head_dim": fields.count(None),
+    **fields.defaults(kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128),
+    **fields.defaults(moe_intermediate_size=2048, n_routed_experts=256, n_shared_experts=1),
+    **fields.defaults(num_experts_per_tok=8, n_group=8, topk_group=4, routed_scaling_factor=2.5),
+    **fields.defaults(norm_topk_prob=True, rope_interleave=True, attention_bias=False),
+    "num_local_experts": fields.same_as("n_routed_experts"),
+    "first_k_dense_replace": fields.read(3, least=0),
+    # What the class has no other value for.
+    **fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
+    **fields.fixed(output_router_logits=False),
+    **fields.ignored("of training", "aux_loss_alpha seq_aux ep_size"),
+    **fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers"),
+    **fields.ignored("the sum of two others", "qk_head_dim"),
+}
+
+
+def _deepseek(config, n):
+    heads, rotated = config["num_attention_heads"], config["qk_rope_head_dim"]
+    config.require("num_key_value_heads", None, heads)
+    config.require("head_dim", None, rotated)
+    layout = "interleaved" if config["rope_interleave"] else "half_split"
+    position = rope.rotary(config, rotated, layout=layout).get_config()
+    attention = MultiHeadLatentAttention(
+        heads,
+        config["qk_nope_head_dim"],
+        rotated,
+        config["kv_lora_rank"],
+        config["v_head_dim"],
+        config["q_lora_rank"],
+        rope.scale(config, config["qk_nope_head_dim"] + rotated),
+        positions.Rotary(**{**position, "dim": rotated}),
+        use_bias=config["attention_bias"],
+        name="attention",
+    )
+    options = stacks.block(config, "rms", gated=True, use_bias=False, attention=attention)
+    if n < config["first_k_dense_replace"]:
+        return options
+    experts = mixture(
+        config,
+        "n_routed_experts",
+        "moe_intermediate_size",
+        normalize_weights=config["norm_topk_prob"],
+        scoring="sigmoid",
+        use_correction_bias=True,
+        num_groups=config["n_group"],
+        top_groups=config["topk_group"],
+        scale=config["routed_scaling_factor"],
+        shared_dim=config["moe_intermediate_size"] * config["n_shared_experts"],
+    )
+    return {**options, **experts}
+
+
+@entries.layout
+def _rotated_first(name, owner, path, of_latent=None):
+    """A projection whose rotated features, the last ones of each head, are the first of ours.
+
+    With `of_latent`, it is that of queries of a latent, or of those of the input.
+    """
+    attention, dense = owner.attention, part(owner, path)
+    if of_latent is not None and of_latent != (attention.query_latent_dim is not None):
+        return []
+    size, rotated = dense.kernel.shape[-1], attention.rope_dim
+
+    def split(x):
+        heads = x.reshape(-1, size, *x.shape[1:])
+        return [np.roll(np.moveaxis(heads, (0, 1), (-2, -1)), rotated, axis=-1)]
+
+    def join(arrays):
+        heads = np.roll(arrays[0], -rotated, axis=-1)
+        return heads.reshape(*heads.shape[: heads.ndim - axes], -1).T
+
+    axes, weights = len(dense.kernel.shape) - 1, {"weight": dense.kernel, "bias": dense.bias}
+    found = {kind: variable for kind, variable in weights.items() if variable is not None}
+    return [Entry(f"{name}.{kind}", (x,), split, join) for kind, x in found.items()]
+
+
+_GATED = "gate_proj up_proj down_proj"
+ARCHITECTURES = {
+    "mixtral": llamas.llama(
+        {
+            **llamas.stack(131072, theta=1000000.0),
+            **_EXPERTS,
+            **fields.defaults(num_local_experts=8, num_experts_per_tok=2),
+            **fields.defaults(num_key_value_heads=8, rms_norm_eps=1e-5),
+            **fields.nullable(sliding_window=None),
+            "num_experts": fields.same_as("num_local_experts"),
+        },
+        _mixtral,
+        {
+            **llamas.BRANCHES,
+            "block_sparse_moe.gate": "feed_forward.router",
+            "block_sparse_moe.experts": entries.experts("w1 w3 w2"),
+        },
+    ),
+    "qwen3_moe": llamas.llama(
+        {
+            **llamas.stack(32768),
+            **_EXPERTS,
+            **llamas.WINDOWS,
+            **fields.defaults(num_key_value_heads=4, moe_intermediate_size=768, num_experts=128),
+            "num_local_experts": fields.same_as("num_experts"),
+            **fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1),
+            "mlp_only_layers": fields.read(None, list | None),
+            **fields.fixed(attention_bias=False),
+            **fields.off("mlp_bias"),
+            **fields.ignored("not read", "max_window_layers"),
+        },
+        _qwen3,
+        {
+            **llamas.BRANCHES,
+            **llamas.GATED,
+            "mlp.gate": "feed_forward.router",
+            "mlp.experts": entries.experts(_GATED),
+        },
+    ),
+    "gpt_oss": llamas.llama(
+        {
+            **fields.LANGUAGE,
+            **rope.fields(131072, theta=150000.0),
+            **llamas.TYPES,
+            **fields.defaults(num_local_experts=128, num_experts_per_tok=4, swiglu_limit=7.0),
+            **fields.defaults(num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5),
+            **fields.defaults(tie_word_embeddings=False),
+            **fields.nullable(sliding_window=128),
+            "num_experts": fields.same_as("num_local_experts"),
+            # `swiglu_alpha` is the slope of `quick_gelu`.
+            **fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True),
+            **fields.fixed(output_router_logits=False),
+            **fields.ignored("of training", "router_aux_loss_coef"),
+            **fields.ignored("not read", "experts_per_token initial_context_length"),
+        },
+        _gpt_oss,
+        {
+            **llamas.BRANCHES,
+            "self_attn.sinks": "attention.sink",
+            "mlp.router": "feed_forward.router",
+            "mlp.experts.gate_up_proj": _in_turn("gate_kernel", "intermediate_kernel"),
+            "mlp.experts.gate_up_proj_bias": _in_turn("gate_bias", "intermediate_bias"),
+            "mlp.experts.down_proj": "feed_forward.output_kernel",
+            "mlp.experts.down_proj_bias": "feed_forward.output_bias",
+        },
+    ),
+    "deepseek_v3": llamas.llama(
+        _DEEPSEEK,
+        _deepseek,
+        {
+            **llamas.NORMS,
+            **llamas.GATED,
+            "self_attn.q_proj": _rotated_first("attention.query_dense", of_latent=False),
+            "self_attn.q_b_proj": _rotated_first("attention.query_dense", of_latent=True),
+            "self_attn.q_a_proj": "attention.query_latent_dense",
+            "self_attn.q_a_layernorm": "attention.query_latent_norm",
+            "self_attn.kv_a_proj_with_mqa": _rotated_first("attention.latent_dense"),
+            "self_attn.kv_a_layernorm": "attention.latent_norm",
+            "self_attn.kv_b_proj": entries.by_head("attention.num_heads", entries.HEADS[1:]),
+            "self_attn.o_proj": "attention.output_dense",
+            "mlp.gate": "feed_forward.router",
+            "mlp.gate.e_score_correction_bias": "feed_forward.correction_bias",
+            "mlp.experts": entries.experts(_GATED),
+            **entries.network(f"mlp.shared_experts. {_GATED}", "feed_forward.shared"),
+        },
+        # Of the published model; `transformers` does not read it either.
+        unread={r"layers\.61\..*": "a layer that predicts a further token"},
+    ),
+}

@@ -1,0 +1,303 @@
+"""ViT, DeiT, DINOv2 and Swin: patches of images, with their heights, widths and colors last.
+
+The first token is the class token; DeiT has one of distillation after it. A classifier applies to
+every token: the first has the logits of the image. The pooler is left out. Refused are a model
+whose logits are the mean of two classifiers, and the classifiers of DINOv2, which apply to the mean
+of the patches too, as is the gated feed-forward network of its largest model. Images have the size
+of the table of positions.
+"""
+
+import keras
+
+from keras_attention import patterns, positions
+from keras_attention.convert.huggingface import entries, fields, stacks
+from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.layers.class_token import ClassToken
+from keras_attention.layers.grid_embedding import LearnedGridEmbedding
+from keras_attention.layers.layer_scale import LayerScale
+from keras_attention.layers.patch_merging import PatchMerging
+from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import Embeddings, Encoder
+
+IMAGES = {
+    **fields.COMMON,
+    "image_size": fields.read(224, int | list),
+    **fields.defaults(num_channels=3),
+    "hidden_act": fields.activation("gelu"),
+    **fields.fixed(qkv_bias=True),
+}
+_FEATURE_MAPS = fields.ignored(
+    "of feature maps", "stage_names out_features out_indices _out_features _out_indices"
+)
+_VIT = {
+    **IMAGES,
+    **fields.SIZES,
+    **fields.LABELS,
+    "patch_size": fields.read(16, int | list),
+    **fields.defaults(layer_norm_eps=1e-12),
+    **fields.ignored(
+        "of a pooler and a decoder, which are not read",
+        "encoder_stride pooler_output_size pooler_act",
+    ),
+}
+
+
+def embeddings(config, tokens, use_bias=True, **options):
+    """Patches of images as vectors, with `tokens` before them, and their positions."""
+    layers = _patches(config, config["hidden_size"], use_bias)
+    layers += [ClassToken(name=name) for name in reversed(tokens)]
+    return Embeddings(
+        keras.Sequential(layers, name="tokens"),
+        LearnedGridEmbedding(_grid(config), prefix=len(tokens), name="positions"),
+        name="embeddings",
+        **options,
+    )
+
+
+def _patches(config, dim, use_bias=True):
+    """The layers that make a sequence of vectors of images."""
+    size = _pair(config, "patch_size")
+    options = {"use_bias": use_bias, "data_format": "channels_last", "name": "patches"}
+    convolution = keras.layers.Conv2D(dim, size, size, **options)
+    return [convolution, keras.layers.Reshape((-1, dim), name="sequence")]
+
+
+def _grid(config):
+    """Rows and columns of the patches."""
+    sizes = (_pair(config, name) for name in ("image_size", "patch_size"))
+    return tuple(image // patch for image, patch in zip(*sizes, strict=True))
+
+
+def _pair(config, name):
+    size = config[name]
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(x, int) and x > 0 for x in pair):
+        raise ValueError(
+            f"{name!r} of `{config.where}` must be a positive integer, or two. Received: {size}"
+        )
+    return pair
+
+
+def input_shape(config):
+    """The shape of the images."""
+    return (None, *_pair(config, "image_size"), config["num_channels"])
+
+
+def _like_vit(
+    names,
+    fields,
+    tensors,
+    options=None,
+    tokens=("cls_token",),
+    heads=("ForImageClassification",),
+    **given,
+):
+    """The `Architecture` of an encoder of patches.
+
+    Args:
+        names: the prefix of tensors in files of models with a head, and what classes begin with.
+        fields: the table of its `config.json`.
+        tensors: the table of names of tensors of a block.
+        options: from a `Config` to further options of a block.
+        tokens: names of those before the ones of patches, first to last.
+        heads: ends of classes with a head.
+        **given: as of `Architecture`.
+    """
+    prefix, name = names.split()
+    projection = entries.convolution("embeddings.tokens.layers.0")
+
+    def make(config):
+        has_head = stacks.has_head(config, name, heads)
+        further = {"residual": "pre"} if options is None else options(config)
+        return Encoder(
+            stacks.blocks(config, lambda n: stacks.block(config, **further)),
+            embeddings(config, tokens),
+            stacks.layer_norm(config["layer_norm_eps"], "final_norm"),
+            stacks.classifier(config) if has_head else None,
+        )
+
+    return Architecture(
+        fields,
+        make,
+        {
+            "embeddings.patch_embeddings.projection": projection,
+            # The last is nearest to the patches.
+            **{
+                f"embeddings.{token}": f"embeddings.tokens.layers.{len(tokens) + 1 - n}.token"
+                for n, token in enumerate(tokens)
+            },
+            "embeddings.position_embeddings": entries.axes("embeddings.positions.embeddings", 3),
+            "encoder.layer": entries.blocks(tensors),
+            "layernorm": "final_norm",
+        },
+        prefix=prefix,
+        head={"classifier": "logits.dense"},
+        input_shape=input_shape,
+        **given,
+    )
+
+
+def _dinov2(config):
+    """Branches have learned factors, `LayerScale`."""
+    return {
+        "intermediate_dim": config["hidden_size"] * config["mlp_ratio"],
+        "residual": "sandwich",
+        "norm": {f"{branch}_output": LayerScale() for branch in ("attention", "feed_forward")},
+    }
+
+
+_ATTENTION = "attention. attention.query attention.key attention.value output.dense"
+_NORMS, _NETWORK = "layernorm_before layernorm_after", "intermediate.dense output.dense"
+_BLOCK = entries.block(_NORMS, _ATTENTION, _NETWORK)
+_TWO_TOKENS = ("cls_token", "distillation_token")
+_POOLER = {r"pooler\..*": "of another task"}
+
+# Swin: stages of blocks in windows, every second of which is shifted, with merged patches between
+#
+# Each stage is an `Encoder`, whose tokens are those of the stage before it. A classifier has one
+# vector of logits, of the mean of all patches. The windows divide the grids of all stages, as in
+# published models.
+
+_SWIN = {
+    **IMAGES,
+    **fields.LABELS,
+    "patch_size": fields.read(4, int | list),
+    "depths": fields.read((2, 2, 6, 2), list),
+    "num_heads": fields.read((3, 6, 12, 24), list),
+    "num_attention_heads": fields.same_as("num_heads"),
+    **fields.defaults(embed_dim=96, window_size=7, mlp_ratio=4.0, layer_norm_eps=1e-5),
+    **fields.defaults(use_absolute_embeddings=False),
+    **fields.ignored("follows from others", "hidden_size num_layers num_hidden_layers"),
+    **fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm"),
+    **_FEATURE_MAPS,
+}
+
+
+def _swin(config):
+    logits, grid = None, _grid(config)
+    if stacks.has_head(config, "Swin", ["ForImageClassification"]):
+        mean = keras.layers.GlobalAveragePooling1D(keepdims=True, name="mean")
+        logits = stacks.classifier(config, transform=mean)
+    tokens = keras.Sequential(
+        # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
+        [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)],
+        name="tokens",
+    )
+    absolute = config["use_absolute_embeddings"]
+    table = LearnedGridEmbedding(grid, name="positions") if absolute else None
+    embeddings, stages = Embeddings(tokens, table, name="embeddings"), list(_stages(config, grid))
+    for n, (blocks, grid) in enumerate(stages[:-1]):
+        stage = Encoder(blocks, embeddings, name=f"stage_{n}")
+        tokens = keras.Sequential([stage, PatchMerging(grid, name="merging")], name="tokens")
+        embeddings = Embeddings(tokens, name="embeddings")
+    norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
+    return Encoder(stages[-1][0], embeddings, norm, logits)
+
+
+def _stages(config, grid):
+    """The blocks of each stage, and its grid."""
+    depths, heads, window = config["depths"], config["num_heads"], config["window_size"]
+    counts = all(isinstance(x, int) and x > 0 for x in (*depths, *heads))
+    if not (counts and 0 < len(depths) <= len(heads)):
+        raise ValueError(
+            f"'depths' of `{config.where}` must be positive integers, and 'num_heads' as many. "
+            f"Received: {depths} and {heads}"
+        )
+    for stage, depth in enumerate(depths):
+        last = stage == len(depths) - 1
+        if any(side % window or (side % 2 and not last) or not side for side in grid):
+            raise ValueError(
+                f"'window_size' of `{config.where}` must divide the grid of patches of each stage, "
+                f"and 2 that of each but the last. Received: {window}, for a grid of {grid}"
+            )
+        options = (_swin_block(config, stage, grid, n) for n in range(depth))
+        yield [TransformerBlock(**x, name=f"block_{n}") for n, x in enumerate(options)], grid
+        grid = tuple(side // 2 for side in grid)
+
+
+def _swin_block(config, stage, grid, number):
+    """The options of a block."""
+    window, dim = config["window_size"], config["embed_dim"] * 2**stage
+    # There is nothing to shift where a window is as long as the grid.
+    shift = window // 2 if number % 2 and min(grid) > window else 0
+    return stacks.block(
+        config,
+        intermediate_dim=int(config["mlp_ratio"] * dim),
+        num_heads=config["num_heads"][stage],
+        residual="pre",
+        pattern=patterns.GridWindow(grid, window, shift),
+        position=positions.GridRelativeBias(grid, window),
+    )
+
+
+_SWIN_BLOCK = {
+    **entries.block(_NORMS, "attention. self.query self.key self.value output.dense", _NETWORK),
+    "attention.self.relative_position_bias_table": "attention.position.embeddings",
+}
+_PATCHES = {
+    "patch_embeddings.projection": entries.convolution("tokens.layers.0"),
+    "norm": "tokens.layers.2",
+    "position_embeddings": entries.axes("positions.embeddings", 3),
+}
+_MERGING = {"norm": "norm", "reduction": "dense"}
+
+
+def _encoders(model):
+    """The stages, from the first to the last, which is the model."""
+    first = model.embeddings.tokens.layers[0]
+    return [*(_encoders(first) if isinstance(first, Encoder) else []), model]
+
+
+def _swin_layers(name, model):
+    found = []
+    for n, stage in enumerate(_encoders(model)):
+        if n:
+            merging = stage.embeddings.tokens.layers[1]
+            found += entries.of(_MERGING, merging, f"{name}.{n - 1}.downsample.")
+        found += entries.of({"blocks": entries.blocks(_SWIN_BLOCK)}, stage, f"{name}.{n}.")
+    return found
+
+
+ARCHITECTURES = {
+    "vit": _like_vit("vit. ViT", _VIT, _BLOCK, unread=_POOLER),
+    "deit": _like_vit("deit. DeiT", _VIT, _BLOCK, tokens=_TWO_TOKENS, unread=_POOLER),
+    "dinov2": _like_vit(
+        "dinov2. Dinov2",
+        {
+            **IMAGES,
+            **{name: x for name, x in fields.SIZES.items() if name != "intermediate_size"},
+            **fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6),
+            "patch_size": fields.read(14, int | list),
+            **fields.fixed(use_swiglu_ffn=False),
+            **fields.ignored("of training", "layerscale_value drop_path_rate use_mask_token"),
+            **fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states"),
+            **_FEATURE_MAPS,
+        },
+        {
+            **entries.block("norm1 norm2", _ATTENTION, "mlp. fc1 fc2"),
+            "layer_scale1.lambda1": "attention_output_norm.scale",
+            "layer_scale2.lambda1": "feed_forward_output_norm.scale",
+        },
+        _dinov2,
+        heads=(),
+        unread={r"embeddings\.mask_token": "of training with hidden patches"},
+    ),
+    "swin": Architecture(
+        _SWIN,
+        _swin,
+        {
+            "embeddings.": lambda name, model: entries.of(
+                _PATCHES, _encoders(model)[0].embeddings, name
+            ),
+            "encoder.layers": _swin_layers,
+            "layernorm": "final_norm",
+        },
+        prefix="swin.",
+        head={"classifier": "logits.dense"},
+        unread={
+            r"(.*\.)?relative_position_index": "rows of the table, which the sizes say",
+            r"embeddings\.mask_token": "of training with hidden patches",
+        },
+        input_shape=input_shape,
+    ),
+}
