@@ -1,7 +1,7 @@
-"""The members that every backend file has.
+"""What the package needs from a framework beyond `keras.ops`, which is the first choice everywhere.
 
-`keras.ops` is the first choice everywhere. A member is here because Keras lacks it, computes it in
-another dtype or order on one backend, or is measurably slower.
+A member is here because Keras lacks it, computes it in another dtype or order on one backend, or is
+measurably slower. What has a body here is for every framework that does not override it.
 
 Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow if a length is
 unknown in a graph, or symbolic dimensions if a program of JAX is traced for all lengths.
@@ -17,17 +17,19 @@ import keras
 
 from keras_attention.hints import Seed, Tensor, Tensors
 
+ops = keras.ops
+
 # An integer, an integer scalar of TensorFlow, or a symbolic dimension of JAX.
 Size: typing.TypeAlias = Any
 
 
 class Backend(typing.Protocol):
-    """The members of `keras_attention.backend`, one file for each framework."""
+    """The members of `keras_attention.backend`, of which there is a subclass for each framework."""
 
     # Sizes and devices
 
     # Types of sizes that are known like integers, and which a tracer records.
-    TRACED_SIZES: tuple[type, ...]
+    TRACED_SIZES: tuple[type, ...] = ()
 
     def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
@@ -38,18 +40,23 @@ class Backend(typing.Protocol):
         On PyTorch Keras infers the shapes of a custom layer from arrays of 83 and of 89 rows,
         positions and whatever else is unknown.
         """
+        return size
 
     def least_size(self, first: Size, second: Size) -> Size:
         """The smaller of two sizes, or of two indices, that are not both integers."""
+        return ops.minimum(first, second)
 
     def most_size(self, first: Size, second: Size) -> Size:
         """The larger of two sizes, or of two indices, that are not both integers."""
+        return ops.maximum(first, second)
 
     def same_size(self, first: Size, second: Size) -> bool:
         """Whether two sizes, not both integers, are known to be equal wherever a program runs."""
+        return first is second
 
     def is_symbolic_size(self, size: Size | None) -> bool:
         """Whether a size is a symbolic dimension of JAX: no integer, and no array either."""
+        return False
 
     def is_eager(self, array: Tensor) -> bool:
         """Whether operations on an array run at once, each by itself, and nothing records them."""
@@ -65,9 +72,11 @@ class Backend(typing.Protocol):
 
         For ONNX on PyTorch it records an unknown length as 1.
         """
+        return None
 
     def may_share_arrays(self) -> bool:
         """Whether several devices may each have a part of an array, as a program sees it."""
+        return False
 
     def mesh_axis(self, name: str) -> Any:
         """The axis of a mesh over whose devices the code runs (`jax.shard_map`), or None.
@@ -75,6 +84,7 @@ class Backend(typing.Protocol):
         It has `size`; `index`, of this device; `send(array, to)`, by which each device n passes its
         array to device `to[n]`; and `fold(key, number)`, a key of dropout for each number.
         """
+        return None
 
     def axis_map(self, mesh: keras.distribution.DeviceMesh, name: str, like: Tensor) -> Any:
         """What runs code on each device of an axis of a mesh, with its part of arrays, or None.
@@ -83,6 +93,7 @@ class Backend(typing.Protocol):
         the devices share, or None, and `outputs` those of the results; it is for programs that
         compute with `like`.
         """
+        return None
 
     # Control flow
 
@@ -102,6 +113,7 @@ class Backend(typing.Protocol):
 
         `constants` are all other arrays that the body reads and that are computed in the program.
         """
+        return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
     def cond(
         self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]
@@ -131,6 +143,7 @@ class Backend(typing.Protocol):
 
     def stack_buffer(self, buffer: Any) -> Tensor:
         """A buffer as one array, indices first."""
+        return buffer
 
     # Arrays
 
@@ -142,10 +155,14 @@ class Backend(typing.Protocol):
         """
 
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
-        """`size` elements along an axis from `start`."""
+        """`size` elements along an axis from `start`. A subclass has this or `dynamic_slices`."""
+        return self.dynamic_slices(array, {axis: (start, size)})
 
     def dynamic_slices(self, array: Tensor, cuts: dict[int, tuple[Size, Size]]) -> Tensor:
         """`array` cut along several axes at once: from `start`, `size` elements of each."""
+        for axis, (start, size) in cuts.items():
+            array = self.dynamic_slice(array, axis, start, size)
+        return array
 
     def first(self, array: Tensor, size: Size) -> Tensor:
         """The first `size` elements along the last axis.
@@ -153,6 +170,7 @@ class Backend(typing.Protocol):
         If there are fewer, it fails, but in a program of JAX for all sizes: there the missing ones
         are NaN.
         """
+        return self.dynamic_slice(array, len(array.shape) - 1, 0, size)
 
     def matmul(
         self,
@@ -181,6 +199,7 @@ class Backend(typing.Protocol):
 
     def argmax(self, array: Tensor) -> Tensor:
         """The index of the first of the largest elements along the last axis."""
+        return ops.argmax(array, axis=-1)
 
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
@@ -194,9 +213,11 @@ class Backend(typing.Protocol):
         epsilon: float,
     ) -> Tensor:
         """`keras.ops.layer_normalization` over the last axis, which has `size` elements."""
+        return ops.layer_normalization(array, scale, offset, axis=-1, epsilon=epsilon)
 
     def rms_normalization(self, array: Tensor, scale: Tensor, epsilon: float) -> Tensor:
         """`keras.ops.rms_normalization` over the last axis."""
+        return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
     def rotate(self, array: Tensor, cos: Tensor, sin: Tensor, axis: int) -> Tensor:
         """`array · cos + swapped(array) · sin`, in the dtype of the two, rounded to the array's.
@@ -209,6 +230,7 @@ class Backend(typing.Protocol):
         """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
         which they are tiny.
         """
+        return self.masked(products, mask, masked)
 
     def masked(self, scores: Tensor, mask: Tensor, masked: float) -> Tensor:
         """The same of scores with added terms, which are not tiny, and exactly `masked`, which is
@@ -222,23 +244,28 @@ class Backend(typing.Protocol):
 
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
+        return ops.cumsum(array, axis=-1)
 
     def maximum(self, first: Tensor, second: Tensor) -> Tensor:
         """The larger of each two elements of arrays of one dtype, in that dtype."""
+        return ops.maximum(first, second)
 
     def tile_scores(self, array: Tensor) -> int:
         """About how many scores a tile of blocks should have.
 
         On CPUs, few enough to stay in the cache; an accelerator is busy only with many.
         """
+        return 2**23 if self.on_accelerator(array) else 2**21
 
     def prefers_whole_rows(self, scores: int | None) -> bool:
         """Whether the `softmax` of so many scores, whole rows of them, is faster than sums over
         blocks, in a program whose arrays may have sizes that vary. None is a number unknown.
         """
+        return False
 
     def has_fast_bfloat16(self) -> bool:
         """Whether products of bfloat16, rounded to bfloat16, are faster than those of float32."""
+        return False
 
     def has_wide_products(self, array: Tensor) -> bool:
         """Whether `matmul` of half precision gives float32, and is faster than that of float32."""
@@ -248,18 +275,24 @@ class Backend(typing.Protocol):
 
     def clear(self, array: Tensor, mask: Tensor) -> Tensor:
         """`array` (B, T, …) with zeros where `mask` (B, T) is False."""
+        for _ in range(len(array.shape) - len(mask.shape)):
+            mask = ops.expand_dims(mask, -1)
+        return ops.where(mask, array, ops.cast(0, array.dtype))
 
     def multiply_fresh(self, array: Tensor, factor: Tensor) -> Tensor:
         """The product of two arrays of one shape; `array` is read nowhere else, and may hold it."""
+        return array * factor
 
     def multiply_no_nan(self, array: Tensor, factor: Tensor) -> Tensor:
         """`array` (..., n) times a factor (..., 1), 0 where that is 0, even if NaN or infinite."""
+        return ops.where(factor == 0, 0, array * factor)
 
     def windows(self, array: Tensor, rows: Size, columns: Size) -> Tensor:
         """(n, rows, columns) of (n, rows + columns − 1): row t starts at rows − 1 − t."""
 
     def take(self, array: Tensor, indices: Tensor, axis: int) -> Tensor:
         """`keras.ops.take` along an axis counted from the first, by indices that are in it."""
+        return ops.take(array, indices, axis=axis)
 
     def take_rows(self, array: Tensor, indices: Tensor) -> Tensor:
         """(B, N, D) of (B, T, D): of each batch element the rows at its indices (B, N)."""
@@ -269,9 +302,19 @@ class Backend(typing.Protocol):
 
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
+        batch, heads, queries, _ = ops.shape(weights)
+        rows = batch * heads * queries
+        first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
+        summed = ops.segment_sum(
+            ops.reshape(weights, (-1,)),
+            ops.reshape(buckets + count * first, (-1,)),
+            num_segments=rows * count,
+        )
+        return ops.reshape(summed, (batch, heads, queries, count))
 
     def take_last(self, array: Tensor, index: Tensor) -> Tensor:
         """Elements of the last axis, (…, S) of (…, N) by integers (…, S) from 0 to N − 1."""
+        return ops.take_along_axis(array, index, axis=-1)
 
     # Gradients written by hand
 
@@ -314,6 +357,7 @@ class Backend(typing.Protocol):
 
     def uniform(self, shape: Sequence[Size], seed: Seed) -> Tensor:
         """Float32 numbers in [0, 1), of an integer or a `keras.random.SeedGenerator`."""
+        return keras.random.uniform(shape, dtype="float32", seed=seed)
 
     def dropout_key(self, seed: Seed) -> Tensor:
         """The key for `dropout_mask`, of an integer, a `keras.random.SeedGenerator` or a key."""
@@ -323,14 +367,15 @@ class Backend(typing.Protocol):
 
     def dropout(self, array: Tensor, rate: float, seed: Seed) -> Tensor:
         """`keras.random.dropout`, equally fast with and without XLA."""
+        return keras.random.dropout(array, rate, seed=seed)
 
     # The backend's own fused attention
 
     # The forms of its masks, the cheapest first: "lengths" for the number of keys in each row,
     # "masks" for boolean arrays. Empty if there is no such kernel.
-    FUSED_READS: tuple[str, ...]
+    FUSED_READS: tuple[str, ...] = ()
     # On accelerators, how many times as fast as blocks it computes a pair.
-    FUSED_GAIN: int
+    FUSED_GAIN: int = 1
 
     def fused_attention(
         self,
@@ -349,6 +394,7 @@ class Backend(typing.Protocol):
         number of keys in each row. With `causal` a query may see `left` keys before it at most,
         where `FUSED_READS` has "lengths".
         """
+        return None
 
     def fused_with_lse(
         self,
@@ -366,12 +412,15 @@ class Backend(typing.Protocol):
         Only the output has a gradient, and with a sink only. `plain` is the same function of query,
         key, value and sink, for gradients that are differentiated.
         """
+        return plain(query, key, value, sink)
 
     def needs_gradient(self, array: Tensor) -> bool:
         """Whether somebody may ask for the gradient of an array."""
+        return True
 
     def known_true(self, array: Tensor) -> bool:
         """Whether all elements are True; False where that cannot be read, or not at once."""
+        return False
 
     def fused_unsupported_reason(
         self,
@@ -387,6 +436,7 @@ class Backend(typing.Protocol):
 
         `by` is the form of masks, of `FUSED_READS`, and `lse` is of `fused_with_lse`.
         """
+        return "no fused kernel of this backend is used"
 
     def where_fused(
         self,
@@ -395,6 +445,7 @@ class Backend(typing.Protocol):
         arrays: Sequence[Tensor],
     ) -> Tensors:
         """`function(*arrays)` in programs for its device, `otherwise(*arrays)` in all others."""
+        return otherwise(*arrays)
 
     # Programs
 
@@ -405,3 +456,4 @@ class Backend(typing.Protocol):
 
     def trace_id(self) -> Any:
         """Identifies a program, or a loop within it, while it is traced."""
+        return None
