@@ -240,9 +240,8 @@ class LearnedGridEmbedding(GridEmbedding):
                 f"Received: grid={grid}, size={size}"
             )
         self._check_within(self._cells)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def _check_within(self, sizes):
         known = [backend.known_size(size) for size in sizes]
@@ -256,12 +255,9 @@ class LearnedGridEmbedding(GridEmbedding):
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         super().build(x_shape)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.prefix + math.prod(self.grid), self.dim or x_shape[-1]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
+        self.embeddings = self._add_weight(
+            "embeddings",
+            (self.prefix + math.prod(self.grid), self.dim or x_shape[-1]),
             # Read in float32 even in half precision, so that only the sum is rounded.
             autocast=False,
         )

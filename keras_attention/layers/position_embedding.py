@@ -229,18 +229,14 @@ class LearnedPositionEmbedding(PositionEmbedding):
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
         self.max_length = shapes.check_count("max_length", max_length)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         super().build(x_shape)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.max_length, self.dim or x_shape[-1]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
+        self.embeddings = self._add_weight(
+            "embeddings",
+            (self.max_length, self.dim or x_shape[-1]),
             # Read in float32 even in half precision, so that only the sum is rounded.
             autocast=False,
         )

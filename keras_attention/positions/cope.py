@@ -70,20 +70,13 @@ class CoPE(Position):
     ):
         super().__init__(**kwargs)
         self.max_position = shapes.check_count("max_position", max_position)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, query_shape, key_shape):
         sizes = {"query": query_shape[-1], "key": key_shape[-1]}
         shapes.check_same("Features of query and key, of whose products CoPE has gates,", **sizes)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.max_position + 1, query_shape[-1]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", (self.max_position + 1, query_shape[-1]))
 
     def into_spec(
         self,

@@ -97,9 +97,8 @@ class Disentangled(Position):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.norm = saving.check_layer("norm", norm, optional=True)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
         self._features: int | None = None
 
     def build_inputs(self, query_shape, key_shape):
@@ -114,13 +113,7 @@ class Disentangled(Position):
 
     def build(self, query_shape, key_shape):
         _check_of_a_layer(self._features is not None)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.num_buckets, self._features),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", (self.num_buckets, self._features))
         if self.norm is not None and not self.norm.built:
             self.norm.build(self.embeddings.shape)
 

@@ -76,9 +76,8 @@ class GridRelativeBias(Position):
         prefix = shapes.check_count("prefix", prefix, 0)
         super().__init__(**kwargs)
         self.grid, self.size, self.prefix = grid, sizes, prefix
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     @property
     def on_grid(self):  # type: ignore[override]
@@ -87,13 +86,7 @@ class GridRelativeBias(Position):
     def build(self, query_shape, key_shape):
         shape = (self._offsets() + 3 * bool(self.prefix), query_shape[2])
         shapes.check_memory("embeddings", shape)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=shape,
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", shape)
 
     def _offsets(self):
         return math.prod([2 * n - 1 for n in self.size])

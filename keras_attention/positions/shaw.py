@@ -64,9 +64,8 @@ class Shaw(Position):
         self.max_distance = shapes.check_count("max_distance", max_distance)
         self.use_values = shapes.check_flag("use_values", use_values)
         self.per_head = shapes.check_flag("per_head", per_head)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
         self._value_size = None
 
     def build_values(self, value_shape):
@@ -102,12 +101,10 @@ class Shaw(Position):
             )
 
     def _embeddings(self, name, size):
-        return self.add_weight(
+        return self._add_weight(
+            "embeddings",
+            (self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
             name=name,
-            shape=(self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
-            initializer=saving.clone_initializer(self.embeddings_initializer),
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
         )
 
     def encode(
