@@ -40,7 +40,7 @@ def list_inherited_arguments(cls):
         names = {parameter.name for parameter in own}
         inherited = [
             parameter.replace(kind=parameter.KEYWORD_ONLY)
-            for name, parameter in _parameters(cls, keras.layers.Layer).items()
+            for name, parameter in _parameters(cls, ConfigurableLayer).items()
             if name not in names
         ]
         parameters = [*own, *inherited, last.replace(annotation="Any")]
@@ -307,6 +307,7 @@ class ConfigurableLayer(keras.layers.Layer):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        list_inherited_arguments(cls)
         if "build" in vars(cls):
             cls.build = parts.freezing(cls.build)
 

@@ -97,32 +97,20 @@ class Backend(typing.Protocol):
 
     # Control flow
 
-    def fori_loop(
-        self, start: Size, stop: Size, body: Callable[[Size, Any], Any], carry: Tensors
-    ) -> Tensors:
+    def fori_loop(self, start, stop, body, carry):
         """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
 
-    def while_loop(
-        self,
-        cond: Callable[..., Tensor],
-        body: Callable[..., Tensors],
-        carry: Tensors,
-        constants: Any = (),
-    ) -> Tensors:
+    def while_loop(self, cond, body, carry, constants=()):
         """`carry = body(constants, *carry)` while `cond(*carry)`.
 
         `constants` are all other arrays that the body reads and that are computed in the program.
         """
         return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
-    def cond(
-        self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]
-    ) -> Tensors:
+    def cond(self, condition, true_fn, false_fn):
         """`true_fn()` or `false_fn()`, and not the other, unless PyTorch records a step."""
 
-    def sum_over(
-        self, function: Callable[..., Tensors], start: Tensors, arrays: Sequence[Tensor]
-    ) -> Tensors:
+    def sum_over(self, function, start, arrays):
         """`start` and `function` of each slice of `arrays` along their first axis, summed."""
 
     def map_over(self, function: Callable[..., Tensors], arrays: Sequence[Tensor]) -> Tensors:
@@ -130,9 +118,7 @@ class Backend(typing.Protocol):
 
     # Arrays that loops fill
 
-    def make_buffer(
-        self, count: Size, shape: Sequence[Size], dtype: str, zeros: bool = True
-    ) -> Any:
+    def make_buffer(self, count, shape, dtype, zeros=True):
         """A buffer for `count` arrays of one shape: zeros, or uninitialized if not `zeros`."""
 
     def read_buffer(self, buffer: Any, index: Size) -> Tensor:
@@ -172,26 +158,13 @@ class Backend(typing.Protocol):
         """
         return self.dynamic_slice(array, len(array.shape) - 1, 0, size)
 
-    def matmul(
-        self,
-        first: Tensor,
-        second: Tensor,
-        transpose_first: bool = False,
-        transpose_second: bool = False,
-    ) -> Tensor:
+    def matmul(self, first, second, transpose_first=False, transpose_second=False):
         """The matrix product of the last two axes, with either matrix transposed.
 
         Products of half precision are summed in float32 where the backend can.
         """
 
-    def affine(
-        self,
-        array: Tensor,
-        features: Size,
-        kernel: Tensor,
-        bias: Tensor | None,
-        shape: Sequence[Size],
-    ) -> Tensor:
+    def affine(self, array, features, kernel, bias, shape):
         """The array as rows of `features`, times the kernel as a matrix, plus the bias as a row.
 
         All of one float dtype; the result has another `shape`.
@@ -204,14 +177,7 @@ class Backend(typing.Protocol):
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
 
-    def layer_normalization(
-        self,
-        array: Tensor,
-        size: int,
-        scale: Tensor | None,
-        offset: Tensor | None,
-        epsilon: float,
-    ) -> Tensor:
+    def layer_normalization(self, array, size, scale, offset, epsilon):
         """`keras.ops.layer_normalization` over the last axis, which has `size` elements."""
         return ops.layer_normalization(array, scale, offset, axis=-1, epsilon=epsilon)
 
@@ -318,13 +284,7 @@ class Backend(typing.Protocol):
 
     # Gradients written by hand
 
-    def custom_vjp(
-        self,
-        make: Callable[..., tuple[Callable[..., Any], Callable[..., Any]]],
-        arrays: Sequence[Tensor],
-        constants: Any = (),
-        saves: bool = True,
-    ) -> tuple[Tensor, ...]:
+    def custom_vjp(self, make, arrays, constants=(), saves=True):
         """`forward(*arrays)`, with `backward` for its gradient; `make(constants)` gives the two.
 
         `constants` are all other arrays that they read, in tuples, lists and dictionaries: a
@@ -334,23 +294,14 @@ class Backend(typing.Protocol):
         for each of `arrays`.
         """
 
-    def cond_vjp(
-        self,
-        condition: Tensor,
-        true_fn: Callable[..., Tensor],
-        false_fn: Callable[..., Tensor],
-        arrays: Sequence[Tensor],
-        constants: Any = (),
-    ) -> Tensor:
+    def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
         """`true_fn(constants, *arrays)` if the condition holds, else that of `false_fn`.
 
         For their gradient, `arrays` and the result are kept, and what else that of `true_fn` needs;
         `false_fn` is computed again. The gradient of `cond` would keep all that either needs.
         """
 
-    def vjp(
-        self, function: Callable[..., Tensors], arrays: Sequence[Tensor]
-    ) -> tuple[Tensors, Callable[..., Sequence[Tensor]]]:
+    def vjp(self, function, arrays):
         """`function(*arrays)`, and a function from its gradient to the gradients of `arrays`."""
 
     # Random numbers
@@ -377,17 +328,7 @@ class Backend(typing.Protocol):
     # On accelerators, how many times as fast as blocks it computes a pair.
     FUSED_GAIN: int = 1
 
-    def fused_attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        lengths: Tensor | None,
-        causal: bool,
-        left: int | None,
-        scale: float,
-    ) -> Tensor:
+    def fused_attention(self, query, key, value, mask, lengths, causal, left, scale):
         """The output (B, T, H, V).
 
         `mask` is (1 or B, 1 or H, 1 or T, S), boolean or added to scores, and `lengths` (B,) the
@@ -396,17 +337,7 @@ class Backend(typing.Protocol):
         """
         return None
 
-    def fused_with_lse(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        sink: Tensor | None,
-        plain: Callable[..., tuple[Tensor, Tensor]],
-    ) -> tuple[Tensor, Tensor]:
+    def fused_with_lse(self, query, key, value, mask, causal, scale, sink, plain):
         """As `fused_attention`, beside a sink (H,) or None, and the log-sum-exp (B, H, T) of both.
 
         Only the output has a gradient, and with a sink only. `plain` is the same function of query,
@@ -422,36 +353,20 @@ class Backend(typing.Protocol):
         """Whether all elements are True; False where that cannot be read, or not at once."""
         return False
 
-    def fused_unsupported_reason(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        by: str,
-        causal: bool,
-        left: int | None,
-        lse: bool,
-    ) -> str | None:
+    def fused_unsupported_reason(self, query, key, value, by, causal, left, lse):
         """Why the fused kernel cannot compute this, or None.
 
         `by` is the form of masks, of `FUSED_READS`, and `lse` is of `fused_with_lse`.
         """
         return "no fused kernel of this backend is used"
 
-    def where_fused(
-        self,
-        function: Callable[..., Tensors],
-        otherwise: Callable[..., Tensors],
-        arrays: Sequence[Tensor],
-    ) -> Tensors:
+    def where_fused(self, function, otherwise, arrays):
         """`function(*arrays)` in programs for its device, `otherwise(*arrays)` in all others."""
         return otherwise(*arrays)
 
     # Programs
 
-    def compile(
-        self, function: Callable[..., Tensors], layer: keras.Layer
-    ) -> Callable[..., Tensors]:
+    def compile(self, function, layer):
         """`function` of arrays and of a layer's variables, compiled for each shape."""
 
     def trace_id(self) -> Any:

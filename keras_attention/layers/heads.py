@@ -188,16 +188,13 @@ class DenseHeads(Heads):
     def arguments(self):
         """The options of every projection."""
         layer = self.layer
-        return {
-            "kernel_initializer": saving.clone_initializer(layer.kernel_initializer),
-            "bias_initializer": saving.clone_initializer(layer.bias_initializer),
-            "kernel_regularizer": layer.kernel_regularizer,
-            "bias_regularizer": layer.bias_regularizer,
-            "activity_regularizer": layer._activity_regularizer,
-            "kernel_constraint": layer.kernel_constraint,
-            "bias_constraint": layer.bias_constraint,
-            "dtype": layer.dtype_policy,
-        }
+        found = {"activity_regularizer": layer._activity_regularizer, "dtype": layer.dtype_policy}
+        for kind in ("kernel", "bias"):
+            initializer = getattr(layer, f"{kind}_initializer")
+            found[f"{kind}_initializer"] = saving.clone_initializer(initializer)
+            for name in (f"{kind}_regularizer", f"{kind}_constraint"):
+                found[name] = getattr(layer, name)
+        return found
 
     def dense(self, role):
         """The projection of the query, the key or the value."""

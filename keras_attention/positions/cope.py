@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kernels import semantics
 from keras_attention.positions.base import Position
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -78,14 +76,7 @@ class CoPE(Position):
         shapes.check_same("Features of query and key, of whose products CoPE has gates,", **sizes)
         self.embeddings = self._add_weight("embeddings", (self.max_position + 1, query_shape[-1]))
 
-    def into_spec(
-        self,
-        spec: AttentionSpec,
-        query: Tensor,
-        key: Tensor,
-        key_mask: Tensor | None = None,
-        projected: Sequence[Tensor] = (),
-    ) -> AttentionSpec:
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
         wide = shapes.accumulation_dtype(query, key)
         shapes.check_same(
             "Features of heads that share a CoPE",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_attention import saving, scores, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.positions.base import Position
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -107,20 +105,11 @@ class Shaw(Position):
             name=name,
         )
 
-    def encode(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, query, key, query_positions, key_positions):
         self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
         return query, key
 
-    def into_spec(
-        self,
-        spec: AttentionSpec,
-        query: Tensor,
-        key: Tensor,
-        key_mask: Tensor | None = None,
-        projected: Sequence[Tensor] = (),
-    ) -> AttentionSpec:
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
         if self.per_head:
             self._check("num_heads", self._num_heads, query.shape[2])
         tables = self._of_keys, self._of_values

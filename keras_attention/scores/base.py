@@ -72,7 +72,6 @@ class Score(saving.ConfigurableLayer):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        saving.list_inherited_arguments(cls)
         cls.built_in = cls.__module__.startswith("keras_attention.")
         cls._overridden = frozenset(
             name for name in _DEFINING if getattr(cls, name) is not getattr(Score, name)
@@ -181,9 +180,7 @@ class Learned(Score):
         self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._sizes: tuple | None = None
 
-    def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
-    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
             if self._sizes is None:

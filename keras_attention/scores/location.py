@@ -12,7 +12,6 @@ from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.scores.base import Learned, multiply
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -54,9 +53,7 @@ class Location(Learned):
     def prepare_query(self, query: Tensor) -> Tensor:
         return multiply("bthk,hku->bthu", query, self.kernel)
 
-    def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
-    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         spec, query, key = super().into_spec(spec, query, key, key_is_prepared)
         at: Any = spec.positions
         if at is None or at.consecutive:

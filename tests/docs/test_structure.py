@@ -33,7 +33,7 @@ ORDER = [
     {"kernels"},
     {"spec"},
     {"patterns"},
-    {"saving", "sizes"},
+    {"grid", "saving", "sizes"},
     {"inputs"},
     {"backend"},
     {"masks", "parts", "rematerialization", "sequence_parallel", "shapes", "version"},
