@@ -323,6 +323,13 @@ class EinsumHeads(DenseHeads):
         dense.build(shape)
         return dense
 
+    def project(self, name, x, *size):
+        """`x` (B, T, D) by a projection, as (B, T, *size)."""
+        dense = self.dense(name)
+        if projections.plain(self.layer, dense):
+            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
+        return dense(x)
+
     # `DenseHeads` projects a row as a matrix, which these projections do not take.
     split_row = Heads.split_row
 
