@@ -28,7 +28,6 @@ from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Config, Seed, Tensor
 from keras_attention.kernels import entmax, semantics
-from keras_attention.kernels.sparsemax import sparsemax
 from keras_attention.scores import full_precision
 from keras_attention.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
@@ -103,9 +102,7 @@ class Softmax(Normalization):
 
     takes_sink = True
 
-    def into_spec(
-        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
-    ) -> AttentionSpec:
+    def into_spec(self, spec, training=False, seed=None):
         return spec
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -123,9 +120,7 @@ class Sigmoid(Normalization):
     array([0.88, 0.82, 0.5 ], dtype=float32)
     """
 
-    def into_spec(
-        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
-    ) -> AttentionSpec:
+    def into_spec(self, spec, training=False, seed=None):
         elementwise = ElementwiseNormalization(ops.sigmoid, lambda weights: weights * (1 - weights))
         return spec.replace(normalization=elementwise)
 
@@ -147,13 +142,11 @@ class Sparsemax(Normalization):
     array([0.75, 0.25, 0.  ], dtype=float32)
     """
 
-    def into_spec(
-        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
-    ) -> AttentionSpec:
+    def into_spec(self, spec, training=False, seed=None):
         return spec.replace(normalization=RowNormalization(self.normalize, _slope(2)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        return sparsemax(scores, mask)
+        return entmax.sparsemax(scores, mask)
 
 
 @saving.register
@@ -180,14 +173,12 @@ class Entmax(Normalization):
     def __init__(self, alpha: float = 1.5):
         self.alpha = _check_alpha(alpha)
 
-    def into_spec(
-        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
-    ) -> AttentionSpec:
+    def into_spec(self, spec, training=False, seed=None):
         return spec.replace(normalization=RowNormalization(self.normalize, _slope(self.alpha)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         if self.alpha == 2:
-            return sparsemax(scores, mask)
+            return entmax.sparsemax(scores, mask)
         if self.alpha == 1.5:
             return entmax.entmax15(scores, mask)
         return entmax.entmax(scores, self.alpha, mask)
@@ -303,9 +294,7 @@ class TopK(Normalization):
     def __init__(self, k: int):
         self.k = shapes.check_count("k", k)
 
-    def into_spec(
-        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
-    ) -> AttentionSpec:
+    def into_spec(self, spec, training=False, seed=None):
         # Softmax of some of the scores.
         return spec.replace(normalization=RowNormalization(self.normalize, _slope(1)))
 
@@ -359,9 +348,7 @@ class Hard(Normalization):
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return _one_hot(scores)
 
-    def into_spec(
-        self, spec: AttentionSpec, training: bool | None = False, seed: Seed = None
-    ) -> AttentionSpec:
+    def into_spec(self, spec, training=False, seed=None):
         seed = seed if training else None
         return spec.replace(normalization=lambda scores, mask: self._choose(scores, mask, seed))
 

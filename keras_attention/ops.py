@@ -97,27 +97,7 @@ def attend(
     >>> ops.attend(query, key, key, pattern="causal", offset=4).shape
     (1, 2, 4, 8)
     """
-    given = inputs.Given(
-        query=query,
-        key=key,
-        value=value,
-        mask=mask,
-        bias=bias,
-        pattern=pattern,
-        score=score,
-        normalization=normalization,
-        offset=offset,
-        dropout=dropout,
-        seed=seed,
-        return_attention_scores=return_attention_scores,
-        logit_soft_cap=logit_soft_cap,
-        sink=sink,
-        query_positions=query_positions,
-        key_positions=key_positions,
-        segment_ids=segment_ids,
-        return_lse=return_lse,
-        position=position,
-    )
+    given = inputs.Given(**locals())
     result = kernels.run(*problem(given), kernel=kernel)
     returned = [result.output]
     if return_attention_scores:
@@ -143,7 +123,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
     time and memory O(T · S)
     mask: pattern Causal()
     """
-    given = _given(query, key, value, arguments)
+    given = _given(query, key, value, **arguments)
     name, reason = kernels.explain(*problem(given), kernel=given.kernel)
     return f"{name}: {reason}"
 
@@ -162,7 +142,7 @@ def mask(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor 
            [1, 1, 0],
            [1, 1, 1]])
     """
-    spec, *_ = problem(_given(query, key, value, arguments))
+    spec, *_ = problem(_given(query, key, value, **arguments))
     return kernels.semantics.mask(spec)
 
 
@@ -264,6 +244,7 @@ def ring_attend(
     >>> def attend(query, key, value):  # jax.shard_map(…, in_specs=P(None, "sequence"))
     ...     return ops.ring_attend(query, key, value, "sequence", pattern="causal")
     """
+    given = locals()
     if mask is not None:
         mask = masks.boolean("mask", mask)
         shapes.check_rank("mask", mask, 2, "(B, S)")
@@ -278,20 +259,13 @@ def ring_attend(
         )
     axis = _mesh_axis(axis_name)
     options = {
+        **{name: given[name] for name in inspect.signature(attend).parameters if name in given},
         "mask": mask,
-        "pattern": pattern,
-        "score": score,
-        "dropout": dropout,
-        "seed": seed,
-        "logit_soft_cap": logit_soft_cap,
-        "sink": sink,
-        "segment_ids": segment_ids,
-        "return_lse": return_lse,
         "position": position,
         "query_positions": ring_positions(axis_name, query.shape[1], zigzag),
         "key_positions": ring_positions(axis_name, key.shape[1], zigzag),
     }
-    spec, query, key, value = problem(_given(query, key, value, options))
+    spec, query, key, value = problem(_given(**options))
     result = kernels.ring.run(spec, query, key, value, axis, zigzag)
     return (result.output, result.lse) if return_lse else result.output
 
@@ -351,8 +325,6 @@ def _mesh_axis(name):
     return axis
 
 
-def _given(query, key, value, arguments):
+def _given(*args, **kwargs):
     """All arguments of `attend`, by name."""
-    bound = inspect.signature(attend).bind(query, key, value, **arguments)
-    bound.apply_defaults()
-    return inputs.Given(**bound.arguments)
+    return inputs.arguments(attend, *args, **kwargs)

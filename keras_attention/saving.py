@@ -40,7 +40,7 @@ def list_inherited_arguments(cls):
         names = {parameter.name for parameter in own}
         inherited = [
             parameter.replace(kind=parameter.KEYWORD_ONLY)
-            for name, parameter in _parameters(cls, keras.layers.Layer).items()
+            for name, parameter in _parameters(cls, ConfigurableLayer).items()
             if name not in names
         ]
         parameters = [*own, *inherited, last.replace(annotation="Any")]
@@ -307,6 +307,7 @@ class ConfigurableLayer(keras.layers.Layer):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        list_inherited_arguments(cls)
         if "build" in vars(cls):
             cls.build = parts.freezing(cls.build)
 
@@ -335,6 +336,24 @@ class ConfigurableLayer(keras.layers.Layer):
     def __call__(self, *args, **kwargs):
         args, kwargs = inputs.of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
+
+    def _keep_options(self, kind, initializer, regularizer, constraint):
+        """Stores the arguments `kind_initializer`, `kind_regularizer` and `kind_constraint`."""
+        setattr(self, f"{kind}_initializer", keras.initializers.get(initializer))
+        setattr(self, f"{kind}_regularizer", keras.regularizers.get(regularizer))
+        setattr(self, f"{kind}_constraint", keras.constraints.get(constraint))
+
+    def _add_weight(self, kind, shape, name=None, **options):
+        """A weight with these arguments; with a `name` it is one of several of its kind."""
+        initializer = getattr(self, f"{kind}_initializer")
+        return self.add_weight(
+            name=name or kind,
+            shape=shape,
+            initializer=clone_initializer(initializer) if name else initializer,
+            regularizer=getattr(self, f"{kind}_regularizer"),
+            constraint=getattr(self, f"{kind}_constraint"),
+            **options,
+        )
 
     def get_config(self):
         config = super().get_config()

@@ -37,6 +37,15 @@ def check_rank(name, array, rank, axes):
         )
 
 
+def check_sequence(x_shape):
+    """Raises unless a layer's input `x` is (B, T, D), with a known D."""
+    if len(x_shape) != 3 or x_shape[-1] is None:
+        raise ValueError(
+            "`x` must be (batch, positions, features) with a known number of features. "
+            f"Received: x.shape={tuple(x_shape)}"
+        )
+
+
 def check_same(what, **sizes):
     """Raises when two statically known sizes, integers, differ. Unknown ones agree with any."""
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}

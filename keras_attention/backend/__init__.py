@@ -1,6 +1,6 @@
 """What the package needs from a framework beyond `keras.ops`: `backend`, documented by `Backend`.
 
-Only this folder knows which framework runs. Adding one is adding a file with the same members.
+Only this folder knows which framework runs. To add one, add a file with a subclass of `Backend`.
 """
 
 import importlib
@@ -11,4 +11,5 @@ from keras_attention.backend.interface import Backend
 
 __all__ = ["Backend", "backend"]
 
-backend: Backend = importlib.import_module(f"keras_attention.backend.{keras.config.backend()}")
+_module = importlib.import_module(f"keras_attention.backend.{keras.config.backend()}")
+backend: Backend = _module.backend

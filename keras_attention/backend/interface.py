@@ -1,7 +1,7 @@
-"""The members that every backend file has.
+"""What the package needs from a framework beyond `keras.ops`, which is the first choice everywhere.
 
-`keras.ops` is the first choice everywhere. A member is here because Keras lacks it, computes it in
-another dtype or order on one backend, or is measurably slower.
+A member is here because Keras lacks it, computes it in another dtype or order on one backend, or is
+measurably slower. What has a body here is for every framework that does not override it.
 
 Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow if a length is
 unknown in a graph, or symbolic dimensions if a program of JAX is traced for all lengths.
@@ -17,17 +17,19 @@ import keras
 
 from keras_attention.hints import Seed, Tensor, Tensors
 
+ops = keras.ops
+
 # An integer, an integer scalar of TensorFlow, or a symbolic dimension of JAX.
 Size: typing.TypeAlias = Any
 
 
 class Backend(typing.Protocol):
-    """The members of `keras_attention.backend`, one file for each framework."""
+    """The members of `keras_attention.backend`, of which there is a subclass for each framework."""
 
     # Sizes and devices
 
     # Types of sizes that are known like integers, and which a tracer records.
-    TRACED_SIZES: tuple[type, ...]
+    TRACED_SIZES: tuple[type, ...] = ()
 
     def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
@@ -38,18 +40,23 @@ class Backend(typing.Protocol):
         On PyTorch Keras infers the shapes of a custom layer from arrays of 83 and of 89 rows,
         positions and whatever else is unknown.
         """
+        return size
 
     def least_size(self, first: Size, second: Size) -> Size:
         """The smaller of two sizes, or of two indices, that are not both integers."""
+        return ops.minimum(first, second)
 
     def most_size(self, first: Size, second: Size) -> Size:
         """The larger of two sizes, or of two indices, that are not both integers."""
+        return ops.maximum(first, second)
 
     def same_size(self, first: Size, second: Size) -> bool:
         """Whether two sizes, not both integers, are known to be equal wherever a program runs."""
+        return first is second
 
     def is_symbolic_size(self, size: Size | None) -> bool:
         """Whether a size is a symbolic dimension of JAX: no integer, and no array either."""
+        return False
 
     def is_eager(self, array: Tensor) -> bool:
         """Whether operations on an array run at once, each by itself, and nothing records them."""
@@ -65,9 +72,11 @@ class Backend(typing.Protocol):
 
         For ONNX on PyTorch it records an unknown length as 1.
         """
+        return None
 
     def may_share_arrays(self) -> bool:
         """Whether several devices may each have a part of an array, as a program sees it."""
+        return False
 
     def mesh_axis(self, name: str) -> Any:
         """The axis of a mesh over whose devices the code runs (`jax.shard_map`), or None.
@@ -75,6 +84,7 @@ class Backend(typing.Protocol):
         It has `size`; `index`, of this device; `send(array, to)`, by which each device n passes its
         array to device `to[n]`; and `fold(key, number)`, a key of dropout for each number.
         """
+        return None
 
     def axis_map(self, mesh: keras.distribution.DeviceMesh, name: str, like: Tensor) -> Any:
         """What runs code on each device of an axis of a mesh, with its part of arrays, or None.
@@ -83,34 +93,24 @@ class Backend(typing.Protocol):
         the devices share, or None, and `outputs` those of the results; it is for programs that
         compute with `like`.
         """
+        return None
 
     # Control flow
 
-    def fori_loop(
-        self, start: Size, stop: Size, body: Callable[[Size, Any], Any], carry: Tensors
-    ) -> Tensors:
+    def fori_loop(self, start, stop, body, carry):
         """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
 
-    def while_loop(
-        self,
-        cond: Callable[..., Tensor],
-        body: Callable[..., Tensors],
-        carry: Tensors,
-        constants: Any = (),
-    ) -> Tensors:
+    def while_loop(self, cond, body, carry, constants=()):
         """`carry = body(constants, *carry)` while `cond(*carry)`.
 
         `constants` are all other arrays that the body reads and that are computed in the program.
         """
+        return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
-    def cond(
-        self, condition: Tensor, true_fn: Callable[[], Tensors], false_fn: Callable[[], Tensors]
-    ) -> Tensors:
+    def cond(self, condition, true_fn, false_fn):
         """`true_fn()` or `false_fn()`, and not the other, unless PyTorch records a step."""
 
-    def sum_over(
-        self, function: Callable[..., Tensors], start: Tensors, arrays: Sequence[Tensor]
-    ) -> Tensors:
+    def sum_over(self, function, start, arrays):
         """`start` and `function` of each slice of `arrays` along their first axis, summed."""
 
     def map_over(self, function: Callable[..., Tensors], arrays: Sequence[Tensor]) -> Tensors:
@@ -118,9 +118,7 @@ class Backend(typing.Protocol):
 
     # Arrays that loops fill
 
-    def make_buffer(
-        self, count: Size, shape: Sequence[Size], dtype: str, zeros: bool = True
-    ) -> Any:
+    def make_buffer(self, count, shape, dtype, zeros=True):
         """A buffer for `count` arrays of one shape: zeros, or uninitialized if not `zeros`."""
 
     def read_buffer(self, buffer: Any, index: Size) -> Tensor:
@@ -131,6 +129,7 @@ class Backend(typing.Protocol):
 
     def stack_buffer(self, buffer: Any) -> Tensor:
         """A buffer as one array, indices first."""
+        return buffer
 
     # Arrays
 
@@ -142,10 +141,14 @@ class Backend(typing.Protocol):
         """
 
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
-        """`size` elements along an axis from `start`."""
+        """`size` elements along an axis from `start`. A subclass has this or `dynamic_slices`."""
+        return self.dynamic_slices(array, {axis: (start, size)})
 
     def dynamic_slices(self, array: Tensor, cuts: dict[int, tuple[Size, Size]]) -> Tensor:
         """`array` cut along several axes at once: from `start`, `size` elements of each."""
+        for axis, (start, size) in cuts.items():
+            array = self.dynamic_slice(array, axis, start, size)
+        return array
 
     def first(self, array: Tensor, size: Size) -> Tensor:
         """The first `size` elements along the last axis.
@@ -153,27 +156,15 @@ class Backend(typing.Protocol):
         If there are fewer, it fails, but in a program of JAX for all sizes: there the missing ones
         are NaN.
         """
+        return self.dynamic_slice(array, len(array.shape) - 1, 0, size)
 
-    def matmul(
-        self,
-        first: Tensor,
-        second: Tensor,
-        transpose_first: bool = False,
-        transpose_second: bool = False,
-    ) -> Tensor:
+    def matmul(self, first, second, transpose_first=False, transpose_second=False):
         """The matrix product of the last two axes, with either matrix transposed.
 
         Products of half precision are summed in float32 where the backend can.
         """
 
-    def affine(
-        self,
-        array: Tensor,
-        features: Size,
-        kernel: Tensor,
-        bias: Tensor | None,
-        shape: Sequence[Size],
-    ) -> Tensor:
+    def affine(self, array, features, kernel, bias, shape):
         """The array as rows of `features`, times the kernel as a matrix, plus the bias as a row.
 
         All of one float dtype; the result has another `shape`.
@@ -181,22 +172,18 @@ class Backend(typing.Protocol):
 
     def argmax(self, array: Tensor) -> Tensor:
         """The index of the first of the largest elements along the last axis."""
+        return ops.argmax(array, axis=-1)
 
     def softmax(self, array: Tensor) -> Tensor:
         """The softmax over the last axis."""
 
-    def layer_normalization(
-        self,
-        array: Tensor,
-        size: int,
-        scale: Tensor | None,
-        offset: Tensor | None,
-        epsilon: float,
-    ) -> Tensor:
+    def layer_normalization(self, array, size, scale, offset, epsilon):
         """`keras.ops.layer_normalization` over the last axis, which has `size` elements."""
+        return ops.layer_normalization(array, scale, offset, axis=-1, epsilon=epsilon)
 
     def rms_normalization(self, array: Tensor, scale: Tensor, epsilon: float) -> Tensor:
         """`keras.ops.rms_normalization` over the last axis."""
+        return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
     def rotate(self, array: Tensor, cos: Tensor, sin: Tensor, axis: int) -> Tensor:
         """`array · cos + swapped(array) · sin`, in the dtype of the two, rounded to the array's.
@@ -209,6 +196,7 @@ class Backend(typing.Protocol):
         """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
         which they are tiny.
         """
+        return self.masked(products, mask, masked)
 
     def masked(self, scores: Tensor, mask: Tensor, masked: float) -> Tensor:
         """The same of scores with added terms, which are not tiny, and exactly `masked`, which is
@@ -222,23 +210,28 @@ class Backend(typing.Protocol):
 
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
+        return ops.cumsum(array, axis=-1)
 
     def maximum(self, first: Tensor, second: Tensor) -> Tensor:
         """The larger of each two elements of arrays of one dtype, in that dtype."""
+        return ops.maximum(first, second)
 
     def tile_scores(self, array: Tensor) -> int:
         """About how many scores a tile of blocks should have.
 
         On CPUs, few enough to stay in the cache; an accelerator is busy only with many.
         """
+        return 2**23 if self.on_accelerator(array) else 2**21
 
     def prefers_whole_rows(self, scores: int | None) -> bool:
         """Whether the `softmax` of so many scores, whole rows of them, is faster than sums over
         blocks, in a program whose arrays may have sizes that vary. None is a number unknown.
         """
+        return False
 
     def has_fast_bfloat16(self) -> bool:
         """Whether products of bfloat16, rounded to bfloat16, are faster than those of float32."""
+        return False
 
     def has_wide_products(self, array: Tensor) -> bool:
         """Whether `matmul` of half precision gives float32, and is faster than that of float32."""
@@ -248,18 +241,24 @@ class Backend(typing.Protocol):
 
     def clear(self, array: Tensor, mask: Tensor) -> Tensor:
         """`array` (B, T, …) with zeros where `mask` (B, T) is False."""
+        for _ in range(len(array.shape) - len(mask.shape)):
+            mask = ops.expand_dims(mask, -1)
+        return ops.where(mask, array, ops.cast(0, array.dtype))
 
     def multiply_fresh(self, array: Tensor, factor: Tensor) -> Tensor:
         """The product of two arrays of one shape; `array` is read nowhere else, and may hold it."""
+        return array * factor
 
     def multiply_no_nan(self, array: Tensor, factor: Tensor) -> Tensor:
         """`array` (..., n) times a factor (..., 1), 0 where that is 0, even if NaN or infinite."""
+        return ops.where(factor == 0, 0, array * factor)
 
     def windows(self, array: Tensor, rows: Size, columns: Size) -> Tensor:
         """(n, rows, columns) of (n, rows + columns − 1): row t starts at rows − 1 − t."""
 
     def take(self, array: Tensor, indices: Tensor, axis: int) -> Tensor:
         """`keras.ops.take` along an axis counted from the first, by indices that are in it."""
+        return ops.take(array, indices, axis=axis)
 
     def take_rows(self, array: Tensor, indices: Tensor) -> Tensor:
         """(B, N, D) of (B, T, D): of each batch element the rows at its indices (B, N)."""
@@ -269,19 +268,23 @@ class Backend(typing.Protocol):
 
     def bucket_sums(self, weights: Tensor, buckets: Tensor, count: Size) -> Tensor:
         """The sum of the weights in each bucket: (B, H, T, count) of (B, H, T, S)."""
+        batch, heads, queries, _ = ops.shape(weights)
+        rows = batch * heads * queries
+        first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
+        summed = ops.segment_sum(
+            ops.reshape(weights, (-1,)),
+            ops.reshape(buckets + count * first, (-1,)),
+            num_segments=rows * count,
+        )
+        return ops.reshape(summed, (batch, heads, queries, count))
 
     def take_last(self, array: Tensor, index: Tensor) -> Tensor:
         """Elements of the last axis, (…, S) of (…, N) by integers (…, S) from 0 to N − 1."""
+        return ops.take_along_axis(array, index, axis=-1)
 
     # Gradients written by hand
 
-    def custom_vjp(
-        self,
-        make: Callable[..., tuple[Callable[..., Any], Callable[..., Any]]],
-        arrays: Sequence[Tensor],
-        constants: Any = (),
-        saves: bool = True,
-    ) -> tuple[Tensor, ...]:
+    def custom_vjp(self, make, arrays, constants=(), saves=True):
         """`forward(*arrays)`, with `backward` for its gradient; `make(constants)` gives the two.
 
         `constants` are all other arrays that they read, in tuples, lists and dictionaries: a
@@ -291,29 +294,21 @@ class Backend(typing.Protocol):
         for each of `arrays`.
         """
 
-    def cond_vjp(
-        self,
-        condition: Tensor,
-        true_fn: Callable[..., Tensor],
-        false_fn: Callable[..., Tensor],
-        arrays: Sequence[Tensor],
-        constants: Any = (),
-    ) -> Tensor:
+    def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
         """`true_fn(constants, *arrays)` if the condition holds, else that of `false_fn`.
 
         For their gradient, `arrays` and the result are kept, and what else that of `true_fn` needs;
         `false_fn` is computed again. The gradient of `cond` would keep all that either needs.
         """
 
-    def vjp(
-        self, function: Callable[..., Tensors], arrays: Sequence[Tensor]
-    ) -> tuple[Tensors, Callable[..., Sequence[Tensor]]]:
+    def vjp(self, function, arrays):
         """`function(*arrays)`, and a function from its gradient to the gradients of `arrays`."""
 
     # Random numbers
 
     def uniform(self, shape: Sequence[Size], seed: Seed) -> Tensor:
         """Float32 numbers in [0, 1), of an integer or a `keras.random.SeedGenerator`."""
+        return keras.random.uniform(shape, dtype="float32", seed=seed)
 
     def dropout_key(self, seed: Seed) -> Tensor:
         """The key for `dropout_mask`, of an integer, a `keras.random.SeedGenerator` or a key."""
@@ -323,85 +318,57 @@ class Backend(typing.Protocol):
 
     def dropout(self, array: Tensor, rate: float, seed: Seed) -> Tensor:
         """`keras.random.dropout`, equally fast with and without XLA."""
+        return keras.random.dropout(array, rate, seed=seed)
 
     # The backend's own fused attention
 
     # The forms of its masks, the cheapest first: "lengths" for the number of keys in each row,
     # "masks" for boolean arrays. Empty if there is no such kernel.
-    FUSED_READS: tuple[str, ...]
+    FUSED_READS: tuple[str, ...] = ()
     # On accelerators, how many times as fast as blocks it computes a pair.
-    FUSED_GAIN: int
+    FUSED_GAIN: int = 1
 
-    def fused_attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        lengths: Tensor | None,
-        causal: bool,
-        left: int | None,
-        scale: float,
-    ) -> Tensor:
+    def fused_attention(self, query, key, value, mask, lengths, causal, left, scale):
         """The output (B, T, H, V).
 
         `mask` is (1 or B, 1 or H, 1 or T, S), boolean or added to scores, and `lengths` (B,) the
         number of keys in each row. With `causal` a query may see `left` keys before it at most,
         where `FUSED_READS` has "lengths".
         """
+        return None
 
-    def fused_with_lse(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        sink: Tensor | None,
-        plain: Callable[..., tuple[Tensor, Tensor]],
-    ) -> tuple[Tensor, Tensor]:
+    def fused_with_lse(self, query, key, value, mask, causal, scale, sink, plain):
         """As `fused_attention`, beside a sink (H,) or None, and the log-sum-exp (B, H, T) of both.
 
         Only the output has a gradient, and with a sink only. `plain` is the same function of query,
         key, value and sink, for gradients that are differentiated.
         """
+        return plain(query, key, value, sink)
 
     def needs_gradient(self, array: Tensor) -> bool:
         """Whether somebody may ask for the gradient of an array."""
+        return True
 
     def known_true(self, array: Tensor) -> bool:
         """Whether all elements are True; False where that cannot be read, or not at once."""
+        return False
 
-    def fused_unsupported_reason(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        by: str,
-        causal: bool,
-        left: int | None,
-        lse: bool,
-    ) -> str | None:
+    def fused_unsupported_reason(self, query, key, value, by, causal, left, lse):
         """Why the fused kernel cannot compute this, or None.
 
         `by` is the form of masks, of `FUSED_READS`, and `lse` is of `fused_with_lse`.
         """
+        return "no fused kernel of this backend is used"
 
-    def where_fused(
-        self,
-        function: Callable[..., Tensors],
-        otherwise: Callable[..., Tensors],
-        arrays: Sequence[Tensor],
-    ) -> Tensors:
+    def where_fused(self, function, otherwise, arrays):
         """`function(*arrays)` in programs for its device, `otherwise(*arrays)` in all others."""
+        return otherwise(*arrays)
 
     # Programs
 
-    def compile(
-        self, function: Callable[..., Tensors], layer: keras.Layer
-    ) -> Callable[..., Tensors]:
+    def compile(self, function, layer):
         """`function` of arrays and of a layer's variables, compiled for each shape."""
 
     def trace_id(self) -> Any:
         """Identifies a program, or a loop within it, while it is traced."""
+        return None

@@ -6,6 +6,7 @@ exported for all lengths. There they are symbolic dimensions, such as `2*b + 1`.
 
 import functools
 import threading
+from typing import ClassVar
 
 import jax
 import jax.export
@@ -19,68 +20,317 @@ from jax.sharding import PartitionSpec as P
 
 from keras_attention import keras_private
 from keras_attention.backend import processor
+from keras_attention.backend.interface import Backend
 
 ops = keras.ops
 
-TRACED_SIZES = ()
-FUSED_READS = ("lengths", "masks")
-# Training in bfloat16, two sequences of 8,192, on an H100.
-FUSED_GAIN = 8
-# cuDNN's kernel. Tests replace it with one that runs on CPUs.
-FUSED = {"platform": "cuda", "implementation": "cudnn"}
 
+class JAX(Backend):
+    """`backend` on JAX."""
 
-def shape(array):
-    return array.shape
+    FUSED_READS = ("lengths", "masks")
+    # Training in bfloat16, two sequences of 8,192, on an H100.
+    FUSED_GAIN = 8
+    # cuDNN's kernel. Tests replace it with one that runs on CPUs.
+    FUSED: ClassVar[dict[str, str]] = {"platform": "cuda", "implementation": "cudnn"}
 
+    def shape(self, array):
+        return array.shape
 
-def known_size(size):
-    return size if isinstance(size, int) else None
+    def known_size(self, size):
+        return size if isinstance(size, int) else None
 
+    def least_size(self, first, second):
+        return (jax.core.min_dim if _are_sizes(first, second) else ops.minimum)(first, second)
 
-def least_size(first, second):
-    return (jax.core.min_dim if _are_sizes(first, second) else ops.minimum)(first, second)
+    def most_size(self, first, second):
+        return (jax.core.max_dim if _are_sizes(first, second) else ops.maximum)(first, second)
 
+    def same_size(self, first, second):
+        # An index may be an array, whose comparison is not a boolean.
+        return _are_sizes(first, second) and bool(first == second)
 
-def most_size(first, second):
-    return (jax.core.max_dim if _are_sizes(first, second) else ops.maximum)(first, second)
+    def is_symbolic_size(self, size):
+        return jax.export.is_symbolic_dim(size)
 
+    def is_eager(self, array):
+        return not isinstance(array, jax.core.Tracer)
 
-def same_size(first, second):
-    # An index may be an array, whose comparison is not a boolean.
-    return _are_sizes(first, second) and bool(first == second)
+    def on_accelerator(self, array):
+        return jax.default_backend() != "cpu"
 
+    def instead_of(self, array):
+        return "Pass a sparse array as `x.todense()`" if isinstance(array, JAXSparse) else None
 
-def is_symbolic_size(size):
-    return jax.export.is_symbolic_dim(size)
+    def may_share_arrays(self):
+        return jax.device_count() > 1
+
+    def fori_loop(self, start, stop, body, carry):
+        return lax.fori_loop(start, stop, body, _varying(body, start, carry))
+
+    def mesh_axis(self, name):
+        known = name in jax.sharding.get_abstract_mesh().manual_axes
+        return _Axis(name) if known else None
+
+    def axis_map(self, mesh, name, like):
+        # Eager code would compile it at each call.
+        if not isinstance(like, jax.core.Tracer):
+            return None
+
+        def spec(axis):
+            return P() if axis is None else P(*[None] * axis, name)
+
+        def mapped(function, arrays, axes, outputs):
+            return jax.shard_map(
+                function,
+                mesh=mesh.backend_mesh,
+                in_specs=tuple(map(spec, axes)),
+                out_specs=tuple(map(spec, outputs)),
+                # Other axes of the mesh stay as the rest of the program uses them.
+                axis_names={name},
+            )(*arrays)
+
+        return mapped
+
+    def cond(self, condition, true_fn, false_fn):
+        # A known predicate needs no two compiled branches.
+        if isinstance(condition, jax.core.Tracer):
+            found = [jax.eval_shape(f) for f in (true_fn, false_fn)] if _mapped() else []
+            return lax.cond(
+                condition, *(lambda f=f: _like(f(), *found) for f in (true_fn, false_fn))
+            )
+        return true_fn() if condition else false_fn()
+
+    def sum_over(self, function, start, arrays):
+        return lax.scan(lambda total, part: (total + function(part), None), start, arrays)[0]
+
+    def map_over(self, function, arrays):
+        return lax.map(function, arrays)
+
+    def make_buffer(self, count, shape, dtype, zeros=True):
+        return jnp.zeros((count, *shape), dtype)
+
+    def read_buffer(self, buffer, index):
+        return lax.dynamic_index_in_dim(buffer, index, keepdims=False)
+
+    def write_buffer(self, buffer, index, array):
+        return lax.dynamic_update_index_in_dim(buffer, array, index, 0)
+
+    def of_numpy(self, array):
+        return jax.device_put(array)
+
+    def dynamic_slice(self, array, axis, start, size):
+        if array.shape[axis] == size:
+            return array
+        return lax.dynamic_slice_in_dim(array, start, size, axis)
+
+    def first(self, array, size):
+        if self.is_symbolic_size(size):
+            return jnp.take(array, jnp.arange(size), axis=-1, mode="fill")
+        return self.dynamic_slice(array, array.ndim - 1, 0, size)
+
+    def matmul(self, first, second, transpose_first=False, transpose_second=False):
+        first = jnp.swapaxes(first, -1, -2) if transpose_first else first
+        second = jnp.swapaxes(second, -1, -2) if transpose_second else second
+        wide = "float64" if first.dtype == "float64" else "float32"
+        return jnp.matmul(first, second, preferred_element_type=wide)
+
+    def affine(self, array, features, kernel, bias, shape):
+        matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
+        both = {jnp.dtype(x.dtype) for x in (matrix, kernel)}
+        is_slow = both == {jnp.dtype("bfloat16")} and not self.on_accelerator(array)
+        product = _bfloat16_product(matrix, kernel) if is_slow else jnp.matmul(matrix, kernel)
+        return (product if bias is None else product + bias.reshape(-1)).reshape(shape)
+
+    def softmax(self, array):
+        return jax.nn.softmax(array)
+
+    def rms_normalization(self, array, scale, epsilon):
+        if array.dtype == "float64":
+            # Keras would compute it in float32.
+            mean = jnp.mean(jnp.square(array), axis=-1, keepdims=True)
+            return array * lax.rsqrt(mean + epsilon) * ops.convert_to_tensor(scale, array.dtype)
+        return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
+
+    def rotate(self, array, cos, sin, axis):
+        wide, half = array.astype(cos.dtype), array.shape[-1] // 2
+        pairs = (2, half) if axis == -2 else (half, 2)
+        swapped = jnp.flip(wide.reshape(*array.shape[:-1], *pairs), axis).reshape(array.shape)
+        return (wide * cos + swapped * sin).astype(array.dtype)
+
+    def masked(self, scores, mask, masked):
+        return _masked(scores, mask, masked)
+
+    def exp(self, array, highest=None):
+        return jnp.exp(array if highest is None else jnp.minimum(array, highest))
+
+    def has_wide_products(self, array):
+        on_processor = array.dtype == "bfloat16" and processor.multiplies_bfloat16()
+        return self.on_accelerator(array) or on_processor
+
+    def clip(self, array, limit):
+        # A gradient of zero beyond the limits would need a mask of all numbers, kept for it.
+        @jax.custom_jvp
+        def function(array):
+            return jnp.clip(array, -limit, limit)
+
+        function.defjvp(lambda given, tangents: (function(*given), *tangents))
+        return function(array)
+
+    def multiply_no_nan(self, array, factor):
+        return jnp.where(factor == 0, 0, array * factor)
+
+    def windows(self, array, rows, columns):
+        # By slices: the gradient of reshapes that shift is slower.
+        def window(start):
+            return lax.dynamic_slice_in_dim(array, start, columns, 1)
+
+        return jax.vmap(window, out_axes=1)(jnp.arange(rows - 1, -1, -1))
+
+    def take_rows(self, array, indices):
+        return jnp.take_along_axis(array, indices[..., None], axis=1, mode="promise_in_bounds")
+
+    def write_rows(self, array, indices, rows):
+        flat, rows = (
+            jnp.reshape(array, (-1, array.shape[-1])),
+            jnp.reshape(rows, (-1, array.shape[-1])),
+        )
+        return jnp.reshape(_write_rows(flat, indices, rows), array.shape)
+
+    def custom_vjp(self, make, arrays, constants=(), saves=True):
+        # Not `jax.custom_vjp`, of which there are no forward derivatives.
+        @jax.custom_jvp
+        def function(arrays, constants):
+            return tuple(make(constants)[0](*arrays)[0])
+
+        def tangent(kept, tangents):
+            arrays, constants, *_ = kept
+            return jax.jvp(lambda *x: make(constants)[0](*x)[0], arrays, tangents)[1]
+
+        def gradient(kept, upstream):
+            arrays, constants, outputs, saved = kept
+            return tuple(make(constants)[1](arrays, outputs, saved, upstream))
+
+        @function.defjvp
+        def derivative(primals, tangents):
+            outputs, saved = make(primals[1])[0](*primals[0])
+            kept = (*primals, tuple(outputs), tuple(saved))
+            return tuple(outputs), _linear(tangent, gradient, kept, tangents[0], outputs)
+
+        if _mapped():
+            # A gradient differs between devices if any array does; the gradient of this sums it.
+            arrays = [_like(array, *map(jax.typeof, arrays)) for array in arrays]
+        return function(tuple(arrays), constants)
+
+    def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
+        if not isinstance(condition, jax.core.Tracer):
+            return (true_fn if condition else false_fn)(constants, *arrays)
+
+        def make(given):
+            condition, constants = given
+
+            def differentiated(*arrays):
+                """The result, and of its pullback the arrays, structure, and which are known."""
+                output, pull = jax.vjp(lambda *x: true_fn(constants, *x), *arrays)
+                leaves, structure = jax.tree.flatten(pull)
+                every = (*arrays, output)
+                known = [next((n for n, x in enumerate(every) if x is y), None) for y in leaves]
+                return output, leaves, structure, known
+
+            def forward(*arrays):
+                def true():
+                    output, leaves, _, known = differentiated(*arrays)
+                    return output, [x for x, n in zip(leaves, known, strict=True) if n is None]
+
+                def false():
+                    empty = [jnp.zeros(x.shape, x.dtype) for x in jax.eval_shape(true)[1]]
+                    return false_fn(constants, *arrays), empty
+
+                output, saved = self.cond(condition, true, false)
+                return (output,), tuple(saved)
+
+            def backward(arrays, outputs, saved, upstream):
+                def true():
+                    # Traced, not computed, for the structure alone.
+                    found = []
+                    jax.eval_shape(lambda *x: found.extend(differentiated(*x)[2:]), *arrays)
+                    structure, known = found
+                    rest, every = iter(saved), (*arrays, *outputs)
+                    leaves = [next(rest) if n is None else every[n] for n in known]
+                    return jax.tree.unflatten(structure, leaves)(*upstream)
+
+                def false():
+                    return jax.vjp(lambda *x: false_fn(constants, *x), *arrays)[1](*upstream)
+
+                return self.cond(condition, true, false)
+
+            return forward, backward
+
+        return self.custom_vjp(make, arrays, (condition, constants))[0]
+
+    def vjp(self, function, arrays):
+        return jax.vjp(function, *arrays)
+
+    def dropout_key(self, seed):
+        if isinstance(seed, jax.Array):
+            return seed
+        return jnp.asarray(keras_private.draw_seed(seed), "uint32")
+
+    def dropout_mask(self, key, index, shape, rate):
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), index)
+        bits = jax.random.bits(key, shape, "uint16")
+        return bits >= round(rate * 2**16)
+
+    def fused_attention(self, query, key, value, mask, lengths, causal, left, scale):
+        if mask is not None:
+            mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+        added = mask is not None and mask.dtype != bool
+        return jax.nn.dot_product_attention(
+            query,
+            key,
+            value,
+            bias=mask if added else None,
+            mask=None if added else mask,
+            scale=scale,
+            is_causal=causal,
+            key_value_seq_lengths=lengths,
+            local_window_size=None if left is None else (left, 0),
+            implementation=self.FUSED["implementation"],
+        )
+
+    def fused_unsupported_reason(self, query, key, value, by, causal, left, lse):
+        if query.shape[1] == 1:
+            return "there is one query"
+        if lse:
+            return "it has no sink and does not return the log-sum-exp"
+        if jax.default_backend() == "cpu":
+            return "cuDNN's kernel needs a GPU"
+        if _split_apart(query, key):
+            return "devices share query heads, but not key heads"
+        alike = [
+            jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
+            for x in (query, key, value)
+        ]
+        return _refusal(by, causal, left, *alike)
+
+    def where_fused(self, function, otherwise, arrays):
+        if not any(isinstance(array, jax.core.Tracer) for array in arrays):
+            # Eager code, and the device is known: a branch would be compiled at each call.
+            (device, *_) = arrays[0].devices()
+            platform = "cuda" if device.platform == "gpu" else device.platform
+            return (function if platform == self.FUSED["platform"] else otherwise)(*arrays)
+        on_it = {self.FUSED["platform"]: function}
+        return lax.platform_dependent(*arrays, **on_it, default=otherwise)
+
+    def compile(self, function, layer):
+        return _Program(function, layer)
+
+    def trace_id(self):
+        return get_opaque_trace_state(convention="keras_attention")
 
 
 def _are_sizes(*sizes):
-    return all(isinstance(size, int) or is_symbolic_size(size) for size in sizes)
-
-
-def is_eager(array):
-    return not isinstance(array, jax.core.Tracer)
-
-
-def on_accelerator(array):
-    return jax.default_backend() != "cpu"
-
-
-def instead_of(array):
-    return "Pass a sparse array as `x.todense()`" if isinstance(array, JAXSparse) else None
-
-
-def warn_of_recorded_length(length):
-    pass
-
-
-def may_share_arrays():
-    return jax.device_count() > 1
-
-
-def fori_loop(start, stop, body, carry):
-    return lax.fori_loop(start, stop, body, _varying(body, start, carry))
+    return all(isinstance(size, int) or backend.is_symbolic_size(size) for size in sizes)
 
 
 def _mapped():
@@ -112,16 +362,8 @@ def _varying(body, index, carry):
     return carry
 
 
-def while_loop(cond, body, carry, constants=()):
-    return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
-
-
-class mesh_axis:
-    # The axis of a mesh over which a `shard_map` maps, or None.
-
-    def __new__(cls, name):
-        known = name in jax.sharding.get_abstract_mesh().manual_axes
-        return super().__new__(cls) if known else None
+class _Axis:
+    """The axis of a mesh over which a `shard_map` maps."""
 
     def __init__(self, name):
         self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
@@ -131,96 +373,6 @@ class mesh_axis:
 
     def fold(self, key, number):
         return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), number))
-
-
-def axis_map(mesh, name, like):
-    # Eager code would compile it at each call.
-    if not isinstance(like, jax.core.Tracer):
-        return None
-
-    def spec(axis):
-        return P() if axis is None else P(*[None] * axis, name)
-
-    def mapped(function, arrays, axes, outputs):
-        return jax.shard_map(
-            function,
-            mesh=mesh.backend_mesh,
-            in_specs=tuple(map(spec, axes)),
-            out_specs=tuple(map(spec, outputs)),
-            # Other axes of the mesh stay as the rest of the program uses them.
-            axis_names={name},
-        )(*arrays)
-
-    return mapped
-
-
-def cond(condition, true_fn, false_fn):
-    # A known predicate needs no two compiled branches.
-    if isinstance(condition, jax.core.Tracer):
-        found = [jax.eval_shape(function) for function in (true_fn, false_fn)] if _mapped() else []
-        return lax.cond(condition, *(lambda f=f: _like(f(), *found) for f in (true_fn, false_fn)))
-    return true_fn() if condition else false_fn()
-
-
-def sum_over(function, start, arrays):
-    return lax.scan(lambda total, part: (total + function(part), None), start, arrays)[0]
-
-
-def map_over(function, arrays):
-    return lax.map(function, arrays)
-
-
-def make_buffer(count, shape, dtype, zeros=True):
-    return jnp.zeros((count, *shape), dtype)
-
-
-def read_buffer(buffer, index):
-    return lax.dynamic_index_in_dim(buffer, index, keepdims=False)
-
-
-def write_buffer(buffer, index, array):
-    return lax.dynamic_update_index_in_dim(buffer, array, index, 0)
-
-
-def stack_buffer(buffer):
-    return buffer
-
-
-def of_numpy(array):
-    return jax.device_put(array)
-
-
-def dynamic_slice(array, axis, start, size):
-    if array.shape[axis] == size:
-        return array
-    return lax.dynamic_slice_in_dim(array, start, size, axis)
-
-
-def dynamic_slices(array, cuts):
-    for axis, (start, size) in cuts.items():
-        array = dynamic_slice(array, axis, start, size)
-    return array
-
-
-def first(array, size):
-    if is_symbolic_size(size):
-        return jnp.take(array, jnp.arange(size), axis=-1, mode="fill")
-    return dynamic_slice(array, array.ndim - 1, 0, size)
-
-
-def matmul(first, second, transpose_first=False, transpose_second=False):
-    first = jnp.swapaxes(first, -1, -2) if transpose_first else first
-    second = jnp.swapaxes(second, -1, -2) if transpose_second else second
-    wide = "float64" if first.dtype == "float64" else "float32"
-    return jnp.matmul(first, second, preferred_element_type=wide)
-
-
-def affine(array, features, kernel, bias, shape):
-    matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
-    both = {jnp.dtype(x.dtype) for x in (matrix, kernel)}
-    is_slow = both == {jnp.dtype("bfloat16")} and not on_accelerator(array)
-    product = _bfloat16_product(matrix, kernel) if is_slow else jnp.matmul(matrix, kernel)
-    return (product if bias is None else product + bias.reshape(-1)).reshape(shape)
 
 
 def _bfloat16_product(first, second):
@@ -238,122 +390,13 @@ def _bfloat16_product(first, second):
         # XLA has no such product of a transposed matrix.
         return product(upstream, second, ((1,), (1,))), jnp.matmul(first.T, upstream)
 
-    return custom_vjp(lambda _: (forward, backward), (first, second))[0]
-
-
-def argmax(array):
-    return ops.argmax(array, axis=-1)
-
-
-def softmax(array):
-    return jax.nn.softmax(array)
-
-
-def layer_normalization(array, size, scale, offset, epsilon):
-    return ops.layer_normalization(array, scale, offset, axis=-1, epsilon=epsilon)
-
-
-def rms_normalization(array, scale, epsilon):
-    if array.dtype == "float64":
-        # Keras would compute it in float32.
-        mean = jnp.mean(jnp.square(array), axis=-1, keepdims=True)
-        return array * lax.rsqrt(mean + epsilon) * ops.convert_to_tensor(scale, array.dtype)
-    return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
-
-
-def rotate(array, cos, sin, axis):
-    wide, half = array.astype(cos.dtype), array.shape[-1] // 2
-    pairs = (2, half) if axis == -2 else (half, 2)
-    swapped = jnp.flip(wide.reshape(*array.shape[:-1], *pairs), axis).reshape(array.shape)
-    return (wide * cos + swapped * sin).astype(array.dtype)
-
-
-def masked_products(products, mask, masked):
-    return _masked(products, mask, masked)
-
-
-def masked(scores, mask, masked):
-    return _masked(scores, mask, masked)
+    return backend.custom_vjp(lambda _: (forward, backward), (first, second))[0]
 
 
 def _masked(scores, mask, masked):
     # A number computed from the scores: of a constant, JAX makes a whole array outside of a loop.
     filler = jnp.isnan(scores).astype(scores.dtype) * 0 + masked
     return jnp.where(mask, scores, filler)
-
-
-def exp(array, highest=None):
-    return jnp.exp(array if highest is None else jnp.minimum(array, highest))
-
-
-def cumsum(array):
-    return jnp.cumsum(array, axis=-1)
-
-
-def maximum(first, second):
-    return jnp.maximum(first, second)
-
-
-def tile_scores(array):
-    return 2**23 if on_accelerator(array) else 2**21
-
-
-def prefers_whole_rows(scores):
-    return False
-
-
-def has_fast_bfloat16():
-    return False
-
-
-def has_wide_products(array):
-    on_processor = array.dtype == "bfloat16" and processor.multiplies_bfloat16()
-    return on_accelerator(array) or on_processor
-
-
-def clip(array, limit):
-    # A gradient of zero beyond the limits would need a mask of all numbers, kept for it.
-    @jax.custom_jvp
-    def function(array):
-        return jnp.clip(array, -limit, limit)
-
-    function.defjvp(lambda given, tangents: (function(*given), *tangents))
-    return function(array)
-
-
-def clear(array, mask):
-    for _ in range(len(array.shape) - len(mask.shape)):
-        mask = ops.expand_dims(mask, -1)
-    return ops.where(mask, array, ops.cast(0, array.dtype))
-
-
-def multiply_fresh(array, factor):
-    return array * factor
-
-
-def multiply_no_nan(array, factor):
-    return jnp.where(factor == 0, 0, array * factor)
-
-
-def windows(array, rows, columns):
-    # By slices: the gradient of reshapes that shift is slower.
-    def window(start):
-        return lax.dynamic_slice_in_dim(array, start, columns, 1)
-
-    return jax.vmap(window, out_axes=1)(jnp.arange(rows - 1, -1, -1))
-
-
-def take(array, indices, axis):
-    return ops.take(array, indices, axis=axis)
-
-
-def take_rows(array, indices):
-    return jnp.take_along_axis(array, indices[..., None], axis=1, mode="promise_in_bounds")
-
-
-def write_rows(array, indices, rows):
-    flat, rows = jnp.reshape(array, (-1, array.shape[-1])), jnp.reshape(rows, (-1, array.shape[-1]))
-    return jnp.reshape(_write_rows(flat, indices, rows), array.shape)
 
 
 @jax.custom_jvp
@@ -371,49 +414,11 @@ def _written_rows(primals, tangents):
     return _write_rows(*primals), of_array.at[indices].set(of_rows, unique_indices=True)
 
 
-def bucket_sums(weights, buckets, count):
-    batch, heads, queries, _ = weights.shape
-    rows = batch * heads * queries
-    first = jnp.arange(rows, dtype="int32").reshape(batch, heads, queries, 1)
-    summed = jax.ops.segment_sum(
-        weights.reshape(-1), (buckets + count * first).reshape(-1), num_segments=rows * count
-    )
-    return summed.reshape(batch, heads, queries, count)
-
-
-def take_last(array, index):
-    return jnp.take_along_axis(array, index, axis=-1)
-
-
-def custom_vjp(make, arrays, constants=(), saves=True):
-    # Not `jax.custom_vjp`, of which there are no forward derivatives.
-    @jax.custom_jvp
-    def function(arrays, constants):
-        return tuple(make(constants)[0](*arrays)[0])
-
-    def tangent(kept, tangents):
-        arrays, constants, *_ = kept
-        return jax.jvp(lambda *x: make(constants)[0](*x)[0], arrays, tangents)[1]
-
-    def gradient(kept, upstream):
-        arrays, constants, outputs, saved = kept
-        return tuple(make(constants)[1](arrays, outputs, saved, upstream))
-
-    @function.defjvp
-    def derivative(primals, tangents):
-        outputs, saved = make(primals[1])[0](*primals[0])
-        kept = (*primals, tuple(outputs), tuple(saved))
-        return tuple(outputs), _linear(tangent, gradient, kept, tangents[0], outputs)
-
-    if _mapped():
-        # A gradient differs between devices if any array does; the gradient of this sums it.
-        arrays = [_like(array, *map(jax.typeof, arrays)) for array in arrays]
-    return function(tuple(arrays), constants)
-
-
 # A linear function whose transpose is given: `jax.custom_derivatives.linear_call` is one too, which
 # cannot be mapped, nor differentiated by what it keeps.
 _LINEAR = Primitive("keras_attention_linear")
+
+
 _LINEAR.multiple_results = True
 
 
@@ -492,126 +497,12 @@ def _linear_batched(arrays, axes, *, function, transpose, count, avals):
 
 
 ad.primitive_jvps[_LINEAR] = _linear_jvp
+
+
 ad.primitive_transposes[_LINEAR] = _linear_transpose
+
+
 batching.primitive_batchers[_LINEAR] = _linear_batched
-mlir.register_lowering(_LINEAR, mlir.lower_fun(_linear_result, multiple_results=True))
-
-
-def cond_vjp(condition, true_fn, false_fn, arrays, constants=()):
-    if not isinstance(condition, jax.core.Tracer):
-        return (true_fn if condition else false_fn)(constants, *arrays)
-
-    def make(given):
-        condition, constants = given
-
-        def differentiated(*arrays):
-            """The result, and of its pullback the arrays, structure, and which arrays are known."""
-            output, pull = jax.vjp(lambda *x: true_fn(constants, *x), *arrays)
-            leaves, structure = jax.tree.flatten(pull)
-            every = (*arrays, output)
-            known = [next((n for n, x in enumerate(every) if x is leaf), None) for leaf in leaves]
-            return output, leaves, structure, known
-
-        def forward(*arrays):
-            def true():
-                output, leaves, _, known = differentiated(*arrays)
-                return output, [leaf for leaf, n in zip(leaves, known, strict=True) if n is None]
-
-            def false():
-                saved = jax.eval_shape(true)[1]
-                return false_fn(constants, *arrays), [jnp.zeros(x.shape, x.dtype) for x in saved]
-
-            output, saved = cond(condition, true, false)
-            return (output,), tuple(saved)
-
-        def backward(arrays, outputs, saved, upstream):
-            def true():
-                # Traced, not computed, for the structure alone.
-                found = []
-                jax.eval_shape(lambda *x: found.extend(differentiated(*x)[2:]), *arrays)
-                structure, known = found
-                rest, every = iter(saved), (*arrays, *outputs)
-                leaves = [next(rest) if n is None else every[n] for n in known]
-                return jax.tree.unflatten(structure, leaves)(*upstream)
-
-            def false():
-                return jax.vjp(lambda *x: false_fn(constants, *x), *arrays)[1](*upstream)
-
-            return cond(condition, true, false)
-
-        return forward, backward
-
-    return custom_vjp(make, arrays, (condition, constants))[0]
-
-
-def vjp(function, arrays):
-    return jax.vjp(function, *arrays)
-
-
-def uniform(shape, seed):
-    return keras.random.uniform(shape, dtype="float32", seed=seed)
-
-
-def dropout_key(seed):
-    if isinstance(seed, jax.Array):
-        return seed
-    return jnp.asarray(keras_private.draw_seed(seed), "uint32")
-
-
-def dropout_mask(key, index, shape, rate):
-    key = jax.random.fold_in(jax.random.wrap_key_data(key), index)
-    bits = jax.random.bits(key, shape, "uint16")
-    return bits >= round(rate * 2**16)
-
-
-def dropout(array, rate, seed):
-    return keras.random.dropout(array, rate, seed=seed)
-
-
-def fused_attention(query, key, value, mask, lengths, causal, left, scale):
-    if mask is not None:
-        mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    added = mask is not None and mask.dtype != bool
-    return jax.nn.dot_product_attention(
-        query,
-        key,
-        value,
-        bias=mask if added else None,
-        mask=None if added else mask,
-        scale=scale,
-        is_causal=causal,
-        key_value_seq_lengths=lengths,
-        local_window_size=None if left is None else (left, 0),
-        implementation=FUSED["implementation"],
-    )
-
-
-def fused_with_lse(query, key, value, mask, causal, scale, sink, plain):
-    return None  # `fused_unsupported_reason` refuses it.
-
-
-def needs_gradient(array):
-    return True
-
-
-def known_true(array):
-    return False
-
-
-def fused_unsupported_reason(query, key, value, by, causal, left, lse):
-    if query.shape[1] == 1:
-        return "there is one query"
-    if lse:
-        return "it has no sink and does not return the log-sum-exp"
-    if jax.default_backend() == "cpu":
-        return "cuDNN's kernel needs a GPU"
-    if _split_apart(query, key):
-        return "devices share query heads, but not key heads"
-    alike = [
-        jax.ShapeDtypeStruct(x.shape, keras.backend.standardize_dtype(x.dtype))
-        for x in (query, key, value)
-    ]
-    return _refusal(by, causal, left, *alike)
 
 
 def _split_apart(query, key):
@@ -637,7 +528,7 @@ def _refusal(by, causal, left, *arrays):
         # Windows and lengths exclude each other.
         given = (None, None if left is not None else lengths, causal, left)
         given = (mask, None, False, None) if by == "masks" else given
-        return jax.vjp(lambda *x: fused_attention(*x, *given, 1.0), *arrays)[0]
+        return jax.vjp(lambda *x: backend.fused_attention(*x, *given, 1.0), *arrays)[0]
 
     try:
         jax.eval_shape(trained, mask, lengths, *arrays)
@@ -646,18 +537,8 @@ def _refusal(by, causal, left, *arrays):
     return None
 
 
-def where_fused(function, otherwise, arrays):
-    if not any(isinstance(array, jax.core.Tracer) for array in arrays):
-        # Eager code, and the device is known: a branch would be compiled at each call.
-        (device, *_) = arrays[0].devices()
-        platform = "cuda" if device.platform == "gpu" else device.platform
-        return (function if platform == FUSED["platform"] else otherwise)(*arrays)
-    on_it = {FUSED["platform"]: function}
-    return lax.platform_dependent(*arrays, **on_it, default=otherwise)
-
-
-class compile:
-    # Variables are arguments and results, since JAX programs have no other state.
+class _Program:
+    """Variables are arguments and results, since JAX programs have no other state."""
 
     def __init__(self, function, layer):
         self.function = function
@@ -711,5 +592,7 @@ class _Scope(keras.StatelessScope):
         super().add_update(update)
 
 
-def trace_id():
-    return get_opaque_trace_state(convention="keras_attention")
+mlir.register_lowering(_LINEAR, mlir.lower_fun(_linear_result, multiple_results=True))
+
+
+backend = JAX()

@@ -97,6 +97,7 @@ def beam_search(
     >>> print(keras.ops.convert_to_numpy(found.tokens))  # 0.4 · 0.9, where greedy finds 0.5 · 0.4
     [[[2 0]]]
     """
+    given = locals()
     shapes.check_count("num_beams", num_beams)
     alone = num_return is None
     num_return = 1 if num_return is None else num_return
@@ -111,18 +112,7 @@ def beam_search(
     shapes.check_choice("stopping", stopping, ("exact", "first", "estimate"))
     # The exact bound holds for the hypotheses that are returned, the others for all beams.
     stored = num_return if stopping == "exact" else num_beams
-    steps = Steps(
-        step,
-        tokens,
-        cache,
-        memory,
-        max_tokens=max_tokens,
-        stop_tokens=stop_tokens,
-        pad_token=pad_token,
-        constraints=constraints,
-        prompt=prompt,
-        copies=num_beams,
-    )
+    steps = Steps(given, copies=num_beams)
     # Rounded identically everywhere, so that a score can equal its bound, and never exceed it.
     lengths = np.arange(max_tokens + 1.0)
     bases = (5 + lengths) / 6 if length_rule == "wu" else np.maximum(lengths, 1)

@@ -76,18 +76,7 @@ def greedy(
     >>> print(keras.ops.convert_to_numpy(found.lengths))
     [3 1]
     """
-    steps = Steps(
-        step,
-        tokens,
-        cache,
-        memory,
-        max_tokens=max_tokens,
-        stop_tokens=stop_tokens,
-        pad_token=pad_token,
-        constraints=constraints,
-        prompt=prompt,
-    )
-    return generate(steps, _best, max_tokens, pad_token)
+    return generate(Steps(locals()), _best, max_tokens, pad_token)
 
 
 def _best(t, logits, history, lengths):

@@ -90,17 +90,7 @@ def sample(
     >>> int(keras.ops.max(found.tokens)) < 10
     True
     """
-    steps = Steps(
-        step,
-        tokens,
-        cache,
-        memory,
-        max_tokens=max_tokens,
-        stop_tokens=stop_tokens,
-        pad_token=pad_token,
-        constraints=constraints,
-        prompt=prompt,
-    )
+    steps = Steps(locals())
     shapes.check_number("temperature", temperature, above=0)
     shapes.check_number("repetition_penalty", repetition_penalty, above=0)
     if top_k is not None:

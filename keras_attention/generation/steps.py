@@ -1,11 +1,12 @@
 """A model's step in the form of the generation loops, and their shared checks."""
 
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
 import keras
 
-from keras_attention import shapes
+from keras_attention import inputs, shapes
 from keras_attention.generation.constraints import Constraints
 from keras_attention.generation.rules import NONE, Rules
 from keras_attention.hints import Tensor, Tensors
@@ -21,50 +22,38 @@ class Steps:
     """The user's `step` over a flat list of tensors, which a loop can carry.
 
     Args:
-        step, cache, memory: as in `greedy`.
-        tokens: (B,) integers, the last given token of each row.
-        stop_tokens, pad_token, max_tokens, constraints, prompt: as in `greedy`.
+        arguments: of `greedy`, or of another function that has these among its own, by name.
         copies: how many adjacent rows each row of the cache, the memory and the prompt becomes.
     """
 
-    def __init__(
-        self,
-        step,
-        tokens,
-        cache,
-        memory,
-        *,
-        max_tokens,
-        stop_tokens,
-        pad_token,
-        constraints,
-        prompt,
-        copies=1,
-    ):
-        if not callable(step):
+    def __init__(self, arguments, copies=1):
+        given = inputs.Given(**arguments)
+        if not callable(given.step):
             raise TypeError(
-                f"`step` must be a function (tokens, cache) -> (logits, cache). Received: {step!r}"
+                "`step` must be a function (tokens, cache) -> (logits, cache). "
+                f"Received: {given.step!r}"
             )
-        shapes.check_count("max_tokens", max_tokens)
-        _check_integers("pad_token", [pad_token])
-        if not isinstance(stop_tokens, (tuple, list)):
+        shapes.check_count("max_tokens", given.max_tokens)
+        _check_integers("pad_token", [given.pad_token])
+        if not isinstance(given.stop_tokens, (tuple, list)):
             raise TypeError(
-                f"`stop_tokens` must be a tuple of integers. Received: stop_tokens={stop_tokens!r}"
+                "`stop_tokens` must be a tuple of integers. "
+                f"Received: stop_tokens={given.stop_tokens!r}"
             )
-        _check_integers("stop_tokens", stop_tokens)
-        self.step = step
-        self.stop_tokens = tuple(stop_tokens)
-        self.tokens = _given(tokens)
+        _check_integers("stop_tokens", given.stop_tokens)
+        self.step = given.step
+        self.stop_tokens = tuple(given.stop_tokens)
+        self.tokens = _given(given.tokens)
         self.rows = ops.shape(self.tokens)[0]
-        self.memory = keras.tree.map_structure(
-            lambda leaf: self._rows("memory", leaf, copies), memory
+        self.memory, self.cache = (
+            keras.tree.map_structure(functools.partial(self._rows, name, copies=copies), nested)
+            for name, nested in (("memory", given.memory), ("cache", given.cache))
         )
-        self.cache = keras.tree.map_structure(lambda leaf: self._rows("cache", leaf, copies), cache)
         # A loop cannot carry None, which a cache may contain.
         self.leaves = self._leaves(self.cache)
         self.rules, self.prompt = None, None
-        if constraints is not None:
-            self._constrain(constraints, prompt, max_tokens, copies)
+        if given.constraints is not None:
+            self._constrain(given.constraints, given.prompt, given.max_tokens, copies)
 
     def _constrain(self, constraints, prompt, max_tokens, copies):
         """Sets the rules of the loop, and the prompt (R, T) if they depend on it."""

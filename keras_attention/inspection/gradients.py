@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention import keras_private, rematerialization
+from keras_attention import keras_private
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.inspection.weights import Gradients
@@ -74,23 +73,19 @@ def attention_gradients(
     def total(*factors):
         """The target, where each weight is multiplied by its factor."""
         given = dict(zip(names, factors, strict=True))
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(collect.one_at_a_time)
-            stack.enter_context(rematerialization.off())
-            every = collect.attention_layers(model)
-            watched = {name: layer for name, layer in every.items() if name in given}
-            of_calls = {name: _of_calls(given, name) for name in watched}
-            # Keras's layers have weights on the way only where they return them.
-            scope = collect.watched(watched, lambda *heard: None, lambda name: of_calls[name]())
-            stack.enter_context(scope)
-            for name, layer in watched.items():
-                if not isinstance(layer, Attention):
-                    stack.enter_context(_multiplied(name, layer, of_calls[name]))
-            stack.enter_context(keras.StatelessScope())
-            outputs = []
-            run = functools.partial(model, inputs, **kwargs)
-            collect.Inference(lambda: outputs.append(run()))(ops.zeros(()), training=False)
-            return ops.sum(target(outputs[0]))
+        layers = collect.attention_layers(model)
+        layers = {name: layer for name, layer in layers.items() if name in given}
+        of_calls = {name: _of_calls(given, name) for name in layers}
+        # Keras's layers have weights on the way only where they return them.
+        others = {name: x for name, x in layers.items() if not isinstance(x, Attention)}
+        scopes = [_multiplied(name, layer, of_calls[name]) for name, layer in others.items()]
+        return collect.inference(
+            functools.partial(model, inputs, **kwargs),
+            layers,
+            factor=lambda name: of_calls[name](),
+            scopes=scopes,
+            target=lambda output: ops.sum(target(output)),
+        )
 
     for name, array in weights.items():
         if array.ndim != 4:

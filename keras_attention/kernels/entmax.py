@@ -1,4 +1,4 @@
-"""α-entmax: sparse weights between softmax (α = 1) and sparsemax (α = 2).
+"""α-entmax: sparse weights, from near softmax (α = 1) to sparsemax (α = 2).
 
     weights = argmax pᵀ scores + (Σ p − Σ p^α) / (α (α − 1)) over p ≥ 0 with Σ p = 1
             = max(0, 1 + u (scores − t))^(1 / u),  u = α − 1, with t such that they sum to one
@@ -18,6 +18,38 @@ ops = keras.ops
 # Newton's method for t has an error below the rounding of float32 after ten steps, of any scores of
 # 8192 keys that were tried and any α; more keys need few more.
 _STEPS = 14
+
+
+def sparsemax(scores, mask=None):
+    """The weights with α = 2 over the last axis of `scores`, `max(0, scores − τ)`, by sorting.
+
+    Martins & Astudillo 2016 ("From Softmax to Sparsemax"), algorithm 1, with
+    `τ = (Σ_{s in support} scores − 1) / |support|`. Its gradient, proposition 2, is that of this
+    form with a constant support. `scores` and `mask` are as of `entmax15`.
+    """
+    if 0 in scores.shape:
+        return ops.zeros_like(scores)
+    # Only differences count, and no key is in the support unless it is less than 1 below the
+    # largest. Raising the others to 2 below keeps the sums small for any scores.
+    shifted = _below_largest(scores, mask)
+    support = _support(ops.stop_gradient(ops.clip(shifted, -2.0, 0.0)))
+    inside = ops.where(support, shifted, ops.zeros_like(shifted))
+    size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
+    threshold = (ops.sum(inside, axis=-1, keepdims=True) - 1.0) / size
+    return ops.where(support, ops.relu(inside - threshold), ops.zeros_like(shifted))
+
+
+def _support(scores):
+    """Which of the scores, in [-2, 0], get a weight above zero."""
+    descending = ops.flip(ops.sort(scores, axis=-1), axis=-1)
+    # The k largest are in the support if the k-th is above the threshold that they would have,
+    # (Σ of the k largest − 1) / k. The first always is.
+    count = ops.cast(ops.arange(1, ops.shape(scores)[-1] + 1), scores.dtype)
+    sums = backend.cumsum(descending)
+    within = 1.0 + count * descending > sums
+    size = ops.sum(ops.cast(within, scores.dtype), axis=-1, keepdims=True)
+    total = ops.sum(ops.where(within, descending, ops.zeros_like(sums)), axis=-1, keepdims=True)
+    return scores > (total - 1.0) / size
 
 
 def entmax15(scores, mask=None):

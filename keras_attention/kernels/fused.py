@@ -89,7 +89,10 @@ def run(spec, query, key, value):
     of_queries, rest = _by_query(spec, key)
     form, _ = _form(spec, query, key, value)
     by = {"lengths": _by_lengths, "masks": _by_mask}[form]
-    output, lse, has_keys = by(rest, *_finite(query, key, value))
+    query, key, value = map(ops.convert_to_tensor, (query, key, value))
+    # Clipped so that scores are finite.
+    query, key = blockwise.finite_half(query), blockwise.finite_half(key)
+    output, lse, has_keys = by(rest, query, key, value)
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     output = semantics.where_keys(output, has_keys, "bthv")
     return AttentionResult(output, _of_keys(spec, lse, has_keys), has_keys=has_keys)
@@ -131,12 +134,6 @@ def _causal(spec, window=False):
 def _left(spec):
     """The number of keys before a query that the pattern lets it see, or None for all."""
     return None if spec.pattern is None else spec.pattern.span().left
-
-
-def _finite(query, key, value):
-    """The three, clipped so that scores are finite."""
-    query, key, value = map(ops.convert_to_tensor, (query, key, value))
-    return blockwise.finite_half(query), blockwise.finite_half(key), value
 
 
 # By a mask, if it is not causal alone.
@@ -234,15 +231,6 @@ def _from_first(real):
     return ops.cumsum(ops.cast(real, "int32"), axis=-1) > 0
 
 
-def _on_device(spec, function, heads, more):
-    """`function(*heads, *more)` in programs for the kernel's device, blocks in others."""
-
-    def otherwise(*arrays):
-        return _by_tiles(spec, *arrays[:3])
-
-    return backend.where_fused(function, otherwise, (*heads, *more))
-
-
 def _by_tiles(spec, query, key, value):
     """The output, by blocks."""
     return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
@@ -282,7 +270,12 @@ def _by_lengths(spec, query, key, value):
         return backend.fused_attention(query, key, value, None, lengths, causal, left, spec.scale)
 
     def on_device(function, *more):
-        return _on_device(spec, function, (query, key, value), more)
+        """`function` in programs for the kernel's device, blocks in others."""
+
+        def otherwise(*arrays):
+            return _by_tiles(spec, *arrays[:3])
+
+        return backend.where_fused(function, otherwise, (query, key, value, *more))
 
     if not spec.masks:
         return on_device(lambda *arrays: by_fused(None, *arrays)), None, None

@@ -163,6 +163,20 @@ class Passes:
         tiles = self.tiles
         return output + tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(p)))
 
+    def _cut(self, tile, columns, arrays):
+        """The spec of a tile, and its keys and values."""
+        tiles = self.tiles
+        spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+        return spec, *(tiles.cut_columns(array, tile) for array in columns)
+
+    def _output(self, spec, p, v, tile, saved):
+        """Values summed by weights after dropout; `saved` gets these of a single tile."""
+        mask = self._dropout_mask(p, tile)
+        if self.plan.single:
+            # Below, the share of `Blocks` becomes the second of them, where `_share` reads it.
+            saved.extend([p] if mask is None else [p, mask])
+        return self._weighted(spec, self._dropped(p, mask), v)
+
     def _dropout_mask(self, p, tile):
         if not self.spec.dropout:
             return None
@@ -244,8 +258,7 @@ class Blocks(Passes):
         q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
 
         def column(tile, state):
-            k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
-            spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+            spec, k, v = self._cut(tile, (scored[1], value), arrays)
             s = self._scores(spec, q, k)
             m = ops.max(s, axis=-1, keepdims=True)
             if state is not None:
@@ -254,11 +267,7 @@ class Blocks(Passes):
             # values that are alike keep their mean.
             p = ops.cast(backend.exp(s - m), v.dtype)
             ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
-            mask = self._dropout_mask(p, tile)
-            if self.plan.single:
-                # Below, the share becomes the second of them, where `_share` reads it.
-                saved.extend([p] if mask is None else [p, mask])
-            o = self._weighted(spec, self._dropped(p, mask), v)
+            o = self._output(spec, p, v, tile, saved)
             if state is None:
                 return m, ell, o
             shrink = backend.exp(state[0] - m)
@@ -315,15 +324,10 @@ class Elementwise(Blocks):
         q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
 
         def column(tile, state):
-            k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
-            spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+            spec, k, v = self._cut(tile, (scored[1], value), arrays)
             s = self._scores(spec, q, k)
             p = ops.cast(self.spec.normalization.function(s), v.dtype)
-            mask = self._dropout_mask(p, tile)
-            if self.plan.single:
-                saved.extend([p] if mask is None else [p, mask])
-            m = ops.max(s, axis=-1, keepdims=True)
-            o = self._weighted(spec, self._dropped(p, mask), v)
+            m, o = ops.max(s, axis=-1, keepdims=True), self._output(spec, p, v, tile, saved)
             return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
 
         def zeros():
@@ -355,8 +359,7 @@ class WholeRows(Passes):
         tiles = self.tiles
         tile = self._visible(chunk, i)
         q = tiles.cut_rows(scored[0], tile)
-        k, v = (tiles.cut_columns(array, tile) for array in (scored[1], value))
-        spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+        spec, k, v = self._cut(tile, (scored[1], value), arrays)
         s = self._scores(spec, q, k)
         p = self._normalized(s)
         mask = self._dropout_mask(p, tile)

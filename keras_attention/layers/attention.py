@@ -42,6 +42,11 @@ NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
+# The arguments of a call but the inputs, their masks, `training` and `cache`.
+OF_READ = (
+    *("attention_mask", "return_attention_scores", "use_causal_mask", "attention_bias"),
+    *("positions", "segment_ids"),
+)
 
 
 @saving.register
@@ -199,14 +204,10 @@ class Attention(saving.ConfigurableLayer):
         self.position = positions.get(position)
         self.dropout = shapes.check_rate("dropout", dropout)
         self.use_bias: UseBias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
         # For the projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
         self.logit_soft_cap = shapes.check_number(
@@ -217,10 +218,6 @@ class Attention(saving.ConfigurableLayer):
         self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
         self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         self._check_slots()
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        saving.list_inherited_arguments(cls)
 
     # What presets declare, and set in their constructors
 
@@ -720,15 +717,8 @@ class Attention(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         tensors = given.query, given.value, given.key
         explicit = given.query_mask, given.value_mask, given.key_mask
-        x, _ = self._read(
-            *(tensors, explicit, given.mask, given.cache),
-            attention_mask=given.attention_mask,
-            return_attention_scores=given.return_attention_scores,
-            use_causal_mask=given.use_causal_mask,
-            attention_bias=given.attention_bias,
-            positions=given.positions,
-            segment_ids=given.segment_ids,
-        )
+        rest = {name: getattr(given, name) for name in OF_READ}
+        x, _ = self._read(tensors, explicit, given.mask, given.cache, **rest)
         query, value, key, cache = x.query, x.value, x.key, given.cache
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:

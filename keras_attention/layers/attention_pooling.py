@@ -111,11 +111,7 @@ class AttentionPooling(saving.ConfigurableLayer):
         return ops.broadcast_to(query, (batch, *query.shape))
 
     def _query_shape(self, x_shape):
-        if len(x_shape) != 3 or x_shape[-1] is None:
-            raise ValueError(
-                "`x` must be (batch, positions, features) with a known number of features. "
-                f"Received: x.shape={tuple(x_shape)}"
-            )
+        shapes.check_sequence(x_shape)
         return (x_shape[0], self.num_queries or 1, x_shape[-1])
 
     def call(

@@ -3,7 +3,8 @@
 The axes attended over become one axis of positions, in row-major order; the others join the batch.
 """
 
-import math
+import functools
+import operator
 
 import keras
 
@@ -91,19 +92,11 @@ class Axes:
 
     def unfold_scores(self, scores, query, value):
         """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
-        query_shape, value_shape = ops.shape(query), ops.shape(value)
-        return ops.reshape(
-            scores,
-            (
-                *(query_shape[axis] for axis in (0, *self.free)),
-                scores.shape[1],
-                *(query_shape[axis] for axis in self.positions),
-                *(value_shape[axis] for axis in self.positions),
-            ),
-        )
+        shapes_of_inputs = ops.shape(query), ops.shape(value)
+        return ops.reshape(scores, self.scores_shape(scores.shape[1], *shapes_of_inputs))
 
     def scores_shape(self, num_heads, query_shape, value_shape):
-        """The static shape that `unfold_scores` gives."""
+        """The shape that `unfold_scores` gives, of those of the inputs."""
         return (
             *(query_shape[axis] for axis in (0, *self.free)),
             num_heads,
@@ -131,13 +124,12 @@ class Axes:
         count = len(self.positions)
         for _ in range(2 + len(self.free) + 2 * count - len(mask.shape)):
             mask = ops.expand_dims(mask, -2 * count - 1)
-        query_shape, value_shape = ops.shape(query), ops.shape(value)
-        lead = [query_shape[axis] for axis in (0, *self.free)]
-        queries = [query_shape[axis] for axis in self.positions]
-        keys = [value_shape[axis] for axis in self.positions]
-        heads = mask.shape[1 + len(self.free)]
-        mask = ops.broadcast_to(mask, (*lead, heads, *queries, *keys))
-        return ops.reshape(mask, (_product(lead), heads, _product(queries), _product(keys)))
+        lead = 1 + len(self.free)
+        heads = mask.shape[lead]
+        shape = self.scores_shape(heads, ops.shape(query), ops.shape(value))
+        parts = shape[:lead], shape[lead + 1 : -count], shape[-count:]
+        rows, queries, keys = map(_product, parts)
+        return ops.reshape(ops.broadcast_to(mask, shape), (rows, heads, queries, keys))
 
     def check_mask(self, name, mask, num_heads, query, value):
         """Raises unless an attention mask or a bias is one that `fold_mask` takes."""
@@ -168,11 +160,4 @@ def _check_fits(name, shape, whole, expected):
 
 def _product(sizes):
     """The product of sizes, one of which may be a tensor, known only at run time."""
-    return math.prod(sizes) if known(*sizes) else _dynamic(sizes)
-
-
-def _dynamic(sizes):
-    product = sizes[0]
-    for size in sizes[1:]:
-        product = product * size
-    return product
+    return functools.reduce(operator.mul, sizes)

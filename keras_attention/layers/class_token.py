@@ -57,17 +57,10 @@ class ClassToken(saving.ConfigurableLayer):
         self.num_tokens = shapes.check_count("num_tokens", num_tokens)
 
     def build(self, x_shape, mask_shape=None):
-        self._check(x_shape)
+        shapes.check_sequence(x_shape)
         self.token = self.add_weight(
             name="token", shape=(1, self.num_tokens, x_shape[-1]), initializer=self.initializer
         )
-
-    def _check(self, x_shape):
-        if len(x_shape) != 3 or x_shape[-1] is None:
-            raise ValueError(
-                "`x` must be (batch, positions, features) with a known number of features. "
-                f"Received: x.shape={tuple(x_shape)}"
-            )
 
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = masks.padding(x, mask)
@@ -79,7 +72,7 @@ class ClassToken(saving.ConfigurableLayer):
         return self._longer(masks.padding(x, previous_mask))
 
     def compute_output_shape(self, x_shape, mask_shape=None):
-        self._check(x_shape)
+        shapes.check_sequence(x_shape)
         length = None if x_shape[1] is None else x_shape[1] + self.num_tokens
         return (x_shape[0], length, x_shape[2])
 

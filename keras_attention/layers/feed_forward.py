@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
 
 from keras_attention import activations, masks, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
-from keras_attention.layers import position_wise
+from keras_attention.layers import position_wise, projections
 from keras_attention.layers.dropout import Dropout
 
 ops = keras.ops
@@ -79,27 +80,15 @@ class FeedForward(saving.ConfigurableLayer):
     def build(self, x_shape):
         shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))
         shapes.check_memory("output", (self.intermediate_dim, self.output_dim))
+        inside = (*x_shape[:-1], self.intermediate_dim)
+        made = functools.partial(projections.dense, self, use_bias=self.use_bias)
+        activation: Any = self.activation
         if self.gated:
-            self._gate_dense = self._dense("gate", self.intermediate_dim, self.activation)
-            self._gate_dense.build(x_shape)
-        self._intermediate_dense = self._dense(
-            "intermediate", self.intermediate_dim, None if self.gated else self.activation
-        )
-        self._intermediate_dense.build(x_shape)
-        self._output_dense = self._dense("output", self.output_dim or x_shape[-1])
-        self._output_dense.build((*x_shape[:-1], self.intermediate_dim))
+            self._gate_dense = made("gate", inside[-1], x_shape, activation=activation)
+            activation = None
+        self._intermediate_dense = made("intermediate", inside[-1], x_shape, activation=activation)
+        self._output_dense = made("output", self.output_dim or x_shape[-1], inside)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
-
-    def _dense(self, name, size, activation=None):
-        return keras.layers.Dense(
-            size,
-            activation=activation,
-            use_bias=self.use_bias,
-            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-            bias_initializer=saving.clone_initializer(self.bias_initializer),
-            name=name,
-            dtype=self.dtype_policy,
-        )
 
     @property
     def gate_dense(self) -> keras.Layer:

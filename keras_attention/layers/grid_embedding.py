@@ -9,7 +9,8 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Positions, Regularizer, Tensor
+from keras_attention.grid import Grid
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.layers.position_embedding import (
     MergeMode,
     PositionEmbedding,
@@ -56,7 +57,7 @@ class GridEmbedding(PositionEmbedding):
 
     @property
     def _count(self):
-        return self.prefix + math.prod(self._cells)
+        return Grid(self._cells, self.prefix).count
 
     def _check(self, x_shape):
         if len(x_shape) == 3:
@@ -94,18 +95,10 @@ class GridEmbedding(PositionEmbedding):
                 f"Received: x.shape={tuple(x.shape)}"
             )
 
-    def call(
-        self,
-        x: Tensor,
-        start_index: int | Tensor = 0,
-        positions: Positions | None = None,
-        segment_ids: Tensor | None = None,
-    ) -> Tensor:
+    def _embedded(self, x, start_index, positions):
         if len(x.shape) == 3:
-            return super().call(x, start_index, positions, segment_ids)
-        positions = self._counted(x, start_index, positions, segment_ids)
-        self._check_given(x, start_index, positions)
-        return self._merge(x, self.vectors(ops.shape(x)[1:-1], self.dim or x.shape[-1]))
+            return super()._embedded(x, start_index, positions)
+        return self.vectors(ops.shape(x)[1:-1], self.dim or x.shape[-1])
 
 
 @saving.register
@@ -240,9 +233,8 @@ class LearnedGridEmbedding(GridEmbedding):
                 f"Received: grid={grid}, size={size}"
             )
         self._check_within(self._cells)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def _check_within(self, sizes):
         known = [backend.known_size(size) for size in sizes]
@@ -256,12 +248,9 @@ class LearnedGridEmbedding(GridEmbedding):
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         super().build(x_shape)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.prefix + math.prod(self.grid), self.dim or x_shape[-1]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
+        self.embeddings = self._add_weight(
+            "embeddings",
+            (self.prefix + math.prod(self.grid), self.dim or x_shape[-1]),
             # Read in float32 even in half precision, so that only the sum is rounded.
             autocast=False,
         )

@@ -188,16 +188,13 @@ class DenseHeads(Heads):
     def arguments(self):
         """The options of every projection."""
         layer = self.layer
-        return {
-            "kernel_initializer": saving.clone_initializer(layer.kernel_initializer),
-            "bias_initializer": saving.clone_initializer(layer.bias_initializer),
-            "kernel_regularizer": layer.kernel_regularizer,
-            "bias_regularizer": layer.bias_regularizer,
-            "activity_regularizer": layer._activity_regularizer,
-            "kernel_constraint": layer.kernel_constraint,
-            "bias_constraint": layer.bias_constraint,
-            "dtype": layer.dtype_policy,
-        }
+        found = {"activity_regularizer": layer._activity_regularizer, "dtype": layer.dtype_policy}
+        for kind in ("kernel", "bias"):
+            initializer = getattr(layer, f"{kind}_initializer")
+            found[f"{kind}_initializer"] = saving.clone_initializer(initializer)
+            for name in (f"{kind}_regularizer", f"{kind}_constraint"):
+                found[name] = getattr(layer, name)
+        return found
 
     def dense(self, role):
         """The projection of the query, the key or the value."""
@@ -325,6 +322,13 @@ class EinsumHeads(DenseHeads):
         dense.supports_masking = True
         dense.build(shape)
         return dense
+
+    def project(self, name, x, *size):
+        """`x` (B, T, D) by a projection, as (B, T, *size)."""
+        dense = self.dense(name)
+        if projections.plain(self.layer, dense):
+            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
+        return dense(x)
 
     # `DenseHeads` projects a row as a matrix, which these projections do not take.
     split_row = Heads.split_row

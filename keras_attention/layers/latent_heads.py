@@ -70,13 +70,6 @@ class LatentHeads(EinsumHeads):
     def _has_bias(self, name):
         return self.layer.use_bias and name in _BIASED
 
-    def project(self, name, x, *size):
-        """`x` (B, T, D) by a projection, as (B, T, *size)."""
-        dense = self.dense(name)
-        if projections.plain(self.layer, dense):
-            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
-        return dense(x)
-
     def queries(self, x):
         """The queries (B, T, H, R + K)."""
         self.check_features("query", x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_attention import patterns, saving, shapes
@@ -64,8 +65,28 @@ class LocalSelfAttention(SelfAttention):
         self.preset_pattern = patterns.every(self.preset_pattern, near)
 
 
+class _ByRate(SelfAttention):
+    """The base of both: a pattern of one rate."""
+
+    _near: Callable[[int], patterns.Pattern]
+
+    def __init__(
+        self,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        *,
+        rate: int,
+        causal: bool = False,
+        **kwargs: Unpack[AttentionOptions],
+    ):
+        super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
+        self.rate = shapes.check_count("rate", rate)
+        self.preset_pattern = patterns.every(self.preset_pattern, self._near(self.rate))
+
+
 @saving.register
-class AtrousSelfAttention(SelfAttention):
+class AtrousSelfAttention(_ByRate):
     """Self-attention to every `rate`-th key, counted from the query.
 
     `SelfAttention` with the pattern `Dilated(r)`: query i sees key j if (i − j) mod r = 0.
@@ -95,23 +116,11 @@ class AtrousSelfAttention(SelfAttention):
     [2, 6, 10]
     """
 
-    def __init__(
-        self,
-        num_heads: int = 1,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
-        *,
-        rate: int,
-        causal: bool = False,
-        **kwargs: Unpack[AttentionOptions],
-    ):
-        super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
-        self.rate = shapes.check_count("rate", rate)
-        self.preset_pattern = patterns.every(self.preset_pattern, patterns.Dilated(self.rate))
+    _near = patterns.Dilated
 
 
 @saving.register
-class SparseSelfAttention(SelfAttention):
+class SparseSelfAttention(_ByRate):
     """Self-attention to every `rate`-th key and to the near ones (Child et al. 2019, section 4.3).
 
     `SelfAttention` with the pattern `Strided(r)`: query i sees key j if (i − j) mod r = 0 or
@@ -142,16 +151,4 @@ class SparseSelfAttention(SelfAttention):
     [2, 5, 6, 7, 8]
     """
 
-    def __init__(
-        self,
-        num_heads: int = 1,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
-        *,
-        rate: int,
-        causal: bool = False,
-        **kwargs: Unpack[AttentionOptions],
-    ):
-        super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
-        self.rate = shapes.check_count("rate", rate)
-        self.preset_pattern = patterns.every(self.preset_pattern, patterns.Strided(self.rate))
+    _near = patterns.Strided

@@ -157,15 +157,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def build(self, x_shape):
         dim, inside = x_shape[-1], self.intermediate_dim
-        self._router = keras.layers.Dense(
-            self.num_experts,
-            use_bias=self.use_bias,
-            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-            bias_initializer=saving.clone_initializer(self.bias_initializer),
-            name="router",
-            dtype=self.dtype_policy,
-        )
-        self._router.build(x_shape)
+        options = "router", self.num_experts, x_shape, self.use_bias
+        self._router = projections.dense(self, *options)
         self.gate_kernel: Any = None
         self.gate_bias: Any = None
         if self.gated:

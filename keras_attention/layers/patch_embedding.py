@@ -10,7 +10,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import cell_groups, position_wise
+from keras_attention.layers import cell_groups, position_wise, projections
 
 ops = keras.ops
 
@@ -86,15 +86,8 @@ class PatchEmbedding(saving.ConfigurableLayer):
 
     def build(self, images_shape, mask_shape=None):
         *_, channels = self._channels_last(images_shape)
-        self._dense = keras.layers.Dense(
-            self.dim,
-            use_bias=self.use_bias,
-            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-            bias_initializer=saving.clone_initializer(self.bias_initializer),
-            name="dense",
-            dtype=self.dtype_policy,
-        )
-        self._dense.build((images_shape[0], None, math.prod(self.patch_size) * channels))
+        shape = (images_shape[0], None, math.prod(self.patch_size) * channels)
+        self._dense = projections.dense(self, "dense", self.dim, shape, self.use_bias)
 
     @property
     def dense(self) -> keras.Layer:

@@ -11,7 +11,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.layers import cell_groups, norms, position_wise
+from keras_attention.layers import cell_groups, norms, position_wise, projections
 
 ops = keras.ops
 
@@ -83,14 +83,8 @@ class PatchMerging(saving.ConfigurableLayer):
         _, groups = self._groups(x_shape, known_size=lambda size: None)
         shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
         self._norm = norms.make("layer", "norm", shape, self.dtype_policy, self.layer_norm_epsilon)
-        self._dense = keras.layers.Dense(
-            2 * x_shape[-1] if self.dim is None else self.dim,
-            use_bias=False,
-            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-            name="dense",
-            dtype=self.dtype_policy,
-        )
-        self._dense.build(shape)
+        dim = 2 * x_shape[-1] if self.dim is None else self.dim
+        self._dense = projections.dense(self, "dense", dim, shape, use_bias=False)
 
     @property
     def norm(self) -> keras.Layer:

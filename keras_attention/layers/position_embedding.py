@@ -38,11 +38,7 @@ class PositionEmbedding(saving.ConfigurableLayer):
         self._check(x_shape)
 
     def _check(self, x_shape):
-        if len(x_shape) != 3 or x_shape[-1] is None:
-            raise ValueError(
-                "`x` must be (batch, positions, features) with a known number of features. "
-                f"Received: x.shape={tuple(x_shape)}"
-            )
+        shapes.check_sequence(x_shape)
         self._check_features(x_shape)
 
     def _check_features(self, x_shape):
@@ -61,10 +57,13 @@ class PositionEmbedding(saving.ConfigurableLayer):
     ) -> Tensor:
         positions = self._counted(x, start_index, positions, segment_ids)
         self._check_given(x, start_index, positions)
+        return self._merge(x, self._embedded(x, start_index, positions))
+
+    def _embedded(self, x, start_index, positions):
+        """What is merged with `x`."""
         if positions is None:
             positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
-        vectors = self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
-        return self._merge(x, vectors)
+        return self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
 
     def _counted(self, x, start_index, positions, segment_ids):
         """The positions of a call in which `positions` may be a word; None for places."""
@@ -192,13 +191,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
-        x: (B, T, D).
-        start_index: position of the first element, an integer or one per row, (B,).
-        positions: how elements are counted from `start_index` on: "places", by their index, which
-            is the default, or "tokens", by their rank among those of the mask that `x` carries; or
-            integers (T,) or (B, T) instead.
-        segment_ids: integers (B, T) that number texts in a row, each of which "tokens" counts from
-            its first; or None.
+        x, start_index, positions, segment_ids: as in `SinCosPositionEmbedding`.
 
     Returns:
         As `SinCosPositionEmbedding`.
@@ -229,18 +222,14 @@ class LearnedPositionEmbedding(PositionEmbedding):
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
         self.max_length = shapes.check_count("max_length", max_length)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         super().build(x_shape)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.max_length, self.dim or x_shape[-1]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
+        self.embeddings = self._add_weight(
+            "embeddings",
+            (self.max_length, self.dim or x_shape[-1]),
             # Read in float32 even in half precision, so that only the sum is rounded.
             autocast=False,
         )

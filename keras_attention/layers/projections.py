@@ -6,9 +6,25 @@ of a sequence is slower than three: what it finds is copied apart.
 
 import keras
 
+from keras_attention import saving
 from keras_attention.backend import backend
 
 ops = keras.ops
+
+
+def dense(layer, name, units, shape, use_bias, activation=None):
+    """A built `Dense` of a layer, with copies of the layer's initializers."""
+    made = keras.layers.Dense(
+        units,
+        activation=activation,
+        use_bias=use_bias,
+        kernel_initializer=saving.clone_initializer(layer.kernel_initializer),
+        bias_initializer=saving.clone_initializer(getattr(layer, "bias_initializer", "zeros")),
+        name=name,
+        dtype=layer.dtype_policy,
+    )
+    made.build(shape)
+    return made
 
 
 def product(x, kernel):

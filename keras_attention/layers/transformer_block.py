@@ -33,6 +33,14 @@ ops = keras.ops
 
 Residual = Literal["post", "pre", "sandwich", "parallel"]
 
+# The arguments that the attentions which a block makes share with it.
+OF_ATTENTION = (
+    *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "num_key_value_heads"),
+    *("qk_norm", "logit_soft_cap", "use_sink", "clip_qkv", "scores_regularizer"),
+)
+# Those of a call that the self-attention alone takes.
+OF_PAIRS = ("attention_mask", "attention_bias", "positions", "segment_ids")
+
 
 @saving.register
 class TransformerBlock(saving.ConfigurableLayer):
@@ -270,18 +278,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         return MultiHeadAttention(
             self.num_heads,
             key_dim,
-            dropout=self.dropout,
-            use_bias=self.use_bias,
             score=score,
             normalization=normalization,
-            num_key_value_heads=self.num_key_value_heads,
-            qk_norm=self.qk_norm,
-            logit_soft_cap=self.logit_soft_cap,
-            use_sink=self.use_sink,
-            clip_qkv=self.clip_qkv,
-            scores_regularizer=self.scores_regularizer,
-            kernel_initializer=self.kernel_initializer,
-            bias_initializer=self.bias_initializer,
+            **{argument: getattr(self, argument) for argument in OF_ATTENTION},
             seed=seed,
             name=name,
             dtype=self.dtype_policy,
@@ -565,9 +564,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, cache, scores = given.x, given.cache, {}
         memory = self._memory(given.context, given.context_mask)
-        self._check_pairs(
-            *(given.attention_mask, given.attention_bias, given.positions, given.segment_ids)
-        )
+        self._check_pairs(*(getattr(given, name) for name in OF_PAIRS))
         masks.padding(x, given.mask)
         if cache is not None:
             self._check_cached(cache)
@@ -576,13 +573,10 @@ class TransformerBlock(saving.ConfigurableLayer):
             _, *found = _each(
                 self.attention.compute_output_spec(
                     x,
-                    attention_mask=given.attention_mask,
                     return_attention_scores=returns,
                     use_causal_mask=self.causal,
-                    attention_bias=given.attention_bias,
-                    positions=given.positions,
-                    segment_ids=given.segment_ids,
                     cache=cache,
+                    **{name: getattr(given, name) for name in OF_PAIRS},
                 )
             )
             cache = None if cache is None else found[-1]

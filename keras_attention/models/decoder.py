@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
 
 import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Positions, Tensor, Tensors
-from keras_attention.layers import kv_cache
-from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import history, prompts
-from keras_attention.models.embeddings import Embeddings
-from keras_attention.models.logits import Logits
-from keras_attention.models.stack import Rows, Stack
+from keras_attention.models.stack import Stack
 
 ops = keras.ops
 
@@ -69,20 +63,6 @@ class Decoder(Stack):
     # A cache has no room for masked cells, so its calls count real ones, and those without it too.
     _counts = True
 
-    def __init__(
-        self,
-        blocks: Sequence[TransformerBlock],
-        embeddings: Embeddings | None = None,
-        final_norm: keras.layers.Layer | None = None,
-        logits: Logits | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
-
-    def build(self, inputs_shape, context_shape=None):
-        self._build(inputs_shape, context_shape)
-
     def call(
         self,
         inputs: Tensor,
@@ -105,78 +85,8 @@ class Decoder(Stack):
                 segment_ids=segment_ids,
             )
             return self._read_on(inputs, context, mask, context_mask, cache, tokens, training)
-        return self._read(
-            inputs,
-            *(context, types, mask, context_mask, attention_mask, positions, segment_ids),
-            cache,
-            training,
-        )
-
-    def _read(
-        self,
-        inputs,
-        context=None,
-        types=None,
-        mask=None,
-        context_mask=None,
-        attention_mask=None,
-        positions=None,
-        segment_ids=None,
-        cache=None,
-        training=None,
-    ):
-        """The result of a call."""
-        offset = None if cache is None else cache[0]["index"]
-        x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
-        if cache is None:
-            rows = self._rows(x, mask, positions, attention_mask, segment_ids)
-        else:
-            # A cache counts its own tokens.
-            rows = Rows(x, mask, positions)
-        x = rows.x
-        contexts = self._contexts(context)
-        # Keras passes a list of the masks that a list of caches carries.
-        context_mask = None if isinstance(context, (list, tuple)) else context_mask
-        caches = []
-        for n, block in enumerate(self.blocks):
-            x = block(
-                x,
-                contexts[n],
-                mask=rows.mask,
-                context_mask=context_mask,
-                attention_mask=attention_mask,
-                positions=rows.positions_of(block),
-                segment_ids=segment_ids,
-                cache=None if cache is None else cache[n],
-                training=training,
-            )
-            if cache is not None:
-                x, after = x
-                caches.append(after)
-        output = self._finish(rows.restored(x), mask)
-        return output if cache is None else (output, caches)
-
-    def _contexts(self, context):
-        """The context of each block: one for all, or those of `cache_context`."""
-        if not isinstance(context, (list, tuple)):
-            return [context] * len(self.blocks)
-        return self._of_each_block("context", context)
-
-    def _of_each_block(self, name, given):
-        """Dictionaries of a cache or a context, if there is one for each block."""
-        listed = isinstance(given, (list, tuple))
-        if not listed or [isinstance(x, dict) for x in given] != [True] * len(self.blocks):
-            kinds = [type(x).__name__ for x in given] if listed else type(given).__name__
-            raise ValueError(
-                f"`{name}` must be a list of one dictionary for each block, as a stack of as many "
-                f"blocks makes it. Received: {kinds}, and {len(self.blocks)} blocks"
-            )
-        return list(given)
-
-    def _split(self, cache):
-        """The caches of the blocks, checked, and the tokens beside them or None."""
-        cache, tokens = history.split(cache)
-        return cache if cache is None else self._of_each_block("cache", cache), tokens
+        of_rows = context, types, mask, context_mask, attention_mask, positions, segment_ids
+        return self._read(inputs, *of_rows, cache, training)
 
     def _read_on(self, inputs, context, mask, context_mask, cache, tokens, training):
         """The result of a call with a cache beside which the tokens are stored."""
@@ -289,19 +199,3 @@ class Decoder(Stack):
         real = ops.ones_like(tokens[:, None], dtype="bool")
         logits, cache = self(tokens[:, None], context, mask=real, cache=cache, training=False)
         return logits[:, 0], cache
-
-    def compute_output_spec(self, *args, **kwargs):
-        given = self._given(args, kwargs)
-        cache, _ = self._split(given.cache)
-        output = self._output(
-            given.inputs,
-            given.mask,
-            self._contexts(given.context),
-            cache,
-            types=given.types,
-            context_mask=None if isinstance(given.context, (list, tuple)) else given.context_mask,
-            attention_mask=given.attention_mask,
-            positions=given.positions,
-            segment_ids=given.segment_ids,
-        )
-        return output if cache is None else (output, [kv_cache.specs(x) for x in given.cache])

@@ -129,9 +129,6 @@ class Embeddings(saving.ConfigurableLayer):
         if self.types is not None:
             x = x + self.types(ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
-            if callable(positions):
-                # A stack counts tokens by the mask that their vectors carry.
-                positions = positions(mask, ops.shape(x)[1])
             x = self.positions(masks.carry(x, mask), positions=positions)
         if self.norm is not None:
             x = self.norm(x)

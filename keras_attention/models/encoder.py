@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import keras
-
 from keras_attention import saving
 from keras_attention.hints import Positions, Tensor, Tensors
-from keras_attention.layers.transformer_block import TransformerBlock
-from keras_attention.models.embeddings import Embeddings
-from keras_attention.models.logits import Logits
 from keras_attention.models.stack import Stack
 
 
@@ -63,19 +55,8 @@ class Encoder(Stack):
     (1, 3, 16)
     """
 
-    def __init__(
-        self,
-        blocks: Sequence[TransformerBlock],
-        embeddings: Embeddings | None = None,
-        final_norm: keras.layers.Layer | None = None,
-        logits: Logits | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(blocks, embeddings, final_norm, logits, metadata, **kwargs)
-
-    def build(self, inputs_shape):
-        self._build(inputs_shape)
+    def build(self, inputs_shape):  # type: ignore[override]
+        super().build(inputs_shape)
 
     def call(
         self,
@@ -87,27 +68,6 @@ class Encoder(Stack):
         segment_ids: Tensors | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        x, mask = self._embed(inputs, mask, types, positions, segment_ids, None, training)
-        rows = self._rows(x, mask, positions, attention_mask, segment_ids)
-        x = rows.x
-        for block in self.blocks:
-            x = block(
-                x,
-                mask=rows.mask,
-                attention_mask=attention_mask,
-                positions=rows.positions_of(block),
-                segment_ids=segment_ids,
-                training=training,
-            )
-        return self._finish(rows.restored(x), mask)
-
-    def compute_output_spec(self, *args, **kwargs):
-        given = self._given(args, kwargs)
-        return self._output(
-            given.inputs,
-            given.mask,
-            types=given.types,
-            attention_mask=given.attention_mask,
-            positions=given.positions,
-            segment_ids=given.segment_ids,
+        return self._read(
+            inputs, None, types, mask, None, attention_mask, positions, segment_ids, None, training
         )

@@ -80,14 +80,8 @@ class Logits(saving.ConfigurableLayer):
             x_shape = self.transform.compute_output_shape(x_shape)
         if not self.tied:
             shapes.check_memory("kernel", (x_shape[-1], self.vocabulary_size))
-            self._dense = keras.layers.Dense(
-                self.vocabulary_size,
-                use_bias=self.use_bias,
-                kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-                name="dense",
-                dtype=self.dtype_policy,
-            )
-            self._dense.build(x_shape)
+            size, use_bias = self.vocabulary_size, self.use_bias
+            self._dense = projections.dense(self, "dense", size, x_shape, use_bias)
         elif self.use_bias:
             self.bias = self.add_weight(
                 name="bias", shape=(self.vocabulary_size,), initializer="zeros"

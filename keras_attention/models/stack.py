@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
 
 from keras_attention import inputs, masks, saving, sequence, tap
+from keras_attention.layers import kv_cache
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.models import history
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
 
@@ -48,7 +51,13 @@ class Stack(saving.ConfigurableModel):
     """Blocks one after another, with what stands before and after them."""
 
     def __init__(
-        self, blocks, embeddings=None, final_norm=None, logits=None, metadata=None, **kwargs
+        self,
+        blocks: Sequence[TransformerBlock],
+        embeddings: Embeddings | None = None,
+        final_norm: keras.layers.Layer | None = None,
+        logits: Logits | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.metadata = metadata
@@ -68,8 +77,7 @@ class Stack(saving.ConfigurableModel):
                 "Received: embeddings=None"
             )
 
-    def _build(self, inputs_shape, context_shape=None):
-        """Builds the parts."""
+    def build(self, inputs_shape, context_shape=None):
         shape = inputs_shape
         if self.embeddings is not None:
             if not self.embeddings.built:
@@ -103,17 +111,22 @@ class Stack(saving.ConfigurableModel):
         if of_inputs is not masks.implicit(inputs):
             inputs = masks.carry(ops.copy(inputs), of_inputs)
 
-        def counted(own, length):
-            found = sequence.ranks(masks.both(mask, own), self._texts(inputs, segment_ids))
-            if offset is None:
-                return found
-            return offset[:, None] + (ops.arange(length) if found is None else found)
-
         positions = self._counting(positions)
         if isinstance(positions, str):
-            positions = counted if positions == "tokens" else None
+            counts = positions == "tokens" and self.embeddings.positions is not None
+            positions = self._ranks(inputs, mask, segment_ids, offset) if counts else None
         x = self.embeddings(inputs, types=types, positions=positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
+
+    def _ranks(self, inputs, mask, segment_ids, offset):
+        """The positions of tokens by their rank, after `offset` (B,) others or None; None for
+        indices.
+        """
+        own = self.embeddings.compute_mask(inputs, masks.implicit(inputs))
+        found = sequence.ranks(masks.both(mask, own), self._texts(inputs, segment_ids))
+        if offset is None:
+            return found
+        return offset[:, None] + (ops.arange(ops.shape(inputs)[1]) if found is None else found)
 
     def _texts(self, given, segment_ids):
         """The numbers (B, T) of the texts of the inputs' vectors, or None."""
@@ -170,6 +183,75 @@ class Stack(saving.ConfigurableModel):
             return given._replace(positions=sequence.COMPACTED)
         return Rows(order.compacted(x), order.mask, sequence.COMPACTED, order=order)
 
+    def _read(
+        self,
+        inputs,
+        context=None,
+        types=None,
+        mask=None,
+        context_mask=None,
+        attention_mask=None,
+        positions=None,
+        segment_ids=None,
+        cache=None,
+        training=None,
+    ):
+        """The result of a call."""
+        offset = None if cache is None else cache[0]["index"]
+        x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
+        if cache is None:
+            rows = self._rows(x, mask, positions, attention_mask, segment_ids)
+        else:
+            # A cache counts its own tokens.
+            rows = Rows(x, mask, positions)
+        x = rows.x
+        caches = []
+        given = zip(self.blocks, self._contexts(context), cache or self._none, strict=True)
+        for block, of_block, before in given:
+            x = block(
+                x,
+                of_block,
+                mask=rows.mask,
+                # Keras passes a list of the masks that a list of caches carries.
+                context_mask=None if isinstance(context, (list, tuple)) else context_mask,
+                attention_mask=attention_mask,
+                positions=rows.positions_of(block),
+                segment_ids=segment_ids,
+                cache=before,
+                training=training,
+            )
+            if cache is not None:
+                x, after = x
+                caches.append(after)
+        output = self._finish(rows.restored(x), mask)
+        return output if cache is None else (output, caches)
+
+    @property
+    def _none(self):
+        return [None] * len(self.blocks)
+
+    def _contexts(self, context):
+        """The context of each block: one for all, or those of `cache_context`."""
+        if not isinstance(context, (list, tuple)):
+            return [context] * len(self.blocks)
+        return self._of_each_block("context", context)
+
+    def _split(self, cache):
+        """The caches of the blocks, checked, and the tokens beside them or None."""
+        cache, tokens = history.split(cache)
+        return cache if cache is None else self._of_each_block("cache", cache), tokens
+
+    def _of_each_block(self, name, given):
+        """Dictionaries of a cache or a context, if there is one for each block."""
+        listed = isinstance(given, (list, tuple))
+        if not listed or [isinstance(x, dict) for x in given] != [True] * len(self.blocks):
+            kinds = [type(x).__name__ for x in given] if listed else type(given).__name__
+            raise ValueError(
+                f"`{name}` must be a list of one dictionary for each block, as a stack of as many "
+                f"blocks makes it. Received: {kinds}, and {len(self.blocks)} blocks"
+            )
+        return list(given)
+
     def _finish(self, x, mask):
         """The output, of the vectors after the last block."""
         if self.final_norm is not None:
@@ -184,31 +266,29 @@ class Stack(saving.ConfigurableModel):
         mask, of_inputs = self._masks_of(inputs, previous_mask)
         return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
 
-    def _given(self, args, kwargs):
-        """The arguments of a call; those that the `call` of a subclass does not have are None."""
+    def compute_output_spec(self, *args, **kwargs):
         given = vars(inputs.arguments(self.call, *args, **kwargs))
-        first = next(iter(given.values()))
-        return inputs.Given(**{**dict.fromkeys(ARGUMENTS), **given, "inputs": first})
-
-    def _output(self, inputs, mask, contexts=None, caches=None, types=None, **of_blocks):
-        """The symbolic output of `inputs`, if every part takes the arguments that it is given.
-
-        `contexts` and `caches` have one for each block, or are None.
-        """
-        none = [None] * len(self.blocks)
-        self._check_types(types)
-        self._counting(of_blocks["positions"])
+        x = next(iter(given.values()))
+        # The `call` of a subclass may have fewer arguments.
+        given = dict.fromkeys(ARGUMENTS) | given
+        context, mask = given["context"], given["mask"]
+        cache, _ = self._split(given["cache"])
+        contexts = self._contexts(context)
+        self._check_types(given["types"])
+        self._counting(given["positions"])
+        shape = self.compute_output_shape(x.shape)
         if self.embeddings is None:
-            masks.padding(inputs, mask, "inputs")
+            masks.padding(x, mask, "inputs")
         else:
-            self._masks_of(inputs, mask)
-        x = inputs
-        if self.embeddings is not None:
-            x = self.embeddings.compute_output_spec(inputs, types)
-        parts = zip(self.blocks, contexts or none, caches or none, strict=True)
-        for block, context, cache in parts:
-            block.compute_output_spec(x, context, cache=cache, **of_blocks)
-        return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+            self._masks_of(x, mask)
+            x = self.embeddings.compute_output_spec(x, given["types"])
+        of_blocks = {name: given[name] for name in ("context_mask", *OF_PAIRS)}
+        if isinstance(context, (list, tuple)):
+            of_blocks["context_mask"] = None
+        for block, context, before in zip(self.blocks, contexts, cache or self._none, strict=True):
+            block.compute_output_spec(x, context, cache=before, **of_blocks)
+        output = keras.KerasTensor(shape, self.compute_dtype)
+        return output if cache is None else (output, [kv_cache.specs(x) for x in given["cache"]])
 
     def compute_output_shape(self, inputs_shape, context_shape=None):
         shape = inputs_shape

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_attention import saving, shapes
+from keras_attention.grid import Grid
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import And, Not, Pattern, Span
 from keras_attention.patterns.groups import Groups, boxes
@@ -14,49 +15,31 @@ from keras_attention.patterns.groups import Groups, boxes
 ops = keras.ops
 
 
-def coordinates(positions, grid):
-    """The coordinate of each axis, of positions in row-major order.
-
-    The first one goes on beyond the grid: it is also that of the next image in the sequence.
-    """
-    found = []
-    for size in reversed(grid[1:]):
-        found.append(positions % size)
-        positions = positions // size
-    return [positions, *reversed(found)]
-
-
-def _strides(grid):
-    """The distance of neighbors along each axis."""
-    found = [1]
-    for size in reversed(grid[1:]):
-        found.append(found[-1] * size)
-    return found[::-1]
-
-
 class _Grid(Pattern):
     """A pattern on `grid`, after `prefix` positions that all see, and that see all."""
 
     sees_itself = True
     counts = False
-    grid: tuple[int, ...]
-    prefix: int
+
+    def __init__(self, grid, prefix):
+        self._cells = Grid.of(grid, prefix)
+        self.grid, self.prefix = self._cells
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        near = self._near(self._cells.coordinates(i), self._cells.coordinates(j))
         if not self.prefix:
-            return self._near(i, j)
-        near = self._near(i - self.prefix, j - self.prefix)
+            return near
         first = ops.logical_or(ops.less(i, self.prefix), ops.less(j, self.prefix))
         return ops.logical_or(near, first)
 
-    def _near(self, i, j):
-        """Whether positions on the grid see each other."""
+    def _near(self, query, key):
+        """Whether cells of these coordinates see each other."""
 
     def _span(self, sizes):
         """Bounds of a pattern that reaches less than `sizes` along each axis."""
         if self.prefix:
             return Span()
-        most = sum((n - 1) * step for n, step in zip(sizes, _strides(self.grid), strict=True))
+        most = sum((n - 1) * step for n, step in zip(sizes, self._cells.strides, strict=True))
         return Span(most, most)
 
 
@@ -97,7 +80,7 @@ class GridWindow(_Grid):
         shift: int | Sequence[int] = 0,
         prefix: int = 0,
     ):
-        self.grid = shapes.check_grid("grid", grid)
+        super().__init__(grid, prefix)
         self.size = shapes.check_axes("size", size, self.grid)
         self.shift = shapes.check_axes("shift", shift, self.grid, minimum=0)
         axes = zip(self.shift, self.size, self.grid, strict=True)
@@ -106,11 +89,9 @@ class GridWindow(_Grid):
                 "`shift` must be less than `size`, and `size` at most the grid's along each axis. "
                 f"Received: grid={self.grid}, size={self.size}, shift={self.shift}"
             )
-        self.prefix = shapes.check_count("prefix", prefix, 0)
 
-    def _window(self, at):
-        """The number of the window of a position."""
-        rows, *others = coordinates(at, self.grid)
+    def _window(self, rows, *others):
+        """The number of the window of a cell."""
         image, number = rows // self.grid[0], 0
         for size, width, first, along in zip(
             self.grid, self.size, self.shift, [rows % self.grid[0], *others], strict=True
@@ -120,8 +101,8 @@ class GridWindow(_Grid):
             image = image * (size // width + 2)
         return image + number
 
-    def _near(self, i, j):
-        return ops.equal(self._window(i), self._window(j))
+    def _near(self, query, key):
+        return ops.equal(self._window(*query), self._window(*key))
 
     def span(self) -> Span:
         return self._span(self.size)
@@ -139,11 +120,8 @@ class Neighborhood(_Grid):
     of queries times that of the keys around 8 by 8 queries, (7 + size)².
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video. Positions beyond it are those of a next image.
+        grid, prefix: as of `GridWindow`.
         size: of a neighborhood, an odd number of at most the grid's, or one for each axis.
-        prefix: the number of positions before the grid, such as class tokens, which attend to all,
-            and to which all attend.
 
     Raises:
         ValueError: a number is not as described.
@@ -157,7 +135,7 @@ class Neighborhood(_Grid):
     """
 
     def __init__(self, grid: Sequence[int], size: int | Sequence[int], prefix: int = 0):
-        self.grid = shapes.check_grid("grid", grid)
+        super().__init__(grid, prefix)
         self.size = shapes.check_axes("size", size, self.grid)
         for most, width in zip(self.grid, self.size, strict=True):
             if width > most or not width % 2:
@@ -165,15 +143,13 @@ class Neighborhood(_Grid):
                     "`size` of a neighborhood must be odd, and at most the grid's along each axis. "
                     f"Received: grid={self.grid}, size={self.size}"
                 )
-        self.prefix = shapes.check_count("prefix", prefix, 0)
 
-    def _near(self, i, j):
+    def _near(self, query, key):
         near = None
-        of_queries, of_keys = coordinates(i, self.grid), coordinates(j, self.grid)
-        for most, width, at, key in zip(self.grid, self.size, of_queries, of_keys, strict=True):
+        for most, width, at, other in zip(self.grid, self.size, query, key, strict=True):
             image = at // most * most
             first = ops.minimum(ops.maximum(at - image - width // 2, 0), most - width) + image
-            inside = ops.logical_and(key >= first, key < first + width)
+            inside = ops.logical_and(other >= first, other < first + width)
             near = inside if near is None else ops.logical_and(near, inside)
         return near
 
@@ -203,12 +179,9 @@ class Axial(_Grid):
     criss-cross attention (Huang et al. 2019). Only these pairs are computed.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video. Positions beyond it are those of a next image.
+        grid, prefix: as of `GridWindow`.
         axis: along which to attend, counted from the first, or if negative from the last: 0 is
             along columns of an image, 1 along rows. None is all of them.
-        prefix: the number of positions before the grid, such as class tokens, which attend to all,
-            and to which all attend.
 
     Raises:
         ValueError: a number is not as described.
@@ -222,7 +195,7 @@ class Axial(_Grid):
     """
 
     def __init__(self, grid: Sequence[int], axis: int | None = None, prefix: int = 0):
-        self.grid = shapes.check_grid("grid", grid)
+        super().__init__(grid, prefix)
         axis = shapes.check_integer("axis", axis)
         if axis is not None and not -len(self.grid) <= axis < len(self.grid):
             raise ValueError(
@@ -230,12 +203,10 @@ class Axial(_Grid):
                 f"Received: axis={axis}"
             )
         self.axis = axis
-        self.prefix = shapes.check_count("prefix", prefix, 0)
 
-    def _near(self, i, j):
-        of_queries, of_keys = coordinates(i, self.grid), coordinates(j, self.grid)
-        image = ops.equal(of_queries[0] // self.grid[0], of_keys[0] // self.grid[0])
-        same = [ops.equal(at, key) for at, key in zip(of_queries, of_keys, strict=True)]
+    def _near(self, query, key):
+        image = ops.equal(query[0] // self.grid[0], key[0] // self.grid[0])
+        same = [ops.equal(at, other) for at, other in zip(query, key, strict=True)]
         axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
         near = None
         for axis in axes:
@@ -259,15 +230,15 @@ class Axial(_Grid):
     def sees_itself(self) -> bool:  # type: ignore[override]
         return self.axis is not None
 
+    def _box(self):
+        """The sizes of what is along the axis, or of all."""
+        axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
+        return tuple(n if axis in axes else 1 for axis, n in enumerate(self.grid))
+
     def span(self) -> Span:
-        if self.axis is None:
-            return self._span(self.grid)
-        along = self.axis % len(self.grid)
-        return self._span([n if axis == along else 1 for axis, n in enumerate(self.grid)])
+        return self._span(self._box())
 
     def groups(self) -> Groups | None:
         if self.axis is None:
             return None
-        along = self.axis % len(self.grid)
-        box = tuple(n if axis == along else 1 for axis, n in enumerate(self.grid))
-        return boxes(self.grid, box, (0,) * len(box), None, self.prefix)
+        return boxes(self.grid, self._box(), (0,) * len(self.grid), None, self.prefix)

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving, shapes
-from keras_attention.patterns.grids import coordinates
+from keras_attention import saving
+from keras_attention.grid import Grid
 from keras_attention.positions.rotary import Rotary, angles
 
 ops = keras.ops
@@ -55,15 +55,14 @@ class AxialRotary(Rotary):
     counts = False
 
     def __init__(self, grid: Sequence[int], prefix: int = 0, **kwargs: Any):
-        grid = shapes.check_grid("grid", grid)
-        prefix = shapes.check_count("prefix", prefix, 0)
+        cells = Grid.of(grid, prefix)
         super().__init__(**kwargs)
         if self.needs_length:
             raise ValueError(
                 "`scaling` of AxialRotary must not depend on the length. "
                 f"Received: scaling={self.scaling!r}"
             )
-        self.grid, self.prefix = grid, prefix
+        self.grid, self.prefix = cells
 
     def _rotated_size(self, query_size, key_size):
         size = super()._rotated_size(query_size, key_size)
@@ -72,11 +71,9 @@ class AxialRotary(Rotary):
 
     def _angles(self, positions, size, last):
         frequencies = self._frequencies(size // len(self.grid), None)
-        found = [angles(along, frequencies) for along in on_grid(positions, self.grid, self.prefix)]
+        numbers = Grid(self.grid, self.prefix).numbers(positions)
+        found = [angles(along, frequencies) for along in numbers]
         return ops.concatenate(found, axis=-1)
-
-
-saving.list_inherited_arguments(AxialRotary)
 
 
 def check_axes(position, size):
@@ -87,12 +84,3 @@ def check_axes(position, size):
             f"grid, so their number must be a multiple of {2 * len(position.grid)}. "
             f"Received: {size}"
         )
-
-
-def on_grid(positions, grid, prefix):
-    """The coordinates of positions along each axis, in their dtype; 0 in the prefix."""
-    whole = ops.cast(positions, "int32") - prefix
-    return [
-        ops.cast(ops.where(whole < 0, 0, along), positions.dtype)
-        for along in coordinates(whole, grid)
-    ]

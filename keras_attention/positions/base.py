@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_attention import keras_private, saving, shapes
+from keras_attention.grid import Grid
 from keras_attention.hints import Tensor
 from keras_attention.scores import ScaledDot, full_precision
 from keras_attention.spec import AttentionSpec, PositionBias
@@ -37,9 +38,9 @@ class Position(saving.ConfigurableLayer):
     _has_own_dtype = True
     # Whether `bias` depends on the distance j − i alone, so that few distances cover all pairs.
     by_distance = False
-    # (sizes, prefix) of a grid after so many positions, if `bias` depends on the differences of
-    # coordinates on it alone, so that it is the same in all of its windows; or None.
-    on_grid: tuple[tuple[int, ...], int] | None = None
+    # The grid, if `bias` depends on the differences of coordinates on it alone, so that it is the
+    # same in all of its windows; or None.
+    on_grid: Grid | None = None
     # Whether `bias` is surely finite, and small enough to add up in float32: it is not clipped.
     bounded = False
     # Whether positions count real tokens in an `Encoder`, as those of `patterns.Pattern` do.

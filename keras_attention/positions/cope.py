@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kernels import semantics
 from keras_attention.positions.base import Position
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -70,29 +68,15 @@ class CoPE(Position):
     ):
         super().__init__(**kwargs)
         self.max_position = shapes.check_count("max_position", max_position)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, query_shape, key_shape):
         sizes = {"query": query_shape[-1], "key": key_shape[-1]}
         shapes.check_same("Features of query and key, of whose products CoPE has gates,", **sizes)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.max_position + 1, query_shape[-1]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", (self.max_position + 1, query_shape[-1]))
 
-    def into_spec(
-        self,
-        spec: AttentionSpec,
-        query: Tensor,
-        key: Tensor,
-        key_mask: Tensor | None = None,
-        projected: Sequence[Tensor] = (),
-    ) -> AttentionSpec:
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
         wide = shapes.accumulation_dtype(query, key)
         shapes.check_same(
             "Features of heads that share a CoPE",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,7 +14,7 @@ from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
 from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.relative_bias import check_distance
-from keras_attention.spec import AttentionSpec, Positions
+from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -97,9 +96,8 @@ class Disentangled(Position):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.norm = saving.check_layer("norm", norm, optional=True)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
         self._features: int | None = None
 
     def build_inputs(self, query_shape, key_shape):
@@ -114,13 +112,7 @@ class Disentangled(Position):
 
     def build(self, query_shape, key_shape):
         _check_of_a_layer(self._features is not None)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.num_buckets, self._features),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", (self.num_buckets, self._features))
         if self.norm is not None and not self.norm.built:
             self.norm.build(self.embeddings.shape)
 
@@ -148,26 +140,17 @@ class Disentangled(Position):
         """
         return _rows(self.num_buckets, self.max_distance)
 
-    def encode(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, query, key, query_positions, key_positions):
         return query * _TERMS**-0.5, key
 
-    def into_spec(
-        self,
-        spec: AttentionSpec,
-        query: Tensor,
-        key: Tensor,
-        key_mask: Tensor | None = None,
-        projected: Sequence[Tensor] = (),
-    ) -> AttentionSpec:
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
         _check_of_a_layer(bool(projected))
         wide = shapes.accumulation_dtype(query, key)
         query, key, of_queries, of_keys = (
             semantics.finite(ops.cast(x, wide)) for x in (query, key, *projected)
         )
         heads, size = query.shape[2:]
-        at: Positions = spec.positions  # type: ignore[assignment]
+        at: Positions = spec.positions
         # Positions with queries and keys exchanged.
         back = Positions(at.key, at.query, at.consecutive, -at.offset)
         to_position = _products(query, of_keys, self.rows(), heads, at)

@@ -10,9 +10,9 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
+from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.patterns.grids import coordinates
-from keras_attention.positions.base import Position
+from keras_attention.positions.base import Position, check_heads
 
 ops = keras.ops
 
@@ -71,36 +71,29 @@ class GridRelativeBias(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        grid = shapes.check_grid("grid", grid)
-        sizes = shapes.check_axes("size", grid if size is None else size, grid)
-        prefix = shapes.check_count("prefix", prefix, 0)
+        cells = Grid.of(grid, prefix)
+        sizes = shapes.check_axes("size", cells.sizes if size is None else size, cells.sizes)
         super().__init__(**kwargs)
-        self.grid, self.size, self.prefix = grid, sizes, prefix
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.grid, self.prefix = cells
+        self.size = sizes
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     @property
     def on_grid(self):  # type: ignore[override]
-        return self.grid, self.prefix
+        return Grid(self.grid, self.prefix)
 
     def build(self, query_shape, key_shape):
         shape = (self._offsets() + 3 * bool(self.prefix), query_shape[2])
         shapes.check_memory("embeddings", shape)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=shape,
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", shape)
 
     def _offsets(self):
         return math.prod([2 * n - 1 for n in self.size])
 
     def rows(self, i: Tensor, j: Tensor) -> Tensor:
         """The row of the table for queries at positions `i` and keys at positions `j`."""
-        of_queries, of_keys = (coordinates(x - self.prefix, self.grid) for x in (i, j))
+        of_queries, of_keys = map(self.on_grid.coordinates, (i, j))
         row: Any = 0
         for n, at, key in zip(self.size, of_queries, of_keys, strict=True):
             row = row * (2 * n - 1) + ops.clip(at - key, 1 - n, n - 1) + (n - 1)
@@ -111,11 +104,7 @@ class GridRelativeBias(Position):
         return ops.where(j < self.prefix, of_prefix, row)
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
-        if num_heads != self.embeddings.shape[1]:
-            raise ValueError(
-                "Layers sharing a GridRelativeBias need one number of heads. It was built for "
-                f"{self.embeddings.shape[1]}. Received: num_heads={num_heads}"
-            )
+        check_heads(self, self.embeddings.shape[1], num_heads)
         columns, rows = ops.transpose(self.embeddings), self.rows(i, j)
         if len(rows.shape) == 2:
             return backend.take(columns, rows, axis=1)

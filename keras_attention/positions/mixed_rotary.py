@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from keras_attention import saving, scores, shapes
-from keras_attention.hints import Tensor
-from keras_attention.positions.axial_rotary import check_axes, on_grid
+from keras_attention.grid import Grid
+from keras_attention.positions.axial_rotary import check_axes
 from keras_attention.positions.base import Position, check_heads
 from keras_attention.positions.rotary import LAYOUTS, Layout, paired, rotated_size
 
@@ -74,8 +74,7 @@ class MixedRotary(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.grid = shapes.check_grid("grid", grid)
-        self.prefix = shapes.check_count("prefix", prefix, 0)
+        self.grid, self.prefix = Grid.of(grid, prefix)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
         self.dim = shapes.check_count("dim", dim, 2, optional=True)
         self.layout = shapes.check_choice("layout", layout, LAYOUTS)
@@ -95,9 +94,7 @@ class MixedRotary(Position):
         pair = np.arange(shape[-1])
         return directions * ops.cast(self.max_wavelength ** (-pair / shape[-1]), directions.dtype)
 
-    def encode(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, query, key, query_positions, key_positions):
         wide = shapes.accumulation_dtype(query, key)
         heads, _, pairs = self.frequencies.shape
         check_heads(self, heads, key.shape[2])
@@ -112,7 +109,7 @@ class MixedRotary(Position):
 
     def _rotated(self, x, positions, frequencies):
         """`x` (B, T, H, K) at positions (T,) or (B, T), by frequencies (H, axes, d/2)."""
-        axes = on_grid(ops.cast(positions, frequencies.dtype), self.grid, self.prefix)
+        axes = Grid(self.grid, self.prefix).numbers(ops.cast(positions, frequencies.dtype))
         angles = ops.einsum("...a,han->...hn", ops.stack(axes, axis=-1), frequencies)
         cos, sin = ops.cos(angles), ops.sin(angles)
         size, wide = 2 * cos.shape[-1], ops.cast(x, cos.dtype)

@@ -85,18 +85,11 @@ class RelativeBias(Position):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, query_shape, key_shape):
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.num_buckets, query_shape[2]),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = self._add_weight("embeddings", (self.num_buckets, query_shape[2]))
 
     def buckets(self) -> np.ndarray:
         """The bucket of each j − i from −max_distance to max_distance, a NumPy array of int32."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
 
@@ -177,9 +176,7 @@ class Rotary(Position):
     def build(self, query_shape, key_shape):
         self._rotated_size(query_shape[-1], key_shape[-1])
 
-    def encode(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, query, key, query_positions, key_positions):
         size = self._rotated_size(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
         # One array, as of self-attention without a cache, has one rotation.

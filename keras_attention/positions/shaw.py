@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_attention import saving, scores, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.positions.base import Position
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -64,9 +62,8 @@ class Shaw(Position):
         self.max_distance = shapes.check_count("max_distance", max_distance)
         self.use_values = shapes.check_flag("use_values", use_values)
         self.per_head = shapes.check_flag("per_head", per_head)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
         self._value_size = None
 
     def build_values(self, value_shape):
@@ -102,28 +99,17 @@ class Shaw(Position):
             )
 
     def _embeddings(self, name, size):
-        return self.add_weight(
+        return self._add_weight(
+            "embeddings",
+            (self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
             name=name,
-            shape=(self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
-            initializer=saving.clone_initializer(self.embeddings_initializer),
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
         )
 
-    def encode(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, query, key, query_positions, key_positions):
         self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
         return query, key
 
-    def into_spec(
-        self,
-        spec: AttentionSpec,
-        query: Tensor,
-        key: Tensor,
-        key_mask: Tensor | None = None,
-        projected: Sequence[Tensor] = (),
-    ) -> AttentionSpec:
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
         if self.per_head:
             self._check("num_heads", self._num_heads, query.shape[2])
         tables = self._of_keys, self._of_values

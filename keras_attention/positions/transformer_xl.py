@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_attention import saving, scores, shapes
-from keras_attention.hints import Initializer, Tensor
+from keras_attention.hints import Initializer
 from keras_attention.kernels import semantics
 from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.rotary import angles
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -100,14 +98,7 @@ class TransformerXL(Position):
         super().check_score(score)
         check_scale(self, score, "both terms by √K")
 
-    def into_spec(
-        self,
-        spec: AttentionSpec,
-        query: Tensor,
-        key: Tensor,
-        key_mask: Tensor | None = None,
-        projected: Sequence[Tensor] = (),
-    ) -> AttentionSpec:
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
         wide = shapes.accumulation_dtype(query, key)
         sizes = zip(("Heads", "Features"), self.kernel.shape[1:], query.shape[2:], strict=True)
         for what, built, received in sizes:

@@ -9,7 +9,6 @@ import numpy as np
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Tensor
 from keras_attention.positions.rotary import Rotary, paired
 from keras_attention.scores import Dot, ScaledDot
 
@@ -93,9 +92,7 @@ class XPos(Rotary):
                 f"and several calls. Received: queries within {queries} positions"
             )
 
-    def encode(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, query, key, query_positions, key_positions):
         self._check(query.shape[1], query_positions)
         wide = shapes.accumulation_dtype(query, key)
         query, key = (ops.cast(x, wide) for x in (query, key))
@@ -122,6 +119,3 @@ class XPos(Rotary):
                 powers = ops.concatenate([powers, rest], axis=-1)
             scaled.append(x * powers)
         return scaled[0], scaled[1]
-
-
-saving.list_inherited_arguments(XPos)

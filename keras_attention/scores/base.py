@@ -177,14 +177,10 @@ class Learned(Score):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._sizes: tuple | None = None
 
-    def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
-    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
             if self._sizes is None:
@@ -198,13 +194,7 @@ class Learned(Score):
 
     def add_kernel(self, name, shape):
         """A weight that multiplies, (heads, ...)."""
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=saving.clone_initializer(self.kernel_initializer),
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
+        return self._add_weight("kernel", shape, name=name)
 
 
 class LearnedWithBias(Learned):
@@ -218,37 +208,24 @@ class LearnedWithBias(Learned):
     def __init__(
         self,
         use_bias: bool = True,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer | None = None,
-        bias_constraint: Constraint | None = None,
         *,
         kernel_initializer: Initializer = "glorot_uniform",
         kernel_regularizer: Regularizer | None = None,
         kernel_constraint: Constraint | None = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer | None = None,
+        bias_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        super().__init__(
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            **kwargs,
-        )
+        super().__init__(kernel_initializer, kernel_regularizer, kernel_constraint, **kwargs)
         self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
 
     def add_bias(self, shape):
         """A weight that adds, (heads, ...), or None without `use_bias`."""
         if not self.use_bias:
             return None
-        return self.add_weight(
-            name="bias",
-            shape=shape,
-            initializer=saving.clone_initializer(self.bias_initializer),
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-        )
+        return self._add_weight("bias", shape, name="bias")
 
 
 def multiply(equation, array, kernel):

@@ -10,9 +10,8 @@ import keras
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Tensor
 from keras_attention.scores.base import Learned, multiply
-from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
 
@@ -43,21 +42,8 @@ class Location(Learned):
 
     needs_length = True
 
-    def __init__(
-        self,
-        max_length: int,
-        *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            **kwargs,
-        )
+    def __init__(self, max_length: int, **kwargs: Any):
+        super().__init__(**kwargs)
         self.max_length = shapes.check_count("max_length", max_length)
 
     def build(self, query_shape, key_shape):
@@ -67,9 +53,7 @@ class Location(Learned):
     def prepare_query(self, query: Tensor) -> Tensor:
         return multiply("bthk,hku->bthu", query, self.kernel)
 
-    def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
-    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         spec, query, key = super().into_spec(spec, query, key, key_is_prepared)
         at: Any = spec.positions
         if at is None or at.consecutive:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving, shapes
-from keras_attention.hints import Activation, Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Activation, Tensor
 from keras_attention.kernels.additive import additive
 from keras_attention.scores.base import Learned, LearnedWithBias, multiply, unit
 
@@ -48,25 +48,9 @@ class Additive(LearnedWithBias):
         units: int | None = None,
         use_bias: bool = True,
         normalize: bool = False,
-        *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer | None = None,
-        bias_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        super().__init__(
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_initializer=bias_initializer,
-            bias_regularizer=bias_regularizer,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
+        super().__init__(use_bias=use_bias, **kwargs)
         self.units = shapes.check_count("units", units, optional=True)
         self.normalize = shapes.check_flag("normalize", normalize)
 
@@ -120,21 +104,8 @@ class Concat(Learned):
     (1, 14, 8)
     """
 
-    def __init__(
-        self,
-        units: int | None = None,
-        *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            **kwargs,
-        )
+    def __init__(self, units: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
         self.units = shapes.check_count("units", units, optional=True)
 
     def build(self, query_shape, key_shape):
@@ -190,25 +161,9 @@ class KeyOnly(LearnedWithBias):
         units: int | None = None,
         activation: Activation = "tanh",
         use_bias: bool = True,
-        *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer | None = None,
-        bias_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        super().__init__(
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_initializer=bias_initializer,
-            bias_regularizer=bias_regularizer,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
+        super().__init__(use_bias=use_bias, **kwargs)
         self.units = shapes.check_count("units", units, optional=True)
         self.activation = keras.activations.get(activation)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_attention import saving, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.hints import Tensor
 from keras_attention.scores.base import Learned, Score, multiply, unit
 
 
@@ -124,21 +124,8 @@ class ReducedRank(Learned):
     (2, 5, 6)
     """
 
-    def __init__(
-        self,
-        rank: int,
-        *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            **kwargs,
-        )
+    def __init__(self, rank: int, **kwargs: Any):
+        super().__init__(**kwargs)
         self.rank = shapes.check_count("rank", rank)
 
     def build(self, query_shape, key_shape):

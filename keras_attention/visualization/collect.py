@@ -77,13 +77,7 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     """
     check_model("collect_attention", model)
     records = _Records()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(one_at_a_time)
-        stack.enter_context(rematerialization.off())
-        stack.enter_context(watched(attention_layers(model), records.add))
-        # Assignments to variables stay in the scope: random generators do not advance.
-        stack.enter_context(keras.StatelessScope())
-        Inference(functools.partial(model, inputs, **kwargs))(ops.zeros(()), training=False)
+    inference(functools.partial(model, inputs, **kwargs), attention_layers(model), records.add)
     if records.unseen:
         warnings.warn(
             "Not collected, being called where values are not known yet, in a compiled program or "
@@ -111,10 +105,28 @@ def check_model(function, model):
 
 
 # Two collections of one model would wrap and restore each other's calls.
-one_at_a_time = threading.RLock()
+_one_at_a_time = threading.RLock()
 
 
-class Inference(keras.Layer):
+def inference(run, layers, add=None, factor=lambda name: None, scopes=(), target=None):
+    """The output of `run()`, a call of a model, or `target` of it, while layers are `watched`.
+
+    `scopes` are others that it runs in.
+    """
+    outputs: list = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_at_a_time)
+        stack.enter_context(rematerialization.off())
+        stack.enter_context(watched(layers, add or (lambda *heard: None), factor))
+        for scope in scopes:
+            stack.enter_context(scope)
+        # Assignments to variables stay in the scope: random generators do not advance.
+        stack.enter_context(keras.StatelessScope())
+        _Part(lambda: outputs.append(run()))(ops.zeros(()), training=False)
+        return target(outputs[0]) if target else outputs[0]
+
+
+class _Part(keras.Layer):
     """Calls a model as a part of something.
 
     Keras discards the losses of the model's last call if a call starts at the model itself.

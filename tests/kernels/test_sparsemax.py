@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from keras_attention.kernels.sparsemax import sparsemax
+from keras_attention.kernels.entmax import sparsemax
 from tests import definition
 from tests.arrays import random
 from tests.gradients import gradients
