@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 import sys
 import types
 
@@ -48,14 +47,6 @@ def test_images_of_a_folder(folder):
     assert example.load_images(str(folder), size=5)[0][0].shape == (24, 5, 5, 3)
 
 
-def test_folders_without_images_are_no_classes(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "all")
-    for name in (".ipynb_checkpoints", "c"):
-        (tmp_path / "all" / name).mkdir()
-    (_, labels), _, classes, _ = example.load_images(str(tmp_path / "all"))
-    assert classes == ["bright", "dark"] and set(labels) == {0, 1}
-
-
 def test_where_images_come_from(monkeypatch, capsys):
     pixels = np.arange(20 * 64).reshape(20, 8, 8) % 17.0
     load = lambda: types.SimpleNamespace(images=pixels, target=np.arange(20) % 10)  # noqa: E731
@@ -80,24 +71,6 @@ def test_where_images_come_from(monkeypatch, capsys):
     monkeypatch.setattr(shared, "tensorflow_dataset", lambda name, host: lambda split: rows)
     train, tested, classes, name = example.load_images()
     assert train[0].shape == (3, 4, 4, 3) and classes == ["0", "1", "2"] and name == "cifar10"
-
-
-def test_bad_input_is_one_line(folder, tmp_path, capsys):
-    (tmp_path / "few" / "one").mkdir(parents=True)
-    (tmp_path / "bad" / "one").mkdir(parents=True)
-    (tmp_path / "bad" / "two").mkdir()
-    for n in range(6):
-        for name in ("one", "two"):
-            (tmp_path / "bad" / name / f"{n}.png").write_text("no image")
-    for options, message in (
-        (["--data", tmp_path / "few"], "at least two folders of images, a class each"),
-        (["--data", tmp_path / "bad"], "0.png cannot be read as an image: its format is unknown"),
-        (["--data", folder, "--dim", 6], "--dim must be a multiple of 4"),
-        (["--data", folder, "--patch-size", 9], "--patch-size 9 is larger than the images, 8x8"),
-    ):
-        assert main([*TINY, *options, "--output", tmp_path / "run"]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith("error: ") and message in err and err.count("\n") == 1, err
 
 
 def test_warps():

@@ -1,15 +1,10 @@
 """What the examples share: the command line, the folder of a run, resuming, texts, devices."""
 
 import argparse
-import contextlib
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 import zipfile
 from pathlib import Path
 
@@ -323,36 +318,6 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, in
     assert set(contents(tmp_path / "run")) == {"figures.json"}
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from tests.examples.test_shared import train
-train(Path(sys.argv[1]), 40)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
-    path = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, path], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(OSError):
-                if len(losses(path)) >= 2:
-                    break
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert 2 <= len(losses(path)) < 40
-    train(path, 40)
-    train(tmp_path / "whole", 40)
-    np.testing.assert_allclose(losses(path), losses(tmp_path / "whole"), rtol=1e-6)
-
-
 @pytest.mark.parametrize("spoil", ["remove", "cut"])
 def test_a_damaged_backup_is_an_error(tmp_path, spoil, monkeypatch):
     def interrupt(run, **figures):
@@ -371,22 +336,6 @@ def test_a_damaged_backup_is_an_error(tmp_path, spoil, monkeypatch):
         backup.rmdir()
     with pytest.raises(UsageError, match="backup-1 is damaged"):
         train(tmp_path, 2)
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_line_a_minute_where_there_is_no_bar(terminal, monkeypatch, capsys, tmp_path):
-    now = [0.0]
-    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert training.on_terminal() == terminal
-    shown = training.Epochs(None)
-    shown.set_params({"steps": 4})
-    shown.number, shown.shown = 2, 0.0
-    for step in range(4):
-        now[0] += 40
-        shown.on_train_batch_end(step, {"loss": 4.0 - step})
-    lines = "epoch 2, step 2/4: loss 3.0000\nepoch 2, step 4/4: loss 1.0000\n"
-    assert capsys.readouterr().out == ("" if terminal else lines)
 
 
 # A finished run
