@@ -1,12 +1,7 @@
 """The example program `examples.square_sequences`, from its squares to its files."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,7 +9,6 @@ from examples import square_sequences
 from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
 
-ROOT = Path(__file__).parents[2]
 FILES = {
     "alignments.png",
     "figures.json",
@@ -119,37 +113,6 @@ def test_files_and_figures(finished, capsys):
     np.testing.assert_allclose(np.sum(said["mean_alignments"], -1), 1, rtol=1e-4)
     assert main("--small", "--output", finished) == 0
     assert "finished already" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_saved_models_need_nothing_but_the_package(finished):
-    program = (
-        "import json, sys, keras, keras_attention, numpy\n"
-        "first = numpy.load(sys.argv[1])\n"
-        "for path in sys.argv[2:]:\n"
-        "    said = keras.models.load_model(path)(first)\n"
-        "    said = {k: keras.ops.convert_to_numpy(v).tolist() for k, v in said.items()}\n"
-        "    print(json.dumps(said))\n"
-        "print([name for name in sys.modules if name.startswith('examples')])\n"
-    )
-    first = squares(3, np.random.default_rng(0))[:, :2]
-    np.save(finished.parent / "first.npy", first)
-    models = [finished / f"{kind}.keras" for kind in square_sequences.KINDS]
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(finished.parent / "first.npy"), *map(str, models)],
-        cwd=finished.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    *said, imported = done.stdout.strip().splitlines()[-3:]
-    assert imported == "[]"
-    for path, line in zip(models, map(json.loads, said), strict=True):
-        expected = keras.models.load_model(path)(first)
-        assert set(line) == set(expected)
-        for name, values in line.items():
-            np.testing.assert_allclose(values, numpy(expected[name]), rtol=1e-5, atol=1e-6)
-    alignments = json.loads(said[1])["alignments"]
-    assert np.shape(alignments) == (3, 1, 2, 2)
 
 
 # The command line
