@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.backend import backend
+from tests.arrays import numpy
 from tests.gradients import gradients
 
 ops = keras.ops
@@ -22,10 +23,6 @@ def numbers(*shape, seed=0, dtype="float32"):
 
 def of(array, dtype):
     return ops.cast(ops.convert_to_tensor(array.astype("float32")), dtype)
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def swapped(x, axis):

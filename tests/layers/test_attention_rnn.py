@@ -12,16 +12,12 @@ from keras_attention import (
     patterns,
     positions,
 )
-from tests.arrays import close, random, wide
+from tests.arrays import close, numpy, random, wide
 
 layers, ops = keras.layers, keras.ops
 
 # Batch, steps, memory positions, features of the input, the memory and the states, all different.
 B, T, S, D, M, H = 3, 4, 6, 5, 7, 8
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(tensor)
 
 
 X, MEMORY, STATE = random(B, T, D), random(B, S, M, seed=1), 0.5 * random(B, H, seed=2)
