@@ -310,6 +310,3 @@ def test_scores_are_never_whole_in_training(name):
     assert 40 * 64 <= largest <= LONG * LONG / 16
     if name == "plain":
         assert largest_in_training("reference", arrays, rest) >= 2 * LONG * LONG
-
-
-# The layer and the function

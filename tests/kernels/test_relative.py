@@ -71,9 +71,6 @@ def test_dropout_drops_a_value_and_its_distance_together():
         close(second[:, t, :, T - 1 - t : 2 * T - 1 - t], first[:, t])
 
 
-# Gradients
-
-
 # Memory
 
 
