@@ -75,17 +75,8 @@ ROWS = {
     r"Received: \['index', 'state'\]": lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=3)(
         X, cache=ka.GatedDeltaNet(2, 4).make_cache(B)
     ),
-    r"`cache\['last'\]` must be of shape \(2, 2, 24\).*Received: \(2, 3, 24\)": lambda: (
-        ka.GatedDeltaNet(2, 4, conv_kernel_size=3)(
-            X, cache=ka.GatedDeltaNet(2, 4, conv_kernel_size=4).make_cache(B)
-        )
-    ),
     r"`conv_kernel_size`, expected an integer of at least 2\. "
     r"Received: conv_kernel_size=1": lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=1),
-    r"`cache` must be what `make_cache`.*a dict of 'state' and 'index'.*"
-    r"Received: \['index'": lambda: ka.Retention(2, 4)(
-        X, cache=ka.MultiHeadAttention(2, 4).make_cache(B, T)
-    ),
     r"Retention has no scores.*Received: position='alibi'": lambda: ka.Retention(
         2, 4, position="alibi"
     ),
@@ -133,10 +124,6 @@ ROWS = {
         lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, score="cosine"),
     ),
     r"`value_dim` must be even.*Received: value_dim=5": lambda: ka.DifferentialAttention(2, 4, 5),
-    r"Numbers of heads of the mask and of `query` must be equal\. "
-    r"Received: mask=4, query=2": lambda: ka.DifferentialAttention(2, 4)(
-        X, attention_mask=np.ones((B, 4, T, T), bool)
-    ),
     r"Shaw supports only these scores: Dot or ScaledDot\. Received: score=Cosine": lambda: (
         ka.Attention(2, 4, score="cosine", position=positions.Shaw(2))
     ),
@@ -174,10 +161,6 @@ ROWS = {
     ),
     r"`bias` must be \(T, S\), or have four axes.*`bias\[None\]`.*shape=\(2, 3, 5\)": lambda: (
         ops.attend(*heads(), bias=zeros(2, T, S))
-    ),
-    r"`bias` must be \(T, S\), or have four axes.*"
-    r"Received: bias\.shape=\(1, 2, 2, 3, 5\)": lambda: ops.attend(
-        *heads(), bias=zeros(1, B, 2, T, S)
     ),
     r"Batch sizes of `query` and `offset` must be equal\. Received: query=2, offset=3": lambda: (
         ops.attend(*heads(), offset=zeros(3, dtype="int32"))
@@ -247,9 +230,6 @@ ROWS = {
     ),
     r"must be \[query, value\] or \[query, value, key\]\. Received a list of length 1": lambda: (
         ka.Attention()([X])
-    ),
-    r"must be \[query, value\] or \[query, value, key\]\. Received a list of length 4": lambda: (
-        ka.Attention()([X, Y, Y, Y])
     ),
     r"SelfAttention takes one sequence\. Received: query\.shape=\(2, 3, 4\), "
     r"value\.shape=\(2, 5, 4\)": lambda: ka.SelfAttention()(X, Y),

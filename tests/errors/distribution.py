@@ -48,9 +48,6 @@ ROWS = {
     r"have no bias that sees the queries\. Received: position=<CoPE": lambda: ops.ring_attend(
         *[keras.ops.zeros((1, 4, 2, 8))] * 3, "sequence", position=positions.CoPE(3)
     ),
-    r"have no bias that sees the queries\. Received: position=<TransformerXL": lambda: (
-        ops.ring_attend(*[keras.ops.zeros((1, 4, 2, 8))] * 3, "sequence", position="transformer_xl")
-    ),
     r"inside `jax\.shard_map` over an axis of a mesh .* Received: axis_name='sequence'": lambda: (
         ops.ring_positions("sequence", 4)
     ),

@@ -23,14 +23,6 @@ LONGFORMER = {
     "architectures": ["LongformerModel"],
     "pad_token_id": 1,
 }
-DEBERTA = {
-    **BERT,
-    "model_type": "deberta-v2",
-    "architectures": ["DebertaV2Model"],
-    "relative_attention": True,
-    "share_att_key": True,
-    "pos_att_type": "p2c|c2p",
-}
 VIT = {**BERT, "model_type": "vit", "architectures": ["ViTModel"]}
 for name in ("vocab_size", "max_position_embeddings"):
     del VIT[name]
@@ -53,18 +45,6 @@ T5 = {
     "d_ff": 4,
     "num_layers": 1,
     "num_heads": 2,
-}
-BART = {
-    "model_type": "bart",
-    "architectures": ["BartModel"],
-    "vocab_size": 10,
-    "d_model": 4,
-    "max_position_embeddings": 8,
-    **{
-        f"{side}_{name}": 2
-        for side in ("encoder", "decoder")
-        for name in ("layers", "attention_heads", "ffn_dim")
-    },
 }
 
 
@@ -107,19 +87,3 @@ ROWS = {
     r"'layer_types' of .* must be 1 of 'sliding_attention' and 'full_attention'\. "
     r"Received: \['linear_attention'\]": read(MODERN, layer_types=["linear_attention"]),
 }
-# Fields of which one value is supported, with another.
-for fields, name, value in (
-    (BERT, "position_embedding_type", "relative_key"),
-    (BERT, "is_decoder", True),
-    (BERT, "hidden_act", "mish"),
-    (DEBERTA, "conv_kernel_size", 3),
-    (DEBERTA, "relative_attention", False),
-    (DEBERTA, "share_att_key", False),
-    (DEBERTA, "pos_att_type", "c2p"),
-    (DEBERTA, "norm_rel_ebd", "none|layer_norm"),
-    (DEBERTA, "embedding_size", 8),
-    (BART, "normalize_before", True),
-    (BART, "tie_word_embeddings", False),
-):
-    message = f"'{name}' of .* must be one of .* Received: {value!r}"
-    ROWS[message] = read(fields, **{name: value})

@@ -104,9 +104,6 @@ ROWS = {
     r"Received: mask\.shape=\(2, 3, 3\)": lambda: ka.SelfAttention(2, 4)(
         X, mask=np.ones((B, T, T), bool)
     ),
-    r"Lengths of the mask and of `key` must be equal\. Received: mask=6, key=5": lambda: (
-        ka.MultiHeadAttention(2, 4)(X, Y, attention_mask=np.ones((T, S + 1), bool))
-    ),
     r"An `attention_mask` of two axes is \(T, S\), here 3 queries, and the same for all rows\. "
     r"Pass padding, \(B, S\) or \(B, T\), as `value_mask` or `query_mask`\. "
     r"Received: attention_mask\.shape=\(2, 5\)": lambda: ka.MultiHeadAttention(2, 4)(
@@ -134,11 +131,6 @@ ROWS = {
     r"Unknown position 'sideways'\.": lambda: ka.Attention(position="sideways"),
     r"The score is a Keras layer: `Unbegun.__init__` must begin with "
     r"`super\(\)\.__init__\(\*\*kwargs\)`": (TypeError, lambda: ka.Attention(score=Unbegun(2))),
-    r"`score` must be a string, an instance of Score or its saved config\. "
-    r"Received: Causal\(\) \(of type Causal\)": (
-        TypeError,
-        lambda: ka.Attention(score=patterns.Causal()),
-    ),
     r"`pattern` must be .* Received: Softmax\(\) \(of type Softmax\)": (
         TypeError,
         lambda: patterns.get(keras.saving.serialize_keras_object(normalizations.Softmax())),

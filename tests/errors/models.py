@@ -182,12 +182,6 @@ ROWS = {
     r"`cache` must be a list of one dictionary for each block, as a stack of as many blocks "
     r"makes it\. Received: \['dict'\], and 2 blocks": lambda: cached(2, 1),
     r"`cache` must be a list of one dictionary for each block.* and 1 blocks": lambda: cached(1, 2),
-    r"`cache` must be a list of one dictionary for each block.* "
-    r"Received: \[\], and 1 blocks": lambda: cached(1, 0),
-    r"`cache` must be a list of one dictionary .* "
-    r"Received: TransformerBlock, and 1 blocks": lambda: decoder()(
-        IDS, cache=ka.TransformerBlock(8, 2, causal=True)
-    ),
     r"`context` must be a list of one dictionary for each block.* and 1 blocks": lambda: cached(
         1, 2, "context"
     ),
@@ -207,9 +201,6 @@ ROWS = {
     "Lengths of `query` and its segment_ids must be equal. "
     "Received: query=3, segment_ids=4": lambda: encoder()(
         SYMBOLS, segment_ids=keras.Input((4,), dtype="int32")
-    ),
-    "Lengths of `query` and its positions must be equal. Received: query=3, positions=4": lambda: (
-        decoder()(SYMBOLS, positions=keras.Input((4,), dtype="int32"))
     ),
     "A block takes a `context` if, and only if,": lambda: decoder()(SYMBOLS, keras.Input((5, 8))),
     r"`types` are given to a layer that was made without `types`\. "

@@ -185,13 +185,6 @@ ROWS = {
     r"`scale_base`, or a cache and several calls\. Received: queries within 3 pos": lambda: (
         ka.SelfAttention(2, 4, position=positions.XPos(0.05))(X)
     ),
-    r"takes queries within 478 positions in one call.*"
-    r"Received: queries within 901 positions": lambda: ka.SelfAttention(
-        2, 4, position=positions.XPos(10.0)
-    )(X, positions=[0, 1, 900]),
-    r"XPos.*Dot.*ScaledDot.*Cosine": lambda: ka.SelfAttention(
-        2, 4, position="xpos", score="cosine"
-    ),
     rf"Features of query and key.* must be equal\. Received: query={X.shape[-1]}, key=2": lambda: (
         ka.Attention(score="general", position="cope")(X, X[..., :2])
     ),

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -29,25 +27,6 @@ def csv_file(tmp_path_factory):
     lines = [f"week {n},{'' if np.isnan(value) else value}" for n, value in enumerate(values)]
     path.write_text("\n".join(["time,value", *lines, ""]))
     return path
-
-
-def test_where_series_come_from(csv_file, monkeypatch, capsys):
-    values, name = time_series.load_series(csv_file)
-    assert values.shape == (80,) and np.isnan(values[[20, 70]]).all() and "series.csv" in name
-    column = types.SimpleNamespace(to_numpy=lambda dtype: np.array([316.1, np.nan], dtype))
-    load = lambda: types.SimpleNamespace(data={"co2": column})  # noqa: E731
-    datasets = types.SimpleNamespace(co2=types.SimpleNamespace(load=load))
-    monkeypatch.setitem(sys.modules, "statsmodels", types.SimpleNamespace(datasets=datasets))
-    monkeypatch.setitem(sys.modules, "statsmodels.datasets", datasets)
-    values, name = time_series.load_series()
-    assert values[0] == 316.1 and np.isnan(values[1]) and "statsmodels" in name
-    assert capsys.readouterr().err == ""
-    monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
-    for options, reason in (({}, "statsmodels"), ({"use_sample": True}, "--sample")):
-        values, name = time_series.load_series(**options)
-        assert values.shape == (1200,) and 10 < np.isnan(values).sum() < 60
-        err = capsys.readouterr().err
-        assert "THIS IS NOT the CO2" in err and reason in err and "sample" in name
 
 
 def test_what_is_read_and_what_comes():

@@ -1,7 +1,5 @@
 """The slot `score`: names, configs, weights, and scores of a user's own in every layer."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -23,43 +21,11 @@ def test_get_takes_a_name_a_score_or_a_config():
     assert scores.get("dot") is not scores.get("dot")
 
 
-KERNEL = {
-    "kernel_initializer": "he_normal",
-    "kernel_regularizer": keras.regularizers.L2(0.01),
-    "kernel_constraint": keras.constraints.NonNeg(),
-}
 BIAS = {
     "bias_initializer": "ones",
     "bias_regularizer": keras.regularizers.L1(0.02),
     "bias_constraint": keras.constraints.UnitNorm(),
 }
-
-
-@pytest.mark.parametrize(
-    "score",
-    [
-        scores.Dot(),
-        scores.ScaledDot(0.25),
-        scores.Cosine(3.0),
-        scores.General("he_normal", keras.regularizers.L2(0.01), keras.constraints.NonNeg()),
-        scores.ReducedRank(3, **KERNEL),
-        scores.Additive(5, use_bias=False, normalize=True, **KERNEL, **BIAS),
-        scores.Additive(),
-        scores.Concat(6, **KERNEL),
-        scores.Location(9, **KERNEL),
-        scores.KeyOnly(4, "relu", False, **KERNEL, **BIAS),
-    ],
-    ids=lambda score: type(score).__name__,
-)
-def test_config_goes_through_json(score):
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(score)))
-    again = keras.saving.deserialize_keras_object(config)
-    assert type(again) is type(score)
-    assert again.get_config() == score.get_config()
-    if hasattr(score, "kernel_initializer") and score.kernel_regularizer is not None:
-        assert isinstance(again.kernel_initializer, keras.initializers.HeNormal)
-        assert again.kernel_regularizer.l2 == pytest.approx(0.01)
-        assert isinstance(again.kernel_constraint, keras.constraints.NonNeg)
 
 
 @pytest.mark.parametrize("name", [name for name in UNEQUAL if name != "general"])

@@ -1,13 +1,9 @@
 """What `examples.imdb_classification predict` prints for texts."""
 
-import keras
-import numpy as np
 import pytest
 
 from examples import imdb_classification
-from examples.texts import load_tokenizer
-from keras_attention.visualization import collect_attention
-from tests.examples.imdb.runs import MODELS, TEXTS, figures, main, small_model
+from tests.examples.imdb.runs import MODELS, TEXTS, main, small_model
 
 
 def test_predict(finished, capsys):
@@ -33,17 +29,3 @@ def test_percentages_sum_to_100(name):
         said = imdb_classification.attended(model, row_of(text)[None], words)
         percentages = [float(part.split()[-1].rstrip("%")) for part in said.split("%, ")]
         assert sum(percentages) == pytest.approx(100, abs=0.5)
-
-
-def test_attended_words_have_the_weights_of_the_layer(finished, capsys):
-    text = "Villain, villain " * 2 + "superb" + " plot dull" * 5 + " dull"
-    assert main("predict", finished, text) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    tokenizer, model = load_tokenizer(finished), keras.models.load_model(finished / "model.keras")
-    settings = figures(finished)["settings"]
-    (row,) = imdb_classification.encode(tokenizer, [text], settings)
-    assert len(row) == 12  # The last 12 of 16 words fill the model's input.
-    assert f" {model.predict_on_batch(row[None])[0, 0]:.3f} " in first
-    found = np.asarray(collect_attention(model, row[None])["attention"][0]).mean((0, 1))
-    superb = tokenizer.token_to_id("superb")
-    assert f"superb {found[row == superb].sum():.1%}" in second

@@ -90,29 +90,6 @@ def tiny(positions="rotary", layers=1):
     return language_model.build(VOCABULARY, **sizes, positions=positions)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("positions", ["rotary", "learned"])
-def test_generation_with_caches_is_the_whole_model(positions):
-    context, half = SIZES["context"], SIZES["context"] // 2
-    model, rng = tiny(positions, layers=2), np.random.default_rng(0)
-    for prompt in ([3], [3, 1, 4, 1, 5, 9, 2]):
-        found, known = [], prompt[-half:]
-
-        def choose(logits, found=found):
-            found.append(logits)
-            return int(rng.integers(VOCABULARY))
-
-        numbers = language_model.next_tokens(model, context, prompt, choose)
-        for place, number in zip(range(12), numbers, strict=False):
-            # The step after a full cache reads the later half of it again.
-            if place and place % (context - half + 1) == 0:
-                known = known[-half:]
-            padded = np.array([[*known, *[0] * (context - len(known))]], "int32")
-            logits = array(model(padded))[0, len(known) - 1]
-            np.testing.assert_allclose(found[place], logits, atol=1e-5)
-            known = [*known, number]
-
-
 def test_tokens_are_drawn_by_their_probabilities():
     logits, rng = np.log(np.array([1, 2, 4], "float32")), np.random.default_rng(0)
     counts = np.bincount([language_model.draw(logits, rng, 0.5, 2) for _ in range(2000)])

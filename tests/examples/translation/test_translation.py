@@ -14,7 +14,6 @@ if not all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu"))):
 import sacrebleu
 
 from examples import pairs, shared, texts, translation
-from examples.shared import UsageError
 
 KINDS = ["shaw", "rotary", "sin-cos", "bahdanau", "luong"]
 TINY = ["--sample", "--small", "--vocabulary-size", "400", "--batch-tokens", "512", "--beams", "2"]
@@ -85,16 +84,6 @@ def test_subwords_are_those_of_the_texts(tokenizer):
     rows = texts.encode(tokenizer, english)
     assert [tokenizer.decode(row) for row in rows] == english
     assert min(map(min, rows)) > translation.STOP
-
-
-def test_too_few_tokens_are_an_error():
-    with pytest.raises(UsageError, match=r"No 5 tokens can be learned: .*large enough"):
-        texts.train_tokenizer("unigram", ["ein hund"], 5, ["[START]", "[STOP]"])
-
-
-def test_pairs_that_are_all_too_long_are_an_error(tokenizer, monkeypatch):
-    with pytest.raises(UsageError, match="All pairs are longer than 2 subwords"):
-        batches(tokenizer, [["A dog sits."], ["Ein Hund sitzt."]], monkeypatch, lengths=(1, 2))
 
 
 # Models
@@ -179,15 +168,6 @@ def test_the_run_leaves_what_it_says(finished):
     assert said["test_greedy_bleu"] == sacrebleu.corpus_bleu(greedily, [german]).score
     losses = [epoch["loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0]
-
-
-@pytest.mark.slow
-def test_pictures_of_other_kinds(finished, tmp_path, capsys):
-    command = ["translate", str(finished), "Two dogs run.", "--picture"]
-    assert translation.main([*command, tmp_path / "x.svg"]) == 0
-    assert "<svg" in (tmp_path / "x.svg").read_text()
-    assert translation.main([*command, tmp_path / "x.xyz"]) == 2
-    assert "x.xyz: Format 'xyz' is not supported" in capsys.readouterr().err
 
 
 @pytest.mark.slow
