@@ -147,9 +147,10 @@ def test_an_int8_model_is_nearly_the_model_and_loads(name, tmp_path, freeze):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_model_of_any_layer_is_quantized(case):
+def test_a_model_of_any_layer_is_quantized(case, freeze):
     """Keras refuses a layer that holds one which is not built."""
     model = case.model()
+    freeze()
     quantize(model)
     assert outputs_of(model(alone(case.arrays())))
 

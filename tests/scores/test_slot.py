@@ -63,41 +63,6 @@ class Distance(scores.Score):
         return -self.sharpness * keras.ops.transpose(keras.ops.sum(squares, -1), (0, 3, 1, 2))
 
 
-@keras.saving.register_keras_serializable(package="test_scores")
-class Diagonal(scores.Score):
-    """An inner product with a weight for each feature, made in `build`."""
-
-    def build(self, query_shape, key_shape):
-        self.diagonal = self.add_weight(shape=query_shape[2:], initializer="ones")
-
-    def prepare(self, query, key):
-        return query * self.diagonal, key
-
-
-@keras.saving.register_keras_serializable(package="test_scores")
-class Perceptron(scores.Score):
-    """Looks at each pair through weights made in `build` and a sublayer; sizes may differ."""
-
-    unequal_sizes = True
-
-    def __init__(self, units=3, activation="tanh", **kwargs):
-        super().__init__(**kwargs)
-        self.units = units
-        self.activation = keras.activations.get(activation)
-
-    def build(self, query_shape, key_shape):
-        super().build(query_shape, key_shape)
-        self.of_query = keras.layers.Dense(self.units, use_bias=False, kernel_initializer="ones")
-        self.of_query.build(query_shape)
-        shape = (key_shape[-1], self.units)
-        self.of_key = self.add_weight(name="of_key", shape=shape, initializer="ones")
-        self.last = self.add_weight(name="last", shape=(self.units,), initializer="ones")
-
-    def call(self, query, key):
-        hidden = self.of_query(query)[:, :, None] + keras.ops.matmul(key, self.of_key)[:, None]
-        return keras.ops.einsum("btshu,u->bhts", self.activation(hidden), self.last)
-
-
 def test_a_score_of_ones_own_is_what_it_says():
     expected = -0.7 * np.square(QUERY[:, :, None] - KEY[:, None]).sum(-1).transpose(0, 3, 1, 2)
     value = random(B, S, H, 3, seed=4)
@@ -126,15 +91,6 @@ def test_compare_of_a_subclass_may_change_the_scores_of_its_base(base):
     np.testing.assert_allclose(
         numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
     )
-
-
-def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
-    given = Diagonal(), scores.General(), Perceptron(4, "sigmoid")
-    found = check_in_every_layer("score", *given)
-    for score, expected, weights in zip(found, given, (1, 1, 3), strict=True):
-        assert type(score) is type(expected)
-        assert score.get_config() == expected.get_config()
-        assert len(score.weights) == weights
 
 
 def test_a_score_of_ones_own_works_in_float32_under_mixed_precision():
