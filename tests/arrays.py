@@ -10,7 +10,9 @@ def random(*shape, seed=0):
 
 
 def numpy(tensor):
-    """A tensor of any backend as a NumPy array."""
+    """A tensor of any backend as a NumPy array, which has bfloat16 as float32."""
+    if keras.backend.standardize_dtype(getattr(tensor, "dtype", "float32")) == "bfloat16":
+        tensor = keras.ops.cast(tensor, "float32")
     return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 

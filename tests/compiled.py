@@ -3,18 +3,12 @@
 import functools
 
 import keras
-import pytest
 
 from keras_attention import masks
 
 # The programs that Keras makes of a model. On JAX, compiling none is computing eagerly, and on
 # PyTorch, compiling takes most of a minute a model, and is Keras's own affair.
 JIT_MODES = {"tensorflow": [False, True], "jax": [True], "torch": [False]}[keras.backend.backend()]
-# For large models: XLA on TensorFlow takes as long over these as all other tests together.
-SLOW_JIT_MODES = [
-    pytest.param(jit, marks=pytest.mark.slow if jit and len(JIT_MODES) > 1 else ())
-    for jit in JIT_MODES
-]
 
 
 def compiled(function, *arrays):

@@ -1,4 +1,4 @@
-"""What every test starts from, and the one check that tests of several slots share."""
+"""What every test starts from."""
 
 import contextlib
 import gc
@@ -20,7 +20,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_attention
 from keras_attention.kernels import strategies
 
 pytest_plugins = ["tests.share", "tests.timing"]
@@ -115,44 +114,6 @@ def tiles_of_few_scores():
     """Tests are of few scores, outside of programs: `blockwise` would leave all to `reference`."""
     with strategies.using(few=0):
         yield
-
-
-@pytest.fixture
-def check_in_every_layer(tmp_path):
-    """Checks that slots of a user's own train, save and load, one in each of three layers.
-
-    Takes the slot's name and what to put there, and returns it as it was loaded from the file.
-    """
-
-    def check(name, in_attention, in_multi_head, in_block):
-        x = 2 * np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
-        target = np.random.default_rng(1).normal(size=(3, 5, 8)).astype("float32")
-        layers = [
-            keras_attention.Attention(2, 4, **{name: in_attention}),
-            keras_attention.MultiHeadAttention(2, 4, **{name: in_multi_head}),
-            keras_attention.TransformerBlock(16, 2, **{name: in_block}),
-        ]
-        symbol = keras.Input((None, 8))
-        model = keras.Model(symbol, keras.layers.add([layer(symbol) for layer in layers]))
-        before = [np.array(keras.ops.convert_to_numpy(v)) for v in model.trainable_variables]
-        # Compiling as a whole is slow on TensorFlow and PyTorch, and not doing so on JAX.
-        on_jax = keras.config.backend() == "jax"
-        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=on_jax)
-        model.fit(x, target, verbose=0)
-        for variable, old in zip(model.trainable_variables, before, strict=True):
-            # A bias of all keys shifts the scores of a query alike, which softmax cannot see.
-            if not variable.path.endswith("key/bias"):
-                new = keras.ops.convert_to_numpy(variable)
-                assert np.abs(new - old).max() > 0, f"{variable.path} was not trained"
-
-        model.save(tmp_path / "model.keras")
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-        outputs = [keras.ops.convert_to_numpy(m(x)) for m in (model, loaded)]
-        assert np.isfinite(outputs[0]).all()
-        np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-6, atol=1e-6)
-        return [getattr(loaded.get_layer(layer.name), name) for layer in layers]
-
-    return check
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,7 @@
 
 The core path is what one reads to follow a call from `MultiHeadAttention(8, 16)(x, x)` to its
 output, on its default kernel: the functions that it runs, with their docstrings. Also counted: the
-functions of other calls, and the package by folder, beside the revision before the core was
-redesigned (3b93c90).
+functions of other calls.
 """
 
 import ast
@@ -15,40 +14,6 @@ import keras
 import keras_attention
 
 PACKAGE = pathlib.Path(keras_attention.__file__).parent
-
-# Lines of each folder, and of the files beside them, at 3b93c90.
-BEFORE = {
-    "": 2539,
-    "convert": 675,
-    "generation": 831,
-    "kernels": 3022,
-    "layers": 4364,
-    "positions": 706,
-    "scores": 757,
-    "visualization": 707,
-}
-# What the package could not do then.
-ADDED = [
-    "backend/torch_graphs.py",
-    "backend/torch_loops.py",
-    "distribution.py",
-    "kernels/ring.py",
-    "layers/attention_rnn.py",
-]
-
-
-def lines(path):
-    """How many lines a file has."""
-    return len(path.read_text(encoding="utf-8").splitlines())
-
-
-def folders():
-    """The lines of each folder; those of the files beside them under an empty name."""
-    found = dict.fromkeys(BEFORE, 0)
-    for path in PACKAGE.rglob("*.py"):
-        folder = path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ""
-        found[folder] = found.get(folder, 0) + lines(path)
-    return found
 
 
 def default_call():
@@ -122,11 +87,6 @@ def main():
         if name == "default":
             for module, of_module in run.items():
                 print(f"{lines_of_functions(module, of_module):8,} {module}")
-    now = folders()
-    for name, found in sorted(now.items()):
-        print(f"{found:6,} {name or 'files'}, {BEFORE.get(name, 0):,} before")
-    print(f"{sum(now.values()):6,} the package, {sum(BEFORE.values()):,} before")
-    print(f"{sum(lines(PACKAGE / name) for name in ADDED):6,} of it in {', '.join(ADDED)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Every argument of every public constructor: in the signature, and refused where it is wrong."""
 
 import json
+import typing
 
 import keras
 import numpy as np
@@ -38,6 +39,7 @@ NEEDED = {
 # What a value needs beside it: heads need projections, and so on.
 BESIDE = {
     "self_attention": {"cross_attention": True},
+    "input_feeding": {"mode": "luong"},
     "use_bias": {"num_heads": 2, "key_dim": 4},
     "value_dim": {"num_heads": 2, "key_dim": 4},
     "num_heads": {"num_heads": 2, "key_dim": 4},
@@ -132,6 +134,25 @@ KIND_OF = {
     (ka.Logits, "scale"): "positive",
     (positions.FIRE, "scale"): "positive",
 }
+# Values that others of the arguments bound, as Python and as NumPy have them.
+BOUNDED = {
+    "value_dim": (6, np.int32(6)),
+    "max_distance": (100, np.int64(100)),
+    "num_buckets": (100, np.int64(100)),
+    "beta_fast": (100, np.int64(100)),
+    (patterns.Neighborhood, "size"): (3, np.int32(3)),
+    (patterns.GridWindow, "grid"): ((9, 7), (np.int64(9), 7)),
+    (patterns.Neighborhood, "grid"): ((9, 7), (np.int64(9), 7)),
+}
+# It has no scaling "longrope".
+REFUSED = {(positions.AxialRotary, "short_factors"), (positions.AxialRotary, "long_factors")}
+# Values of arguments with such names.
+KERAS = {
+    "initializer": "ones",
+    "regularizer": keras.regularizers.L2(0.01),
+    "constraint": keras.constraints.NonNeg(),
+    "activation": "gelu",
+}
 # Names Keras gives to what it makes, of any string.
 NAMES = ["name"]
 
@@ -152,11 +173,6 @@ def own_arguments(cls):
 
 
 every_class = pytest.mark.parametrize("cls", public_classes(), ids=lambda cls: cls.__name__)
-every_argument = pytest.mark.parametrize(
-    ("cls", "name"),
-    [(cls, name) for cls in public_classes() for name in own_arguments(cls)],
-    ids=lambda value: getattr(value, "__name__", value),
-)
 
 
 def needed(cls):
@@ -191,36 +207,73 @@ def test_an_argument_that_is_none_is_refused(cls):
         cls(**needed(cls), no_such_argument=1)
 
 
-@every_argument
-def test_a_wrong_value_is_refused_by_name(cls, name):
-    for value in KINDS[KIND_OF.get((cls, name), KIND[name])][0]:
-        with pytest.raises((TypeError, ValueError)) as caught:
-            make(cls, name, value)
-        message = str(caught.value)
-        assert name in message or repr(value) in message or str(value) in message, message
-        assert "Received" in message or "Could not interpret" in message, message
+@every_class
+def test_a_wrong_value_is_refused_by_name(cls):
+    for name in own_arguments(cls):
+        for value in KINDS[KIND_OF.get((cls, name), KIND[name])][0]:
+            with pytest.raises((TypeError, ValueError)) as caught:
+                make(cls, name, value)
+            message = str(caught.value)
+            assert name in message or repr(value) in message or str(value) in message, message
+            assert "Received" in message or "Could not interpret" in message, message
 
 
-@pytest.mark.parametrize(
-    ("cls", "name"),
-    [
-        (cls, name)
-        for cls in public_classes()
-        for name in own_arguments(cls)
-        if KIND[name] not in ("name", "Keras's", "object")
-        # It has no scaling "longrope".
-        and not (cls is positions.AxialRotary and KIND[name] == "factors")
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_numbers_of_numpy_are_those_of_python(cls, name):
-    _, python, numpy = KINDS[KIND_OF.get((cls, name), KIND[name])]
-    if name in ("max_distance", "num_buckets", "beta_fast"):
-        # Others of the arguments bound these.
-        python, numpy = 100, np.int64(100)
-    if (cls, name) == (patterns.Neighborhood, "size"):
-        python, numpy = 3, np.int32(3)
-    if (cls, name) in ((patterns.GridWindow, "grid"), (patterns.Neighborhood, "grid")):
-        python, numpy = (9, 7), (np.int64(9), 7)
-    expected, found = (make(cls, name, value).get_config()[name] for value in (python, numpy))
-    assert json.dumps(found) == json.dumps(expected)
+def options(hint):
+    """What a `Literal` in a hint names."""
+    if typing.get_origin(hint) is typing.Literal:
+        return [x for x in typing.get_args(hint) if isinstance(x, str)]
+    return [x for part in typing.get_args(hint) for x in options(part)]
+
+
+def others(cls, name):
+    """A value other than the default, and the same of NumPy; None where there is none."""
+    kind, parameter = KIND[name], signature(cls).parameters[name]
+    if kind == "flag":
+        return parameter.default is not True, np.bool_(parameter.default is not True)
+    if kind == "name":
+        return next(
+            (x for x in options(parameter.annotation) if x != parameter.default), None
+        ), None
+    if kind == "Keras's":
+        return KERAS.get(name.rpartition("_")[2]), None
+    if (cls, name) in BOUNDED:
+        return BOUNDED[cls, name]
+    return BOUNDED.get(name, KINDS[KIND_OF.get((cls, name), kind)][1:])
+
+
+def as_json(thing):
+    return json.loads(json.dumps(keras.saving.serialize_keras_object(thing)))
+
+
+@every_class
+def test_every_value_is_in_the_config_and_comes_back(cls):
+    """That of NumPy is that of Python. Read as Keras does, and as it does in `.h5` files."""
+    default = as_json(make(cls))["config"]
+    for name in own_arguments(cls):
+        value, of_numpy = others(cls, name)
+        if value is None or (cls, name) in REFUSED:
+            continue
+        whole = as_json(make(cls, name, value))
+        assert name in needed(cls) or whole["config"][name] != default[name], name
+        if of_numpy is not None:
+            found = make(cls, name, of_numpy).get_config()[name]
+            assert json.dumps(found) == json.dumps(whole["config"][name]), name
+        again = keras.saving.deserialize_keras_object(whole)
+        assert as_json(again) == whole, name
+        if issubclass(cls, keras.layers.Layer):
+            check_strings_that_name_functions(cls, whole["config"])
+
+
+def check_strings_that_name_functions(layer, config):
+    """The reader of `.h5` files replaces strings by functions of `keras.layers`, or of others."""
+    kind = keras.saving.get_registered_name(layer)
+    strings = {
+        v
+        for n, v in config.items()
+        if isinstance(v, str) and not n.endswith(("name", "activation"))
+    }
+    others = {name: lambda name=name: name for name in strings - set(vars(keras.layers))}
+    again = keras.legacy.saving.deserialize_keras_object(
+        {"class_name": kind, "config": dict(config)}, vars(keras.layers), {**others, kind: layer}
+    )
+    assert json.loads(json.dumps(again.get_config())) == config

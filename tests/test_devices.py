@@ -33,8 +33,9 @@ def test_eight_virtual_devices(part, pytestconfig):
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
     }
     tests = f"tests/distribution{part}"
-    share = f"--share={pytestconfig.getoption('--share')}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", share, tests]
+    share = pytestconfig.getoption("--share") or 1
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += [f"--share={share}", tests]
     # Not a worker of the run that this test belongs to.
     environment = {k: v for k, v in environment.items() if not k.startswith("PYTEST_")}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)

@@ -5,8 +5,6 @@ A runtime that is not installed skips its tests, and fails them where KERAS_ATTE
 
 import importlib
 import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -139,14 +137,6 @@ def test_a_classifier_of_any_batch_and_length(export, body, tmp_path):
     check(export(model, tmp_path), model, SHAPES)
 
 
-@on_tensorflow
-@pytest.mark.slow
-@pytest.mark.parametrize("body", BODIES)
-def test_a_classifier_in_litert_of_any_batch(body, tmp_path):
-    model = classifier(body, length=17)
-    check(litert(model, tmp_path), model, [(1, 17), (3, 17)])
-
-
 # Loops over blocks, which LiteRT takes where it knows their shapes.
 @on_tensorflow
 @pytest.mark.slow
@@ -154,29 +144,6 @@ def test_a_classifier_in_litert_of_any_batch(body, tmp_path):
 def test_a_long_classifier_in_litert(body, tmp_path):
     model = classifier(body, length=1500, batch=1)
     check(litert(model, tmp_path), model, [(1, 1500)])
-
-
-@on_tensorflow
-@pytest.mark.slow
-def test_a_saved_model_runs_in_a_process_that_does_not_know_us(tmp_path):
-    model = classifier("shaw")
-    model.export(tmp_path / "model", verbose=False)
-    tokens = tokens_of(3, 17)
-    np.savez(tmp_path / "data.npz", tokens=tokens, expected=outputs_of(model, tokens))
-    program = """
-import sys
-import numpy as np
-import tensorflow as tf
-data = np.load("data.npz")
-model = tf.saved_model.load("model")
-found = model.serve(tf.constant(data["tokens"]))
-np.testing.assert_allclose(found, data["expected"], rtol=1e-4, atol=1e-5)
-assert "keras_attention" not in sys.modules
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 # The step of an encoder-decoder: caches go in and come out

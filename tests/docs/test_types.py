@@ -42,18 +42,14 @@ def without_hints(value):
 CALLABLE = [name for name in PUBLIC if "[" not in name and "__version__" not in name]
 
 
-@pytest.mark.parametrize("name", CALLABLE)
-def test_all_that_is_public_has_hints(name):
-    assert not without_hints(found(name))
-
-
-@pytest.mark.parametrize("name", CALLABLE)
-def test_hints_name_what_there_is(name):
-    value = found(name)
-    value = value.fget if isinstance(value, property) else value
-    if inspect.isclass(value):
-        value = value.__init__ if inspect.isfunction(value.__init__) else value
-    typing.get_type_hints(value, localns=CHECKED)
+def test_all_that_is_public_has_hints_which_name_what_there_is():
+    for name in CALLABLE:
+        value = found(name)
+        assert not without_hints(value), name
+        value = value.fget if isinstance(value, property) else value
+        if inspect.isclass(value):
+            value = value.__init__ if inspect.isfunction(value.__init__) else value
+        typing.get_type_hints(value, localns=CHECKED)
 
 
 def test_missing_hints_are_seen():

@@ -23,73 +23,38 @@ def start(settings, model_type="whisper"):
 
 
 SPEECH = {"decoder_start_token_id": 1, "lang_to_id": {"<|en|>": 5}, "task_to_id": {"translate": 6}}
-# A call, the type of its exception, and a pattern in the message: what was expected and what came.
 ROWS = {
-    "settings of a method that is none": (
-        lambda: options({}, "search"),
-        ValueError,
-        r"`method` must be one of \('greedy', 'sample', 'beam_search'\)\. Received: method='sea",
+    r"`method` must be one of \('greedy', 'sample', 'beam_search'\)\. "
+    r"Received: method='sea": lambda: options({}, "search"),
+    r"`ignore` must have names of settings for generation\. Received: \['min_time'\], which "
+    r"`.*generation_config\.json` does not have": lambda: options(
+        {"max_time": 2.0}, ignore=["max_time", "min_time"]
     ),
-    "ignored settings that are none": (
-        lambda: options({"max_time": 2.0}, ignore=["max_time", "min_time"]),
-        ValueError,
-        r"`ignore` must have names of settings for generation\. Received: \['min_time'\], which "
-        r"`.*generation_config\.json` does not have",
+    r"`.*generation_config\.json` must be an object of JSON\. Received: JSONDecodeError": lambda: (
+        options("{")
     ),
-    "settings that are no JSON": (
-        lambda: options("{"),
-        ValueError,
-        r"`.*generation_config\.json` must be an object of JSON\. Received: JSONDecodeError",
+    r"`.*generation_config\.json` must be an object of JSON\. Received: \[\]": lambda: options(
+        "[]"
     ),
-    "settings that are a list": (
-        lambda: options("[]"),
-        ValueError,
-        r"`.*generation_config\.json` must be an object of JSON\. Received: \[\]",
+    r"`.*generation_config\.json` has fields that are not supported.*"
+    r"Received: {'top_z': 3}": lambda: options({"top_z": 3}),
+    r"'eos_token_id' of `.*` must be an integer or a list or null\. Received: '2'": lambda: options(
+        {"eos_token_id": "2"}
     ),
-    "an unknown setting": (
-        lambda: options({"top_z": 3}),
-        ValueError,
-        r"`.*generation_config\.json` has fields that are not supported.*Received: {'top_z': 3}",
+    r"'typical_p' of `.*` must be one of \(None, 1\.0\): .*Received: 0\.9": lambda: options(
+        {"typical_p": 0.9}, "sample"
     ),
-    "a setting of another type": (
-        lambda: options({"eos_token_id": "2"}),
-        ValueError,
-        r"'eos_token_id' of `.*` must be an integer or a list or null\. Received: '2'",
+    r"'min_length' of `.*` must be 0 or null, with 'min_new_tokens' in its place for "
+    r"model_type='gpt2'; or name it in `ignore`\. Received: 9": lambda: options({"min_length": 9}),
+    r"'sequence_bias' of `.*` must be a list of pairs, of tokens and a number.*\[\[3, "
+    r"0\.5\]\]": lambda: options({"sequence_bias": [[3, 0.5]]}),
+    r"`folder` must be of a model of two sequences, .* Received: model_type='gpt2'": lambda: start(
+        {"bos_token_id": 1}, "gpt2"
     ),
-    "a setting without an equivalent": (
-        lambda: options({"typical_p": 0.9}, "sample"),
-        ValueError,
-        r"'typical_p' of `.*` must be one of \(None, 1\.0\): .*Received: 0\.9",
+    r"must have 'decoder_start_token_id' or 'bos_token_id'\. Received: neither": lambda: start(
+        {"eos_token_id": 1}, "t5"
     ),
-    "a length of which the prompt is a part": (
-        lambda: options({"min_length": 9}),
-        ValueError,
-        r"'min_length' of `.*` must be 0 or null, with 'min_new_tokens' in its place for "
-        r"model_type='gpt2'; or name it in `ignore`\. Received: 9",
-    ),
-    "biases of a folder in another form": (
-        lambda: options({"sequence_bias": [[3, 0.5]]}),
-        ValueError,
-        r"'sequence_bias' of `.*` must be a list of pairs, of tokens and a number.*\[\[3, 0\.5\]\]",
-    ),
-    "the start of a text without a source": (
-        lambda: start({"bos_token_id": 1}, "gpt2"),
-        ValueError,
-        r"`folder` must be of a model of two sequences, .* Received: model_type='gpt2'",
-    ),
-    "no start": (
-        lambda: start({"eos_token_id": 1}, "t5"),
-        ValueError,
-        r"must have 'decoder_start_token_id' or 'bos_token_id'\. Received: neither",
-    ),
-    "forced tokens with a gap": (
-        lambda: start({**SPEECH, "forced_decoder_ids": [[1, 5], [3, 6]]}),
-        ValueError,
-        r"'forced_decoder_ids' of `.*` must be tokens for the places 1, 2, .*Received: \[\[1, 5\]",
-    ),
-    "a language that is not said": (
-        lambda: start(SPEECH),
-        ValueError,
-        r"must say the language and the task, .* Received: \[None, None\]",
-    ),
+    r"'forced_decoder_ids' of `.*` must be tokens for the places 1, 2, .*"
+    r"Received: \[\[1, 5\]": lambda: start({**SPEECH, "forced_decoder_ids": [[1, 5], [3, 6]]}),
+    r"must say the language and the task, .* Received: \[None, None\]": lambda: start(SPEECH),
 }

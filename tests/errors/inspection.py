@@ -127,159 +127,84 @@ def prune_what_has_no_build():
 
 
 ROWS = {
-    "inspecting one array": (
+    r"`scores` must be a dict or a list of arrays \(B, H, T, S\).* Received: ndarray": (
+        TypeError,
         lambda: inspection.attention_entropy(WEIGHTS),
+    ),
+    r"`scores` of 'a' must be \(B, H, T, S\).* Received: shape \(1, 2, 2\)": lambda: (
+        inspection.attention_entropy({"a": WEIGHTS[0]})
+    ),
+    r"`scores` must have a layer at least\. Received: \{\}": lambda: inspection.attention_rollout(
+        {}
+    ),
+    r"layers on top of each other.* Received: shape \(1, 1, 2, 3\) of 1 with B=1 and "
+    r"T=2": lambda: inspection.attention_rollout([WEIGHTS, np.ones((1, 1, 2, 3))]),
+    "`pip install scipy`": (ImportError, flow_without_scipy),
+    r"no more patches than .* Received: grid=\(2, 2\), scores of 0 of shape \(1, 1, "
+    r"2, 2\)": lambda: inspection.attention_distance([WEIGHTS], grid=(2, 2)),
+    "must be of this package, or .* Received: 'custom' of class Custom": (
         TypeError,
-        r"`scores` must be a dict or a list of arrays \(B, H, T, S\).* Received: ndarray",
-    ),
-    "inspecting weights without a batch": (
-        lambda: inspection.attention_entropy({"a": WEIGHTS[0]}),
-        ValueError,
-        r"`scores` of 'a' must be \(B, H, T, S\).* Received: shape \(1, 2, 2\)",
-    ),
-    "inspecting no layers": (
-        lambda: inspection.attention_rollout({}),
-        ValueError,
-        r"`scores` must have a layer at least\. Received: \{\}",
-    ),
-    "rollout of layers that do not fit": (
-        lambda: inspection.attention_rollout([WEIGHTS, np.ones((1, 1, 2, 3))]),
-        ValueError,
-        r"layers on top of each other.* Received: shape \(1, 1, 2, 3\) of 1 with B=1 and T=2",
-    ),
-    "flow without SciPy": (flow_without_scipy, ImportError, "`pip install scipy`"),
-    "a grid of too many patches": (
-        lambda: inspection.attention_distance([WEIGHTS], grid=(2, 2)),
-        ValueError,
-        r"no more patches than .* Received: grid=\(2, 2\), scores of 0 of shape \(1, 1, 2, 2\)",
-    ),
-    "gradients of another library's attention": (
         with_another_attention,
-        TypeError,
-        "must be of this package, or .* Received: 'custom' of class Custom",
     ),
-    "gradients over two axes": (
-        lambda: inspection.attention_gradients(
-            model_of_pictures(), np.zeros((1, 2, 2, 4), "float32")
-        ),
+    r"one axis of positions\. Received: weights of 'attention'": lambda: (
+        inspection.attention_gradients(model_of_pictures(), np.zeros((1, 2, 2, 4), "float32"))
+    ),
+    r"`heads` must be a dict from names of layers .* Received: heads=\{\}": lambda: (
+        inspection.prune_heads(model_of(ka.SelfAttention(2, 4)), {})
+    ),
+    r"must name attention layers, \['layer/attention'\]\. Received: 'decoder'": prune(
+        block(), [0], "decoder"
+    ),
+    "that project their inputs.* Received: 'layer' of class Attention": prune(
+        ka.Attention(name="layer"), [0]
+    ),
+    r"must be numbers of heads, from 0 to 3\. Received: \[4\]": prune(
+        block(), [4], "layer/attention"
+    ),
+    "Only heads that an output projection reads.* Received: 'layer' of class Attention": prune(
+        ka.Attention(2, 4, name="layer"), [0]
+    ),
+    r"A head must be kept .* Received: \[0, 1\] of 2 heads of 'layer', in 2 groups": prune(
+        ka.MultiHeadAttention(2, 4, name="layer"), [0, 1]
+    ),
+    r"share keys and values cannot be pruned\. "
+    r"Received: 'layer' with 4 heads in 2 groups": prune(
+        ka.DifferentialAttention(4, 4, num_key_value_heads=2, name="layer"), [0, 2]
+    ),
+    r"as many of each must be.* Received: heads=\{'layer/attention': \[0\]\}": prune_one_of_two,
+    "Received: 'layer/attention', which another layer made": prune(
+        Owner(name="layer"), [0], "layer/attention"
+    ),
+    "the weights that its configuration says.* no adapters": with_adapters,
+    "a class of its own has a `build`.* and 0 by its configuration": prune_what_has_no_build,
+    r"may have a size for each head\. Received: .*of_heads' of shape \(2,\)": prune(
+        Sized(ka.MultiHeadAttention(2, 4, name="attention"), name="layer"),
+        [0],
+        "layer/attention",
+    ),
+    r"removes a factor of their.*Received: gradients of \['layer'\]": importance_of_differences,
+    "must have values of its own for each head": lambda: inspection.ablate_heads(
+        model_of(ka.Attention(2, 4, num_key_value_heads=1, name="layer")), {"layer": [0]}
+    ),
+    "must not depend on the number of heads": (
         ValueError,
-        r"one axis of positions\. Received: weights of 'attention'",
-    ),
-    "pruning no heads": (
-        lambda: inspection.prune_heads(model_of(ka.SelfAttention(2, 4)), {}),
-        ValueError,
-        r"`heads` must be a dict from names of layers .* Received: heads=\{\}",
-    ),
-    "pruning an unknown layer": (
-        prune(block(), [0], "decoder"),
-        ValueError,
-        r"must name attention layers, \['layer/attention'\]\. Received: 'decoder'",
-    ),
-    "pruning a layer without projections": (
-        prune(ka.Attention(name="layer"), [0]),
-        ValueError,
-        "that project their inputs.* Received: 'layer' of class Attention",
-    ),
-    "pruning a head that is not there": (
-        prune(block(), [4], "layer/attention"),
-        ValueError,
-        r"must be numbers of heads, from 0 to 3\. Received: \[4\]",
-    ),
-    "pruning concatenated heads": (
-        prune(ka.Attention(2, 4, name="layer"), [0]),
-        ValueError,
-        "Only heads that an output projection reads.* Received: 'layer' of class Attention",
-    ),
-    "pruning all heads": (
-        prune(ka.MultiHeadAttention(2, 4, name="layer"), [0, 1]),
-        ValueError,
-        r"A head must be kept .* Received: \[0, 1\] of 2 heads of 'layer', in 2 groups",
-    ),
-    "pruning differential heads that share keys": (
-        prune(ka.DifferentialAttention(4, 4, num_key_value_heads=2, name="layer"), [0, 2]),
-        ValueError,
-        r"share keys and values cannot be pruned\. Received: 'layer' with 4 heads in 2 groups",
-    ),
-    "pruning one of a block's attentions": (
-        prune_one_of_two,
-        ValueError,
-        r"as many of each must be pruned\. Received: heads=\{'layer/attention': \[0\]\}",
-    ),
-    "pruning a layer that another made": (
-        prune(Owner(name="layer"), [0], "layer/attention"),
-        ValueError,
-        "Received: 'layer/attention', which another layer made",
-    ),
-    "ablating with adapters": (
-        with_adapters,
-        ValueError,
-        "the weights that its configuration says.* no adapters",
-    ),
-    "pruning a model that its configuration does not build": (
-        prune_what_has_no_build,
-        ValueError,
-        "a class of its own has a `build`.* and 0 by its configuration",
-    ),
-    "pruning beside a weight for each head": (
-        prune(
-            Sized(ka.MultiHeadAttention(2, 4, name="attention"), name="layer"),
-            [0],
-            "layer/attention",
-        ),
-        ValueError,
-        r"may have a size for each head\. Received: .*of_heads' of shape \(2,\)",
-    ),
-    "the importance of differential heads": (
-        importance_of_differences,
-        ValueError,
-        r"removes a factor of their weights.*Received: gradients of \['layer'\]",
-    ),
-    "ablating shared values": (
-        lambda: inspection.ablate_heads(
-            model_of(ka.Attention(2, 4, num_key_value_heads=1, name="layer")), {"layer": [0]}
-        ),
-        ValueError,
-        "must have values of its own for each head",
-    ),
-    "pruning differential heads with ALiBi": (
         prune(ka.DifferentialAttention(2, 4, position="alibi", name="layer"), [0]),
-        ValueError,
-        "must not depend on the number of heads",
-    ),
-    "pruning heads that are normalized together": (
-        prune(
-            ka.MultiHeadAttention(
-                4, 4, qk_norm=keras.layers.LayerNormalization(axis=(-2, -1)), name="layer"
-            ),
-            [0],
-        ),
-        ValueError,
-        "The `qk_norm` of a head must not depend on others.* of 'layer'",
-    ),
-    "pruning other heads of a table": (
-        prune_a_shared_table,
-        ValueError,
-        r"must lose the same heads\. Received: \['first', 'second'\], which share",
-    ),
-    "ablating a quantized layer": (
-        ablate_quantized,
-        ValueError,
-        "cannot be taken from quantized layers.* Received: 'layer' of class MultiHeadAttention",
-    ),
-    "the entropy of differences": (
-        lambda: inspection.attention_entropy({"a": WEIGHTS - 1}),
-        ValueError,
-        r"`scores` of 'a' must be weights, finite and not negative.* from -0\.5 to -0\.5",
-    ),
-    "rollout of NaN": (
-        lambda: inspection.attention_rollout([WEIGHTS * np.nan]),
-        ValueError,
-        "finite and not negative.* from nan to nan",
-    ),
-    "pruning heads with ALiBi": (
         prune(block(position="alibi"), [0], "layer/attention"),
-        ValueError,
-        "must not depend on the number of heads",
+    ),
+    "The `qk_norm` of a head must not depend on others.* of 'layer'": prune(
+        ka.MultiHeadAttention(
+            4, 4, qk_norm=keras.layers.LayerNormalization(axis=(-2, -1)), name="layer"
+        ),
+        [0],
+    ),
+    r"must lose the same heads\. Received: \['first', 'second'\], which": prune_a_shared_table,
+    "cannot be taken from quantized layers.* "
+    "Received: 'layer' of class MultiHeadAttention": ablate_quantized,
+    r"`scores` of 'a' must be weights, finite and not negative.* from -0\.5 to -0\.5": lambda: (
+        inspection.attention_entropy({"a": WEIGHTS - 1})
+    ),
+    "finite and not negative.* from nan to nan": lambda: inspection.attention_rollout(
+        [WEIGHTS * np.nan]
     ),
 }
 

@@ -2,9 +2,6 @@
 
 import argparse
 import json
-import shutil
-import sys
-import types
 
 import keras
 import numpy as np
@@ -18,7 +15,6 @@ from PIL import Image
 from examples import image_classification as example
 from examples import shared
 from examples.image_classification import main
-from examples.shared import UsageError
 
 TINY = ["--dim", 8, "--layers", 1, "--epochs", 2, "--batch-size", 16, "--patch-size", 3]
 STILL = argparse.Namespace(rotate=0.0, scale=0.0, shift=0.0, mirror=False)
@@ -46,58 +42,6 @@ def test_images_of_a_folder(folder):
     again = example.load_images(str(folder))
     np.testing.assert_array_equal(again[1][0], tested)
     assert example.load_images(str(folder), size=5)[0][0].shape == (24, 5, 5, 3)
-
-
-def test_folders_without_images_are_no_classes(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "all")
-    for name in (".ipynb_checkpoints", "c"):
-        (tmp_path / "all" / name).mkdir()
-    (_, labels), _, classes, _ = example.load_images(str(tmp_path / "all"))
-    assert classes == ["bright", "dark"] and set(labels) == {0, 1}
-
-
-def test_where_images_come_from(monkeypatch, capsys):
-    pixels = np.arange(20 * 64).reshape(20, 8, 8) % 17.0
-    load = lambda: types.SimpleNamespace(images=pixels, target=np.arange(20) % 10)  # noqa: E731
-    datasets = types.SimpleNamespace(load_digits=load)
-    monkeypatch.setitem(sys.modules, "sklearn", types.SimpleNamespace(datasets=datasets))
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", datasets)
-    (images, _), (tested, _), classes, name = example.load_images("digits")
-    assert images.shape == (16, 8, 8, 1) and images.max() == 255 and len(tested) == 4
-    assert len(classes) == 10 and name == "digits" and capsys.readouterr().err == ""
-
-    def nothing(name, host):
-        raise OSError("no network")
-
-    monkeypatch.setattr(shared, "tensorflow_dataset", nothing)
-    assert example.load_images()[3] == "digits"
-    err = capsys.readouterr().err
-    assert "THIS IS NOT cifar10" in err and "no network" in err
-    with pytest.raises(UsageError, match=r"--data mnist is no folder of images, and .*no network"):
-        example.load_images("mnist")
-
-    rows = {"image": np.zeros((3, 4, 4, 3), "uint8"), "label": np.array([0, 2, 1])}
-    monkeypatch.setattr(shared, "tensorflow_dataset", lambda name, host: lambda split: rows)
-    train, tested, classes, name = example.load_images()
-    assert train[0].shape == (3, 4, 4, 3) and classes == ["0", "1", "2"] and name == "cifar10"
-
-
-def test_bad_input_is_one_line(folder, tmp_path, capsys):
-    (tmp_path / "few" / "one").mkdir(parents=True)
-    (tmp_path / "bad" / "one").mkdir(parents=True)
-    (tmp_path / "bad" / "two").mkdir()
-    for n in range(6):
-        for name in ("one", "two"):
-            (tmp_path / "bad" / name / f"{n}.png").write_text("no image")
-    for options, message in (
-        (["--data", tmp_path / "few"], "at least two folders of images, a class each"),
-        (["--data", tmp_path / "bad"], "0.png cannot be read as an image: its format is unknown"),
-        (["--data", folder, "--dim", 6], "--dim must be a multiple of 4"),
-        (["--data", folder, "--patch-size", 9], "--patch-size 9 is larger than the images, 8x8"),
-    ):
-        assert main([*TINY, *options, "--output", tmp_path / "run"]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith("error: ") and message in err and err.count("\n") == 1, err
 
 
 def test_warps():

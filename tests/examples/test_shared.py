@@ -1,16 +1,8 @@
 """What the examples share: the command line, the folder of a run, resuming, texts, devices."""
 
 import argparse
-import contextlib
 import gzip
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-import zipfile
 from pathlib import Path
 
 import keras
@@ -77,74 +69,7 @@ def test_types_of_options(kind, right, wrong):
             kind(text)
 
 
-def test_nothing_is_printed_while_keras_is_imported(capfd):
-    with pytest.raises(ImportError), shared.quiet():
-        os.write(2, b"cuda\n")
-        raise ImportError
-    os.write(2, b"later\n")
-    assert capfd.readouterr().err == "later\n"
-
-
 # Texts of files
-
-
-def pipe(path):
-    os.mkfifo(path)
-
-
-def device(path):
-    path.symlink_to("/dev/zero")
-
-
-def nothing_there(path):
-    path.symlink_to("nowhere")
-
-
-def itself(path):
-    path.symlink_to(path.name)
-
-
-def huge(path):
-    path.touch()
-    os.truncate(path, 2**40)
-
-
-def utf_16(path):
-    path.write_text("A dull film.\n", encoding="utf-16")
-
-
-def zeros_of_a_disk(path):
-    path.write_bytes(b"ok\n\xff\xfe\x00")
-
-
-@pytest.mark.skipif(os.name != "posix", reason="Pipes and links are POSIX's.")
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (pipe, "it is no regular file"),
-        (device, "it is no regular file"),
-        (Path.mkdir, "it is no regular file"),
-        (nothing_there, "No such file"),
-        (itself, "symbolic links"),
-        (huge, "it holds more than 1,000 bytes"),
-        (utf_16, "is not UTF-8 text"),
-        (zeros_of_a_disk, "is not UTF-8 text: invalid start byte in line 2"),
-    ],
-)
-def test_a_file_that_is_no_text_is_one_clear_error(tmp_path, spoil, message):
-    path, found = tmp_path / "text", []
-    spoil(path)
-
-    def read():
-        with pytest.raises(UsageError) as error:
-            shared.read_text(path, 1000)
-        found.append(str(error.value))
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert found, "It hangs."
-    assert message in found[0] and str(path) in found[0] and "\n" not in found[0]
 
 
 def test_gzipped_texts(tmp_path):
@@ -192,13 +117,6 @@ def test_settings_of_no_epoch_are_forgotten(tmp_path):
         run.finish_epoch(loss=1.0)
     with pytest.raises(UsageError, match="context is 32 there and 16 now"):
         Run(tmp_path, PROGRAM, {"context": 16})
-
-
-@pytest.mark.parametrize("text", ['["program", "settings", "finished", "epochs"]', "3", "{}"])
-def test_figures_of_another_kind(tmp_path, text):
-    (tmp_path / "figures.json").write_text(text)
-    with pytest.raises(UsageError, match="is damaged, or of another program"):
-        shared.read_figures(tmp_path, PROGRAM)
 
 
 def test_one_run_a_folder(tmp_path):
@@ -323,72 +241,6 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, in
     assert set(contents(tmp_path / "run")) == {"figures.json"}
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from tests.examples.test_shared import train
-train(Path(sys.argv[1]), 40)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
-    path = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, path], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(OSError):
-                if len(losses(path)) >= 2:
-                    break
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert 2 <= len(losses(path)) < 40
-    train(path, 40)
-    train(tmp_path / "whole", 40)
-    np.testing.assert_allclose(losses(path), losses(tmp_path / "whole"), rtol=1e-6)
-
-
-@pytest.mark.parametrize("spoil", ["remove", "cut"])
-def test_a_damaged_backup_is_an_error(tmp_path, spoil, monkeypatch):
-    def interrupt(run, **figures):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, 1)
-    backup = tmp_path / "backup-1"
-    for file in backup.iterdir():
-        file.write_bytes(file.read_bytes()[:50])
-        if spoil == "remove":
-            file.unlink()
-    if spoil == "remove":
-        backup.rmdir()
-    with pytest.raises(UsageError, match="backup-1 is damaged"):
-        train(tmp_path, 2)
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_line_a_minute_where_there_is_no_bar(terminal, monkeypatch, capsys, tmp_path):
-    now = [0.0]
-    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert training.on_terminal() == terminal
-    shown = training.Epochs(None)
-    shown.set_params({"steps": 4})
-    shown.number, shown.shown = 2, 0.0
-    for step in range(4):
-        now[0] += 40
-        shown.on_train_batch_end(step, {"loss": 4.0 - step})
-    lines = "epoch 2, step 2/4: loss 3.0000\nepoch 2, step 4/4: loss 1.0000\n"
-    assert capsys.readouterr().out == ("" if terminal else lines)
-
-
 # A finished run
 
 
@@ -400,55 +252,6 @@ def finished(tmp_path):
         run.write("model.keras", keras.Model(model.input, model.output).save)
         run.finish()
     return run.path
-
-
-def empty(path):
-    (path / "model.keras").write_bytes(b"")
-
-
-def cut_short(path):
-    data = (path / "model.keras").read_bytes()
-    (path / "model.keras").write_bytes(data[: len(data) // 2])
-
-
-def missing(path):
-    (path / "model.keras").unlink()
-
-
-def other_archive(path):
-    with zipfile.ZipFile(path / "model.keras", "w") as archive:
-        archive.writestr("hello.txt", "hello")
-
-
-def unfinished(path):
-    file = path / "figures.json"
-    file.write_text(file.read_text().replace('"finished": true', '"finished": false'))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (empty, "model.keras is missing, damaged or no model"),
-        (cut_short, "model.keras is missing, damaged or no model"),
-        (missing, "model.keras is missing, damaged or no model"),
-        (other_archive, "model.keras is missing, damaged or no model"),
-        (unfinished, "is not finished"),
-    ],
-)
-def test_damaged_models(finished, damage, message):
-    said, model = shared.load_run(finished, PROGRAM, ["A dog."])
-    assert model.count_params() == 21 and said["settings"] == {"seed": 0}
-    damage(finished)
-    with pytest.raises(UsageError, match=message) as error:
-        shared.load_run(finished, PROGRAM)
-    assert "\n" not in str(error.value)
-
-
-def test_files_and_folders_in_the_wrong_places(finished):
-    with pytest.raises(UsageError, match="Not a directory"):
-        shared.load_run(finished / "model.keras", PROGRAM)
-    with pytest.raises(UsageError, match="is the folder of a run, and was given as a text"):
-        shared.load_run(finished, PROGRAM, ["A dog.", "x" * 10_000, "a\0b", str(finished)])
 
 
 # Tokens
@@ -486,14 +289,6 @@ def test_names_of_special_tokens_are_text(tmp_path):
     assert 0 not in row and len(row) == 3
 
 
-@pytest.mark.parametrize(("text", "message"), [("{}", "is damaged: "), (None, "No such file")])
-def test_a_damaged_tokenizer_is_an_error(tmp_path, text, message):
-    if text:
-        (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(UsageError, match=message):
-        texts.load_tokenizer(tmp_path)
-
-
 def test_batches_differ_in_the_first_two_and_are_shared(monkeypatch):
     lengths = np.array([5, 5, 5, 2, 5, 7])
     batches = training.Batches(
@@ -512,12 +307,3 @@ def test_batches_differ_in_the_first_two_and_are_shared(monkeypatch):
     orders.append([int(b[0]) for b in batches.batches])
     batches.start(3)
     assert orders[0] == orders[1] != [int(b[0]) for b in batches.batches]
-
-
-@pytest.mark.parametrize("count", [1, 99])
-def test_devices(count):
-    if count == 1:
-        with training.devices(1):
-            return
-    with pytest.raises(UsageError, match="--devices"), training.devices(count):
-        pass

@@ -1,12 +1,7 @@
 """The example program `examples.square_sequences`, from its squares to its files."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,7 +9,6 @@ from examples import square_sequences
 from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
 
-ROOT = Path(__file__).parents[2]
 FILES = {
     "alignments.png",
     "figures.json",
@@ -121,67 +115,7 @@ def test_files_and_figures(finished, capsys):
     assert "finished already" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_saved_models_need_nothing_but_the_package(finished):
-    program = (
-        "import json, sys, keras, keras_attention, numpy\n"
-        "first = numpy.load(sys.argv[1])\n"
-        "for path in sys.argv[2:]:\n"
-        "    said = keras.models.load_model(path)(first)\n"
-        "    said = {k: keras.ops.convert_to_numpy(v).tolist() for k, v in said.items()}\n"
-        "    print(json.dumps(said))\n"
-        "print([name for name in sys.modules if name.startswith('examples')])\n"
-    )
-    first = squares(3, np.random.default_rng(0))[:, :2]
-    np.save(finished.parent / "first.npy", first)
-    models = [finished / f"{kind}.keras" for kind in square_sequences.KINDS]
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(finished.parent / "first.npy"), *map(str, models)],
-        cwd=finished.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    *said, imported = done.stdout.strip().splitlines()[-3:]
-    assert imported == "[]"
-    for path, line in zip(models, map(json.loads, said), strict=True):
-        expected = keras.models.load_model(path)(first)
-        assert set(line) == set(expected)
-        for name, values in line.items():
-            np.testing.assert_allclose(values, numpy(expected[name]), rtol=1e-5, atol=1e-6)
-    alignments = json.loads(said[1])["alignments"]
-    assert np.shape(alignments) == (3, 1, 2, 2)
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_goes_on_to_the_same_losses(finished, tmp_path, interrupted, capsys):
-    with interrupted(1):
-        assert main("--small", "--output", tmp_path) == 130
-    assert main("--small", "--output", tmp_path) == 0
-    assert "Resuming after epoch 1" in capsys.readouterr().out
-    found, expected = (figures(path)["test_losses"] for path in (tmp_path, finished))
-    for kind, losses in expected.items():
-        np.testing.assert_allclose(found[kind], losses, rtol=1e-4)
-
-
 # The command line
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--seeds", "0"], ["--teacher-forcing", "1.5"], ["--noise", "1"], ["--epochs", "two"]],
-    ids=" ".join,
-)
-def test_wrong_command_line(arguments, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(*arguments)
-    assert exit_.value.code == 2 and "usage: " in capsys.readouterr().err
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    assert main("--small", "--output", tmp_path) == 2
-    assert "is not a run of examples.square_sequences" in capsys.readouterr().err
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_small_shrinks_what_was_not_given():
@@ -189,25 +123,3 @@ def test_small_shrinks_what_was_not_given():
     assert (settings["epochs"], settings["seeds"], settings["hidden"]) == (3, 2, 8)
     settings, _ = square_sequences.parse([])
     assert (settings["epochs"], settings["seeds"], settings["teacher_forcing"]) == (50, 5, 0.5)
-
-
-@pytest.mark.parametrize("extra", [1, 4])
-def test_padding_of_the_memory_changes_nothing_and_gets_no_weight(extra):
-    keras.utils.set_random_seed(0)
-    model, _ = build(8, attention=True)
-    encoder, decoder, corner = map(model.get_layer, ("encoder", "decoder", "corner"))
-    first = squares(3, np.random.default_rng(0))[:, :2]
-    memory, state = encoder(first)
-    padding = np.full((3, extra, 8), 7.0, "float32")
-    padded = keras.ops.concatenate([memory, padding], axis=1)
-    mask = np.arange(2 + extra) < np.array([[2], [2], [2]])
-    said = []
-    for inputs in ((memory, [state]), (padded, [state], mask)):
-        states = decoder.cell.initial_state(*inputs)
-        output, *_ = decoder(first[:, -1:], initial_state=states)
-        output, alignment = decoder.cell.split_outputs(output)
-        said.append((numpy(corner(output)), numpy(alignment)))
-    (plain, weights), (padded_corner, padded_weights) = said
-    np.testing.assert_allclose(padded_corner, plain, atol=1e-6)
-    np.testing.assert_allclose(padded_weights[..., :2], weights, atol=1e-6)
-    assert padded_weights.shape[-1] == 2 + extra and (padded_weights[..., 2:] == 0).all()

@@ -2,10 +2,7 @@
 
 import argparse
 import json
-import sys
-import types
 
-import keras
 import numpy as np
 import pytest
 
@@ -30,53 +27,6 @@ def csv_file(tmp_path_factory):
     lines = [f"week {n},{'' if np.isnan(value) else value}" for n, value in enumerate(values)]
     path.write_text("\n".join(["time,value", *lines, ""]))
     return path
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "No such file"),
-        ("value\n1\nmany\n", "is no CSV file with a series: could not convert string to float"),
-        ("value\n1\n2\n", "too short, or all is missing: it has 2 values for --period 4"),
-        ("time,value\n" + "x,\n" * 80, "too short, or all is missing"),
-        ("value\n1\ninf\n", "has infinite values"),
-        ("a;value\n1;1,5\n", "its lines have different numbers of fields"),
-        ("value\n" + "1" * 200_000, "field larger than field limit"),
-    ],
-)
-def test_a_file_without_a_series_is_one_line(text, message, tmp_path, capsys):
-    path = tmp_path / "series.csv"
-    if text:
-        path.write_text(text)
-    assert main([*TINY, "--data", path, "--output", tmp_path / "run"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ") and message in err and err.count("\n") == 1
-
-
-def test_wrong_options(csv_file, tmp_path, capsys):
-    assert main([*TINY, "--sample", "--dim", 6, "--output", tmp_path]) == 2
-    assert "--dim must be a multiple of 4" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["--sample", "--data", csv_file])
-
-
-def test_where_series_come_from(csv_file, monkeypatch, capsys):
-    values, name = time_series.load_series(csv_file)
-    assert values.shape == (80,) and np.isnan(values[[20, 70]]).all() and "series.csv" in name
-    column = types.SimpleNamespace(to_numpy=lambda dtype: np.array([316.1, np.nan], dtype))
-    load = lambda: types.SimpleNamespace(data={"co2": column})  # noqa: E731
-    datasets = types.SimpleNamespace(co2=types.SimpleNamespace(load=load))
-    monkeypatch.setitem(sys.modules, "statsmodels", types.SimpleNamespace(datasets=datasets))
-    monkeypatch.setitem(sys.modules, "statsmodels.datasets", datasets)
-    values, name = time_series.load_series()
-    assert values[0] == 316.1 and np.isnan(values[1]) and "statsmodels" in name
-    assert capsys.readouterr().err == ""
-    monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
-    for options, reason in (({}, "statsmodels"), ({"use_sample": True}, "--sample")):
-        values, name = time_series.load_series(**options)
-        assert values.shape == (1200,) and 10 < np.isnan(values).sum() < 60
-        err = capsys.readouterr().err
-        assert "THIS IS NOT the CO2" in err and reason in err and "sample" in name
 
 
 def test_what_is_read_and_what_comes():
@@ -111,23 +61,6 @@ def test_the_naive_forecast_repeats_a_season_and_a_trend():
     np.testing.assert_allclose(found[:, 0], series[times])
     gaps = np.array([np.nan, np.nan, 1, np.nan, 2, np.nan])
     assert time_series.filled(gaps).tolist() == [1, 1, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize("kind", time_series.MODELS)
-def test_padding_and_missing_values_change_nothing(kind):
-    keras.utils.set_random_seed(0)
-    model = time_series.build(kind, OPTIONS)
-    head = model.layers[-2]
-    head.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in head.get_weights()])
-    x = np.random.default_rng(0).normal(size=(2, 6, 5)).astype("float32")
-    expected = keras.ops.convert_to_numpy(model(x))
-    padded = np.concatenate([np.full((2, 3, 5), MISSING, "float32"), x], axis=1)
-    found = keras.ops.convert_to_numpy(model(padded))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    gap = x.copy()
-    gap[:, 2] = MISSING
-    assert np.abs(keras.ops.convert_to_numpy(model(gap)) - expected).max() > 1e-4
-    assert np.abs(keras.ops.convert_to_numpy(model(gap))).max() < 100
 
 
 @pytest.mark.slow

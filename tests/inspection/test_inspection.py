@@ -7,14 +7,11 @@ import pytest
 import keras_attention as ka
 from keras_attention import inspection
 from keras_attention.visualization import collect_attention
+from tests.arrays import numpy
 
 ops = keras.ops
 
 IDS = np.array([[3, 5, 2, 7, 0], [4, 1, 0, 0, 0]])
-
-
-def numpy(x):
-    return np.array(ops.convert_to_numpy(x), "float32")
 
 
 @pytest.fixture(scope="module")

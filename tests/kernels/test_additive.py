@@ -8,16 +8,12 @@ from keras_attention import Attention, scores
 from keras_attention.kernels import additive as kernel
 from keras_attention.kernels import strategies
 from tests import definition
-from tests.arrays import random
+from tests.arrays import numpy, random
 from tests.gradients import gradients
 
 B, T, S, H, U = 2, 4, 5, 3, 7
 # Limits that make one chunk, three of 3, 3 and 1 units, and one for each unit.
 LIMITS = {"whole": 2**20, "chunks": 3 * T * S, "units": 1}
-
-
-def numpy(tensor):
-    return np.array(keras.ops.convert_to_numpy(tensor))
 
 
 QUERY, KEY, V = random(B, T, H, U, seed=1), random(B, S, H, U, seed=2), random(H, U, seed=3)

@@ -8,12 +8,11 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.backend import backend
+from tests.arrays import numpy
 from tests.gradients import gradients
 
 ops = keras.ops
 BACKEND = keras.backend.backend()
-# Half a unit in the last place of each dtype, of numbers about 1.
-ROUNDING = {"float32": 1e-6, "bfloat16": 2**-8, "float16": 2**-11}
 
 
 def numbers(*shape, seed=0, dtype="float32"):
@@ -24,42 +23,6 @@ def numbers(*shape, seed=0, dtype="float32"):
 
 def of(array, dtype):
     return ops.cast(ops.convert_to_tensor(array.astype("float32")), dtype)
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
-
-
-def swapped(x, axis):
-    pairs = (2, -1) if axis == -2 else (-1, 2)
-    return np.flip(x.reshape(*x.shape[:-1], *pairs), axis).reshape(x.shape)
-
-
-@pytest.mark.parametrize("axis", [-2, -1])
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_rotate(dtype, axis):
-    x, upstream = (numbers(2, 5, 3, 8, seed=n, dtype=dtype) for n in (0, 1))
-    cos, sin = (np.cos, np.sin)
-    angles = numbers(5, 1, 4, seed=2)
-    if axis == -2:
-        cos, sin = (np.concatenate([f(angles)] * 2, -1) for f in (cos, sin))
-        sin[..., :4] *= -1
-    else:
-        cos, sin = (np.repeat(f(angles), 2, -1) for f in (cos, sin))
-        sin[..., ::2] *= -1
-    expected = x * cos + swapped(x, axis) * sin
-    gradient = upstream * cos - swapped(upstream, axis) * sin
-    given, factors = of(x, dtype), [of(array, "float32") for array in (cos, sin)]
-
-    def rotated(x):
-        return backend.rotate(x, *factors, axis)
-
-    found = rotated(given)
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
-    np.testing.assert_allclose(numpy(found), expected, atol=1e-6, rtol=ROUNDING[dtype])
-    np.testing.assert_array_equal(numpy(given), x)  # It is no memory for the result.
-    (found,) = gradients(lambda x: ops.sum(rotated(x) * of(upstream, dtype)), [given])
-    np.testing.assert_allclose(found, gradient, atol=1e-6, rtol=ROUNDING[dtype])
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="derivatives forward, and maps, are JAX's")

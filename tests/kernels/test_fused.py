@@ -97,35 +97,6 @@ def test_fused_is_the_reference(name, learned):
 
 
 @by_masks
-@pytest.mark.parametrize("dtype, rounding", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
-@pytest.mark.parametrize("name, learned", PROBLEMS)
-def test_half_precision_rounds_weights_and_outputs_and_no_bias(name, learned, dtype, rounding):
-    groups, given = FUSED[name]
-    given = {key: tensor(x) if isinstance(x, np.ndarray) else x for key, x in given.items()}
-    shapes = (B, T, H, K), (B, S, groups, K), (B, S, groups, K)
-    arrays = [tensor(random(*shape, seed=n)) for n, shape in enumerate(shapes)]
-    arrays = [keras.ops.cast(keras.ops.cast(x, dtype), "float32") for x in arrays]
-    arrays += map(tensor, learned.values())
-    weights = tensor(random(B, T, H, K, seed=6))
-
-    def answers(kernel, dtype):
-        def attend(query, key, value, *others):
-            heads = [keras.ops.cast(array, dtype) for array in (query, key, value)]
-            named = dict(zip(learned, others, strict=True))
-            output = problems.attend(*heads, kernel=kernel, **named, **given).output
-            return keras.ops.cast(output, "float32")
-
-        output = keras.ops.convert_to_numpy(attend(*arrays))
-        return [output, *gradients(lambda *x: keras.ops.sum(attend(*x) * weights), arrays)]
-
-    exact = answers("reference", "float32")
-    for number, (found, expected) in enumerate(zip(answers("fused", dtype), exact, strict=True)):
-        roundings = 2 if number == 0 else 4
-        error = roundings * rounding * max(1, np.abs(expected).max())
-        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
-
-
-@by_masks
 @pytest.mark.parametrize("lengths", [(S, T), (1, 1), (1, S), (T, 1)])
 def test_fused_of_other_lengths(lengths):
     for offset, learned in ((0, {}), (3, {}), (0, SINK), (3, SINK)):

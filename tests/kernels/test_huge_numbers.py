@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import kernels, ops, patterns
+from keras_attention import ops, patterns
 from keras_attention.spec import PositionBias
 from tests import definition
 from tests.gradients import gradients
@@ -13,7 +13,6 @@ from tests.kernels.small_problem import (
     LARGEST,
     MASKS,
     NARROW,
-    WINDOW,
     B,
     H,
     K,
@@ -128,48 +127,3 @@ def test_an_infinite_position_bias_is_a_mask_and_makes_no_nan(by_distance, kerne
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     for found in biased(np.full(7, -np.inf)):
         assert np.isfinite(found).all()
-
-
-# What padding holds
-
-
-GARBAGE = {"float32": np.nan, "bfloat16": np.inf, "float16": -np.inf}
-
-
-@pytest.mark.parametrize("kernel", ["auto", *(kernel.name for kernel in kernels.KERNELS)])
-@pytest.mark.parametrize("role", ["query", "key"])
-@pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"pattern": WINDOW}, {"score": "cosine"}, {"normalization": "sparsemax"}],
-    ids=["plain", "window", "cosine", "sparsemax"],
-)
-def test_padding_may_hold_anything(kernel, role, dtype, options):
-    length = 300 if kernel == "banded" else S
-    count = 1 if kernel == "one_query" else length
-    clean = [random(1, n, 2, K, seed=n + i) for i, n in enumerate((count, length, length))]
-    real = np.arange(count if role == "query" else length) % 3 != (0 if count == 1 else 2)
-    dirty = [array.copy() for array in clean]
-    for array in dirty[:1] if role == "query" else dirty[1:]:
-        array[:, ~real] = GARBAGE[dtype]
-    mask = real[None, None, :, None] if role == "query" else real[None, None, None]
-
-    def attend(*inputs):
-        inputs = [keras.ops.cast(x, dtype) for x in inputs]
-        return ops.attend(*inputs, mask=mask, kernel=kernel, **options)
-
-    try:
-        expected = numpy(keras.ops.cast(attend(*tensors(*clean)), "float32"))
-    except ValueError as error:
-        assert "cannot do this" in str(error)
-        return
-    found = numpy(keras.ops.cast(attend(*tensors(*dirty)), "float32"))
-    assert np.isfinite(expected).all()
-    np.testing.assert_array_equal(found, expected)
-
-    def loss(*inputs):
-        return keras.ops.square(attend(*inputs))
-
-    for one, other in zip(gradients(loss, clean), gradients(loss, dirty), strict=True):
-        assert np.isfinite(one).all()
-        np.testing.assert_array_equal(one, other)

@@ -6,7 +6,6 @@ import pytest
 
 from keras_attention import ops
 from keras_attention.patterns import Causal, Global, RandomBlocks, SlidingWindow
-from tests.arrays import numpy
 from tests.kernels.banded_problems import segments, short_sequences
 from tests.problems import compare, inputs
 
@@ -33,26 +32,6 @@ def test_every_problem_is_that_of_the_dense_mask(name):
     with short_sequences():
         expected = compare(kernel, inputs(B, T, T, groups=2), rest)
     assert np.abs(expected["output"]).max() > 0.1
-
-
-@pytest.mark.any_backend
-@pytest.mark.parametrize("length, size, count", [(12, 2, 5), (60, 7, 3), (9, 1, 1)])
-def test_each_block_sees_as_many_others(length, size, count):
-    pattern = RandomBlocks(length, size, count, seed=1)
-    at = np.arange(length + 9)
-    seen = numpy(pattern(at, at))
-    assert not seen[length:].any() and not seen[:, length:].any()
-    blocks = -(-length // size)
-    whole = np.zeros((blocks * size,) * 2, bool)
-    whole[:length, :length] = seen[:length, :length]
-    for query, rows in enumerate(np.split(whole, blocks)):
-        rows = rows[rows.any(axis=1)]
-        assert (rows == rows[0]).all()
-        found = [keys.any() for keys in np.split(rows[0], blocks)]
-        assert sum(found) == count and not found[query]
-    again = RandomBlocks.from_config(pattern.get_config())
-    np.testing.assert_array_equal(numpy(again(at, at)), seen)
-    assert again == pattern != RandomBlocks(length, size, count, seed=2)
 
 
 @pytest.mark.any_backend

@@ -9,14 +9,10 @@ from hypothesis.extra import numpy as arrays
 
 from keras_attention.kernels.entmax import sparsemax
 from tests import definition
-from tests.arrays import random
+from tests.arrays import numpy, random
 from tests.gradients import gradients
 
 MASKED = np.float32(-1.5e38)
-
-
-def numpy(tensor):
-    return np.array(keras.ops.convert_to_numpy(tensor))
 
 
 def weights_of(scores, mask=None):

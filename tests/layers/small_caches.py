@@ -5,15 +5,11 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import patterns
-from tests.arrays import random
+from tests.arrays import numpy, random
 
 B, T, D, H = 3, 9, 16, 4
 
 PATTERNS = {"none": lambda: None, "window": lambda: patterns.SlidingWindow(2, 0)}
-
-
-def numpy(tensor):
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
 
 
 X = random(B, T, D)

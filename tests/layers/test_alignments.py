@@ -133,25 +133,6 @@ def test_in_keras_layers_and_by_hand_it_is_the_same_loop(name):
     np.testing.assert_allclose(np.stack(stepped, 1), numpy(outputs), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_masked_step_changes_no_state_and_a_call_goes_on(name):
-    rnn = made(name)
-    rnn.return_state = True
-    kept = np.array([[True, True, False, True]] * B)
-    expected, weights, _ = rnn(X[:, [0, 1, 3]], MEMORY)
-    found, aligned, _ = rnn(X, MEMORY, mask=kept)
-    np.testing.assert_allclose(numpy(found)[:, [0, 1, 3]], numpy(expected), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(numpy(aligned)[:, :, 3], numpy(weights)[:, :, 2], atol=1e-5)
-    whole, _, _ = rnn(X, MEMORY)
-    _, _, states = rnn(X[:, :2], MEMORY)
-    rest, _, _ = rnn(X[:, 2:], MEMORY, initial_state=states)
-    np.testing.assert_allclose(numpy(rest), numpy(whole)[:, 2:], rtol=1e-5, atol=1e-5)
-    with pytest.raises(
-        ValueError, match=r"Lengths of states of the alignment .*memory=4, states=6"
-    ):
-        rnn(X, MEMORY[:, :4], initial_state=[states[0][:, :-2], *states[1:]])
-
-
 # Monotonic attention
 
 

@@ -107,28 +107,6 @@ def test_key_defaults_to_value_and_value_to_query():
     assert np.abs(numpy(layer(X)) - expected).max() > 0.1
 
 
-def test_functional_models_of_several_inputs():
-    layer = made()
-    expected = numpy(layer(X, VALUE, KEY, use_causal_mask=True))
-    symbols = [keras.Input((None, x.shape[-1])) for x in (X, VALUE, KEY)]
-    for output in (
-        layer(symbols, use_causal_mask=True),
-        layer(*symbols, use_causal_mask=True),
-    ):
-        assert tuple(output.shape) == (None, None, H * K)
-        close(keras.Model(symbols, output)([X, VALUE, KEY]), expected)
-
-
-def test_masks_may_be_inputs_of_a_model():
-    layer = made()
-    symbols = [keras.Input((None, x.shape[-1])) for x in (X, VALUE, KEY)]
-    kept, allowed = keras.Input((None,), dtype="bool"), keras.Input((None, None), dtype="bool")
-    output = layer(*symbols, value_mask=kept, attention_mask=allowed)
-    model = keras.Model([*symbols, kept, allowed], output)
-    expected = numpy(layer(X, VALUE, KEY, value_mask=KEPT, attention_mask=ALLOWED))
-    close(model([X, VALUE, KEY, KEPT, ALLOWED]), expected)
-
-
 # Masks
 
 KEPT = np.arange(S) < np.array([[7], [4], [2]])

@@ -74,20 +74,6 @@ def test_is_what_the_papers_say(step, score, arguments, window):
     assert numpy(after[-1]).tolist() == [[T]] * B
 
 
-@pytest.mark.parametrize(("step", "arguments"), [(stacked, {}), (lstm, {"mode": "luong"})])
-def test_by_hand_it_is_the_same_loop(step, arguments):
-    attention = Attention(score=scores.Additive(4), pattern=patterns.SlidingWindow(2, 2))
-    cell = AttentionCell(CELLS[step](), attention, return_attention_scores=True, **arguments)
-    rnn = made(cell)
-    expected = rnn(X, initial_state=cell.initial_state(MEMORY, mask=MASK))
-    outputs, states = [], cell.start_states(MEMORY, mask=MASK)
-    assert all(state.shape[0] == B for state in keras.tree.flatten(states))
-    for t in range(T):
-        output, states = cell(X[:, t], states)
-        outputs.append(numpy(output))
-    np.testing.assert_allclose(np.stack(outputs, 1), numpy(expected), rtol=1e-5, atol=1e-5)
-
-
 def test_dot_compares_states_with_a_memory_of_their_size():
     cell = AttentionCell(layers.GRUCell(M), "dot", mode="luong", attention_dim=4)
     rnn = layers.RNN(cell)
@@ -113,24 +99,6 @@ def test_location_refuses_a_longer_memory_in_a_program():
 
 
 # Masks
-
-
-@pytest.mark.parametrize("unroll", [False, True])
-def test_masked_steps_hold_output_and_states(unroll):
-    cell = AttentionCell(layers.GRUCell(H), "general", mode="luong", attention_dim=3)
-    rnn = made(cell, unroll=unroll, return_state=True)
-    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1]], bool)
-    start = cell.initial_state(MEMORY, STATE)
-    outputs, states = rnn(X, initial_state=start, mask=ops.convert_to_tensor(mask))
-    outputs = numpy(outputs)
-    for row, kept in enumerate(mask):
-        x = X[row : row + 1, kept]
-        memory, state = MEMORY[row : row + 1], STATE[row : row + 1]
-        expected, after = rnn(x, initial_state=cell.initial_state(memory, state))
-        np.testing.assert_allclose(outputs[row, kept], numpy(expected)[0], rtol=1e-5, atol=1e-5)
-        for found, state in zip(states, after, strict=True):
-            np.testing.assert_allclose(numpy(found)[row], numpy(state)[0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(outputs[1, 2], outputs[1, 1])
 
 
 @pytest.mark.parametrize("attention_dim", [None, 3])

@@ -42,24 +42,6 @@ def test_a_sink_can_be_trained_in_a_compiled_loop():
     assert np.abs(numpy(cell.attention.sink) - before).max() > 0
 
 
-def test_symbolic_structure_is_the_eager_one():
-    for arguments in ({"output_context": True}, {"mode": "luong", "attention_dim": 3}):
-        cell = AttentionCell(
-            layers.StackedRNNCells([layers.LSTMCell(size) for size in (2, 3)]),
-            "general",
-            **arguments,
-        )
-        rnn = layers.RNN(cell, return_state=True)
-        symbols = rnn(layers.Input((T, D)), initial_state=cell.initial_state(layers.Input((S, M))))
-        arrays = rnn(X, initial_state=cell.initial_state(MEMORY))
-        keras.tree.assert_same_structure(symbols, arrays)
-        for symbol, array in zip(
-            keras.tree.flatten(symbols), keras.tree.flatten(arrays), strict=True
-        ):
-            assert len(symbol.shape) == len(array.shape)
-            assert symbol.shape[-1] in (None, array.shape[-1])
-
-
 def test_a_stack_may_attend_below():
     cell = AttentionCell(layers.GRUCell(H), "general")
     rnn = layers.RNN([cell, layers.GRUCell(2)], return_sequences=True)

@@ -12,16 +12,12 @@ from keras_attention import (
     patterns,
     positions,
 )
-from tests.arrays import close, random, wide
+from tests.arrays import close, numpy, random, wide
 
 layers, ops = keras.layers, keras.ops
 
 # Batch, steps, memory positions, features of the input, the memory and the states, all different.
 B, T, S, D, M, H = 3, 4, 6, 5, 7, 8
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(tensor)
 
 
 X, MEMORY, STATE = random(B, T, D), random(B, S, M, seed=1), 0.5 * random(B, H, seed=2)
@@ -147,33 +143,6 @@ def test_steps_are_counted_beyond_what_bfloat16_can_count():
     memory = np.random.default_rng(0).integers(0, 2, (1, steps, 8)).astype("float32")
     output = numpy(ops.cast(layer(np.zeros((1, steps, 2), "float32"), memory), "float32"))
     np.testing.assert_array_equal(output[..., :8], memory)
-
-
-def test_states_go_on_beyond_what_bfloat16_can_count():
-    def layer():
-        cell = AttentionCell(
-            layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
-            Attention(score="additive", pattern=patterns.SlidingWindow(1, 1), dtype="bfloat16"),
-            alignment="coverage",
-            return_attention_scores=True,
-            dtype="bfloat16",
-        )
-        return AttentionRNN(cell, return_sequences=True, return_state=True, dtype="bfloat16")
-
-    rnn, steps = layer(), 304
-    x, memory = np.zeros((1, steps, 2), "float32"), np.ones((1, steps, 8), "float32")
-    _, weights, _ = rnn(x, memory)
-    _, _, states = rnn(x[:, :301], memory)
-    _, after, _ = rnn(x[:, 301:], memory, initial_state=states)
-    found, expected = (numpy(ops.cast(w, "float32")) for w in (after, weights[:, :, 301:]))
-    np.testing.assert_array_equal(found, expected)
-    *given, aligned, time = states
-    given = [*given, ops.ones_like(aligned) * 1.0001, time]
-    same = rnn(x[:, :1], memory, initial_state=given, mask=np.zeros((1, 1), bool))[2]
-    np.testing.assert_array_equal(numpy(same[-2]), np.float32(1.0001))
-    symbols = rnn(keras.Input((steps, 2)), keras.Input((steps, 8)))[2]
-    for array, symbol in zip(states, symbols, strict=True):
-        assert keras.backend.standardize_dtype(array.dtype) == symbol.dtype
 
 
 @pytest.mark.parametrize("recurrent", ["AttentionRNN", "RNN"])

@@ -105,28 +105,6 @@ def test_straight_through_gives_the_gradient_of_gumbel_softmax(monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_the_mean_of_straight_through_is_that_of_gumbel_softmax(temperature):
-    """Of two keys the noise is one logistic number, and the mean gradient an integral over it."""
-    many, query = 20_000, 0.8
-    keys, values = np.array([[[0.5], [-1.0]]]), np.array([[[2.0], [-0.5]]])
-    (k1, k2), (v1, v2) = keys[0, :, 0], values[0, :, 0]
-    noise = np.linspace(-40, 40, 400_001)
-    density = 1 / (4 * np.cosh(noise / 2) ** 2)
-    slope = 1 / (4 * np.cosh((query * (k1 - k2) + noise) / temperature / 2) ** 2) / temperature
-    mean = (density * slope).sum() * (noise[1] - noise[0])
-    expected = mean * (v1 - v2) * (k1 - k2)
-
-    layer = ka.HardAttention(score="dot", temperature=temperature, seed=1)
-    value, key = values.astype("float32"), keys.astype("float32")
-    queries = np.full((1, many, 1), query, "float32")
-    layer.build(queries.shape, value.shape, key.shape)
-    found = gradients(lambda q: layer(q, value, key, training=True), [queries])[0].ravel()
-    error = found.std() / np.sqrt(many)
-    assert error < 0.01 * abs(expected)
-    assert abs(found.mean() - expected) < 4 * error
-
-
 def test_reinforce_returns_the_log_probability_of_its_choice():
     layer = ka.HardAttention(gradient="reinforce", seed=1)
     _, weights, log_probability = layer(QUERY, MEMORY, training=True, return_attention_scores=True)

@@ -58,18 +58,6 @@ def test_it_is_the_equation(masked):
         close(wide(ours), theirs)
 
 
-def test_a_mask_of_pairs_a_bias_and_segments():
-    found, rng = layer(), np.random.default_rng(1)
-    pairs = (rng.random((B, H, T, T)) < 0.7) | np.eye(T, dtype="bool")
-    expected = wide(found(X, attention_mask=pairs))
-    close(wide(found(X, attention_bias=np.where(pairs, 0, -1e9).astype("float32"))), expected)
-    segments = np.where(np.arange(T) < 5, 0, 1)[None].repeat(B, axis=0)
-    same = segments[:, None] == segments[..., None]
-    output, weights = found(X, segment_ids=segments, return_attention_scores=True)
-    for ours, theirs in zip((output, weights), definition(found, X, same), strict=True):
-        close(wide(ours), theirs)
-
-
 @pytest.mark.parametrize("length", [0, 1, NUM_GLOBAL, NUM_GLOBAL + 1])
 def test_few_tokens(length):
     found = layer()

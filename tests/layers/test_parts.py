@@ -75,7 +75,7 @@ def test_frozen_parts_of_a_model_in_a_file(tmp_path, nested):
     assert len(loaded.trainable_weights) == len(model.weights) - 2 - 4
 
 
-@pytest.mark.parametrize("case", LAYERS if ON_TENSORFLOW else LAYERS[::4], ids=str)
+@pytest.mark.parametrize("case", LAYERS[::4], ids=str)
 def test_a_dtype_policy_that_is_set_later_is_that_of_the_parts(case):
     expected = built(case, dtype="mixed_bfloat16")
     layer = built(case)

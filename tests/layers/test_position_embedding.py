@@ -171,32 +171,6 @@ both_layers = pytest.mark.parametrize("make", [sincos_layer, learned], ids=["sin
 
 
 @both_layers
-@pytest.mark.parametrize(
-    "given, positions",
-    [
-        ({}, np.arange(T)),
-        ({"start_index": 3}, 3 + np.arange(T)),
-        ({"start_index": np.int32(3)}, 3 + np.arange(T)),
-        ({"start_index": np.array([0, 5, 2])}, np.array([[0], [5], [2]]) + np.arange(T)),
-        ({"positions": np.array([4, 0, 1, 1, 9])}, np.array([4, 0, 1, 1, 9])),
-        (
-            {"positions": np.array([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4], [9, 8, 7, 6, 5]])},
-            np.array([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4], [9, 8, 7, 6, 5]]),
-        ),
-    ],
-    ids=["none", "start", "NumPy start", "start of each row", "positions", "positions of each row"],
-)
-def test_positions_are_those_that_the_call_gives(make, given, positions):
-    layer = make()
-    expected = X + rows_of(layer, positions)
-    np.testing.assert_allclose(numpy(layer(X, **given)), expected, rtol=1e-5, atol=1e-6)
-    tensors = {
-        name: keras.ops.convert_to_tensor(value, dtype="int32") for name, value in given.items()
-    }
-    np.testing.assert_allclose(numpy(layer(X, **tensors)), expected, rtol=1e-5, atol=1e-6)
-
-
-@both_layers
 @pytest.mark.parametrize("dim", [None, 5])
 def test_merge_modes(make, dim):
     rows = rows_of(make(dim=dim, merge_mode="concat"), np.arange(T))

@@ -1,11 +1,7 @@
-"""LoRA and int8: adapters train, and quantized models load in a fresh process."""
+"""LoRA and int8: adapters train, and quantized models are saved."""
 
 import inspect
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -55,7 +51,7 @@ def test_lora_trains_and_survives_saving(cls, tmp_path):
     close(plain.predict([x, y], verbose=0), after)
 
 
-# int8: every model is quantized and saved here, and all are read in one other process.
+# int8
 
 
 def ids_model(function):
@@ -118,22 +114,6 @@ INT8 = {
     "a model in a model": lambda: vectors_model(nested, 8),
 }
 
-READ_ALL = """
-import gc, pathlib, sys
-import keras_attention
-import keras
-import numpy as np
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*.keras")):
-    gc.freeze()  # Keras collects garbage after each weight that it quantizes.
-    model = keras.saving.load_model(path)
-    model.run_eagerly = True
-    with np.load(path.with_suffix(".npz")) as inputs:
-        inputs = [inputs[name] for name in sorted(inputs)]
-    given = inputs if isinstance(model.input, list) else inputs[0]
-    answer = model.predict(given, verbose=0)
-    np.save(path.with_suffix(".npy"), answer)
-"""
-
 
 def quantize(model, mode="int8", **kwargs):
     with warnings.catch_warnings():
@@ -146,51 +126,31 @@ def quantized(layer, mode="int8"):
     return [sub.name for sub in layer._flatten_layers() if sub.quantization_mode == mode]
 
 
-@pytest.fixture(scope="module", name="reloaded")
-def _reloaded(tmp_path_factory, freeze):
-    """Of each model: its outputs in float, after quantization, and in a process that loaded it."""
-    folder = tmp_path_factory.mktemp("int8")
-    answers = {}
-    for number, (name, make) in enumerate(INT8.items()):
-        model, inputs = make()
-        randomize(model)
-        model.run_eagerly = True  # A program for each model takes longer than all else here.
-        given = inputs if isinstance(model.input, list) else inputs[0]
-        before = model.predict(given, verbose=0)
-        freeze()
-        quantize(model, filters="query" if name == "SelfAttention" else None)
-        after = model.predict(given, verbose=0)
-        path = folder / f"{number}.keras"
-        model.save(path)
-        np.savez(path.with_suffix(".npz"), *inputs)
-        answers[name] = (before, after, path.with_suffix(".npy"), quantized(model))
-    run = subprocess.run(
-        [sys.executable, "-c", READ_ALL, str(folder)],
-        cwd=Path(keras_attention.__file__).parent.parent,
-        env=os.environ
-        | {"KERAS_BACKEND": keras.backend.backend(), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    answers["log"] = run.stdout + run.stderr
-    return answers
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("name", INT8)
-def test_int8_model_loads_in_a_fresh_process(name, reloaded):
-    before, after, path, layers = reloaded[name]
-    assert layers
-    # The quantized model computes nearly what the float one did, and by other weights.
+def test_an_int8_model_is_nearly_the_model_and_loads(name, tmp_path, freeze):
+    model, inputs = INT8[name]()
+    randomize(model)
+    model.run_eagerly = True  # A program for each model takes longer than all else here.
+    before = model.predict(alone(inputs), verbose=0)
+    freeze()
+    quantize(model, filters="query" if name == "SelfAttention" else None)
+    assert quantized(model)
+    after = model.predict(alone(inputs), verbose=0)
+    # By other weights.
     assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
-    assert path.exists(), reloaded["log"]
-    close(np.load(path), after)
+    model.save(tmp_path / "model.keras")
+    freeze()
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    again.run_eagerly = True
+    close(again.predict(alone(inputs), verbose=0), after)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_model_of_any_layer_is_quantized(case):
+def test_a_model_of_any_layer_is_quantized(case, freeze):
     """Keras refuses a layer that holds one which is not built."""
     model = case.model()
+    freeze()
     quantize(model)
     assert outputs_of(model(alone(case.arrays())))
 

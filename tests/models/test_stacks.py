@@ -15,12 +15,10 @@ from keras_attention import (
     generation,
     masks,
 )
-from tests import fresh_process
 from tests.arrays import numpy
 from tests.models.stacks import (
     IDS,
     LEFT,
-    MODELS,
     VOCABULARY,
     D,
     made,
@@ -114,15 +112,6 @@ def test_logits_are_their_equation():
     randomize(layer)
     expected = 2 * np.tanh((0.5 * x @ table.T + numpy(layer.bias)) / 2)
     np.testing.assert_allclose(numpy(layer(x, table)), expected, atol=1e-5)
-
-
-@pytest.mark.ci
-def test_saved_models_are_the_same_in_a_fresh_process(tmp_path):
-    with fresh_process.Reader() as reader:
-        for name in MODELS:
-            (tmp_path / name).mkdir()
-            model, inputs = made(name)
-            reader.check(model, tmp_path / name, inputs)
 
 
 def greedily(model, prompt, count):

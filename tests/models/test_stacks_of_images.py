@@ -49,49 +49,6 @@ def test_steps_of_a_decoder_count_cells_and_calls_too():
         np.testing.assert_allclose(numpy(found)[:, -1], numpy(model(alone))[:, -1], atol=1e-4)
 
 
-@keras.saving.register_keras_serializable("keras_attention_tests")
-class Black(keras.layers.Layer):
-    """Masks pixels that are 0."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def call(self, images):
-        return images
-
-    def compute_mask(self, images, previous_mask=None):
-        return keras.ops.any(images != 0, axis=-1)
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_mask_of_pixels_is_one_of_patches(counted, tmp_path):
-    blocks = [ka.TransformerBlock(24, 2, position="rotary" if counted else None)]
-    table = ka.SinCosPositionEmbedding() if counted else ka.SinCosGridEmbedding(GRID)
-    encoder = ka.Encoder(blocks, ka.Embeddings(ka.PatchEmbedding(2, D), table))
-    found = encoder(carrying(IMAGES, PIXELS))
-    np.testing.assert_array_equal(numpy(masks.implicit(found)), REAL)
-    # The second image, without its padding.
-    if counted:
-        alone = numpy(encoder(IMAGES[1:, :2]))[0]
-        np.testing.assert_allclose(numpy(found)[1, :4], alone, atol=1e-5)
-    expected = encoder(IMAGES, mask=REAL)
-    np.testing.assert_allclose(numpy(found)[REAL], numpy(expected)[REAL], atol=1e-5)
-    symbols = keras.Input((4, 8, 3))
-    for model in (
-        keras.Model(symbols, encoder(Black()(symbols))),
-        keras.Sequential([Black(), encoder]),
-    ):
-        output = model(IMAGES)
-        np.testing.assert_array_equal(numpy(masks.implicit(output)), REAL)
-        np.testing.assert_allclose(numpy(output)[REAL], numpy(found)[REAL], atol=1e-5)
-        model.save(tmp_path / "model.keras")
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-        np.testing.assert_allclose(numpy(loaded(IMAGES))[REAL], numpy(found)[REAL], atol=1e-5)
-    with pytest.raises(ValueError, match=r"`mask` must have 2 axes, \(batch, positions\)"):
-        encoder(IMAGES, mask=PIXELS[None])
-
-
 def in_a_row(*layers):
     return keras.Sequential(layers)
 

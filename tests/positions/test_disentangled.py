@@ -153,30 +153,6 @@ def test_gradients_are_those_of_the_definition():
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
 
 
-def test_the_norm_and_the_norms_of_heads_apply_to_rows():
-    norm = keras.layers.LayerNormalization(epsilon=0.1)
-    layer = SelfAttention(1, K, position=Disentangled(*RULE, norm=norm), qk_norm="rms")
-    x = random(B, T, D)
-    randomized(layer, x.shape)
-    _, found = layer(x, return_attention_scores=True)
-    table = numpy(layer.position.embeddings).astype("float64")
-    gamma, beta = (numpy(w) for w in layer.position.norm.weights)
-    mean, variance = table.mean(-1, keepdims=True), table.var(-1, keepdims=True)
-    table = (table - mean) / np.sqrt(variance + 0.1) * gamma + beta
-
-    def heads(x, dense, norm):
-        found = x @ numpy(dense.kernel).astype("float64")
-        mean = np.square(found).mean(-1, keepdims=True)
-        scale = numpy(norm.scale)
-        return (found / np.sqrt(mean + norm.epsilon) * scale)[..., None, :]
-
-    q, k = (layer.query_dense, layer.query_norm), (layer.key_dense, layer.key_norm)
-    expected = weights_of(
-        heads(x, *q), heads(x, *k), heads(table, *q), heads(table, *k), np.arange(T), np.arange(T)
-    )
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
-
-
 @keras.saving.register_keras_serializable(package="test_disentangled")
 class Projected(positions.Position):
     """A custom table (Dai et al. 2019, without their biases of keys): q_i · W_k r[i − j]."""

@@ -124,16 +124,6 @@ def test_get_takes_a_position_a_config_or_none():
     assert positions.get(config).slope == 0.3
 
 
-@pytest.mark.ci
-def test_positions_train_save_and_load_in_every_layer(check_in_every_layer):
-    given = Turn(), Slope(0.5), Table(2)
-    found = check_in_every_layer("position", *given)
-    for position, expected, weights in zip(found, given, (1, 0, 1), strict=True):
-        assert type(position) is type(expected)
-        assert position.get_config() == expected.get_config()
-        assert len(position.weights) == weights
-
-
 def test_a_position_works_in_float32_under_mixed_precision():
     layer = MultiHeadAttention(H, K, position=Table(), dtype="mixed_bfloat16")
     seen = []

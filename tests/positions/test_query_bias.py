@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from keras_attention import MultiHeadAttention, positions
-from tests import definition, problems
+from tests import definition
 from tests.arrays import numpy, random
-from tests.gradients import gradients
 
 ops = keras.ops
 B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
@@ -81,28 +80,6 @@ def test_the_bias_is_its_equation(groups):
     bias = contextual(layer.position, query, key, 0)
     _, expected = definition.attend(query, key, value, bias=bias, mask=causal)
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [3, 7])
-def test_other_kernels_are_the_reference_with_gradients(size):
-    layer, x = made(num_key_value_heads=G), random(B, T, D)
-    weights = [numpy(weight) for weight in layer.weights]
-
-    def total(scores):
-        def function(x, *weights):
-            mapping = list(zip(layer.weights, weights, strict=True))
-            with keras.StatelessScope(state_mapping=mapping):
-                output = layer(x, use_causal_mask=True, return_attention_scores=scores)
-            return ops.sum(ops.sin(output[0] if scores else output))
-
-        return function
-
-    expected = gradients(total(True), [x, *weights])
-    with problems.blocks_of(size, size):
-        found = gradients(total(False), [x, *weights])
-    for one, other in zip(found, expected, strict=True):
-        assert np.abs(other).max() > 1e-4
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_a_position_may_refuse_to_decode():

@@ -171,6 +171,3 @@ def test_location_never_answers_where_its_length_shows_only_when_run(max_length,
     np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
         call(query, longer, np.ones((B, S), bool))
-
-
-# Inner products

@@ -1,7 +1,5 @@
 """The slot `score`: names, configs, weights, and scores of a user's own in every layer."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -23,43 +21,11 @@ def test_get_takes_a_name_a_score_or_a_config():
     assert scores.get("dot") is not scores.get("dot")
 
 
-KERNEL = {
-    "kernel_initializer": "he_normal",
-    "kernel_regularizer": keras.regularizers.L2(0.01),
-    "kernel_constraint": keras.constraints.NonNeg(),
-}
 BIAS = {
     "bias_initializer": "ones",
     "bias_regularizer": keras.regularizers.L1(0.02),
     "bias_constraint": keras.constraints.UnitNorm(),
 }
-
-
-@pytest.mark.parametrize(
-    "score",
-    [
-        scores.Dot(),
-        scores.ScaledDot(0.25),
-        scores.Cosine(3.0),
-        scores.General("he_normal", keras.regularizers.L2(0.01), keras.constraints.NonNeg()),
-        scores.ReducedRank(3, **KERNEL),
-        scores.Additive(5, use_bias=False, normalize=True, **KERNEL, **BIAS),
-        scores.Additive(),
-        scores.Concat(6, **KERNEL),
-        scores.Location(9, **KERNEL),
-        scores.KeyOnly(4, "relu", False, **KERNEL, **BIAS),
-    ],
-    ids=lambda score: type(score).__name__,
-)
-def test_config_goes_through_json(score):
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(score)))
-    again = keras.saving.deserialize_keras_object(config)
-    assert type(again) is type(score)
-    assert again.get_config() == score.get_config()
-    if hasattr(score, "kernel_initializer") and score.kernel_regularizer is not None:
-        assert isinstance(again.kernel_initializer, keras.initializers.HeNormal)
-        assert again.kernel_regularizer.l2 == pytest.approx(0.01)
-        assert isinstance(again.kernel_constraint, keras.constraints.NonNeg)
 
 
 @pytest.mark.parametrize("name", [name for name in UNEQUAL if name != "general"])
@@ -97,41 +63,6 @@ class Distance(scores.Score):
         return -self.sharpness * keras.ops.transpose(keras.ops.sum(squares, -1), (0, 3, 1, 2))
 
 
-@keras.saving.register_keras_serializable(package="test_scores")
-class Diagonal(scores.Score):
-    """An inner product with a weight for each feature, made in `build`."""
-
-    def build(self, query_shape, key_shape):
-        self.diagonal = self.add_weight(shape=query_shape[2:], initializer="ones")
-
-    def prepare(self, query, key):
-        return query * self.diagonal, key
-
-
-@keras.saving.register_keras_serializable(package="test_scores")
-class Perceptron(scores.Score):
-    """Looks at each pair through weights made in `build` and a sublayer; sizes may differ."""
-
-    unequal_sizes = True
-
-    def __init__(self, units=3, activation="tanh", **kwargs):
-        super().__init__(**kwargs)
-        self.units = units
-        self.activation = keras.activations.get(activation)
-
-    def build(self, query_shape, key_shape):
-        super().build(query_shape, key_shape)
-        self.of_query = keras.layers.Dense(self.units, use_bias=False, kernel_initializer="ones")
-        self.of_query.build(query_shape)
-        shape = (key_shape[-1], self.units)
-        self.of_key = self.add_weight(name="of_key", shape=shape, initializer="ones")
-        self.last = self.add_weight(name="last", shape=(self.units,), initializer="ones")
-
-    def call(self, query, key):
-        hidden = self.of_query(query)[:, :, None] + keras.ops.matmul(key, self.of_key)[:, None]
-        return keras.ops.einsum("btshu,u->bhts", self.activation(hidden), self.last)
-
-
 def test_a_score_of_ones_own_is_what_it_says():
     expected = -0.7 * np.square(QUERY[:, :, None] - KEY[:, None]).sum(-1).transpose(0, 3, 1, 2)
     value = random(B, S, H, 3, seed=4)
@@ -160,15 +91,6 @@ def test_compare_of_a_subclass_may_change_the_scores_of_its_base(base):
     np.testing.assert_allclose(
         numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
     )
-
-
-def test_scores_train_save_and_load_in_every_layer(check_in_every_layer):
-    given = Diagonal(), scores.General(), Perceptron(4, "sigmoid")
-    found = check_in_every_layer("score", *given)
-    for score, expected, weights in zip(found, given, (1, 1, 3), strict=True):
-        assert type(score) is type(expected)
-        assert score.get_config() == expected.get_config()
-        assert len(score.weights) == weights
 
 
 def test_a_score_of_ones_own_works_in_float32_under_mixed_precision():

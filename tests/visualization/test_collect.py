@@ -9,16 +9,13 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.visualization import collect_attention
+from tests.arrays import numpy
 
 ops = keras.ops
 
 IDS = np.array([[3, 5, 2, 7, 0], [4, 1, 0, 0, 0]])
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 MEMORY = np.random.default_rng(1).normal(size=(2, 7, 6)).astype("float32")
-
-
-def numpy(x):
-    return np.array(ops.convert_to_numpy(x), "float32")
 
 
 def layers_within(model):

@@ -1,4 +1,4 @@
-"""Folders in Hugging Face's format, of tiny models with random weights."""
+"""A folder in Hugging Face's format, of a tiny model with random weights."""
 
 import json
 
@@ -7,39 +7,6 @@ import safetensors.numpy
 import tokenizers
 
 VOCABULARY = 300
-
-# Of models that `transformers` writes: the fields of their configurations, by class.
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 34,
-    # Unlike those that training begins with, such weights tell texts apart.
-    "initializer_range": 0.5,
-}
-THEIRS = {
-    "BertForMaskedLM": SIZES,
-    "RobertaModel": SIZES,
-    "DistilBertForSequenceClassification": {
-        "vocab_size": VOCABULARY,
-        "dim": 8,
-        "hidden_dim": 16,
-        "n_layers": 2,
-        "n_heads": 2,
-        "max_position_embeddings": 34,
-    },
-    "ModernBertModel": {**SIZES, "pad_token_id": 1, "cls_token_id": 0, "sep_token_id": 2},
-    "GPT2LMHeadModel": {
-        "vocab_size": VOCABULARY,
-        "n_embd": 8,
-        "n_layer": 2,
-        "n_head": 2,
-        "n_positions": 34,
-    },
-    "LlamaForCausalLM": SIZES,
-}
 
 
 def write_tokenizer(folder, texts):

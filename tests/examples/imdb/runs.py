@@ -1,13 +1,11 @@
 """What tests of the IMDB example share: small runs and models."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 
 from examples import imdb_classification, imdb_ngrams
 
-ROOT = Path(__file__).parents[3]
 TINY = ["--model", "post", "--vocabulary-size", "200", "--max-length", "12"]
 TEXTS = ["superb", "a dull plot , dull", "the plot was superb and the plot was not dull at all"]
 MODELS = ("post", "post-positions", "transformer", "ngrams")
@@ -19,14 +17,6 @@ def main(*arguments):
 
 def figures(output):
     return json.loads((output / "figures.json").read_text(encoding="utf-8"))
-
-
-def curves(output):
-    """What each epoch gave, without the time that it took."""
-    return [
-        {name: value for name, value in epoch.items() if name != "seconds"}
-        for epoch in figures(output)["epochs"]
-    ]
 
 
 def settings_of(name, **changes):

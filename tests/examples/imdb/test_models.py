@@ -1,16 +1,14 @@
-"""From reviews to numbers, and the models of the IMDB example: padding, masks, n-grams."""
+"""From reviews to numbers, and the n-grams of the IMDB example."""
 
 import collections
 
 import numpy as np
 import pytest
 
-import keras_attention
 from examples import imdb_classification, imdb_ngrams
 from examples.shared import UsageError
-from examples.texts import pad
 from keras_attention.visualization import collect_attention
-from tests.examples.imdb.runs import MODELS, TEXTS, settings_of, small_model, tokenizer_of
+from tests.examples.imdb.runs import TEXTS, settings_of, small_model, tokenizer_of
 
 
 def tokens(text, name):
@@ -55,32 +53,11 @@ def test_windows(name, most, length):
     assert kept == (words if length <= most else expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_padding_changes_nothing_and_gets_no_weight(name):
-    model, row_of = small_model(name)
-    for text in TEXTS:
-        row = row_of(text)
-        alone = np.array(model.predict_on_batch(pad([row])))
-        assert not np.allclose(alone, 0.5, atol=1e-3)
-        expected = weights(model, pad([row]))
-        for length in (len(row) + 1, 40, 300):
-            padded = pad([row], length)
-            np.testing.assert_allclose(model.predict_on_batch(padded), alone, atol=2e-6)
-            found = weights(model, padded)
-            assert not np.any(found[len(row) :])
-            np.testing.assert_allclose(found[: len(row)], expected, atol=2e-6)
-
-
 def weights(model, numbers):
     scores = collect_attention(model, numbers)
     (found,) = (array for name, array in scores.items() if name.startswith("attention"))
     found = np.asarray(found[0], "float32").sum((0, 1))
     return found / found.sum()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_no_layer_drops_a_mask(name):
-    assert not keras_attention.check_masks(small_model(name)[0])
 
 
 # N-grams, against Python's own counting

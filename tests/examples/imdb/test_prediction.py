@@ -1,18 +1,9 @@
 """What `examples.imdb_classification predict` prints for texts."""
 
-import os
-import shutil
-import subprocess
-import sys
-
-import keras
-import numpy as np
 import pytest
 
 from examples import imdb_classification
-from examples.texts import load_tokenizer
-from keras_attention.visualization import collect_attention
-from tests.examples.imdb.runs import MODELS, ROOT, TEXTS, figures, main, small_model
+from tests.examples.imdb.runs import MODELS, TEXTS, main, small_model
 
 
 def test_predict(finished, capsys):
@@ -38,78 +29,3 @@ def test_percentages_sum_to_100(name):
         said = imdb_classification.attended(model, row_of(text)[None], words)
         percentages = [float(part.split()[-1].rstrip("%")) for part in said.split("%, ")]
         assert sum(percentages) == pytest.approx(100, abs=0.5)
-
-
-def test_attended_words_have_the_weights_of_the_layer(finished, capsys):
-    text = "Villain, villain " * 2 + "superb" + " plot dull" * 5 + " dull"
-    assert main("predict", finished, text) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    tokenizer, model = load_tokenizer(finished), keras.models.load_model(finished / "model.keras")
-    settings = figures(finished)["settings"]
-    (row,) = imdb_classification.encode(tokenizer, [text], settings)
-    assert len(row) == 12  # The last 12 of 16 words fill the model's input.
-    assert f" {model.predict_on_batch(row[None])[0, 0]:.3f} " in first
-    found = np.asarray(collect_attention(model, row[None])["attention"][0]).mean((0, 1))
-    superb = tokenizer.token_to_id("superb")
-    assert f"superb {found[row == superb].sum():.1%}" in second
-
-
-def other_archive(path):
-    shutil.make_archive(path / "model.keras", "zip", path, "figures.json")
-    (path / "model.keras.zip").rename(path / "model.keras")
-
-
-def no_model(path):
-    (path / "model.keras").unlink()
-
-
-def no_words(path):
-    (path / "tokenizer.json").unlink()
-
-
-def cut_words(path):
-    file = path / "tokenizer.json"
-    file.write_bytes(file.read_bytes()[:-300])
-
-
-def unfinished(path):
-    file = path / "figures.json"
-    file.write_text(file.read_text().replace('"finished": true', '"finished": false'))
-
-
-def foreign(path):
-    (path / "figures.json").write_text('{"program": "another"}')
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (other_archive, "model.keras is missing, damaged or no model"),
-        (no_model, "model.keras is missing, damaged or no model"),
-        (no_words, "tokenizer.json cannot be read"),
-        (cut_words, "tokenizer.json is damaged"),
-        (unfinished, "is not finished"),
-        (foreign, "of another program"),
-        (shutil.rmtree, "cannot be read"),
-    ],
-)
-def test_predict_without_a_usable_model(finished, tmp_path, capsys, damage, message):
-    output = tmp_path / "run"
-    shutil.copytree(finished, output)
-    damage(output)
-    assert main("predict", output, "Superb.") == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_predict_prints_nothing_but_the_answer(finished):
-    backend = keras.backend.backend()
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
-    # What TensorFlow would say at its start.
-    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.imdb_classification", "predict", finished, "Superb."],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert len(done.stdout.splitlines()) == 2 and done.stderr == ""

@@ -1,8 +1,6 @@
 """`--pretrained`: a folder that `transformers` wrote is trained further, and generates."""
 
 import importlib.util
-import json
-import shutil
 
 import numpy as np
 import pytest
@@ -67,49 +65,3 @@ def test_a_folder_is_trained_further(folder, text_file, tmp_path, capsys):
         back = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "back")
         expected = back(torch.tensor(numbers, dtype=torch.int64)).logits.numpy()
     np.testing.assert_allclose(array(model(numbers)), expected, atol=1e-4)
-
-
-def no_tokenizer(root):
-    (root / "tokenizer.json").unlink()
-
-
-def no_weights(root):
-    (root / "model.safetensors").unlink()
-
-
-def few_positions(root):
-    config = json.loads((root / "config.json").read_text())
-    (root / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4}))
-
-
-def no_logits(root):
-    config = transformers.BertConfig(
-        vocab_size=300,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    transformers.BertModel(config).save_pretrained(root)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (no_tokenizer, "has no tokenizer.json: it must be a folder that `transformers` wrote"),
-        (no_weights, "cannot be read: "),
-        (few_positions, "is for at most 4 tokens: give such a --context, received 8"),
-        (no_logits, "has no decoder with logits of tokens"),
-    ],
-)
-def test_a_folder_that_lacks_something_is_one_line(
-    damage, message, folder, text_file, tmp_path, capsys
-):
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    damage(copy)
-    capsys.readouterr()
-    options = ["--pretrained", copy, *TRAINED, "--data", text_file, "--output", tmp_path / "run"]
-    assert main(options) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ") and message in err and err.count("\n") == 1
