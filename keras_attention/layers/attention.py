@@ -366,8 +366,10 @@ class Attention(saving.ConfigurableLayer):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x)
-        query, key, value, at, restrict, key_mask, after, encoded = extended
+        query, key, value, at, restrict, key_mask, after, encoded, gates = extended
         more = {"state": after.cache} if layout.is_state else {}
+        if gates:
+            more["gates"] = gates
         listeners = tap.of(self) if self.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from keras_attention import keras_private, saving, shapes
+from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.kernels import delta
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
@@ -81,7 +81,7 @@ class GatedDeltaNet(GatedStateAttention):
         self.use_decay = shapes.check_flag("use_decay", use_decay)
 
     @property
-    def _written(self) -> dict[str, int]:
+    def _gates(self) -> dict[str, int]:
         return {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
     def build_decay(self):
@@ -95,19 +95,12 @@ class GatedDeltaNet(GatedStateAttention):
                 name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
             )
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        key, rate, *decay = self.apart(key)
-        query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
-        query, key = unit(query) * self.key_dim**-0.5, unit(key)
-        rate = ops.sigmoid(ops.cast(rate, wide))
-        if mask is not None:
-            real = ops.expand_dims(mask, (2, 3))
-            rate = ops.where(real, rate, ops.zeros_like(rate))
-        log_decay = self._log_decay(ops.cast(decay[0], wide)) if decay else None
-        if decay and mask is not None:
-            log_decay = ops.where(real, log_decay, ops.zeros_like(log_decay))
-        return delta.run(query, key, value, rate, log_decay, state)
+    def recurrence(self, query, key, value, rate, decay=None, *, mask, causal, state):
+        query, key, value = map(ops.silu, (query, key, value))
+        rate = masks.clear(ops.sigmoid(rate), mask)
+        if decay is not None:
+            decay = masks.clear(self._log_decay(decay), mask)
+        return delta.run(unit(query) * self.key_dim**-0.5, unit(key), value, rate, decay, state)
 
     def _log_decay(self, projected):
         with keras_private.uncast_variables():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
@@ -64,7 +64,7 @@ class GatedLinearAttention(GatedStateAttention):
     True
     """
 
-    _written_bias = True
+    _gate_bias = True
 
     def __init__(
         self,
@@ -86,23 +86,17 @@ class GatedLinearAttention(GatedStateAttention):
         )
 
     @property
-    def _written(self) -> dict[str, int]:
+    def _gates(self) -> dict[str, int]:
         return {"decay": self.key_dim}
 
     @property
-    def _written_rank(self) -> int | None:
+    def _gate_rank(self) -> int | None:
         return self.decay_rank
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        key, decay = self.apart(key)
+    def recurrence(self, query, key, value, decay, *, mask, causal, state):
         if self.conv_kernel_size is not None:
-            query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
-        decay = ops.log_sigmoid(ops.cast(decay, wide)) / self.decay_temperature
-        decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, wide))
-        if mask is not None:
-            real = ops.expand_dims(mask, (2, 3))
-            key = ops.where(real, key, ops.zeros_like(key))
-            decay = ops.where(real, decay, ops.zeros_like(decay))
-        query = ops.cast(query, wide) * self.key_dim**-0.5
-        return recurrence.run(query, key, value, decay, state)
+            query, key, value = map(ops.silu, (query, key, value))
+        decay = ops.log_sigmoid(decay) / self.decay_temperature
+        decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, decay.dtype))
+        key, decay = (masks.clear(x, mask) for x in (key, decay))
+        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)

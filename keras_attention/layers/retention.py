@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from keras_attention import positions, saving, shapes
-from keras_attention.backend import backend
+from keras_attention import masks, positions, saving, shapes
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
@@ -69,19 +68,7 @@ class Retention(GatedStateAttention):
     True
     """
 
-    _fixed_arguments = (
-        "score",
-        "normalization",
-        "pattern",
-        "dropout",
-        "logit_soft_cap",
-        "use_sink",
-        "scores_regularizer",
-        "sliding_window",
-        "flash_attention",
-        "qk_norm",
-        "clip_qkv",
-    )
+    _fixed_arguments = tuple(n for n in GatedStateAttention._fixed_arguments if n != "position")
 
     def __init__(
         self,
@@ -116,13 +103,7 @@ class Retention(GatedStateAttention):
             math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)
         ]
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        decay = ops.convert_to_tensor(self._log_decays, wide)[None, None, :, None]
-        if mask is not None:
-            mask = ops.broadcast_to(mask, backend.shape(key)[:2])
-            real = ops.expand_dims(mask, (2, 3))
-            key = ops.where(real, key, ops.zeros_like(key))
-            decay = ops.where(real, decay, ops.zeros_like(decay))
-        query = ops.cast(query, wide) * self.key_dim**-0.5
-        return recurrence.run(query, key, value, decay, state)
+    def recurrence(self, query, key, value, *, mask, causal, state):
+        decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
+        key, decay = (masks.clear(x, mask) for x in (key, decay))
+        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)

@@ -145,7 +145,7 @@ ROWS = {
     "a state that nobody defines": (
         lambda: StateAttention(2, 4)(X),
         TypeError,
-        r"StateAttention must implement `recur`",
+        r"StateAttention must implement `recurrence`",
     ),
     "an order of global tokens": (
         lambda: ka.LongformerAttention(2, 4, 1)(X, use_causal_mask=True, positions=np.arange(T)),
