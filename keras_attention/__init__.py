@@ -37,11 +37,6 @@ from keras_attention.layers.learned_queries import LearnedQueries
 from keras_attention.layers.linear_attention import LinearAttention
 from keras_attention.layers.linformer_attention import LinformerAttention
 from keras_attention.layers.local_attention import LocalAttention
-from keras_attention.layers.local_self_attention import (
-    AtrousSelfAttention,
-    LocalSelfAttention,
-    SparseSelfAttention,
-)
 from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -59,7 +54,12 @@ from keras_attention.layers.relative_position_attention import RelativePositionA
 from keras_attention.layers.retention import Retention
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
-from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.self_attention import (
+    AtrousSelfAttention,
+    LocalSelfAttention,
+    SelfAttention,
+    SparseSelfAttention,
+)
 from keras_attention.layers.slot_attention import SlotAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.lora import enable_lora

@@ -12,12 +12,12 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import position_wise, wrapped_cell
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.start_states import StartStates
 from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
 from keras_attention.spec import Positions
 
 ops = keras.ops
+
 
 Mode = Literal["bahdanau", "luong"]
 MODES = get_args(Mode)
@@ -635,3 +635,28 @@ def numbers_of_step(numbers, time):
 
 
 _UNKNOWN = (None, None, None)
+
+
+@saving.register
+class StartStates(saving.ConfigurableLayer):
+    """The operation of a functional model that `cell.start_states(memory)` of symbols adds.
+
+    It has no weights but those of the cell, which the model has once, in its file too.
+    """
+
+    def __init__(self, cell: keras.layers.Layer, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.cell = cell
+        # It reads the memory's mask, and puts it among the states.
+        self.supports_masking = True
+
+    def compute_mask(self, memory, previous_mask=None):
+        return None
+
+    def build(self, memory_shape, states_shape=None, mask_shape=None):
+        self.cell.build_attention(memory_shape)
+
+    def call(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
+        return self.cell.start_states(memory, states, mask)

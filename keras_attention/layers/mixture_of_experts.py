@@ -11,10 +11,11 @@ import keras
 from keras_attention import activations, inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
-from keras_attention.layers import position_wise, projections, routing
+from keras_attention.layers import position_wise, projections
 from keras_attention.layers.feed_forward import FeedForward
 
 ops = keras.ops
+
 
 Scoring = Literal["softmax", "sigmoid"]
 SCORINGS = get_args(Scoring)
@@ -226,7 +227,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         numbers = position_wise.apply(self, self._router, rows)
         # Probabilities have few digits in half precision.
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
-        chosen, weights = routing.route(self, numbers)
+        chosen, weights = _route(self, numbers)
         if self.scale != 1:
             weights = weights * self.scale
         if self.normalize_weights and self.top_k == 1 < self.num_experts and training is True:
@@ -318,3 +319,37 @@ class _OfEach(keras.initializers.Initializer):
 
     def get_config(self):
         return {"initializer": keras.initializers.serialize(self.initializer)}
+
+
+def _route(layer, numbers):
+    """The experts (N, top_k) of the router's numbers (N, E), and their weights.
+
+    `layer` is a `MixtureOfExperts`.
+    """
+    plain = layer.scoring == "softmax" and layer.num_groups == 1 and not layer.use_correction_bias
+    if plain:
+        best, chosen = ops.top_k(numbers, layer.top_k)
+        if layer.normalize_weights and layer.top_k > 1:
+            return chosen, ops.softmax(best, axis=-1)
+        over = best if layer.normalize_weights else numbers
+        return chosen, ops.exp(best - ops.logsumexp(over, axis=-1, keepdims=True))
+    scores = ops.sigmoid(numbers) if layer.scoring == "sigmoid" else ops.softmax(numbers, axis=-1)
+    preferred = scores
+    if layer.use_correction_bias:
+        preferred = preferred + ops.cast(layer.correction_bias, scores.dtype)
+    if layer.num_groups > 1:
+        preferred = _within_groups(layer, preferred)
+    chosen = ops.top_k(preferred, layer.top_k)[1]
+    weights = ops.take_along_axis(scores, chosen, axis=-1)
+    if layer.normalize_weights:
+        weights = weights / (ops.sum(weights, axis=-1, keepdims=True) + 1e-20)
+    return chosen, weights
+
+
+def _within_groups(layer, preferred):
+    """The numbers with −∞ outside the groups whose two best experts have the largest sums."""
+    groups = ops.reshape(preferred, (-1, layer.num_groups, layer.num_experts // layer.num_groups))
+    best = ops.top_k(ops.sum(ops.top_k(groups, 2)[0], axis=-1), layer.top_groups)[1]
+    allowed = ops.any(ops.one_hot(best, layer.num_groups, dtype="bool"), axis=-2)
+    lowest = ops.cast(float("-inf"), groups.dtype)
+    return ops.reshape(ops.where(allowed[..., None], groups, lowest), (-1, layer.num_experts))

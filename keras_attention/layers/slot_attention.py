@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import keras
 
 from keras_attention import inputs, masks, saving, shapes
 from keras_attention.backend import backend
+from keras_attention.feature_maps import SumToOne
 from keras_attention.hints import Activation, Initializer, Tensor, Tensors
-from keras_attention.layers import initial_slots, norms
-from keras_attention.layers.competing_attention import CompetingAttention
+from keras_attention.layers import norms
+from keras_attention.layers.attention import Attention
 from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.layers.learned_queries import LearnedQueries
 
 ops = keras.ops
+
+Initial = Literal["gaussian", "learned"]
+
+
+class CompetingAttention(Attention):
+    """Attention whose softmax is over the queries. Locatello et al. 2020, equations 1 and 2.
+
+    The output of a query is the mean of the values by `a + ε`, where a are the weights of the
+    softmax. The weights that a call returns are a itself, which show what each key went to.
+
+    Args:
+        epsilon: ε, so that a query that won no key has a mean too.
+        **kwargs: arguments of `Attention`.
+    """
+
+    def __init__(self, epsilon: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def attend(self, *heads, return_weights=False, **given):
+        mean = SumToOne()
+
+        def normalize(scores, mask):
+            return mean.normalize(_over_queries(scores, mask) + self.epsilon, mask)
+
+        result = super().attend(*heads, normalization=normalize, **given)
+        if not return_weights:
+            return result
+        given = {**given, "normalization": _over_queries, "return_weights": True}
+        return result.replace(weights=super().attend(*heads, **given).weights)
+
+
+def _over_queries(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The softmax of each key over the queries, which a kernel masks."""
+    # Keras warns about a softmax over one element.
+    return ops.ones_like(scores) if scores.shape[-2] == 1 else ops.softmax(scores, axis=-2)
 
 
 @saving.register
@@ -68,7 +106,7 @@ class SlotAttention(saving.ConfigurableLayer):
         dim: int,
         intermediate_dim: int,
         num_iterations: int = 3,
-        initial: initial_slots.Initial = "gaussian",
+        initial: Initial = "gaussian",
         epsilon: float = 1e-8,
         activation: Activation = "relu",
         layer_norm_epsilon: float = 1e-5,
@@ -93,7 +131,7 @@ class SlotAttention(saving.ConfigurableLayer):
             dim, recurrent_initializer=_Orthogonal(), name="cell", dtype=self.dtype_policy
         )
         given = num_slots, dim, kernel_initializer, seed, self.dtype_policy
-        self.initial, self._initial_slots = initial, initial_slots.make(initial, *given)
+        self.initial, self._initial_slots = initial, _initial_slots(initial, *given)
 
     def build(self, x_shape, slots_shape=None):
         shape = self.compute_output_shape(x_shape, slots_shape)
@@ -160,3 +198,43 @@ class _Orthogonal(keras.initializers.Orthogonal):
     def __call__(self, shape, dtype=None):
         dtype = keras.backend.standardize_dtype(dtype)
         return ops.cast(super().__call__(shape, shapes.full_precision(dtype)), dtype)
+
+
+class GaussianQueries(LearnedQueries):
+    """Vectors `mean + exp(log_deviation) · noise`, with new noise for each call, row and vector.
+
+    Args:
+        *args: as in `LearnedQueries`.
+        seed: of the noise.
+        **kwargs: as in `LearnedQueries`; `initializer` is of `mean` and of `log_deviation`.
+    """
+
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.seed = seed
+
+    def build(self, x_shape):
+        shape = (1, self.compute_output_shape(x_shape)[-1])
+        self.mean, self.log_deviation = (
+            self.add_weight(
+                name=name, shape=shape, initializer=saving.clone_initializer(self.initializer)
+            )
+            for name in ("mean", "log_deviation")
+        )
+        self._seed_generator = keras.random.SeedGenerator(self.seed)
+
+    def call(self, x: Tensor) -> Tensor:
+        shape = (ops.shape(x)[0], self.num_queries, self.mean.shape[-1])
+        noise = keras.random.normal(shape, dtype=self.compute_dtype, seed=self._seed_generator)
+        mean, deviation = (ops.cast(w, noise.dtype) for w in (self.mean, self.log_deviation))
+        return mean + ops.exp(deviation) * noise
+
+
+def _initial_slots(initial, num_slots, dim, initializer, seed, dtype):
+    """The layer that gives each row of a batch its first slots."""
+    shapes.check_choice("initial", initial, get_args(Initial))
+    initializer = saving.clone_initializer(initializer)
+    options = {"initializer": initializer, "name": "initial", "dtype": dtype}
+    if initial == "learned":
+        return LearnedQueries(num_slots, dim, **options)
+    return GaussianQueries(num_slots, dim, seed=seed, **options)
