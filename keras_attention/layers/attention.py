@@ -14,6 +14,7 @@ from keras_attention import (
     kernels,
     masks,
     normalizations,
+    parts,
     patterns,
     positions,
     regularizers,
@@ -304,30 +305,14 @@ class Attention(saving.ConfigurableLayer):
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
-    @property
-    def query_dense(self) -> keras.Layer:
-        """The layer that projects the query, for LoRA, quantization and reading weights."""
-        return self._query_dense
-
-    @property
-    def key_dense(self) -> keras.Layer:
-        """The layer that projects the key."""
-        return self._key_dense
-
-    @property
-    def value_dense(self) -> keras.Layer:
-        """The layer that projects the value."""
-        return self._value_dense
-
-    @property
-    def query_norm(self) -> keras.Layer:
-        """The norm of query heads, with `qk_norm`."""
-        return self._query_norm
-
-    @property
-    def key_norm(self) -> keras.Layer:
-        """The norm of key heads, with `qk_norm`."""
-        return self._key_norm
+    query_dense = parts.part(
+        "_query_dense",
+        "The layer that projects the query: for LoRA, quantization and reading weights.",
+    )
+    key_dense = parts.part("_key_dense", "The layer that projects the key.")
+    value_dense = parts.part("_value_dense", "The layer that projects the value.")
+    query_norm = parts.part("_query_norm", "The norm of query heads, with `qk_norm`.")
+    key_norm = parts.part("_key_norm", "The norm of key heads, with `qk_norm`.")
 
     # Computing: project → score (+ position) → mask → normalize → combine → project
 

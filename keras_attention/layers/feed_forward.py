@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import activations, masks, saving, shapes
+from keras_attention import activations, masks, parts, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers import position_wise
 from keras_attention.layers.dropout import Dropout
@@ -101,20 +101,9 @@ class FeedForward(saving.ConfigurableLayer):
             dtype=self.dtype_policy,
         )
 
-    @property
-    def gate_dense(self) -> keras.Layer:
-        """The projection of the gate, if `gated`."""
-        return self._gate_dense
-
-    @property
-    def intermediate_dense(self) -> keras.Layer:
-        """The projection to the features between."""
-        return self._intermediate_dense
-
-    @property
-    def output_dense(self) -> keras.Layer:
-        """The projection to the output."""
-        return self._output_dense
+    gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
+    intermediate_dense = parts.part("_intermediate_dense", "The projection to features between.")
+    output_dense = parts.part("_output_dense", "The projection to the output.")
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))

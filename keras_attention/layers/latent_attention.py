@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import positions, saving, scores, shapes
+from keras_attention import parts, positions, saving, scores, shapes
 from keras_attention.backend import backend
 from keras_attention.layers import kv_cache, norms, projections
 from keras_attention.layers.heads import EinsumHeads, Heads
@@ -122,25 +122,19 @@ class MultiHeadLatentAttention(MultiHeadAttention):
                 f"rope_dim={self.rope_dim}"
             )
 
-    @property
-    def latent_dense(self) -> keras.Layer:
-        """The projection to the rotated key and the latent of keys and values."""
-        return self._latent_dense
+    latent_dense = parts.part(
+        "_latent_dense", "The projection to the rotated key and the latent of keys and values."
+    )
 
     @property
     def query_latent_dense(self) -> keras.Layer | None:
         """The projection to the latent of queries, if there is one."""
         return getattr(self, "_query_latent_dense", None)
 
-    @property
-    def latent_norm(self) -> keras.Layer:
-        """The norm of the latent of keys and values."""
-        return self._latent_norm
-
-    @property
-    def query_latent_norm(self) -> keras.Layer | None:
-        """The norm of the latent of queries, if there is one."""
-        return self._query_latent_norm
+    latent_norm = parts.part("_latent_norm", "The norm of the latent of keys and values.")
+    query_latent_norm = parts.part(
+        "_query_latent_norm", "The norm of the latent of queries, if any."
+    )
 
 
 # The projections that may have a bias: those that are not applied to queries and outputs instead.

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import patterns, saving, shapes
+from keras_attention import parts, patterns, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.layers import projections
 from keras_attention.layers.heads import ROLES, EinsumHeads
@@ -184,17 +184,12 @@ class LongformerAttention(GlobalTokensAttention):
         reason = "its global tokens attend to later ones"
         self.heads.no_cache_reason = self.heads.no_decoding_reason = reason
 
-    @property
-    def global_query_dense(self) -> keras.Layer:
-        """The layer that projects the queries of global tokens."""
-        return self._global_query_dense
-
-    @property
-    def global_key_dense(self) -> keras.Layer:
-        """The layer that projects the keys that global tokens attend to."""
-        return self._global_key_dense
-
-    @property
-    def global_value_dense(self) -> keras.Layer:
-        """The layer that projects the values that global tokens attend to."""
-        return self._global_value_dense
+    global_query_dense = parts.part(
+        "_global_query_dense", "The layer that projects the queries of global tokens."
+    )
+    global_key_dense = parts.part(
+        "_global_key_dense", "The layer that projects the keys that global tokens attend to."
+    )
+    global_value_dense = parts.part(
+        "_global_value_dense", "The layer that projects the values that global tokens attend to."
+    )

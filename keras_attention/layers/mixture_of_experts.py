@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import keras
 
-from keras_attention import activations, inputs, masks, saving, shapes
+from keras_attention import activations, inputs, masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers import position_wise, projections
@@ -214,10 +214,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         )
         return kernel, bias
 
-    @property
-    def router(self) -> keras.Layer:
-        """The projection to the numbers by which experts are chosen."""
-        return self._router
+    router = parts.part("_router", "The projection to the numbers by which experts are chosen.")
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         mask = masks.implicit(x)

@@ -10,28 +10,20 @@ from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.layers.attention import QkNorm
 
 
-class SlotOptions(TypedDict, total=False):
-    """Those that every preset takes."""
+class _Options(TypedDict, total=False):
+    """Those that every layer with heads takes."""
 
-    normalization: normalizations.NormalizationLike
-    pattern: patterns.PatternLike | None
-    position: positions.PositionLike | None
     num_key_value_heads: int | None
     qk_norm: QkNorm
-    logit_soft_cap: float | None
-    use_sink: bool
-    scores_regularizer: regularizers.RegularizerLike | None
     clip_qkv: float | None
     name: str | None
     dtype: Any
     trainable: bool
 
 
-class ProjectionOptions(SlotOptions, total=False):
-    """Those too that `MultiHeadAttention` takes by position, as Keras's layer does."""
+class _Projections(TypedDict, total=False):
+    """Those of the projections."""
 
-    dropout: float
-    use_bias: bool
     kernel_initializer: Initializer
     bias_initializer: Initializer
     kernel_regularizer: Regularizer | None
@@ -40,6 +32,24 @@ class ProjectionOptions(SlotOptions, total=False):
     kernel_constraint: Constraint | None
     bias_constraint: Constraint | None
     seed: int | None
+
+
+class SlotOptions(_Options, total=False):
+    """Those that every preset takes."""
+
+    normalization: normalizations.NormalizationLike
+    pattern: patterns.PatternLike | None
+    position: positions.PositionLike | None
+    logit_soft_cap: float | None
+    use_sink: bool
+    scores_regularizer: regularizers.RegularizerLike | None
+
+
+class ProjectionOptions(SlotOptions, _Projections, total=False):
+    """Those too that `MultiHeadAttention` takes by position, as Keras's layer does."""
+
+    dropout: float
+    use_bias: bool
 
 
 class AttentionOptions(ProjectionOptions, total=False):
@@ -48,23 +58,9 @@ class AttentionOptions(ProjectionOptions, total=False):
     score: scores.ScoreLike
 
 
-class StateOptions(TypedDict, total=False):
+class StateOptions(_Options, _Projections, total=False):
     """Those of layers that attend through a state, which have no weights of pairs."""
 
     use_bias: bool | Literal["qkv"]
     output_shape: int | Sequence[int] | None
     attention_axes: int | Sequence[int] | None
-    kernel_initializer: Initializer
-    bias_initializer: Initializer
-    kernel_regularizer: Regularizer | None
-    bias_regularizer: Regularizer | None
-    activity_regularizer: Regularizer | None
-    kernel_constraint: Constraint | None
-    bias_constraint: Constraint | None
-    seed: int | None
-    num_key_value_heads: int | None
-    qk_norm: QkNorm
-    clip_qkv: float | None
-    name: str | None
-    dtype: Any
-    trainable: bool

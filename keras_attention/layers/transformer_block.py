@@ -12,6 +12,7 @@ from keras_attention import (
     keras_private,
     masks,
     normalizations,
+    parts,
     patterns,
     regularizers,
     saving,
@@ -341,15 +342,12 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         return x_shape[-1]
 
-    @property
-    def cross_attention_layer(self) -> MultiHeadAttention:
-        """The attention to the context, if `cross_attention` is True."""
-        return self.context_attention
-
-    @property
-    def cross_attention_norm(self) -> keras.Layer:
-        """The norm of the cross-attention branch."""
-        return self.context_attention_norm
+    cross_attention_layer = parts.part(
+        "context_attention", "The attention to the context, if `cross_attention` is True."
+    )
+    cross_attention_norm = parts.part(
+        "context_attention_norm", "The norm of the cross-attention branch."
+    )
 
     # Computing
 
