@@ -188,8 +188,6 @@ class Attention(saving.ConfigurableLayer):
                 f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
             )
         super().__init__(**kwargs)
-        keras_private.keep_inputs_as_they_are(self)
-        self.supports_masking = True
         self.num_heads = num_heads
         self.num_key_value_heads = num_key_value_heads
         self.key_dim = key_dim
@@ -655,11 +653,8 @@ class Attention(saving.ConfigurableLayer):
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
 
-    def cache_memory(
-        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
-    ) -> Cache:
-        """The name of `cache_context` in 0.1.0."""
-        return self.cache_context(value, key, key_mask)
+    # Its name in 0.1.0.
+    cache_memory = cache_context
 
     # Symbolically: shapes, dtypes and masks, checked
 

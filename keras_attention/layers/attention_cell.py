@@ -121,7 +121,6 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         # The wrapped cell and the attention cast their inputs, and prepared keys among the states
         # stay in float32.
         super().__init__(autocast=False, **kwargs)
-        self.supports_masking = True
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
         self.mode = mode
@@ -149,8 +148,12 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         `RNN` copies it in its constructor. So what depends on the memory is None.
         """
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
-        aligned = [None] * self._alignment_count()
-        return [[output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]]
+        return [self._sizes(output, None)]
+
+    def _sizes(self, output, pairs):
+        """Those of all states, of an output and of an alignment of all pairs."""
+        aligned = [pairs] * self._alignment_count()
+        return [output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
 
     @property
     def output_size(self) -> int:
@@ -169,8 +172,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "positions are known, for `return_attention_scores=True`, and whose features are. "
                 f"Received: memory.shape={memory_shape}"
             )
-        aligned = [pairs] * self._alignment_count()
-        return [size, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
+        return self._sizes(size, pairs)
 
     def output_features(self, memory_shape):
         """Features of the output without alignments; None where they depend on the memory."""
@@ -193,14 +195,13 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     def state_dtypes(self):
         """The dtypes in which states of `state_size` are returned; steps are counted in int32."""
-        own = len(keras.tree.flatten(self.cell.state_size))
         # Sums over many steps, and their number, need the precision.
-        wide = shapes.full_precision(self.compute_dtype)
-        return [*[self.compute_dtype] * (1 + own), *[wide] * (self._alignment_count() + 1)]
+        wide = [shapes.full_precision(self.compute_dtype)] * (self._alignment_count() + 1)
+        return [self.compute_dtype] * (self._state_count() - len(wide)) + wide
 
     def _state_count(self):
         """The number of states of the loop: see `state_size`."""
-        return len(keras.tree.flatten(self.cell.state_size)) + self._alignment_count() + 2
+        return len(self._sizes(None, None))
 
     def _alignment_count(self):
         return 0 if self.alignment is None else self.alignment.num_states
@@ -380,9 +381,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
         return outputs[..., :features], alignments
 
-    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The name of `split_outputs` in 0.1.0."""
-        return self.split_outputs(outputs)
+    # Its name in 0.1.0.
+    split = split_outputs
 
     # From a memory to the states of a loop
 
@@ -422,11 +422,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.build_attention(memory.shape)
         return [[*self._first_states(memory, states), *self._prepared(memory, mask)]]
 
-    def start(
-        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
-    ) -> Tensors:
-        """The name of `start_states` in 0.1.0."""
-        return self.start_states(memory, states, mask)
+    # Its name in 0.1.0.
+    start = start_states
 
     def get_initial_state(self, batch_size=None):
         raise ValueError(
@@ -647,8 +644,6 @@ class StartStates(saving.ConfigurableLayer):
     def __init__(self, cell: keras.layers.Layer, **kwargs: Any):
         super().__init__(**kwargs)
         self.cell = cell
-        # It reads the memory's mask, and puts it among the states.
-        self.supports_masking = True
 
     def compute_mask(self, memory, previous_mask=None):
         return None

@@ -97,9 +97,6 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         }
         flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
         super().__init__(cell, **flags, **kwargs)
-        keras_private.keep_inputs_as_they_are(self)
-        # Keras 3.16 sets it to False for `RNN`.
-        self.supports_masking = True
 
     def get_config(self):
         config = super().get_config()

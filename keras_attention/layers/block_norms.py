@@ -41,34 +41,17 @@ def check(given, residual):
 
 
 def make(block, branch, shape):
-    """The norms of a branch, by their attributes of the block; None for none."""
-    names = [branch, _after(branch)] if block.residual == "sandwich" else [branch]
-    made = {}
-    for name in names:
+    """The norms of a branch: the name, the attribute of the block, and the norm, or None."""
+    for name in [branch, _after(branch)] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
-        path = _path(name)
+        path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
-            made[path] = block.attention_norm
+            yield name, path, block.attention_norm
         else:
-            made[path] = norms.make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
-    return made
-
-
-def functions(block):
-    """The norms of a block by name; the identity for those that it does not have."""
-    names = [*BRANCHES, *map(_after, BRANCHES)]
-    return {name: getattr(block, _path(name), None) or _identity for name in names}
+            given = path, shape, block.dtype_policy, block.layer_norm_epsilon
+            yield name, path, norms.make(norm, *given)
 
 
 def _after(branch):
     """The name of the norm after a branch, in a sandwich."""
     return f"{branch}_output"
-
-
-def _path(name):
-    branch = name.removesuffix("_output")
-    return f"{name.replace(branch, BRANCHES[branch])}_norm"
-
-
-def _identity(x):
-    return x

@@ -65,7 +65,6 @@ class FeedForward(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.activation = activations.get(activation)
         self.gated = shapes.check_flag("gated", gated)

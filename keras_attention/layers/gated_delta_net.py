@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 import numpy as np
 
 from keras_attention import keras_private, masks, saving, shapes
+from keras_attention.hints import Unpack
 from keras_attention.kernels import delta
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
 from keras_attention.scores.base import unit
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ops = keras.ops
 

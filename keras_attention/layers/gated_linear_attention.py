@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
+from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ops = keras.ops
 

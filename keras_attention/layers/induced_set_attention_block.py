@@ -65,7 +65,6 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_inducing_points = shapes.check_count("num_inducing_points", num_inducing_points)
         self.initializer = keras.initializers.get(initializer)
         self._points = LearnedQueries(

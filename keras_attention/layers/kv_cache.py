@@ -323,17 +323,13 @@ class Ring(Full):
         old_value, old_key = read(cache, dtype)
         at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)
         real = ops.ones_like(new, dtype="bool") if mask is None else mask
-        found_key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
-        return Update(
-            after,
-            found_key,
-            found_key
-            if value is None
-            else ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1),
-            ops.concatenate([at, new], axis=1),
-            ops.concatenate([at >= 0, real], axis=1),
-            lost,
-        )
+        key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
+        if value is None:
+            value = key
+        else:
+            value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
+        seen = ops.concatenate([at >= 0, real], axis=1)
+        return Update(after, key, value, ops.concatenate([at, new], axis=1), seen, lost)
 
 
 class State(Layout):
@@ -393,16 +389,14 @@ def append(cache, key, value, mask=None, after=None):
     index = cache["index"]
     if after is None:
         after = end(index, backend.shape(key)[1], mask)
-    if key.shape[1] == 1:
-        # The token's index, computed once for key and value.
-        at = _rows(cache["key"], index)
-        key = _write_one(cache["key"], key, at, mask)
-        value = None if value is None else _write_one(cache["value"], value, at, mask)
-    else:
-        key = _write_many(cache["key"], key, index, after)
-        if value is not None:
-            value = _write_many(cache["value"], value, index, after)
-    new = {"key": key, "value": value, "index": after}
+    new = {"index": after}
+    # The token's index, computed once for key and value.
+    at = _rows(cache["key"], index) if key.shape[1] == 1 else None
+    for name, heads in {"key": key, "value": value}.items():
+        if name in cache and at is not None:
+            new[name] = _write_one(cache[name], heads, at, mask)
+        elif name in cache:
+            new[name] = _write_many(cache[name], heads, index, after)
     return {name: new[name] for name in cache}
 
 

@@ -159,8 +159,8 @@ class LatentHeads(EinsumHeads):
 
     def check_shapes(self, query_shape, value_shape, key_shape):
         Heads.check_shapes(self, query_shape, value_shape, key_shape)
-        given = {"value": value_shape[-1], "key": key_shape[-1]}
-        shapes.check_same("Numbers of features, of which one projection makes latents,", **given)
+        what = "Numbers of features, of which one projection makes latents,"
+        shapes.check_same(what, value=value_shape[-1], key=key_shape[-1])
 
     @property
     def stored(self):

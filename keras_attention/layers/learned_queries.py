@@ -57,7 +57,6 @@ class LearnedQueries(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_queries = shapes.check_count("num_queries", num_queries)
         self.dim = shapes.check_count("dim", dim, optional=True)
         self.initializer = keras.initializers.get(initializer)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 
 from keras_attention import feature_maps, keras_private, masks, patterns, saving, scores, shapes
+from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 
 ops = keras.ops
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import keras
 
 from keras_attention import patterns, saving, scores, shapes
-from keras_attention.hints import Initializer
+from keras_attention.hints import Initializer, Unpack
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import ProjectionOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ops = keras.ops
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import keras
 
 from keras_attention import masks
-from keras_attention.hints import Tensor
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.state_attention import OF_PAIRS
-from keras_attention.spec import AttentionResult, Positions
+from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -40,16 +39,8 @@ class LowRankAttention(MultiHeadAttention):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
         return self.through_few(query, key, value, query_mask, key_mask, training)
 
-    def through_few(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        query_mask: Tensor | None,
-        key_mask: Tensor | None,
-        training: bool | None,
-    ) -> AttentionResult:
-        """The result of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
+    def through_few(self, query, key, value, query_mask, key_mask, training):
+        """The `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
 
         Args:
             query_mask, key_mask: (B, T) and (B, S), True = a real token, or None.
@@ -57,23 +48,10 @@ class LowRankAttention(MultiHeadAttention):
         """
         raise TypeError(f"{type(self).__name__} must implement `through_few`.")
 
-    def over_few(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        query_mask: Tensor | None,
-        key_mask: Tensor | None,
-        training: bool | None = None,
-        return_weights: bool = False,
-    ) -> AttentionResult:
+    def over_few(self, query, key, value, query_mask, key_mask, training=None, **given):
         """Attention of the pipeline, over other queries or keys than those of the call."""
-        return super().attend(
-            *(query, key, value, Positions.of_heads(query, key)),
-            training=training,
-            masks=masks.of_pairs(query_mask, key_mask, None),
-            return_weights=return_weights,
-        )
+        at, restrict = Positions.of_heads(query, key), masks.of_pairs(query_mask, key_mask, None)
+        return super().attend(query, key, value, at, training, masks=restrict, **given)
 
     def _refuse_caches(self):
         reason = "it attends to vectors made of all tokens, later ones too"

@@ -113,7 +113,6 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_experts = shapes.check_count("num_experts", num_experts)
         self.top_k = shapes.check_count("top_k", top_k)
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)

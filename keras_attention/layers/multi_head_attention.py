@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from keras_attention import parts, patterns, saving, scores, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import SlotOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @saving.register

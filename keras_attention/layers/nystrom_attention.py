@@ -94,9 +94,8 @@ class NystromAttention(LowRankAttention):
         queries, real_queries = nystrom.landmarks(query, query_mask, self.num_landmarks)
         keys, real_keys = nystrom.landmarks(key, key_mask, self.num_landmarks)
         first, other = ops.cast(queries, wide), ops.cast(keys, wide)
-        between = self.over_few(
-            *(first, other, other, real_queries, real_keys), return_weights=True
-        ).weights
+        given = first, other, other, real_queries, real_keys
+        between = self.over_few(*given, return_weights=True).weights
         found = self.over_few(queries, key, value, real_queries, key_mask).output
         # In half precision, what an inverse has multiplied might overflow.
         found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
@@ -131,16 +130,9 @@ class NystromAttention(LowRankAttention):
         rows = ops.reshape(value, (batch, length, heads * size))
         if key_mask is not None:
             rows = masks.clear(rows, ops.broadcast_to(key_mask, (batch, length)))
-        found = ops.depthwise_conv(
-            rows,
-            ops.repeat(kernel, size, axis=1)[..., None],
-            padding="same",
-            data_format="channels_last",
-        )
-        found = ops.reshape(found, (batch, length, heads, size))
-        if query_mask is None:
-            return found
-        return ops.where(ops.expand_dims(query_mask, (2, 3)), found, 0)
+        kernel = ops.repeat(kernel, size, axis=1)[..., None]
+        found = ops.depthwise_conv(rows, kernel, padding="same", data_format="channels_last")
+        return masks.clear(ops.reshape(found, (batch, length, heads, size)), query_mask)
 
 
 class NystromHeads(EinsumHeads):

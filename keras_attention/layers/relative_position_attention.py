@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_attention import positions, saving
-from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @saving.register

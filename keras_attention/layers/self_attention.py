@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from keras_attention import patterns, saving, shapes
+from keras_attention.hints import Unpack
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @saving.register

@@ -115,7 +115,6 @@ class SlotAttention(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_slots = shapes.check_count("num_slots", num_slots)
         self.dim = shapes.check_count("dim", dim)
         self.num_iterations = shapes.check_count("num_iterations", num_iterations)
