@@ -44,6 +44,12 @@ QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
+# The arguments of a call that are neither a tensor with its mask nor a mode.
+OPTIONS = (
+    *("attention_mask", "return_attention_scores", "use_causal_mask", "attention_bias"),
+    *("positions", "segment_ids"),
+)
+
 
 @saving.register
 class Attention(saving.ConfigurableLayer):
@@ -702,15 +708,8 @@ class Attention(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         tensors = given.query, given.value, given.key
         explicit = given.query_mask, given.value_mask, given.key_mask
-        x, _ = self._read(
-            *(tensors, explicit, given.mask, given.cache),
-            attention_mask=given.attention_mask,
-            return_attention_scores=given.return_attention_scores,
-            use_causal_mask=given.use_causal_mask,
-            attention_bias=given.attention_bias,
-            positions=given.positions,
-            segment_ids=given.segment_ids,
-        )
+        options = {name: getattr(given, name) for name in OPTIONS}
+        x, _ = self._read(tensors, explicit, given.mask, given.cache, **options)
         query, value, key, cache = x.query, x.value, x.key, given.cache
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:

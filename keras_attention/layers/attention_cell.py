@@ -104,10 +104,13 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         alignment: alignments.AlignmentLike | None = None,
         **kwargs: Any,
     ):
-        shapes.check_choice("mode", mode, MODES)
-        attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
-        input_feeding = shapes.check_flag("input_feeding", input_feeding)
-        output_context = shapes.check_flag("output_context", output_context)
+        # The wrapped cell and the attention cast their inputs, and prepared keys among the states
+        # stay in float32.
+        super().__init__(autocast=False, **kwargs)
+        self.mode = shapes.check_choice("mode", mode, MODES)
+        self.attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
+        self.input_feeding = shapes.check_flag("input_feeding", input_feeding)
+        self.output_context = shapes.check_flag("output_context", output_context)
         if attention_dim is not None and output_context:
             raise ValueError(
                 "`output_context` is for outputs h_t, and with `attention_dim` the output is "
@@ -118,16 +121,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "`input_feeding=False` is for mode='luong': mode='bahdanau' feeds the context to "
                 f"the cell. Received: input_feeding={input_feeding}"
             )
-        # The wrapped cell and the attention cast their inputs, and prepared keys among the states
-        # stay in float32.
-        super().__init__(autocast=False, **kwargs)
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
-        self.mode = mode
-        self.attention_dim = attention_dim
         self.attention_activation = keras.activations.get(attention_activation)
-        self.input_feeding = input_feeding
-        self.output_context = output_context
         self.return_attention_scores = shapes.check_flag(
             "return_attention_scores", return_attention_scores
         )
@@ -198,6 +194,12 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         # Sums over many steps, and their number, need the precision.
         wide = [shapes.full_precision(self.compute_dtype)] * (self._alignment_count() + 1)
         return [self.compute_dtype] * (self._state_count() - len(wide)) + wide
+
+    def _apart(self, states):
+        """The output, states of the wrapped cell and of the alignment, and steps, of flat ones."""
+        output, *states, time = states
+        own = len(states) - self._alignment_count()
+        return output, states[:own], states[own:], time
 
     def _state_count(self):
         """The number of states of the loop: see `state_size`."""
@@ -274,23 +276,22 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         memory = states[count:] or self._loop.memory
         if len(states) < count or not memory:
             raise ValueError(NO_MEMORY.format("states without one"))
-        previous, *cell_states, time = states[:count]
-        first = len(cell_states) - self._alignment_count()
-        cell_states, aligned = cell_states[:first], cell_states[first:]
+        previous, cell_states, aligned, time = self._apart(states[:count])
         shapes.check_same("Batch sizes", sequences=inputs.shape[0], memory=memory[0].shape[0])
         inputs = ops.cast(inputs, self.compute_dtype)
+        given = memory, time, aligned, training
         if self.mode == "bahdanau":
             last = wrapped_cell.leaves(self.cell)[-1]
             query = cell_states[-len(keras.tree.flatten(last.state_size))]
             with keras_private.cast_variables(self.attention.compute_dtype):
-                context, weights, aligned = self._attend(query, memory, time, aligned, training)
+                context, weights, aligned = self._attend(query, *given)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
             # The alignments, if any, follow a_{t-1}.
             fed = previous[:, : self._fed_size] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
             with keras_private.cast_variables(self.attention.compute_dtype):
-                context, weights, aligned = self._attend(hidden, memory, time, aligned, training)
+                context, weights, aligned = self._attend(hidden, *given)
         output = hidden
         if self.attention_dim is not None or self.mode == "luong" or self.output_context:
             output = ops.concatenate([context, hidden], axis=-1)
@@ -347,11 +348,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 shape = (batch, attention.num_heads, length)
                 states = [ops.reshape(state, shape) for state in aligned]
                 result, states = alignment.attend(attend, heads, key, states, more, training)
-            pairs = [
+            aligned = [
                 ops.cast(ops.reshape(new, ops.shape(state)), state.dtype)
                 for new, state in zip(states, aligned, strict=True)
             ]
-            aligned = pairs
         context = attention.heads.join(result, query[:, None])[:, 0]
         weights = result.weights
         if weights is not None:
@@ -483,8 +483,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         states = self._first_states(memory, states)
         if training:
             inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
-            own = states[1 : len(states) - 1 - self._alignment_count()]
-            wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, own))
+            own = wrapped_cell.pack(self.cell, self._apart(states)[1])
+            wrapped_cell.draw_dropout(self.cell, inputs, own)
         return constants, states
 
     def _prepared(self, memory, mask):
@@ -511,29 +511,25 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def _first_states(self, memory, states):
         """The states of a loop, `state_size` each, from those of `checked`."""
         batch, length = backend.shape(memory)[:2]
+        shape = (batch, self.attention.num_heads, length)
         features = size = self.output_features(memory.shape)
         if self.return_attention_scores:
-            size = features + self.attention.num_heads * length
+            size = features + shape[1] * length
         states = states or wrapped_cell.first_states(self.cell, batch, self.compute_dtype)
-        own, aligned = len(keras.tree.flatten(self.cell.state_size)), []
-        if self.alignment is not None:
-            shape = (batch, self.attention.num_heads, length)
-            aligned = [
-                ops.reshape(state, (batch, shape[1] * length))
-                for state in self.alignment.first_states(shape)
-            ]
+        first = [] if self.alignment is None else self.alignment.first_states(shape)
+        first = [ops.reshape(state, (batch, shape[1] * length)) for state in first]
         if len(states) < self._state_count():
             output, time = ops.zeros((batch, size), self.compute_dtype), ops.zeros((batch, 1))
-            states = [output, *states, *aligned, time]
-        output, *states, time = states
-        for given, expected in zip(states[own:], aligned, strict=True):
+            states = [output, *states, *first, time]
+        for given, expected in zip(self._apart(states)[2], first, strict=True):
             shapes.check_same(
                 "Lengths of states of the alignment (heads times tokens of the memory)",
                 memory=expected.shape[-1],
                 states=given.shape[-1],
             )
         dtypes = [*self.state_dtypes()[:-1], "int32"]
-        output, *states, time = map(ops.cast, [output, *states, ops.round(time)], dtypes)
+        *states, time = states
+        output, *states, time = map(ops.cast, [*states, ops.round(time)], dtypes)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
             # The alignments after the output are those of a memory of another length.
             output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))

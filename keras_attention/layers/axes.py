@@ -3,7 +3,8 @@
 The axes attended over become one axis of positions, in row-major order; the others join the batch.
 """
 
-import math
+import functools
+import operator
 
 import keras
 
@@ -91,19 +92,11 @@ class Axes:
 
     def unfold_scores(self, scores, query, value):
         """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
-        query_shape, value_shape = ops.shape(query), ops.shape(value)
-        return ops.reshape(
-            scores,
-            (
-                *(query_shape[axis] for axis in (0, *self.free)),
-                scores.shape[1],
-                *(query_shape[axis] for axis in self.positions),
-                *(value_shape[axis] for axis in self.positions),
-            ),
-        )
+        whole = self.scores_shape(scores.shape[1], ops.shape(query), ops.shape(value))
+        return ops.reshape(scores, whole)
 
     def scores_shape(self, num_heads, query_shape, value_shape):
-        """The static shape that `unfold_scores` gives."""
+        """The shape that `unfold_scores` gives."""
         return (
             *(query_shape[axis] for axis in (0, *self.free)),
             num_heads,
@@ -128,16 +121,12 @@ class Axes:
         The mask's last axes are the query's and the key's positions; the axes before them are
         the batch, the free axes and the heads, counted from the left.
         """
-        count = len(self.positions)
-        for _ in range(2 + len(self.free) + 2 * count - len(mask.shape)):
+        count, lead = len(self.positions), 1 + len(self.free)
+        for _ in range(1 + lead + 2 * count - len(mask.shape)):
             mask = ops.expand_dims(mask, -2 * count - 1)
-        query_shape, value_shape = ops.shape(query), ops.shape(value)
-        lead = [query_shape[axis] for axis in (0, *self.free)]
-        queries = [query_shape[axis] for axis in self.positions]
-        keys = [value_shape[axis] for axis in self.positions]
-        heads = mask.shape[1 + len(self.free)]
-        mask = ops.broadcast_to(mask, (*lead, heads, *queries, *keys))
-        return ops.reshape(mask, (_product(lead), heads, _product(queries), _product(keys)))
+        whole = self.scores_shape(mask.shape[lead], ops.shape(query), ops.shape(value))
+        sizes = whole[:lead], whole[lead : lead + 1], whole[-2 * count : -count], whole[-count:]
+        return ops.reshape(ops.broadcast_to(mask, whole), tuple(map(_product, sizes)))
 
     def check_mask(self, name, mask, num_heads, query, value):
         """Raises unless an attention mask or a bias is one that `fold_mask` takes."""
@@ -168,11 +157,4 @@ def _check_fits(name, shape, whole, expected):
 
 def _product(sizes):
     """The product of sizes, one of which may be a tensor, known only at run time."""
-    return math.prod(sizes) if known(*sizes) else _dynamic(sizes)
-
-
-def _dynamic(sizes):
-    product = sizes[0]
-    for size in sizes[1:]:
-        product = product * size
-    return product
+    return functools.reduce(operator.mul, sizes)

@@ -79,18 +79,16 @@ class FeedForward(saving.ConfigurableLayer):
         shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))
         shapes.check_memory("output", (self.intermediate_dim, self.output_dim))
         if self.gated:
-            self._gate_dense = self._dense("gate", self.intermediate_dim, self.activation)
-            self._gate_dense.build(x_shape)
-        self._intermediate_dense = self._dense(
-            "intermediate", self.intermediate_dim, None if self.gated else self.activation
-        )
-        self._intermediate_dense.build(x_shape)
-        self._output_dense = self._dense("output", self.output_dim or x_shape[-1])
-        self._output_dense.build((*x_shape[:-1], self.intermediate_dim))
+            self._gate_dense = self._dense("gate", x_shape, self.intermediate_dim, self.activation)
+        activation = None if self.gated else self.activation
+        given = x_shape, self.intermediate_dim, activation
+        self._intermediate_dense = self._dense("intermediate", *given)
+        hidden_shape = (*x_shape[:-1], self.intermediate_dim)
+        self._output_dense = self._dense("output", hidden_shape, self.output_dim or x_shape[-1])
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
-    def _dense(self, name, size, activation=None):
-        return keras.layers.Dense(
+    def _dense(self, name, shape, size, activation=None):
+        dense = keras.layers.Dense(
             size,
             activation=activation,
             use_bias=self.use_bias,
@@ -99,6 +97,8 @@ class FeedForward(saving.ConfigurableLayer):
             name=name,
             dtype=self.dtype_policy,
         )
+        dense.build(shape)
+        return dense
 
     gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
     intermediate_dense = parts.part("_intermediate_dense", "The projection to features between.")

@@ -193,10 +193,7 @@ class LatentHeads(EinsumHeads):
 
     def project(self, name, x, *size):
         """`x` (B, T, D) by a projection, as (B, T, *size)."""
-        dense = self.dense(name)
-        if projections.plain(self.layer, dense):
-            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
-        return dense(x)
+        return projections.heads(self.layer, self.dense(name), x, *size)
 
     def queries(self, x):
         """The queries (B, T, H, R + K)."""

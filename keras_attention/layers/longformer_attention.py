@@ -102,18 +102,17 @@ class LongformerHeads(EinsumHeads):
     def split_all(self, query, key, value):
         heads, count = super().split_all(query, key, value), self.layer.num_global
         given = zip(ROLES, (query[:, :count], key, value), strict=True)
-        of_global = [self._of_global(x, role) for role, x in given]
+        of_global = [
+            projections.heads(
+                *(self.layer, self.dense(f"global_{role}"), x),
+                *(self.count(role), self.size(role, None)),
+            )
+            for role, x in given
+        ]
         return [
             ops.concatenate([of_global[0], heads[0][:, count:]], axis=1),
             *(ops.concatenate(pair, axis=1) for pair in zip(heads[1:], of_global[1:], strict=True)),
         ]
-
-    def _of_global(self, x, role):
-        dense = self.dense(f"global_{role}")
-        if projections.plain(self.layer, dense):
-            size = self.count(role), self.size(role, None)
-            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
-        return dense(x)
 
 
 @saving.register

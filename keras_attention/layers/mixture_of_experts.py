@@ -166,10 +166,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             dtype=self.dtype_policy,
         )
         self._router.build(x_shape)
-        self.gate_kernel: Any = None
-        self.gate_bias: Any = None
-        if self.gated:
-            self.gate_kernel, self.gate_bias = self._add("gate", dim, inside)
+        self.gate_kernel, self.gate_bias = self._add("gate", dim, inside, wanted=self.gated)
         self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
         self.correction_bias: Any = None
@@ -195,23 +192,17 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             )
             self.shared.build(x_shape)
 
-    def _add(self, name, inputs, outputs):
-        """The kernels and the biases, if any, of a projection of all experts."""
-        shape = (self.num_experts, inputs, outputs)
+    def _add(self, name, inputs, outputs, wanted=True):
+        """The kernels and the biases, or None, of a projection of all experts."""
+        if not wanted:
+            return None, None
+        shape, start = (self.num_experts, inputs, outputs), _OfEach(self.kernel_initializer)
         shapes.check_memory(name, shape)
-        kernel = self.add_weight(
-            name=f"{name}_kernel",
-            shape=shape,
-            initializer=_OfEach(self.kernel_initializer),
-        )
+        kernel = self.add_weight(name=f"{name}_kernel", shape=shape, initializer=start)
         if not self.use_bias:
             return kernel, None
-        bias = self.add_weight(
-            name=f"{name}_bias",
-            shape=(self.num_experts, outputs),
-            initializer=saving.clone_initializer(self.bias_initializer),
-        )
-        return kernel, bias
+        start = saving.clone_initializer(self.bias_initializer)
+        return kernel, self.add_weight(name=f"{name}_bias", shape=shape[::2], initializer=start)
 
     router = parts.part("_router", "The projection to the numbers by which experts are chosen.")
 
@@ -269,9 +260,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             return found if bias is None else found + backend.take(bias, chosen, axis=0)
 
         hidden = self._activated(project) * ops.expand_dims(weights, -1)
-        output = ops.einsum(
-            "nki,nkid->nd", hidden, backend.take(self.output_kernel, chosen, axis=0)
-        )
+        kernel = backend.take(self.output_kernel, chosen, axis=0)
+        output = ops.einsum("nki,nkid->nd", hidden, kernel)
         if self.output_bias is None:
             return output
         biases = backend.take(self.output_bias, chosen, axis=0)

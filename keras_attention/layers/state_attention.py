@@ -89,7 +89,7 @@ class StateAttention(MultiHeadAttention):
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
                     "`make_cache`: return_attention_scores"
                 )
-            if state is None and (key.shape[1] == 0 or _asks_for_pairs(positions, **given)):
+            if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
                 return super().attend(query, key, value, positions, training, **given)
             if state is None and causal and not _as_many(query, key):
                 key, value, mask = _cut(query, key, value, mask)
@@ -164,7 +164,7 @@ def _has_keys(query_mask, key_mask, causal):
     return masks.both(query_mask, seen)
 
 
-def _asks_for_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights, **others):
+def _of_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights, **others):
     """Whether a call has arguments that need all pairs of queries and keys."""
     padding = (positions.query_mask is not None) + (key_mask is not None)
     pairs = segment_ids is not None or len(masks) > padding
