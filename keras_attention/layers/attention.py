@@ -355,23 +355,23 @@ class Attention(saving.ConfigurableLayer):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x)
-        query, key, value, at, restrict, key_mask, after, encoded, gates = extended
-        more = {"state": after.cache} if layout.is_state else {}
-        if gates:
-            more["gates"] = gates
+        after, more = extended.after, {"gates": extended.gates} if extended.gates else {}
+        if layout.is_state:
+            more["state"] = after.cache
         listeners = tap.of(self) if self.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
+        wanted = return_attention_scores or bool(listeners)
         result = self.attend(
-            *(query, key, value, at),
-            key_mask=key_mask,
+            *(extended.query, extended.key, extended.value, extended.positions),
+            key_mask=extended.key_mask,
             training=training,
-            encoded=encoded,
-            masks=restrict,
+            encoded=extended.encoded,
+            masks=extended.masks,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=x.segment_ids,
-            return_weights=return_attention_scores or bool(listeners),
+            return_weights=wanted,
             **more,
         )
         if self.scores_regularizer is not None and not layout.appends:
@@ -381,7 +381,6 @@ class Attention(saving.ConfigurableLayer):
         output = heads.join(result, x.query)
         if after is not None and after.lost is not None:
             output = kv_cache.spoil(output, after.lost)
-        wanted = return_attention_scores or bool(listeners)
         if x.of_query is not None or x.of_key is not None:
             # Weights that a regularizer alone asked for may be of other keys than the call's.
             seen = result if wanted else result.replace(weights=None, mask=None)
@@ -687,11 +686,7 @@ class Attention(saving.ConfigurableLayer):
     def _refuse(self, given):
         """Raises if any of these arguments is given."""
         flags = bool, int, np.bool_
-        names = [
-            name
-            for name, value in given.items()
-            if (value if isinstance(value, flags) else value is not None)
-        ]
+        names = [n for n, x in given.items() if (x if isinstance(x, flags) else x is not None)]
         if names:
             raise ValueError(
                 f"{type(self).__name__} {self.refusal_reason}. Received: {', '.join(names)}"

@@ -156,10 +156,8 @@ class DifferentialHeads(EinsumHeads):
 
     def restricted(self, x):
         x = super().restricted(x)
-        return x._replace(
-            attention_mask=self.of_attentions(x.attention_mask, "attention_mask"),
-            attention_bias=self.of_attentions(x.attention_bias, "attention_bias"),
-        )
+        pairs = x.of_pairs.items()
+        return x._replace(**{name: self.of_attentions(array, name) for name, array in pairs})
 
     def of_attentions(self, array, name="weights"):
         """An array of pairs of each head (B, H, T, S), for both of its attentions."""

@@ -24,11 +24,10 @@ from keras_attention import positions as position_slots
 from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import block_norms, kv_cache
 from keras_attention.layers.attention import Attention, QkNorm, UseBias
-from keras_attention.layers.block_norms import Norm
+from keras_attention.layers.block_norms import RESIDUALS, Norm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.residuals import RESIDUALS
 
 ops = keras.ops
 

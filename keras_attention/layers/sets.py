@@ -1,4 +1,4 @@
-"""`SlotAttention`: slots that compete for the elements of a set."""
+"""Sets: learned queries, induced points, and slots that compete for elements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,183 @@ from keras_attention.feature_maps import SumToOne
 from keras_attention.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.layers import norms
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.feed_forward import FeedForward
-from keras_attention.layers.learned_queries import LearnedQueries
+from keras_attention.layers.transformer_block import Residual, TransformerBlock
 
 ops = keras.ops
+
+
+@saving.register
+class LearnedQueries(saving.ConfigurableLayer):
+    """A fixed number of learned vectors for each sequence: seeds, inducing points, or latents.
+
+    With a `TransformerBlock(cross_attention=True, self_attention=False)` they summarize a sequence
+    or a set of any length: the seeds of pooling by multi-head attention and the inducing points of
+    a Set Transformer (Lee et al. 2019, sections 3.1 and 3.2), the latents of a Perceiver (Jaegle et
+    al. 2021).
+
+    Args:
+        num_queries: how many.
+        dim: features of each; those of the input by default.
+        initializer: of the vectors.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, S, D). Only its batch size, and D without `dim`, are used.
+
+    Returns:
+        (B, num_queries, dim), without a mask: queries are no padding, whatever x has.
+
+    Raises:
+        ValueError: a size is not a positive integer, or `x` does not have three axes with, unless
+            `dim` is given, a known number of features.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 100, 16))
+    >>> latents = keras_attention.LearnedQueries(4)(x)
+    >>> block = keras_attention.TransformerBlock(
+    ...     32, 2, cross_attention=True, self_attention=False, residual="pre"
+    ... )
+    >>> block(latents, x).shape
+    (2, 4, 16)
+    """
+
+    def __init__(
+        self,
+        num_queries: int,
+        dim: int | None = None,
+        initializer: Initializer = "glorot_uniform",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_queries = shapes.check_count("num_queries", num_queries)
+        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, x_shape):
+        shape = self.compute_output_shape(x_shape)
+        self.queries = self.add_weight(
+            name="queries", shape=shape[1:], initializer=self.initializer
+        )
+
+    def call(self, x: Tensor) -> Tensor:
+        queries = ops.cast(self.queries, self.compute_dtype)
+        return ops.broadcast_to(queries, (ops.shape(x)[0], *queries.shape))
+
+    def compute_mask(self, x, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape):
+        if len(x_shape) != 3 or (self.dim is None and x_shape[-1] is None):
+            raise ValueError(
+                "`x` must be (batch, positions, features), with a known number of features unless "
+                f"`dim` is given. Received: x.shape={tuple(x_shape)}"
+            )
+        return (x_shape[0], self.num_queries, self.dim or x_shape[-1])
+
+
+@saving.register
+class InducedSetAttentionBlock(saving.ConfigurableLayer):
+    r"""A block of a set in time O(S · m), through m inducing points (Lee et al. 2019, equation 9).
+
+    `ISAB(X) = MAB(X, MAB(I, X))`: learned points I attend to the set, and the set attends to
+    what they found. `MAB(X, Y)`, equation 6, is a `TransformerBlock` with cross-attention alone.
+    There are no positions, so that another order of the elements is another order of the outputs.
+
+    Args:
+        intermediate_dim, num_heads, dropout, activation, layer_norm_epsilon, norm, key_dim,
+            residual, kernel_initializer: of both blocks, as in `TransformerBlock`.
+        num_inducing_points: m.
+        initializer: of the points.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, S, D), a set of S elements.
+        mask: boolean (B, S), True = a real element; combined with the mask that `x` carries.
+        training: whether to apply dropout.
+
+    Returns:
+        (B, S, D), carrying the mask, and 0 where masked.
+
+    Raises:
+        ValueError, TypeError: as `TransformerBlock` and `LearnedQueries`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> block = keras_attention.InducedSetAttentionBlock(32, num_heads=2, num_inducing_points=4)
+    >>> block(keras.random.normal((2, 100, 16))).shape
+    (2, 100, 16)
+    """
+
+    _masks = "`mask` (B, S) for padding"
+
+    def __init__(
+        self,
+        intermediate_dim: int,
+        num_heads: int,
+        num_inducing_points: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        norm: Norm = "layer",
+        key_dim: int | None = None,
+        residual: Residual | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        initializer: Initializer = "glorot_uniform",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_inducing_points = shapes.check_count("num_inducing_points", num_inducing_points)
+        self.initializer = keras.initializers.get(initializer)
+        self._points = LearnedQueries(
+            num_inducing_points, initializer=initializer, dtype=self.dtype_policy, name="points"
+        )
+        options = {
+            "dropout": dropout,
+            "activation": activation,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "norm": norm,
+            "key_dim": key_dim,
+            "residual": residual,
+            "kernel_initializer": kernel_initializer,
+        }
+        self._to_points, self._to_elements = (
+            TransformerBlock(
+                *(intermediate_dim, num_heads),
+                cross_attention=True,
+                self_attention=False,
+                dtype=self.dtype_policy,
+                name=name,
+                **{**options, "kernel_initializer": saving.clone_initializer(kernel_initializer)},
+            )
+            for name in ("to_points", "to_elements")
+        )
+        self.intermediate_dim, self.num_heads = intermediate_dim, num_heads
+        for name in options:
+            setattr(self, name, getattr(self._to_points, name))
+
+    def build(self, x_shape, mask_shape=None):
+        points = self._points.compute_output_shape(x_shape)
+        self._points.build(x_shape)
+        self._to_points.build(points, x_shape)
+        self._to_elements.build(x_shape, points)
+
+    def call(self, x: Tensor, mask: Tensor | None = None, training: bool | None = None) -> Tensor:
+        mask = masks.padding(x, mask)
+        points = self._to_points(self._points(x), x, context_mask=mask, training=training)
+        return self._to_elements(x, points, mask=mask, training=training)
+
+    def compute_mask(self, x, previous_mask=None):
+        return masks.padding(x, previous_mask)
+
+    def compute_output_shape(self, x_shape, mask_shape=None):
+        self._points.compute_output_shape(x_shape)
+        return tuple(x_shape)
+
 
 Initial = Literal["gaussian", "learned"]
 
