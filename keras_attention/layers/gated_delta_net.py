@@ -30,8 +30,7 @@ class GatedDeltaNet(GatedStateAttention):
     Args:
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
-        use_gate: whether heads are multiplied by the gate, a projection of the query.
-        head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
         output_shape, attention_axes: as in `MultiHeadAttention`.

@@ -27,8 +27,7 @@ class GatedLinearAttention(GatedStateAttention):
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decay_rank: columns of W_1; None for one matrix in place of the two.
         decay_temperature: τ: the larger, the slower heads forget.
-        use_gate: whether heads are multiplied by the gate, a projection of the query.
-        head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
             and values, which silu follows, at least 2; None for neither. It starts near the
             identity.

@@ -119,9 +119,7 @@ class PointerHead(saving.ConfigurableLayer):
     ) -> Tensor:
         query_mask = masks.padding(query, query_mask, "query", "query_mask")
         memory_mask = masks.padding(memory, memory_mask, "memory", "memory_mask")
-        pairs = masks.boolean("attention_mask", attention_mask)
-        if pairs is not None:
-            _check_pairs(pairs)
+        pairs = _pairs(attention_mask)
         # Of the values one feature is enough: nothing uses their sum.
         _, logits = self._attention(
             *(query, memory[..., :1], memory),
@@ -148,22 +146,23 @@ class PointerHead(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         sequence.only_word(given.positions)
         shape = self.compute_output_shape(given.query.shape, given.memory.shape)
-        pairs = masks.boolean("attention_mask", given.attention_mask)
+        pairs = _pairs(given.attention_mask)
         if pairs is not None:
-            _check_pairs(pairs)
             inputs.check_fits("attention_mask", pairs, shape[0], 1, *shape[1:])
         masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
         mask = masks.padding(given.query, given.query_mask, "query", "query_mask")
         return masks.carry(keras.KerasTensor(shape, self._output_dtype), mask)
 
 
-def _check_pairs(attention_mask):
-    """Raises unless the mask is the same for all heads, as logits have none."""
-    if len(attention_mask.shape) not in (2, 3):
+def _pairs(attention_mask):
+    """A mask of pairs, checked: it is the same for all heads, as logits have none."""
+    attention_mask = masks.boolean("attention_mask", attention_mask)
+    if attention_mask is not None and len(attention_mask.shape) not in (2, 3):
         raise ValueError(
             "`attention_mask` must be (T, S) or (B, T, S). "
             f"Received: attention_mask.shape={tuple(attention_mask.shape)}"
         )
+    return attention_mask
 
 
 # The least probability of copying a token, for a finite logarithm: the smallest normal float32.

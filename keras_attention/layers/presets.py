@@ -262,12 +262,8 @@ class RelativePositionAttention(Attention):
         position = positions.Shaw(max_distance, name="shaw", **of_shaw)
         kwargs["position"] = position
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        self.max_distance = position.max_distance
-        self.use_values = position.use_values
-        self.per_head = position.per_head
-        self.embeddings_initializer = position.embeddings_initializer
-        self.embeddings_regularizer = position.embeddings_regularizer
-        self.embeddings_constraint = position.embeddings_constraint
+        for name in ("max_distance", *of_shaw):
+            setattr(self, name, getattr(position, name))
 
 
 Mode = Literal["monotonic", "predictive"]
@@ -359,20 +355,14 @@ class PredictedCenter:
         heads, size = query_shape[2:]
         units = self.layer.units or size
         # British, as in 0.1.0: saved files find the weights by these names.
-        shapes_by_name = {
-            "centre_kernel": (heads, size, units),
-            "centre_vector": (heads, units, 1),
-        }
-        # The center is computed in float32, like scores: half precision cannot count to 4096.
-        return {
-            name: self.layer.add_weight(
-                name=name,
-                shape=shape,
-                initializer=saving.clone_initializer(self.layer.center_initializer),
-                autocast=False,
-            )
-            for name, shape in shapes_by_name.items()
-        }
+        sizes = {"centre_kernel": (heads, size, units), "centre_vector": (heads, units, 1)}
+
+        def weight(name, shape):
+            # The center is computed in float32, like scores: half precision cannot count to 4096.
+            start = saving.clone_initializer(self.layer.center_initializer)
+            return self.layer.add_weight(name=name, shape=shape, initializer=start, autocast=False)
+
+        return {name: weight(name, shape) for name, shape in sizes.items()}
 
     def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""
