@@ -302,8 +302,13 @@ class SlotAttention(saving.ConfigurableLayer):
         self._cell = keras.layers.GRUCell(
             dim, recurrent_initializer=_Orthogonal(), name="cell", dtype=self.dtype_policy
         )
-        given = num_slots, dim, kernel_initializer, seed, self.dtype_policy
-        self.initial, self._initial_slots = initial, _initial_slots(initial, *given)
+        self.initial = shapes.check_choice("initial", initial, get_args(Initial))
+        start = saving.clone_initializer(self.kernel_initializer)
+        given = {"initializer": start, "name": "initial", "dtype": self.dtype_policy}
+        if initial == "learned":
+            self._initial_slots = LearnedQueries(num_slots, dim, **given)
+        else:
+            self._initial_slots = GaussianQueries(num_slots, dim, seed=seed, **given)
 
     def build(self, x_shape, slots_shape=None):
         shape = self.compute_output_shape(x_shape, slots_shape)
@@ -400,13 +405,3 @@ class GaussianQueries(LearnedQueries):
         noise = keras.random.normal(shape, dtype=self.compute_dtype, seed=self._seed_generator)
         mean, deviation = (ops.cast(w, noise.dtype) for w in (self.mean, self.log_deviation))
         return mean + ops.exp(deviation) * noise
-
-
-def _initial_slots(initial, num_slots, dim, initializer, seed, dtype):
-    """The layer that gives each row of a batch its first slots."""
-    shapes.check_choice("initial", initial, get_args(Initial))
-    initializer = saving.clone_initializer(initializer)
-    options = {"initializer": initializer, "name": "initial", "dtype": dtype}
-    if initial == "learned":
-        return LearnedQueries(num_slots, dim, **options)
-    return GaussianQueries(num_slots, dim, seed=seed, **options)

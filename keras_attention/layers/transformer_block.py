@@ -419,9 +419,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         # Norms that the block does not have are the identity.
         norms = {name: getattr(self, path) or _identity for name, path in self._norm_paths}
 
-        def keep(branch):
-            return self._dropout_layer.drop(branch, training)
-
+        keep = functools.partial(self._dropout_layer.drop, training=training)
         residual = self.residual or ("pre" if self.normalize_first else "post")
         x = RESIDUALS[residual](x, branches, norms, keep)
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
