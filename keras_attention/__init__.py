@@ -20,47 +20,42 @@ from keras_attention import (
 )
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_cell import AttentionCell
-from keras_attention.layers.attention_pooling import AttentionPooling
+from keras_attention.layers.attention_pooling import AttentionPooling, FeedForwardAttention
 from keras_attention.layers.attention_rnn import AttentionRNN
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.feed_forward import FeedForward
-from keras_attention.layers.feed_forward_attention import FeedForwardAttention
 from keras_attention.layers.gated_delta_net import GatedDeltaNet
 from keras_attention.layers.gated_linear_attention import GatedLinearAttention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
-from keras_attention.layers.hard_attention import HardAttention
-from keras_attention.layers.induced_set_attention_block import InducedSetAttentionBlock
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.layer_scale import LayerScale
-from keras_attention.layers.learned_queries import LearnedQueries
 from keras_attention.layers.linear_attention import LinearAttention
-from keras_attention.layers.linformer_attention import LinformerAttention
-from keras_attention.layers.local_attention import LocalAttention
-from keras_attention.layers.local_self_attention import (
-    AtrousSelfAttention,
-    LocalSelfAttention,
-    SparseSelfAttention,
-)
 from keras_attention.layers.longformer_attention import LongformerAttention
+from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.nystrom_attention import NystromAttention
 from keras_attention.layers.patch_embedding import PatchEmbedding
 from keras_attention.layers.patch_merging import PatchMerging
-from keras_attention.layers.pointer_generator import PointerGenerator
-from keras_attention.layers.pointer_head import PointerHead
+from keras_attention.layers.pointers import PointerGenerator, PointerHead
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
 )
-from keras_attention.layers.reinforce_loss import ReinforceLoss
-from keras_attention.layers.relative_position_attention import RelativePositionAttention
+from keras_attention.layers.presets import (
+    AtrousSelfAttention,
+    HardAttention,
+    LocalAttention,
+    LocalSelfAttention,
+    ReinforceLoss,
+    RelativePositionAttention,
+    SelfAttention,
+    SparseSelfAttention,
+)
 from keras_attention.layers.retention import Retention
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
-from keras_attention.layers.self_attention import SelfAttention
-from keras_attention.layers.slot_attention import SlotAttention
+from keras_attention.layers.sets import InducedSetAttentionBlock, LearnedQueries, SlotAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.lora import enable_lora
 from keras_attention.mask_flow import check_masks

@@ -22,6 +22,15 @@ def named(layer, prefix=""):
         yield from named(child, f"{path}/")
 
 
+def part(attribute, doc):
+    """A property for a part of a layer, in an attribute by whose name saved files find it."""
+
+    def found(self: keras.Layer) -> keras.Layer:
+        return getattr(self, attribute)
+
+    return property(found, doc=doc)
+
+
 def freezing(build):
     """`build`, after which the parts of a layer that is not trainable are not trainable either.
 

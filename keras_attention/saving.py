@@ -305,6 +305,13 @@ class ConfigurableLayer(keras.layers.Layer):
     # The parts that were frozen in an `.h5` file.
     _frozen_parts: tuple[str, ...] = ()
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # By `compute_mask`, each passes masks on, or says that they end.
+        self.supports_masking = True
+        if self._unrounded is not None:
+            keras_private.keep_inputs_as_they_are(self)
+
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         list_inherited_arguments(cls)

@@ -174,6 +174,12 @@ class Pairs(NamedTuple):
     of_query: Order | None = None
     of_key: Order | None = None
 
+    @property
+    def of_pairs(self):
+        """What there is of the mask and the bias of pairs, by name."""
+        given = {"attention_mask": self.attention_mask, "attention_bias": self.attention_bias}
+        return {name: array for name, array in given.items() if array is not None}
+
     def compacted(self, axes=None):
         """The same with the real tokens of each row first.
 

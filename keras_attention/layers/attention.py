@@ -14,6 +14,7 @@ from keras_attention import (
     kernels,
     masks,
     normalizations,
+    parts,
     patterns,
     positions,
     regularizers,
@@ -42,8 +43,8 @@ NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
-# The arguments of a call but the inputs, their masks, `training` and `cache`.
-OF_READ = (
+# The arguments of a call that are neither a tensor with its mask nor a mode.
+OPTIONS = (
     *("attention_mask", "return_attention_scores", "use_causal_mask", "attention_bias"),
     *("positions", "segment_ids"),
 )
@@ -192,8 +193,6 @@ class Attention(saving.ConfigurableLayer):
                 f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
             )
         super().__init__(**kwargs)
-        keras_private.keep_inputs_as_they_are(self)
-        self.supports_masking = True
         self.num_heads = num_heads
         self.num_key_value_heads = num_key_value_heads
         self.key_dim = key_dim
@@ -301,30 +300,14 @@ class Attention(saving.ConfigurableLayer):
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
         self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
-    @property
-    def query_dense(self) -> keras.Layer:
-        """The layer that projects the query, for LoRA, quantization and reading weights."""
-        return self._query_dense
-
-    @property
-    def key_dense(self) -> keras.Layer:
-        """The layer that projects the key."""
-        return self._key_dense
-
-    @property
-    def value_dense(self) -> keras.Layer:
-        """The layer that projects the value."""
-        return self._value_dense
-
-    @property
-    def query_norm(self) -> keras.Layer:
-        """The norm of query heads, with `qk_norm`."""
-        return self._query_norm
-
-    @property
-    def key_norm(self) -> keras.Layer:
-        """The norm of key heads, with `qk_norm`."""
-        return self._key_norm
+    query_dense = parts.part(
+        "_query_dense",
+        "The layer that projects the query: for LoRA, quantization and reading weights.",
+    )
+    key_dense = parts.part("_key_dense", "The layer that projects the key.")
+    value_dense = parts.part("_value_dense", "The layer that projects the value.")
+    query_norm = parts.part("_query_norm", "The norm of query heads, with `qk_norm`.")
+    key_norm = parts.part("_key_norm", "The norm of key heads, with `qk_norm`.")
 
     # Computing: project → score (+ position) → mask → normalize → combine → project
 
@@ -363,21 +346,23 @@ class Attention(saving.ConfigurableLayer):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x)
-        query, key, value, at, restrict, key_mask, after, encoded = extended
-        more = {"state": after.cache} if layout.is_state else {}
+        after, more = extended.after, {"gates": extended.gates} if extended.gates else {}
+        if layout.is_state:
+            more["state"] = after.cache
         listeners = tap.of(self) if self.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
+        wanted = return_attention_scores or bool(listeners)
         result = self.attend(
-            *(query, key, value, at),
-            key_mask=key_mask,
+            *(extended.query, extended.key, extended.value, extended.positions),
+            key_mask=extended.key_mask,
             training=training,
-            encoded=encoded,
-            masks=restrict,
+            encoded=extended.encoded,
+            masks=extended.masks,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=x.segment_ids,
-            return_weights=return_attention_scores or bool(listeners),
+            return_weights=wanted,
             **more,
         )
         if self.scores_regularizer is not None and not layout.appends:
@@ -387,7 +372,6 @@ class Attention(saving.ConfigurableLayer):
         output = heads.join(result, x.query)
         if after is not None and after.lost is not None:
             output = kv_cache.spoil(output, after.lost)
-        wanted = return_attention_scores or bool(listeners)
         if x.of_query is not None or x.of_key is not None:
             # Weights that a regularizer alone asked for may be of other keys than the call's.
             seen = result if wanted else result.replace(weights=None, mask=None)
@@ -665,11 +649,8 @@ class Attention(saving.ConfigurableLayer):
         mask = ops.broadcast_to(mask, ops.shape(value)[:2])
         return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
 
-    def cache_memory(
-        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
-    ) -> Cache:
-        """The name of `cache_context` in 0.1.0."""
-        return self.cache_context(value, key, key_mask)
+    # Its name in 0.1.0.
+    cache_memory = cache_context
 
     # Symbolically: shapes, dtypes and masks, checked
 
@@ -696,11 +677,7 @@ class Attention(saving.ConfigurableLayer):
     def _refuse(self, given):
         """Raises if any of these arguments is given."""
         flags = bool, int, np.bool_
-        names = [
-            name
-            for name, value in given.items()
-            if (value if isinstance(value, flags) else value is not None)
-        ]
+        names = [n for n, x in given.items() if (x if isinstance(x, flags) else x is not None)]
         if names:
             raise ValueError(
                 f"{type(self).__name__} {self.refusal_reason}. Received: {', '.join(names)}"
@@ -717,8 +694,8 @@ class Attention(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         tensors = given.query, given.value, given.key
         explicit = given.query_mask, given.value_mask, given.key_mask
-        rest = {name: getattr(given, name) for name in OF_READ}
-        x, _ = self._read(tensors, explicit, given.mask, given.cache, **rest)
+        options = {name: getattr(given, name) for name in OPTIONS}
+        x, _ = self._read(tensors, explicit, given.mask, given.cache, **options)
         query, value, key, cache = x.query, x.value, x.key, given.cache
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:

@@ -12,12 +12,12 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import position_wise, wrapped_cell
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.start_states import StartStates
 from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
 from keras_attention.spec import Positions
 
 ops = keras.ops
+
 
 Mode = Literal["bahdanau", "luong"]
 MODES = get_args(Mode)
@@ -104,10 +104,13 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         alignment: alignments.AlignmentLike | None = None,
         **kwargs: Any,
     ):
-        shapes.check_choice("mode", mode, MODES)
-        attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
-        input_feeding = shapes.check_flag("input_feeding", input_feeding)
-        output_context = shapes.check_flag("output_context", output_context)
+        # The wrapped cell and the attention cast their inputs, and prepared keys among the states
+        # stay in float32.
+        super().__init__(autocast=False, **kwargs)
+        self.mode = shapes.check_choice("mode", mode, MODES)
+        self.attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
+        self.input_feeding = shapes.check_flag("input_feeding", input_feeding)
+        self.output_context = shapes.check_flag("output_context", output_context)
         if attention_dim is not None and output_context:
             raise ValueError(
                 "`output_context` is for outputs h_t, and with `attention_dim` the output is "
@@ -118,17 +121,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "`input_feeding=False` is for mode='luong': mode='bahdanau' feeds the context to "
                 f"the cell. Received: input_feeding={input_feeding}"
             )
-        # The wrapped cell and the attention cast their inputs, and prepared keys among the states
-        # stay in float32.
-        super().__init__(autocast=False, **kwargs)
-        self.supports_masking = True
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
-        self.mode = mode
-        self.attention_dim = attention_dim
         self.attention_activation = keras.activations.get(attention_activation)
-        self.input_feeding = input_feeding
-        self.output_context = output_context
         self.return_attention_scores = shapes.check_flag(
             "return_attention_scores", return_attention_scores
         )
@@ -149,8 +144,12 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         `RNN` copies it in its constructor. So what depends on the memory is None.
         """
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
-        aligned = [None] * self._alignment_count()
-        return [[output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]]
+        return [self._sizes(output, None)]
+
+    def _sizes(self, output, pairs):
+        """Those of all states, of an output and of an alignment of all pairs."""
+        aligned = [pairs] * self._alignment_count()
+        return [output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
 
     @property
     def output_size(self) -> int:
@@ -169,8 +168,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "positions are known, for `return_attention_scores=True`, and whose features are. "
                 f"Received: memory.shape={memory_shape}"
             )
-        aligned = [pairs] * self._alignment_count()
-        return [size, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
+        return self._sizes(size, pairs)
 
     def output_features(self, memory_shape):
         """Features of the output without alignments; None where they depend on the memory."""
@@ -193,14 +191,19 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     def state_dtypes(self):
         """The dtypes in which states of `state_size` are returned; steps are counted in int32."""
-        own = len(keras.tree.flatten(self.cell.state_size))
         # Sums over many steps, and their number, need the precision.
-        wide = shapes.full_precision(self.compute_dtype)
-        return [*[self.compute_dtype] * (1 + own), *[wide] * (self._alignment_count() + 1)]
+        wide = [shapes.full_precision(self.compute_dtype)] * (self._alignment_count() + 1)
+        return [self.compute_dtype] * (self._state_count() - len(wide)) + wide
+
+    def _apart(self, states):
+        """The output, states of the wrapped cell and of the alignment, and steps, of flat ones."""
+        output, *states, time = states
+        own = len(states) - self._alignment_count()
+        return output, states[:own], states[own:], time
 
     def _state_count(self):
         """The number of states of the loop: see `state_size`."""
-        return len(keras.tree.flatten(self.cell.state_size)) + self._alignment_count() + 2
+        return len(self._sizes(None, None))
 
     def _alignment_count(self):
         return 0 if self.alignment is None else self.alignment.num_states
@@ -273,23 +276,22 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         memory = states[count:] or self._loop.memory
         if len(states) < count or not memory:
             raise ValueError(NO_MEMORY.format("states without one"))
-        previous, *cell_states, time = states[:count]
-        first = len(cell_states) - self._alignment_count()
-        cell_states, aligned = cell_states[:first], cell_states[first:]
+        previous, cell_states, aligned, time = self._apart(states[:count])
         shapes.check_same("Batch sizes", sequences=inputs.shape[0], memory=memory[0].shape[0])
         inputs = ops.cast(inputs, self.compute_dtype)
+        given = memory, time, aligned, training
         if self.mode == "bahdanau":
             last = wrapped_cell.leaves(self.cell)[-1]
             query = cell_states[-len(keras.tree.flatten(last.state_size))]
             with keras_private.cast_variables(self.attention.compute_dtype):
-                context, weights, aligned = self._attend(query, memory, time, aligned, training)
+                context, weights, aligned = self._attend(query, *given)
             hidden, cell_states = self._step(inputs, context, cell_states, training)
         else:
             # The alignments, if any, follow a_{t-1}.
             fed = previous[:, : self._fed_size] if self.input_feeding else None
             hidden, cell_states = self._step(inputs, fed, cell_states, training)
             with keras_private.cast_variables(self.attention.compute_dtype):
-                context, weights, aligned = self._attend(hidden, memory, time, aligned, training)
+                context, weights, aligned = self._attend(hidden, *given)
         output = hidden
         if self.attention_dim is not None or self.mode == "luong" or self.output_context:
             output = ops.concatenate([context, hidden], axis=-1)
@@ -346,11 +348,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 shape = (batch, attention.num_heads, length)
                 states = [ops.reshape(state, shape) for state in aligned]
                 result, states = alignment.attend(attend, heads, key, states, more, training)
-            pairs = [
+            aligned = [
                 ops.cast(ops.reshape(new, ops.shape(state)), state.dtype)
                 for new, state in zip(states, aligned, strict=True)
             ]
-            aligned = pairs
         context = attention.heads.join(result, query[:, None])[:, 0]
         weights = result.weights
         if weights is not None:
@@ -380,9 +381,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         alignments = ops.stack([outputs[..., s : s + length] for s in starts], axis=1)
         return outputs[..., :features], alignments
 
-    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The name of `split_outputs` in 0.1.0."""
-        return self.split_outputs(outputs)
+    # Its name in 0.1.0.
+    split = split_outputs
 
     # From a memory to the states of a loop
 
@@ -422,11 +422,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.build_attention(memory.shape)
         return [[*self._first_states(memory, states), *self._prepared(memory, mask)]]
 
-    def start(
-        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
-    ) -> Tensors:
-        """The name of `start_states` in 0.1.0."""
-        return self.start_states(memory, states, mask)
+    # Its name in 0.1.0.
+    start = start_states
 
     def get_initial_state(self, batch_size=None):
         raise ValueError(
@@ -486,8 +483,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         states = self._first_states(memory, states)
         if training:
             inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
-            own = states[1 : len(states) - 1 - self._alignment_count()]
-            wrapped_cell.draw_dropout(self.cell, inputs, wrapped_cell.pack(self.cell, own))
+            own = wrapped_cell.pack(self.cell, self._apart(states)[1])
+            wrapped_cell.draw_dropout(self.cell, inputs, own)
         return constants, states
 
     def _prepared(self, memory, mask):
@@ -514,29 +511,25 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def _first_states(self, memory, states):
         """The states of a loop, `state_size` each, from those of `checked`."""
         batch, length = backend.shape(memory)[:2]
+        shape = (batch, self.attention.num_heads, length)
         features = size = self.output_features(memory.shape)
         if self.return_attention_scores:
-            size = features + self.attention.num_heads * length
+            size = features + shape[1] * length
         states = states or wrapped_cell.first_states(self.cell, batch, self.compute_dtype)
-        own, aligned = len(keras.tree.flatten(self.cell.state_size)), []
-        if self.alignment is not None:
-            shape = (batch, self.attention.num_heads, length)
-            aligned = [
-                ops.reshape(state, (batch, shape[1] * length))
-                for state in self.alignment.first_states(shape)
-            ]
+        first = [] if self.alignment is None else self.alignment.first_states(shape)
+        first = [ops.reshape(state, (batch, shape[1] * length)) for state in first]
         if len(states) < self._state_count():
             output, time = ops.zeros((batch, size), self.compute_dtype), ops.zeros((batch, 1))
-            states = [output, *states, *aligned, time]
-        output, *states, time = states
-        for given, expected in zip(states[own:], aligned, strict=True):
+            states = [output, *states, *first, time]
+        for given, expected in zip(self._apart(states)[2], first, strict=True):
             shapes.check_same(
                 "Lengths of states of the alignment (heads times tokens of the memory)",
                 memory=expected.shape[-1],
                 states=given.shape[-1],
             )
         dtypes = [*self.state_dtypes()[:-1], "int32"]
-        output, *states, time = map(ops.cast, [output, *states, ops.round(time)], dtypes)
+        *states, time = states
+        output, *states, time = map(ops.cast, [*states, ops.round(time)], dtypes)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
             # The alignments after the output are those of a memory of another length.
             output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
@@ -635,3 +628,26 @@ def numbers_of_step(numbers, time):
 
 
 _UNKNOWN = (None, None, None)
+
+
+@saving.register
+class StartStates(saving.ConfigurableLayer):
+    """The operation of a functional model that `cell.start_states(memory)` of symbols adds.
+
+    It has no weights but those of the cell, which the model has once, in its file too.
+    """
+
+    def __init__(self, cell: keras.layers.Layer, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.cell = cell
+
+    def compute_mask(self, memory, previous_mask=None):
+        return None
+
+    def build(self, memory_shape, states_shape=None, mask_shape=None):
+        self.cell.build_attention(memory_shape)
+
+    def call(
+        self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
+    ) -> Tensors:
+        return self.cell.start_states(memory, states, mask)

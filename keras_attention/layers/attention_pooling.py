@@ -1,4 +1,4 @@
-"""`AttentionPooling`: a learned query reduces a sequence to one vector."""
+"""`AttentionPooling` and `FeedForwardAttention`: a sequence reduced to one vector, or a few."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
-from keras_attention.hints import Initializer, Tensor, Tensors
+from keras_attention.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -72,7 +72,6 @@ class AttentionPooling(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_queries = shapes.check_count("num_queries", num_queries, optional=True)
         self.num_heads = shapes.check_count("num_heads", num_heads)
         self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
@@ -152,3 +151,60 @@ class AttentionPooling(saving.ConfigurableLayer):
             return output
         shape = (shape[0], self.num_heads, self.num_queries or 1, shape[1])
         return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+
+@saving.register
+class FeedForwardAttention(AttentionPooling):
+    r"""Feed-forward attention of Raffel & Ellis 2015: the weighted mean of a sequence.
+
+    `e_s = a(x_s)`, `weight = softmax(e)`, `output = Σ_s weight[s] · x_s` (equations 5 to 7), where
+    `a(x) = activation(w · x + b)`, or with `units` `a(x) = v · activation(W x + b)`.
+    `AttentionPooling` without a query, with a score of the keys alone. Padding is ignored.
+
+    Args:
+        units: None, or the size of a hidden layer.
+        activation: of the score, or of its hidden layer.
+        normalization, dropout, seed: as in `AttentionPooling`.
+        kernel_initializer: of w, or of W and v.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments are those of `AttentionPooling`.
+
+    Returns:
+        (B, D). It carries no mask. A row of padding gives zeros.
+
+    Raises:
+        ValueError, TypeError: as `AttentionPooling`; `units` is no positive integer.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(keras.ops.ones((2, 5), "int32"))
+    >>> keras_attention.FeedForwardAttention()(x).shape
+    (2, 32)
+    """
+
+    _fixed_arguments = (
+        "num_queries", "num_heads", "key_dim", "value_dim", "score", "query_initializer",
+    )  # fmt: skip
+
+    learns_queries = False
+
+    def __init__(
+        self,
+        units: int | None = None,
+        activation: Activation = "tanh",
+        normalization: normalizations.NormalizationLike = "softmax",
+        dropout: float = 0.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
+        saving.check_free(type(self), kwargs)
+        score = scores.KeyOnly(units, activation, kernel_initializer=kernel_initializer)
+        super().__init__(
+            score=score, normalization=normalization, dropout=dropout, seed=seed, **kwargs
+        )
+        self.units = score.units
+        self.activation = score.activation
+        self.kernel_initializer = score.kernel_initializer

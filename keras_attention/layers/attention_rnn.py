@@ -88,18 +88,10 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
                 "An AttentionRNN keeps no states between calls: pass those that a call with "
                 "`return_state=True` returned as `initial_state`. Received: stateful=True"
             )
-        flags = {
-            "return_sequences": return_sequences,
-            "return_state": return_state,
-            "go_backwards": go_backwards,
-            "unroll": unroll,
-            "zero_output_for_mask": zero_output_for_mask,
-        }
-        flags = {name: shapes.check_flag(name, flag) for name, flag in flags.items()}
-        super().__init__(cell, **flags, **kwargs)
-        keras_private.keep_inputs_as_they_are(self)
-        # Keras 3.16 sets it to False for `RNN`.
-        self.supports_masking = True
+        names = "return_sequences", "return_state", "go_backwards", "unroll", "zero_output_for_mask"
+        given = return_sequences, return_state, go_backwards, unroll, zero_output_for_mask
+        flags = map(shapes.check_flag, names, given)
+        super().__init__(cell, **dict(zip(names, flags, strict=True)), **kwargs)
 
     def get_config(self):
         config = super().get_config()
@@ -222,14 +214,12 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     def compute_output_shape(self, sequences_shape, memory_shape, initial_state_shape=None):
         batch, steps = sequences_shape[:2]
         steps = (steps,) if self.return_sequences else ()
-        output = (batch, *steps, self.cell.output_features(memory_shape))
-        scores, states = [], []
+        found: list = [(batch, *steps, self.cell.output_features(memory_shape))]
         if self.cell.return_attention_scores:
-            scores = [(batch, self.cell.attention.num_heads, *steps, memory_shape[1])]
+            found.append((batch, self.cell.attention.num_heads, *steps, memory_shape[1]))
         if self.return_state:
-            states = [[(batch, size) for size in self.cell.loop_sizes(memory_shape)]]
-        found = (output, *scores, *states)
-        return found if len(found) > 1 else output
+            found.append([(batch, size) for size in self.cell.loop_sizes(memory_shape)])
+        return tuple(found) if len(found) > 1 else found[0]
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)

@@ -92,11 +92,11 @@ class Axes:
 
     def unfold_scores(self, scores, query, value):
         """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
-        shapes_of_inputs = ops.shape(query), ops.shape(value)
-        return ops.reshape(scores, self.scores_shape(scores.shape[1], *shapes_of_inputs))
+        whole = self.scores_shape(scores.shape[1], ops.shape(query), ops.shape(value))
+        return ops.reshape(scores, whole)
 
     def scores_shape(self, num_heads, query_shape, value_shape):
-        """The shape that `unfold_scores` gives, of those of the inputs."""
+        """The shape that `unfold_scores` gives."""
         return (
             *(query_shape[axis] for axis in (0, *self.free)),
             num_heads,
@@ -121,15 +121,12 @@ class Axes:
         The mask's last axes are the query's and the key's positions; the axes before them are
         the batch, the free axes and the heads, counted from the left.
         """
-        count = len(self.positions)
-        for _ in range(2 + len(self.free) + 2 * count - len(mask.shape)):
+        count, lead = len(self.positions), 1 + len(self.free)
+        for _ in range(1 + lead + 2 * count - len(mask.shape)):
             mask = ops.expand_dims(mask, -2 * count - 1)
-        lead = 1 + len(self.free)
-        heads = mask.shape[lead]
-        shape = self.scores_shape(heads, ops.shape(query), ops.shape(value))
-        parts = shape[:lead], shape[lead + 1 : -count], shape[-count:]
-        rows, queries, keys = map(_product, parts)
-        return ops.reshape(ops.broadcast_to(mask, shape), (rows, heads, queries, keys))
+        whole = self.scores_shape(mask.shape[lead], ops.shape(query), ops.shape(value))
+        sizes = whole[:lead], whole[lead : lead + 1], whole[-2 * count : -count], whole[-count:]
+        return ops.reshape(ops.broadcast_to(mask, whole), tuple(map(_product, sizes)))
 
     def check_mask(self, name, mask, num_heads, query, value):
         """Raises unless an attention mask or a bias is one that `fold_mask` takes."""

@@ -1,4 +1,10 @@
-"""The norms of a `TransformerBlock`: which it has, and where they are."""
+"""The norms of a `TransformerBlock`, and how branches, norms and residuals are put together.
+
+A residual is a function of x, the branches by name in their order, functions of x, and `norms`,
+functions by the names of branches: `name` is what stands before a branch or, in `post`, after the
+sum, `name_output` what stands after a branch in `sandwich`. `keep` is applied to a branch before it
+is added: dropout.
+"""
 
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -41,23 +47,15 @@ def check(given, residual):
 
 
 def make(block, branch, shape):
-    """The norms of a branch, by their attributes of the block; None for none."""
-    names = [branch, _after(branch)] if block.residual == "sandwich" else [branch]
-    made = {}
-    for name in names:
+    """The norms of a branch: the name, the attribute of the block, and the norm, or None."""
+    for name in [branch, _after(branch)] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
-        path = _path(name)
+        path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
-            made[path] = block.attention_norm
+            yield name, path, block.attention_norm
         else:
-            made[path] = norms.make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
-    return made
-
-
-def functions(block):
-    """The norms of a block by name; the identity for those that it does not have."""
-    names = [*BRANCHES, *map(_after, BRANCHES)]
-    return {name: getattr(block, _path(name), None) or _identity for name in names}
+            given = path, shape, block.dtype_policy, block.layer_norm_epsilon
+            yield name, path, norms.make(norm, *given)
 
 
 def _after(branch):
@@ -65,10 +63,38 @@ def _after(branch):
     return f"{branch}_output"
 
 
-def _path(name):
-    branch = name.removesuffix("_output")
-    return f"{name.replace(branch, BRANCHES[branch])}_norm"
-
-
-def _identity(x):
+def post(x, branches, norms, keep):
+    """`x = norm(x + branch(x))` (Vaswani et al. 2017)."""
+    for name, branch in branches.items():
+        x = norms[name](x + keep(branch(x)))
     return x
+
+
+def pre(x, branches, norms, keep):
+    """`x = x + branch(norm(x))` (Xiong et al. 2020)."""
+    for name, branch in branches.items():
+        x = x + keep(branch(norms[name](x)))
+    return x
+
+
+def sandwich(x, branches, norms, keep):
+    """`x = x + norm'(branch(norm(x)))` (Ding et al. 2021, section 3.2; Gemma 2)."""
+    for name, branch in branches.items():
+        x = x + keep(norms[f"{name}_output"](branch(norms[name](x))))
+    return x
+
+
+def parallel(x, branches, norms, keep):
+    """`x = x + branch_1(norm_1(x)) + branch_2(norm_2(x))` (Wang & Komatsuzaki 2021, GPT-J)."""
+    normalized = {}
+    for name in branches:
+        # One norm for several branches is computed once.
+        norm = norms[name]
+        if norm not in normalized:
+            normalized[norm] = norm(x)
+    for name, branch in branches.items():
+        x = x + keep(branch(normalized[norms[name]]))
+    return x
+
+
+RESIDUALS = {"post": post, "pre": pre, "sandwich": sandwich, "parallel": parallel}

@@ -52,7 +52,6 @@ class ClassToken(saving.ConfigurableLayer):
         self, initializer: Initializer = "glorot_uniform", num_tokens: int = 1, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.initializer = keras.initializers.get(initializer)
         self.num_tokens = shapes.check_count("num_tokens", num_tokens)
 

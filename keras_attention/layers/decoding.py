@@ -41,7 +41,7 @@ def layout(layer, tensors, explicit, cache, return_attention_scores=False, **giv
     layout = kv_cache.layout(cache, size, needs_length, layer.layouts)
     count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
     if layout.is_state:
-        sizes = layer._state_sizes
+        sizes = [layer._cached_shapes]
     kv_cache.check(cache, layout, query.shape[0], count, *sizes)
     refused = ["value", "key", "value_mask", "key_mask"]
     if layout.appends:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import activations, masks, saving, shapes
+from keras_attention import activations, masks, parts, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.dropout import Dropout
@@ -66,7 +66,6 @@ class FeedForward(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.activation = activations.get(activation)
         self.gated = shapes.check_flag("gated", gated)
@@ -90,20 +89,9 @@ class FeedForward(saving.ConfigurableLayer):
         self._output_dense = made("output", self.output_dim or x_shape[-1], inside)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
-    @property
-    def gate_dense(self) -> keras.Layer:
-        """The projection of the gate, if `gated`."""
-        return self._gate_dense
-
-    @property
-    def intermediate_dense(self) -> keras.Layer:
-        """The projection to the features between."""
-        return self._intermediate_dense
-
-    @property
-    def output_dense(self) -> keras.Layer:
-        """The projection to the output."""
-        return self._output_dense
+    gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
+    intermediate_dense = parts.part("_intermediate_dense", "The projection to features between.")
+    output_dense = parts.part("_output_dense", "The projection to the output.")
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 import numpy as np
 
-from keras_attention import keras_private, saving, shapes
+from keras_attention import keras_private, masks, saving, shapes
+from keras_attention.hints import Unpack
 from keras_attention.kernels import delta
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
 from keras_attention.scores.base import unit
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ops = keras.ops
 
@@ -34,8 +30,7 @@ class GatedDeltaNet(GatedStateAttention):
     Args:
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
-        use_gate: whether heads are multiplied by the gate, a projection of the query.
-        head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
         output_shape, attention_axes: as in `MultiHeadAttention`.
@@ -57,11 +52,9 @@ class GatedDeltaNet(GatedStateAttention):
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8)
-    >>> expected = layer(x)
-    >>> cache = layer.make_cache(batch_size=2)
-    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
     >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
     True
     """
 
@@ -81,7 +74,7 @@ class GatedDeltaNet(GatedStateAttention):
         self.use_decay = shapes.check_flag("use_decay", use_decay)
 
     @property
-    def _written(self) -> dict[str, int]:
+    def _gates(self) -> dict[str, int]:
         return {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
     def build_decay(self):
@@ -95,37 +88,25 @@ class GatedDeltaNet(GatedStateAttention):
                 name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
             )
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        key, rate, *decay = self.apart(key)
-        query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
-        query, key = unit(query) * self.key_dim**-0.5, unit(key)
-        rate = ops.sigmoid(ops.cast(rate, wide))
-        if mask is not None:
-            real = ops.expand_dims(mask, (2, 3))
-            rate = ops.where(real, rate, ops.zeros_like(rate))
-        log_decay = self._log_decay(ops.cast(decay[0], wide)) if decay else None
-        if decay and mask is not None:
-            log_decay = ops.where(real, log_decay, ops.zeros_like(log_decay))
-        return delta.run(query, key, value, rate, log_decay, state)
-
-    def _log_decay(self, projected):
-        with keras_private.uncast_variables():
-            scale, bias = (
-                ops.cast(weight, projected.dtype)[:, None]
-                for weight in (self.decay_scale, self.decay_bias)
-            )
-        return -ops.exp(scale) * ops.softplus(projected + bias)
+    def recurrence(self, query, key, value, rate, decay=None, *, mask, causal, state):
+        query, key, value = map(ops.silu, (query, key, value))
+        rate = masks.clear(ops.sigmoid(rate), mask)
+        if decay is not None:
+            with keras_private.uncast_variables():
+                scale, bias = (
+                    ops.cast(weight, decay.dtype)[:, None]
+                    for weight in (self.decay_scale, self.decay_bias)
+                )
+            decay = masks.clear(-ops.exp(scale) * ops.softplus(decay + bias), mask)
+        return delta.run(unit(query) * self.key_dim**-0.5, unit(key), value, rate, decay, state)
 
 
 def _spread(low, high, softplus=False):
     """An initializer of logarithms of numbers from low to high, or of what softplus makes them."""
 
     def initializer(shape, dtype=None):
-        numbers = (
-            np.geomspace(low, high, shape[0]) if softplus else np.linspace(low, high, shape[0])
-        )
-        found = np.log(np.expm1(numbers)) if softplus else np.log(numbers)
-        return ops.convert_to_tensor(found, dtype)
+        space = np.geomspace if softplus else np.linspace
+        numbers = space(low, high, shape[0])
+        return ops.convert_to_tensor(np.log(np.expm1(numbers) if softplus else numbers), dtype)
 
     return initializer

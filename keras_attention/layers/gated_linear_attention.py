@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
+from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ops = keras.ops
 
@@ -31,8 +27,7 @@ class GatedLinearAttention(GatedStateAttention):
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decay_rank: columns of W_1; None for one matrix in place of the two.
         decay_temperature: τ: the larger, the slower heads forget.
-        use_gate: whether heads are multiplied by the gate, a projection of the query.
-        head_norm: of each head's output: "rms", "layer", a Keras layer, or False.
+        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
             and values, which silu follows, at least 2; None for neither. It starts near the
             identity.
@@ -56,15 +51,13 @@ class GatedLinearAttention(GatedStateAttention):
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8)
-    >>> expected = layer(x)
-    >>> cache = layer.make_cache(batch_size=2)
-    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
     >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
     True
     """
 
-    _written_bias = True
+    _gate_bias = True
 
     def __init__(
         self,
@@ -86,23 +79,17 @@ class GatedLinearAttention(GatedStateAttention):
         )
 
     @property
-    def _written(self) -> dict[str, int]:
+    def _gates(self) -> dict[str, int]:
         return {"decay": self.key_dim}
 
     @property
-    def _written_rank(self) -> int | None:
+    def _gate_rank(self) -> int | None:
         return self.decay_rank
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        key, decay = self.apart(key)
+    def recurrence(self, query, key, value, decay, *, mask, causal, state):
         if self.conv_kernel_size is not None:
-            query, key, value = (ops.silu(ops.cast(x, wide)) for x in (query, key, value))
-        decay = ops.log_sigmoid(ops.cast(decay, wide)) / self.decay_temperature
-        decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, wide))
-        if mask is not None:
-            real = ops.expand_dims(mask, (2, 3))
-            key = ops.where(real, key, ops.zeros_like(key))
-            decay = ops.where(real, decay, ops.zeros_like(decay))
-        query = ops.cast(query, wide) * self.key_dim**-0.5
-        return recurrence.run(query, key, value, decay, state)
+            query, key, value = map(ops.silu, (query, key, value))
+        decay = ops.log_sigmoid(decay) / self.decay_temperature
+        decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, decay.dtype))
+        key, decay = (masks.clear(x, mask) for x in (key, decay))
+        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)

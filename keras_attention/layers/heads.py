@@ -134,21 +134,34 @@ class Heads:
 
     def check_pairs(self, x):
         """Raises unless the mask and the bias of the `Pairs` x broadcast to (B, H, T, S)."""
-        sizes = x.query.shape[0], self.layer.num_heads, x.query.shape[1], x.value.shape[1]
-        if x.attention_mask is not None:
+        axes, heads = self._axes_of(x.query.shape), self.layer.num_heads
+        sizes = x.query.shape[0], heads, x.query.shape[1], x.value.shape[1]
+        if x.attention_mask is not None and axes is None:
             inputs.check_not_padding(x.attention_mask, x.query)
-            inputs.check_fits("attention_mask", x.attention_mask, *sizes)
         if x.attention_bias is not None:
             inputs.check_bias("attention_bias", x.attention_bias)
-            inputs.check_fits("attention_bias", x.attention_bias, *sizes)
+        for name, array in x.of_pairs.items():
+            if axes is None:
+                inputs.check_fits(name, array, *sizes)
+            else:
+                axes.check_mask(name, array, heads, x.query, x.value)
 
     def restricted(self, x):
         """The `Pairs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""
-        for name in ("attention_mask", "attention_bias"):
-            array = getattr(x, name)
-            if array is not None:
-                x = x._replace(**{name: inputs.four_axes(name, array)})
-        return x
+        axes, pairs = self.axes, x.of_pairs.items()
+        if axes is None:
+            return x._replace(**{name: inputs.four_axes(name, array) for name, array in pairs})
+        padding = {"query_mask": x.query, "key_mask": x.value, "seen": x.value}
+        found = {
+            name: axes.fold_padding(getattr(x, name), like)
+            for name, like in padding.items()
+            if getattr(x, name) is not None
+        }
+        folded = {name: axes.fold_mask(array, x.query, x.value, name) for name, array in pairs}
+        return x._replace(**found, **folded)
+
+    def _axes_of(self, shape):
+        """The `Axes` by which inputs of a shape are folded; None if they are (B, T, D)."""
 
     def check_positions(self, name, shape):
         """Raises unless inputs of a shape have the one axis of positions that `name` numbers."""
@@ -261,7 +274,6 @@ class EinsumHeads(DenseHeads):
             self.no_decoding_reason = self.no_cache_reason
 
     def _axes_of(self, shape):
-        """The `Axes` by which inputs of a shape are folded; None if they are (B, T, D)."""
         axes = Axes(len(shape), self.layer.attention_axes)
         return None if axes.trivial else axes
 
@@ -325,10 +337,7 @@ class EinsumHeads(DenseHeads):
 
     def project(self, name, x, *size):
         """`x` (B, T, D) by a projection, as (B, T, *size)."""
-        dense = self.dense(name)
-        if projections.plain(self.layer, dense):
-            return projections.affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
-        return dense(x)
+        return projections.heads(self.layer, self.dense(name), x, *size)
 
     # `DenseHeads` projects a row as a matrix, which these projections do not take.
     split_row = Heads.split_row
@@ -364,41 +373,6 @@ class EinsumHeads(DenseHeads):
         for _ in range(len(output.shape) - len(has_keys.shape)):
             has_keys = ops.expand_dims(has_keys, -1)
         return ops.where(has_keys, output, ops.zeros_like(output))
-
-    def check_pairs(self, x):
-        axes = self._axes_of(x.query.shape)
-        if axes is None:
-            super().check_pairs(x)
-            return
-        if x.attention_bias is not None:
-            inputs.check_bias("attention_bias", x.attention_bias)
-        for name in ("attention_mask", "attention_bias"):
-            array = getattr(x, name)
-            if array is not None:
-                axes.check_mask(name, array, self.layer.num_heads, x.query, x.value)
-
-    def restricted(self, x):
-        axes = self.axes
-        if axes is None:
-            return super().restricted(x)
-        of_query, of_key, seen = (
-            None if mask is None else axes.fold_padding(mask, like)
-            for mask, like in ((x.query_mask, x.query), (x.key_mask, x.value), (x.seen, x.value))
-        )
-        mask, bias = (
-            None if array is None else axes.fold_mask(array, x.query, x.value, name)
-            for array, name in (
-                (x.attention_mask, "attention_mask"),
-                (x.attention_bias, "attention_bias"),
-            )
-        )
-        return x._replace(
-            query_mask=of_query,
-            key_mask=of_key,
-            seen=seen,
-            attention_mask=mask,
-            attention_bias=bias,
-        )
 
     def check_positions(self, name, shape):
         if self._axes_of(shape) is not None:

@@ -200,7 +200,6 @@ class Layout:
             "value": (batch, heads, slots, value_dim),
             "index": (batch,),
             "mask": (batch, slots),
-            "state": (batch, heads, key_dim, value_dim),
         }
 
     def update(self, cache, key, value, mask, dtype):
@@ -212,7 +211,7 @@ class Layout:
 
     def extend(self, layer, cache, x):
         """What a call of a layer, of `Pairs`, attends to: new tokens after those of a cache."""
-        query, key, value = layer.split_all(x.query, x.key, x.value, layer.heads.cached)
+        query, key, value, *gates = layer.split_all(x.query, x.key, x.value, layer.heads.cached)
         mask = x.key_mask
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
@@ -226,7 +225,8 @@ class Layout:
         at = Positions.of_heads(query, after.key, at, after.positions).among(after.mask)
         found = masks.of_pairs(x.query_mask, None, None)
         found = found if at.filled is None else (*found, at.filled)
-        return Extended(query, after.key, after.value, at, found, after.mask, after, encoded)
+        heads = query, after.key, after.value
+        return Extended(*heads, at, found, after.mask, after, encoded, gates)
 
 
 class Extended(typing.NamedTuple):
@@ -239,6 +239,7 @@ class Extended(typing.NamedTuple):
         key_mask: (B, S), the padding of the keys, which is among the masks; or None.
         after: the `Update` of the cache, or None.
         encoded: whether the position has encoded query and key.
+        gates: what a layer's heads have beside the three.
     """
 
     query: typing.Any
@@ -249,19 +250,20 @@ class Extended(typing.NamedTuple):
     key_mask: typing.Any = None
     after: Update | None = None
     encoded: bool = False
+    gates: typing.Sequence = ()
 
 
 class Uncached(Layout):
     """No cache: a call attends to the keys and values that it is given."""
 
     def extend(self, layer, cache, x, heads=None):
-        query, key, value = heads or layer.split_all(x.query, x.key, x.value)
+        query, key, value, *gates = heads or layer.split_all(x.query, x.key, x.value)
         of_query, of_key = x.positions or (None, None)
         at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
         if x.given or not (x.query_mask is x.seen is None):
             at = at.of_padded(x.query_mask, x.seen, x.given)
         found = masks.of_pairs(x.query_mask, x.key_mask, x.attention_mask)
-        return Extended(query, key, value, at, found, x.key_mask)
+        return Extended(query, key, value, at, found, x.key_mask, gates=gates)
 
 
 UNCACHED = Uncached()
@@ -321,17 +323,13 @@ class Ring(Full):
         old_value, old_key = read(cache, dtype)
         at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)
         real = ops.ones_like(new, dtype="bool") if mask is None else mask
-        found_key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
-        return Update(
-            after,
-            found_key,
-            found_key
-            if value is None
-            else ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1),
-            ops.concatenate([at, new], axis=1),
-            ops.concatenate([at >= 0, real], axis=1),
-            lost,
-        )
+        key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
+        if value is None:
+            value = key
+        else:
+            value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
+        seen = ops.concatenate([at >= 0, real], axis=1)
+        return Update(after, key, value, ops.concatenate([at, new], axis=1), seen, lost)
 
 
 class State(Layout):
@@ -339,6 +337,9 @@ class State(Layout):
 
     arrays: typing.ClassVar = {"state": "float", "index": "int32"}
     appends = is_state = True
+
+    def shapes(self, batch, slots, heads, *sizes):
+        return {**{name: (batch, *shape) for name, shape in sizes[0].items()}, "index": (batch,)}
 
     def update(self, cache, key, value, mask, dtype):
         after = end(cache["index"], backend.shape(key)[1], mask)
@@ -350,18 +351,11 @@ class StateOfExponents(State):
 
     arrays: typing.ClassVar = {"state": "float", "largest": "float", "index": "int32"}
 
-    def shapes(self, batch, slots, heads, *sizes):
-        return {**super().shapes(batch, slots, heads, *sizes), "largest": (batch, heads, sizes[0])}
-
 
 class ConvolvedState(State):
     """A state, and the inputs of the last tokens, which a convolution reads again."""
 
     arrays: typing.ClassVar = {"state": "float", "last": "float", "index": "int32"}
-
-    def shapes(self, batch, slots, heads, *sizes):
-        found = super().shapes(batch, slots, heads, *sizes[:2])
-        return {**found, "last": (batch, *sizes[2:])}
 
 
 class Keys(Full):
@@ -395,16 +389,14 @@ def append(cache, key, value, mask=None, after=None):
     index = cache["index"]
     if after is None:
         after = end(index, backend.shape(key)[1], mask)
-    if key.shape[1] == 1:
-        # The token's index, computed once for key and value.
-        at = _rows(cache["key"], index)
-        key = _write_one(cache["key"], key, at, mask)
-        value = None if value is None else _write_one(cache["value"], value, at, mask)
-    else:
-        key = _write_many(cache["key"], key, index, after)
-        if value is not None:
-            value = _write_many(cache["value"], value, index, after)
-    new = {"key": key, "value": value, "index": after}
+    new = {"index": after}
+    # The token's index, computed once for key and value.
+    at = _rows(cache["key"], index) if key.shape[1] == 1 else None
+    for name, heads in {"key": key, "value": value}.items():
+        if name in cache and at is not None:
+            new[name] = _write_one(cache[name], heads, at, mask)
+        elif name in cache:
+            new[name] = _write_many(cache[name], heads, index, after)
     return {name: new[name] for name in cache}
 
 

@@ -46,7 +46,6 @@ class LayerScale(saving.ConfigurableLayer):
 
     def __init__(self, value: float = 0.1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.value = shapes.check_number("value", value)
 
     def build(self, x_shape):

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 
-from keras_attention import feature_maps, keras_private, patterns, saving, scores, shapes
-from keras_attention.backend import backend
+from keras_attention import feature_maps, keras_private, masks, patterns, saving, scores, shapes
+from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 
 ops = keras.ops
 
@@ -52,11 +46,9 @@ class LinearAttention(StateAttention):
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.LinearAttention(num_heads=4, key_dim=8, causal=True)
-    >>> expected = layer(x)
-    >>> cache = layer.make_cache(batch_size=2)
-    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
     >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
     True
     """
 
@@ -101,46 +93,41 @@ class LinearAttention(StateAttention):
     def state_shape(self) -> tuple[int, int]:
         return self.feature_map.features(self.key_dim), self.value_dim + 1
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        query, key, value = (ops.cast(x, wide) for x in (query, key, value))
-        # The sums of the features of keys are those of keys times a value of 1.
-        value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)
+    @property
+    def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
+        found = super()._cached_shapes
+        return {**found, "largest": found["state"][:2]} if self._sums_exponentials else found
+
+    def recurrence(self, query, key, value, *, mask, causal, state):
         with keras_private.uncast_variables():
-            if not self._sums_exponentials:
-                query, key = self.score.prepare(query, key)
-            else:
-                query, key = self.score.exponents(query), self.score.exponents(key)
-        if self._sums_exponentials:
-            sums, state = recurrence.of_exponents(query, key, value, mask, causal, state)
-            return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state
-        if mask is not None:
-            key = ops.where(ops.expand_dims(mask, (2, 3)), key, ops.zeros_like(key))
+            query, key = self.score.prepare(query, key)
+        key = masks.clear(key, mask)
         if causal:
-            sums, state = recurrence.run(query, key, value, state=state)
+            sums, state = recurrence.run(query, key, _and_one(value), state=state)
         else:
-            sums, state = recurrence.at_once(query, key, value)
+            sums, state = recurrence.at_once(query, key, _and_one(value))
         return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state
 
-    def empty(self, sums):
+    def recur(self, heads, mask, causal, cache):
         if not self._sums_exponentials:
-            return super().empty(sums)
-        largest = ops.full(backend.shape(sums)[:3], recurrence.NOTHING, sums.dtype)
-        return {"state": sums, "largest": largest}
+            return super().recur(heads, mask, causal, cache)
+        query, key, value = heads
+        with keras_private.uncast_variables():
+            query, key = self.score.exponents(query), self.score.exponents(key)
+        before = None
+        if cache:
+            # A cache of 0.2.0 has sums of features that were not divided.
+            largest = cache.get("largest")
+            largest = ops.zeros_like(cache["state"][..., 0]) if largest is None else largest
+            before = cache["state"], largest
+        given = query, key, _and_one(value), mask, causal, before
+        sums, (state, largest) = recurrence.of_exponents(*given)
+        after = {"state": state, "largest": largest}
+        if cache and "largest" not in cache:
+            after = {"state": state * ops.exp(ops.minimum(largest, 80.0))[..., None]}
+        return feature_maps.divided(sums[..., :-1], sums[..., -1:]), after
 
-    def sums_of(self, cache):
-        sums = super().sums_of(cache)
-        if not self._sums_exponentials:
-            return sums
-        # A cache of 0.2.0 has sums of features that were not divided.
-        largest = cache.get("largest")
-        return sums, ops.zeros_like(sums[..., 0]) if largest is None else largest
 
-    def with_sums(self, cache, state):
-        if not self._sums_exponentials:
-            return super().with_sums(cache, state)
-        sums, largest = state
-        if "largest" in cache:
-            largest = ops.cast(largest, cache["largest"].dtype)
-            return {**super().with_sums(cache, sums), "largest": largest}
-        return super().with_sums(cache, sums * ops.exp(ops.minimum(largest, 80.0))[..., None])
+def _and_one(value):
+    """Values and a feature of 1, whose sums are those of the features of keys."""
+    return ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)

@@ -6,9 +6,109 @@ from typing import Any
 
 import keras
 
-from keras_attention import patterns, saving, shapes
-from keras_attention.layers.global_tokens_attention import GlobalTokensAttention
-from keras_attention.layers.longformer_heads import LongformerHeads
+from keras_attention import parts, patterns, saving, shapes
+from keras_attention.backend import backend
+from keras_attention.layers.heads import ROLES, EinsumHeads
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.spec import Positions, mapped, part
+
+ops = keras.ops
+
+
+class GlobalTokensAttention(MultiHeadAttention):
+    """Two attentions: the first `num_global` queries over all keys, and the others by a pattern.
+
+    The heads of a subclass return keys and values (B, 2S, G, K): the first S are those of the
+    pattern, and the others those of the first queries.
+    """
+
+    num_global: int
+
+    _order_matters = True
+    refused_arguments = ("positions", "use_causal_mask")
+    refusal_reason = (
+        "counts its global tokens from the first position, and they attend to later ones"
+    )
+
+    def attend(self, query, key, value, positions, training=None, **given):
+        query_mask, seen = positions.query_mask, positions.key_mask
+        length = backend.shape(key)[1] // 2
+        (near_key, key), (near_value, value) = (
+            (x[:, :length], x[:, length:]) for x in (key, value)
+        )
+        others = super().attend(
+            *(query, near_key, near_value),
+            Positions.of_heads(query, near_key).of_padded(query_mask, seen),
+            training=training,
+            **given,
+        )
+        rows = mapped(given, part("t", 0, self.num_global))
+        query, query_mask = (
+            x if x is None else x[:, : self.num_global] for x in (query, query_mask)
+        )
+        first = super().attend(
+            *(query, key, value, Positions.of_heads(query, key).of_padded(query_mask, seen)),
+            training=training,
+            **{**given, **rows, "pattern": None},
+        )
+        return _joined(first, others, self.num_global)
+
+
+def _joined(first, others, count):
+    """One result of that of the first `count` queries, and that of all, without theirs."""
+
+    def rows(name, axis):
+        found = [getattr(first, name), getattr(others, name)]
+        if found[0] is None and found[1] is None:
+            return None
+        if name in ("has_keys", "mask"):
+            found = [_whole(x, result, name) for x, result in zip(found, results, strict=True)]
+        rest = found[1][(*(slice(None),) * axis, slice(count, None))]
+        return ops.concatenate([found[0], rest], axis=axis)
+
+    results = first, others
+    return others.replace(
+        output=rows("output", 1),
+        **{name: rows(name, 2) for name in ("weights", "has_keys", "mask", "log_probability")},
+    )
+
+
+def _whole(array, result, name):
+    """An array of a result that may have fewer rows, or be None, where it is True."""
+    batch, length, heads, _ = backend.shape(result.output)
+    keys = backend.shape(result.weights)[3:] if name == "mask" else ()
+    array = ops.ones((), "bool") if array is None else array
+    return ops.broadcast_to(array, (batch, heads, length, *keys))
+
+
+class LongformerHeads(EinsumHeads):
+    """Queries (B, T, H, K), the first of which are global, and keys and values (B, 2S, G, K).
+
+    Of these the first S are those of the window, and the others those of global tokens.
+    """
+
+    def build(self, query_shape, value_shape, key_shape):
+        made = super().build(query_shape, value_shape, key_shape)
+        given = zip(ROLES, (query_shape, key_shape, value_shape), strict=True)
+        for role, shape in given:
+            size = self.count(role), self.size(role, shape)
+            made[f"global_{role}"] = self._einsum(f"global_{role}", shape, 1, size)
+        return made
+
+    def _has_bias(self, name):
+        return super()._has_bias(name.removeprefix("global_"))
+
+    def split_all(self, query, key, value):
+        heads, count = super().split_all(query, key, value), self.layer.num_global
+        given = zip(ROLES, (query[:, :count], key, value), strict=True)
+        of_global = [
+            self.project(f"global_{role}", x, self.count(role), self.size(role, None))
+            for role, x in given
+        ]
+        return [
+            ops.concatenate([of_global[0], heads[0][:, count:]], axis=1),
+            *(ops.concatenate(pair, axis=1) for pair in zip(heads[1:], of_global[1:], strict=True)),
+        ]
 
 
 @saving.register
@@ -79,17 +179,12 @@ class LongformerAttention(GlobalTokensAttention):
         reason = "its global tokens attend to later ones"
         self.heads.no_cache_reason = self.heads.no_decoding_reason = reason
 
-    @property
-    def global_query_dense(self) -> keras.Layer:
-        """The layer that projects the queries of global tokens."""
-        return self._global_query_dense
-
-    @property
-    def global_key_dense(self) -> keras.Layer:
-        """The layer that projects the keys that global tokens attend to."""
-        return self._global_key_dense
-
-    @property
-    def global_value_dense(self) -> keras.Layer:
-        """The layer that projects the values that global tokens attend to."""
-        return self._global_value_dense
+    global_query_dense = parts.part(
+        "_global_query_dense", "The layer that projects the queries of global tokens."
+    )
+    global_key_dense = parts.part(
+        "_global_key_dense", "The layer that projects the keys that global tokens attend to."
+    )
+    global_value_dense = parts.part(
+        "_global_value_dense", "The layer that projects the values that global tokens attend to."
+    )

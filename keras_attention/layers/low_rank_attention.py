@@ -1,18 +1,25 @@
-"""The base of layers whose weights of all pairs are a product of two narrow matrices.
+"""Attention to few keys, which are made of all tokens: `LinformerAttention`, `NystromAttention`.
 
-They take the road of `Attention.call`, and attend, instead of to all keys, to few that are made of
-all tokens. So there is no weight for a pair, and no order: each of these keys has later tokens too.
+The weights of all pairs are a product of two narrow matrices. Layers take the road of
+`Attention.call`, and attend, instead of to all keys, to few that are made of all tokens. So there
+is no weight for a pair, and no order: each of these keys has later tokens too.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any, Literal, get_args
+
 import keras
 
-from keras_attention import masks
-from keras_attention.hints import Tensor
+from keras_attention import masks, saving, shapes
+from keras_attention.backend import backend
+from keras_attention.kernels import nystrom
+from keras_attention.layers.axes import Axes
+from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.state_attention import OF_PAIRS
-from keras_attention.spec import AttentionResult, Positions
+from keras_attention.spec import Positions
 
 ops = keras.ops
 
@@ -40,16 +47,8 @@ class LowRankAttention(MultiHeadAttention):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
         return self.through_few(query, key, value, query_mask, key_mask, training)
 
-    def through_few(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        query_mask: Tensor | None,
-        key_mask: Tensor | None,
-        training: bool | None,
-    ) -> AttentionResult:
-        """The result of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
+    def through_few(self, query, key, value, query_mask, key_mask, training):
+        """The `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
 
         Args:
             query_mask, key_mask: (B, T) and (B, S), True = a real token, or None.
@@ -57,24 +56,273 @@ class LowRankAttention(MultiHeadAttention):
         """
         raise TypeError(f"{type(self).__name__} must implement `through_few`.")
 
-    def over_few(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        query_mask: Tensor | None,
-        key_mask: Tensor | None,
-        training: bool | None = None,
-        return_weights: bool = False,
-    ) -> AttentionResult:
+    def over_few(self, query, key, value, query_mask, key_mask, training=None, **given):
         """Attention of the pipeline, over other queries or keys than those of the call."""
-        return super().attend(
-            *(query, key, value, Positions.of_heads(query, key)),
-            training=training,
-            masks=masks.of_pairs(query_mask, key_mask, None),
-            return_weights=return_weights,
-        )
+        at, restrict = Positions.of_heads(query, key), masks.of_pairs(query_mask, key_mask, None)
+        return super().attend(query, key, value, at, training, masks=restrict, **given)
 
     def _refuse_caches(self):
         reason = "it attends to vectors made of all tokens, later ones too"
         self.heads.no_cache_reason = self.heads.no_decoding_reason = reason
+
+
+Sharing = Literal["heads", "key_value"]
+
+
+@saving.register
+class LinformerAttention(LowRankAttention):
+    r"""Attention to projections of the sequence, in linear time (Wang et al. 2020, equation 7).
+
+        head_i = softmax(Q W_i^Q (E_i K W_i^K)^T / √key_dim) F_i V W_i^V
+
+    E and F, (rank, S), are learned: each of the `rank` keys is a weighted sum of all tokens, and
+    so is its value. A shorter sequence uses the columns of its length.
+
+    Args:
+        num_heads, key_dim: as in `MultiHeadAttention`.
+        max_length: the largest number of keys, padding included.
+        rank: the number of rows to which keys and values are projected.
+        value_dim: features of each value head; defaults to `key_dim`.
+        sharing: which projections are one (section 4): None for E and F of each key head, "heads"
+            for one E and one F, "key_value" for E = F of all heads.
+        **kwargs: `output_shape`, `attention_axes` and `use_gate` of `MultiHeadAttention`, and
+            all other arguments of `Attention` but `pattern` and `position`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone. A masked token
+    adds nothing, and columns count real tokens, so padding changes nothing wherever it is.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask.
+
+    Raises:
+        ValueError, TypeError: a size, a slot or a mask is not as described; there are more keys
+            than `max_length`, if their number is known statically, and otherwise an error of the
+            backend; a call is causal, has a cache, or has arguments for pairs.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 500, 32))
+    >>> layer = keras_attention.LinformerAttention(4, 8, max_length=512, rank=64)
+    >>> layer(x).shape
+    (2, 500, 32)
+    >>> layer.sequence_kernel.shape    # E and F of each head
+    (2, 4, 64, 512)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        max_length: int,
+        rank: int,
+        value_dim: int | None = None,
+        sharing: Sharing | None = None,
+        **kwargs: Any,
+    ):
+        saving.check_free(type(self), kwargs)
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
+        self.max_length = shapes.check_count("max_length", max_length)
+        self.rank = shapes.check_count("rank", rank)
+        shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
+        self.sharing = sharing
+        self.heads = LinformerHeads(self)
+        self._refuse_caches()
+
+    def through_few(self, query, key, value, query_mask, key_mask, training):
+        length = _known_length(key.shape[1], self.max_length)
+        # A query without keys has output 0, not the mean of projections of nothing.
+        any_key = None if key_mask is None else ops.any(key_mask, axis=1, keepdims=True)
+        if length == 0:
+            any_key = ops.zeros((1, 1), "bool")
+        kernel = ops.cast(ops.convert_to_tensor(self.sequence_kernel), key.dtype)
+        kernel = backend.first(kernel, backend.shape(key)[1])
+        key = self._to_few(key, kernel[0], key_mask)
+        value = self._to_few(value, kernel[-1], key_mask)
+        return self.over_few(query, key, value, query_mask, any_key, training)
+
+    def _to_few(self, heads, kernel, mask):
+        """Heads (B, rank, G, K) of (B, S, G, K), by a kernel (G or 1, rank, S)."""
+        batch, length, groups, size = backend.shape(heads)
+        rows = ops.reshape(heads, (batch, length, groups * size))
+        if mask is not None:
+            rows = masks.clear(rows, mask)
+        if self.sharing:
+            found = ops.cast(backend.matmul(kernel, rows), heads.dtype)
+            return ops.reshape(found, (batch, self.rank, groups, size))
+        rows = ops.reshape(rows, (batch, length, groups, size))
+        return ops.einsum("grs,bsgk->brgk", kernel, rows)
+
+
+class LinformerHeads(EinsumHeads):
+    """Heads, and the projections of their sequence."""
+
+    # Not by `check_shapes`: PyTorch's files are built of lengths that Keras made up.
+    def output_shape(self, query_shape, value_shape):
+        axes = Axes(len(value_shape), self.layer.attention_axes).positions
+        sizes = [value_shape[axis] for axis in axes]
+        _known_length(None if None in sizes else math.prod(sizes), self.layer.max_length)
+        return super().output_shape(query_shape, value_shape)
+
+    def build(self, query_shape, value_shape, key_shape):
+        layer = self.layer
+        # Random sums of `max_length` tokens are then as long as one token.
+        start = keras.initializers.RandomNormal(stddev=layer.max_length**-0.5, seed=layer.seed)
+        roles = 1 if layer.sharing == "key_value" else 2
+        heads = 1 if layer.sharing else self.key_value_heads
+        layer.sequence_kernel = layer.add_weight(
+            name="sequence_kernel",
+            shape=(roles, heads, layer.rank, layer.max_length),
+            initializer=start,
+        )
+        return super().build(query_shape, value_shape, key_shape)
+
+
+def _known_length(length, most):
+    """The number of keys, if it is known, of which there are columns for `most`."""
+    length = backend.known_size(length)
+    if length is not None and length > most:
+        raise ValueError(
+            f"LinformerAttention has columns for max_length={most} keys. Received: {length}"
+        )
+    return length
+
+
+@saving.register
+class NystromAttention(LowRankAttention):
+    r"""Attention of the Nyströmformer, in linear time (Xiong et al. 2021, equations 13 to 15).
+
+        A = softmax(Q̃ K̃^T / √key_dim)
+        head = softmax(Q K̃^T / √key_dim) A⁺ (softmax(Q̃ K^T / √key_dim) V)
+
+    The landmarks Q̃ and K̃ are the means of `num_landmarks` segments of the queries and of the
+    keys, of real tokens alone. If there are at most as many tokens, each is a landmark. The
+    pseudo-inverse A⁺ is that of `num_iterations` steps from Z_0 = A^T / (‖A‖_1 ‖A‖_∞),
+
+        Z_{j+1} = Z_j (13 I − A Z_j (15 I − A Z_j (7 I − A Z_j))) / 4
+
+    Args:
+        num_heads, key_dim: as in `MultiHeadAttention`.
+        num_landmarks: the number of segments.
+        value_dim: features of each value head; defaults to `key_dim`.
+        num_iterations: steps of the pseudo-inverse.
+        conv_kernel_size: None, or the width of a depthwise convolution of the values, one for each
+            head, that is added to its output (section "Nyströmformer", a skip connection).
+        **kwargs: `output_shape`, `attention_axes` and `use_gate` of `MultiHeadAttention`, and
+            all other arguments of `Attention` but those for which the product of three matrices
+            has no meaning: `pattern`, `position`, `normalization`, `dropout`, `use_sink` and
+            `scores_regularizer`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: padding on
+    either side changes nothing.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask.
+
+    Raises:
+        ValueError, TypeError: a size, a slot or a mask is not as described; a call is causal, has a
+            cache, or has arguments for pairs; with a convolution, keys are not as many as queries.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 500, 32))
+    >>> layer = keras_attention.NystromAttention(num_heads=4, key_dim=8, num_landmarks=32)
+    >>> layer(x).shape
+    (2, 500, 32)
+    """
+
+    _fixed_arguments = (
+        *LowRankAttention._fixed_arguments,
+        *("normalization", "dropout", "use_sink", "scores_regularizer"),
+    )
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        num_landmarks: int = 64,
+        value_dim: int | None = None,
+        num_iterations: int = 6,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ):
+        saving.check_free(type(self), kwargs)
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
+        self.num_landmarks = shapes.check_count("num_landmarks", num_landmarks)
+        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
+        self.conv_kernel_size = shapes.check_count(
+            "conv_kernel_size", conv_kernel_size, optional=True
+        )
+        self.heads = NystromHeads(self)
+        self._refuse_caches()
+
+    @property
+    def _order_matters(self):
+        # Landmarks are means of real tokens, wherever these are.
+        return self.conv_kernel_size is not None or self.score.needs_length
+
+    def through_few(self, query, key, value, query_mask, key_mask, training):
+        wide = shapes.accumulation_dtype(query, key, value)
+        queries, real_queries = nystrom.landmarks(query, query_mask, self.num_landmarks)
+        keys, real_keys = nystrom.landmarks(key, key_mask, self.num_landmarks)
+        first, other = ops.cast(queries, wide), ops.cast(keys, wide)
+        given = first, other, other, real_queries, real_keys
+        between = self.over_few(*given, return_weights=True).weights
+        found = self.over_few(queries, key, value, real_queries, key_mask).output
+        # In half precision, what an inverse has multiplied might overflow.
+        found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
+        found = backend.matmul(nystrom.pseudo_inverse(between, self.num_iterations), found)
+        found = ops.transpose(found, (0, 2, 1, 3))
+        if keys.shape[2] < query.shape[2] and self.score.weights:
+            # The score has weights for each head of the keys, fewer than what is summed has.
+            given = query, keys, keys, query_mask, real_keys
+            result = self.over_few(*given, return_weights=True)
+            output = ops.einsum("bhts,bshv->bthv", ops.cast(result.weights, wide), found)
+        else:
+            keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)
+            result = self.over_few(query, keys, found, query_mask, real_keys)
+            output = result.output
+        output = ops.cast(output, value.dtype)
+        if self.conv_kernel_size is not None:
+            output = output + self._convolution(value, query, query_mask, key_mask)
+        return result.replace(output=output)
+
+    def _convolution(self, value, query, query_mask, key_mask):
+        """Of values (B, S, G, V) along the sequence: (B, S, H, V)."""
+        shapes.check_same(
+            "With `conv_kernel_size`, lengths", query=query.shape[1], key=value.shape[1]
+        )
+        if query.shape[1] == 0:
+            # PyTorch has no convolution of nothing.
+            return ops.zeros_like(query[..., :1] * value[:, :, :1])
+        batch, length, groups, size = backend.shape(value)
+        heads = query.shape[2]
+        value = ops.repeat(value, heads // groups, axis=2)
+        kernel = ops.cast(ops.convert_to_tensor(self.conv_kernel), value.dtype)
+        rows = ops.reshape(value, (batch, length, heads * size))
+        if key_mask is not None:
+            rows = masks.clear(rows, ops.broadcast_to(key_mask, (batch, length)))
+        kernel = ops.repeat(kernel, size, axis=1)[..., None]
+        found = ops.depthwise_conv(rows, kernel, padding="same", data_format="channels_last")
+        return masks.clear(ops.reshape(found, (batch, length, heads, size)), query_mask)
+
+
+class NystromHeads(EinsumHeads):
+    """Heads, and the kernel of their convolution."""
+
+    def output_shape(self, query_shape, value_shape):
+        if self.layer.conv_kernel_size is not None and len(query_shape) == 3:
+            sizes = {"query": query_shape[1], "key": value_shape[1]}
+            shapes.check_same("With `conv_kernel_size`, lengths", **sizes)
+        return super().output_shape(query_shape, value_shape)
+
+    def build(self, query_shape, value_shape, key_shape):
+        layer = self.layer
+        if layer.conv_kernel_size is not None:
+            layer.conv_kernel = layer.add_weight(
+                name="conv_kernel",
+                shape=(layer.conv_kernel_size, layer.num_heads),
+                initializer=saving.clone_initializer(layer.kernel_initializer),
+            )
+        return super().build(query_shape, value_shape, key_shape)

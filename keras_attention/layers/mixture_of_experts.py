@@ -8,13 +8,14 @@ from typing import Any, Literal, get_args
 
 import keras
 
-from keras_attention import activations, inputs, masks, saving, shapes
+from keras_attention import activations, inputs, masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
-from keras_attention.layers import position_wise, projections, routing
+from keras_attention.layers import position_wise, projections
 from keras_attention.layers.feed_forward import FeedForward
 
 ops = keras.ops
+
 
 Scoring = Literal["softmax", "sigmoid"]
 SCORINGS = get_args(Scoring)
@@ -112,7 +113,6 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_experts = shapes.check_count("num_experts", num_experts)
         self.top_k = shapes.check_count("top_k", top_k)
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
@@ -159,10 +159,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         dim, inside = x_shape[-1], self.intermediate_dim
         options = "router", self.num_experts, x_shape, self.use_bias
         self._router = projections.dense(self, *options)
-        self.gate_kernel: Any = None
-        self.gate_bias: Any = None
-        if self.gated:
-            self.gate_kernel, self.gate_bias = self._add("gate", dim, inside)
+        self.gate_kernel, self.gate_bias = self._add("gate", dim, inside, wanted=self.gated)
         self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
         self.correction_bias: Any = None
@@ -188,28 +185,19 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             )
             self.shared.build(x_shape)
 
-    def _add(self, name, inputs, outputs):
-        """The kernels and the biases, if any, of a projection of all experts."""
-        shape = (self.num_experts, inputs, outputs)
+    def _add(self, name, inputs, outputs, wanted=True):
+        """The kernels and the biases, or None, of a projection of all experts."""
+        if not wanted:
+            return None, None
+        shape, start = (self.num_experts, inputs, outputs), _OfEach(self.kernel_initializer)
         shapes.check_memory(name, shape)
-        kernel = self.add_weight(
-            name=f"{name}_kernel",
-            shape=shape,
-            initializer=_OfEach(self.kernel_initializer),
-        )
+        kernel = self.add_weight(name=f"{name}_kernel", shape=shape, initializer=start)
         if not self.use_bias:
             return kernel, None
-        bias = self.add_weight(
-            name=f"{name}_bias",
-            shape=(self.num_experts, outputs),
-            initializer=saving.clone_initializer(self.bias_initializer),
-        )
-        return kernel, bias
+        start = saving.clone_initializer(self.bias_initializer)
+        return kernel, self.add_weight(name=f"{name}_bias", shape=shape[::2], initializer=start)
 
-    @property
-    def router(self) -> keras.Layer:
-        """The projection to the numbers by which experts are chosen."""
-        return self._router
+    router = parts.part("_router", "The projection to the numbers by which experts are chosen.")
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         mask = masks.implicit(x)
@@ -219,7 +207,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         numbers = position_wise.apply(self, self._router, rows)
         # Probabilities have few digits in half precision.
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
-        chosen, weights = routing.route(self, numbers)
+        chosen, weights = _route(self, numbers)
         if self.scale != 1:
             weights = weights * self.scale
         if self.normalize_weights and self.top_k == 1 < self.num_experts and training is True:
@@ -265,9 +253,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             return found if bias is None else found + backend.take(bias, chosen, axis=0)
 
         hidden = self._activated(project) * ops.expand_dims(weights, -1)
-        output = ops.einsum(
-            "nki,nkid->nd", hidden, backend.take(self.output_kernel, chosen, axis=0)
-        )
+        kernel = backend.take(self.output_kernel, chosen, axis=0)
+        output = ops.einsum("nki,nkid->nd", hidden, kernel)
         if self.output_bias is None:
             return output
         biases = backend.take(self.output_bias, chosen, axis=0)
@@ -311,3 +298,37 @@ class _OfEach(keras.initializers.Initializer):
 
     def get_config(self):
         return {"initializer": keras.initializers.serialize(self.initializer)}
+
+
+def _route(layer, numbers):
+    """The experts (N, top_k) of the router's numbers (N, E), and their weights.
+
+    `layer` is a `MixtureOfExperts`.
+    """
+    plain = layer.scoring == "softmax" and layer.num_groups == 1 and not layer.use_correction_bias
+    if plain:
+        best, chosen = ops.top_k(numbers, layer.top_k)
+        if layer.normalize_weights and layer.top_k > 1:
+            return chosen, ops.softmax(best, axis=-1)
+        over = best if layer.normalize_weights else numbers
+        return chosen, ops.exp(best - ops.logsumexp(over, axis=-1, keepdims=True))
+    scores = ops.sigmoid(numbers) if layer.scoring == "sigmoid" else ops.softmax(numbers, axis=-1)
+    preferred = scores
+    if layer.use_correction_bias:
+        preferred = preferred + ops.cast(layer.correction_bias, scores.dtype)
+    if layer.num_groups > 1:
+        preferred = _within_groups(layer, preferred)
+    chosen = ops.top_k(preferred, layer.top_k)[1]
+    weights = ops.take_along_axis(scores, chosen, axis=-1)
+    if layer.normalize_weights:
+        weights = weights / (ops.sum(weights, axis=-1, keepdims=True) + 1e-20)
+    return chosen, weights
+
+
+def _within_groups(layer, preferred):
+    """The numbers with −∞ outside the groups whose two best experts have the largest sums."""
+    groups = ops.reshape(preferred, (-1, layer.num_groups, layer.num_experts // layer.num_groups))
+    best = ops.top_k(ops.sum(ops.top_k(groups, 2)[0], axis=-1), layer.top_groups)[1]
+    allowed = ops.any(ops.one_hot(best, layer.num_groups, dtype="bool"), axis=-2)
+    lowest = ops.cast(float("-inf"), groups.dtype)
+    return ops.reshape(ops.where(allowed[..., None], groups, lowest), (-1, layer.num_experts))

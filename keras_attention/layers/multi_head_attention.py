@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import keras
-
-from keras_attention import patterns, saving, scores, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention import parts, patterns, saving, scores, shapes
+from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import SlotOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @saving.register
@@ -133,7 +127,4 @@ class MultiHeadAttention(Attention):
             self.preset_pattern = patterns.SlidingWindow(reach, reach)
         self.heads = EinsumHeads(self)
 
-    @property
-    def output_dense(self) -> keras.Layer:
-        """The layer that projects the heads to the output."""
-        return self._output_dense
+    output_dense = parts.part("_output_dense", "The layer that projects the heads to the output.")

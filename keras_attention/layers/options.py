@@ -10,7 +10,9 @@ from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.layers.attention import QkNorm
 
 
-class _Always(TypedDict, total=False):
+class _Options(TypedDict, total=False):
+    """Those that every layer with heads takes."""
+
     num_key_value_heads: int | None
     qk_norm: QkNorm
     clip_qkv: float | None
@@ -19,7 +21,9 @@ class _Always(TypedDict, total=False):
     trainable: bool
 
 
-class _Weights(TypedDict, total=False):
+class _Projections(TypedDict, total=False):
+    """Those of the projections."""
+
     kernel_initializer: Initializer
     bias_initializer: Initializer
     kernel_regularizer: Regularizer | None
@@ -30,7 +34,7 @@ class _Weights(TypedDict, total=False):
     seed: int | None
 
 
-class SlotOptions(_Always, total=False):
+class SlotOptions(_Options, total=False):
     """Those that every preset takes."""
 
     normalization: normalizations.NormalizationLike
@@ -41,7 +45,7 @@ class SlotOptions(_Always, total=False):
     scores_regularizer: regularizers.RegularizerLike | None
 
 
-class ProjectionOptions(SlotOptions, _Weights, total=False):
+class ProjectionOptions(SlotOptions, _Projections, total=False):
     """Those too that `MultiHeadAttention` takes by position, as Keras's layer does."""
 
     dropout: float
@@ -54,7 +58,7 @@ class AttentionOptions(ProjectionOptions, total=False):
     score: scores.ScoreLike
 
 
-class StateOptions(_Always, _Weights, total=False):
+class StateOptions(_Options, _Projections, total=False):
     """Those of layers that attend through a state, which have no weights of pairs."""
 
     use_bias: bool | Literal["qkv"]

@@ -51,6 +51,13 @@ def plain(layer, *denses, activated=False):
     return True
 
 
+def heads(layer, dense, x, *size):
+    """`x` (B, T, D) by `dense`, a part of `layer`, as (B, T, *size)."""
+    if plain(layer, dense):
+        return affine(x, x.shape[-1], dense, (*backend.shape(x)[:2], *size))
+    return dense(x)
+
+
 def affine(x, features, dense, shape):
     """`x`, as rows of `features`, by the kernel of `dense`, plus its bias, in another shape."""
     bias = None if dense.bias is None else ops.convert_to_tensor(dense.bias)

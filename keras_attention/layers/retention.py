@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from keras_attention import positions, saving, shapes
-from keras_attention.backend import backend
+from keras_attention import masks, positions, saving, shapes
+from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 
 ops = keras.ops
 
@@ -61,27 +56,13 @@ class Retention(GatedStateAttention):
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.Retention(num_heads=4, key_dim=8)
-    >>> expected = layer(x)
-    >>> cache = layer.make_cache(batch_size=2)
-    >>> first, cache = layer(x[:, :4], cache=cache)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
     >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - expected[:, 4:])) < 1e-5)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
     True
     """
 
-    _fixed_arguments = (
-        "score",
-        "normalization",
-        "pattern",
-        "dropout",
-        "logit_soft_cap",
-        "use_sink",
-        "scores_regularizer",
-        "sliding_window",
-        "flash_attention",
-        "qk_norm",
-        "clip_qkv",
-    )
+    _fixed_arguments = tuple(n for n in GatedStateAttention._fixed_arguments if n != "position")
 
     def __init__(
         self,
@@ -116,13 +97,7 @@ class Retention(GatedStateAttention):
             math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)
         ]
 
-    def recur(self, query, key, value, mask, causal, state):
-        wide = shapes.accumulation_dtype(query, key, value)
-        decay = ops.convert_to_tensor(self._log_decays, wide)[None, None, :, None]
-        if mask is not None:
-            mask = ops.broadcast_to(mask, backend.shape(key)[:2])
-            real = ops.expand_dims(mask, (2, 3))
-            key = ops.where(real, key, ops.zeros_like(key))
-            decay = ops.where(real, decay, ops.zeros_like(decay))
-        query = ops.cast(query, wide) * self.key_dim**-0.5
-        return recurrence.run(query, key, value, decay, state)
+    def recurrence(self, query, key, value, *, mask, causal, state):
+        decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
+        key, decay = (masks.clear(x, mask) for x in (key, decay))
+        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)

@@ -44,7 +44,6 @@ class RMSNorm(saving.ConfigurableLayer):
 
     def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
         self.offset = shapes.check_number("offset", offset)
 

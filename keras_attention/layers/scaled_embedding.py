@@ -65,7 +65,6 @@ class ScaledEmbedding(saving.ConfigurableLayer):
     ):
         dim = shapes.check_count("dim", dim)
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
         self.dim = dim
         self.mask_zero = shapes.check_flag("mask_zero", mask_zero)

@@ -1,15 +1,18 @@
 """The base of layers that attend through a state: sums over tokens, in time linear in their number.
 
-They take the road of `Attention.call`. What follows the heads is another function of them, `recur`.
+They take the road of `Attention.call`. What follows the heads is a recurrence.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import keras
 
 from keras_attention import masks, patterns, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Cache, Dtype, Tensor
+from keras_attention.kernels.recurrence import NOTHING
 from keras_attention.layers import kv_cache
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.sizes import known
@@ -19,35 +22,17 @@ ops = keras.ops
 
 # What has no meaning without a weight for each pair.
 FIXED = (
-    "score",
-    "normalization",
-    "pattern",
-    "position",
-    "dropout",
-    "logit_soft_cap",
-    "use_sink",
-    "scores_regularizer",
-    "sliding_window",
-    "flash_attention",
+    *("score", "normalization", "pattern", "position", "dropout", "logit_soft_cap", "use_sink"),
+    *("scores_regularizer", "sliding_window", "flash_attention"),
 )
-
-
 # Arguments of a call that need all pairs of queries and keys.
 OF_PAIRS = (
-    "attention_mask",
-    "attention_bias",
-    "segment_ids",
-    "positions",
-    "return_attention_scores",
+    *("attention_mask", "attention_bias", "segment_ids", "positions", "return_attention_scores"),
 )
 
 
 class StateAttention(MultiHeadAttention):
-    """Multi-head attention whose heads are combined through a state.
-
-    Subclasses have `recur(query, key, value, mask, causal, state)`, which returns the output
-    (B, T, H, V) and the state (B, G, K', V'), and the sizes of the state, `state_shape`.
-    """
+    """Multi-head attention whose heads are combined through a state, by `recurrence`."""
 
     _fixed_arguments: tuple[str, ...] = FIXED
     layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.State,)
@@ -58,10 +43,29 @@ class StateAttention(MultiHeadAttention):
     tokens_reason: str | None = "it sums the real tokens, one after another"
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
+    def recurrence(self, *heads: Any, **given: Any) -> Any:
+        """The output (B, T, H, V) of heads, and the state (B, G, K', V') after them.
+
+        A masked token changes nothing: `masks.clear` makes its key, or each of its gates, 0.
+
+        Args:
+            query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V), in full precision; and
+                gates, projections of the keys' tokens, (B, S, G, features).
+            mask: (B, S), True = a real token, or None.
+            causal: whether a query sees keys up to its own index only; then T = S.
+            state: before the first token, or None.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `recurrence`.")
+
     @property
     def state_shape(self) -> tuple[int, int]:
         """K' and V' of the state."""
         return self.key_dim, self.value_dim
+
+    @property
+    def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of a cache's arrays, without rows, but that of the index."""
+        return {"state": (self.heads.key_value_heads, *self.state_shape)}
 
     @property
     def _order_matters(self):
@@ -71,71 +75,52 @@ class StateAttention(MultiHeadAttention):
         # Masked tokens are skipped where they are.
         return x if layout.appends or self.position is None else x._replace(positions=x.ranked())
 
-    @property
-    def _state_sizes(self) -> tuple[int, ...]:
-        """The sizes of a cache's arrays beside those of rows and heads."""
-        return self.state_shape
-
-    def attend(self, query, key, value, positions, training=None, state=None, **given):
+    def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
         """The `AttentionResult` of heads, as in `Attention`.
 
         Args:
             state: the cache, with the next index; None without one.
+            gates: what heads have beside query, key and value.
         """
-        key_mask = given.get("key_mask")
-        query_mask = key_mask if state is not None else positions.query_mask
-        asked = of_pairs(query_mask, positions.given, **given)
-        if any(asked.values()) or (key.shape[1] == 0 and not self.one_sequence and state is None):
-            if state is not None:
-                names = [name for name in asked if asked[name]]
+        mask, causal = given["key_mask"], state is not None or given["pattern"] is not None
+        if self.has_weights:
+            if state is not None and given["return_weights"]:
                 raise ValueError(
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
-                    f"`make_cache`: {', '.join(names)}"
+                    "`make_cache`: return_attention_scores"
                 )
-            return super().attend(query, key, value, positions, training, **given)
-        causal = state is not None or given["pattern"] is not None
-        if causal and not self.one_sequence and not _as_many(query, key):
-            key, value, key_mask = _cut(query, key, value, key_mask)
-        if self.position is not None and not given.get("encoded"):
+            if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
+                return super().attend(query, key, value, positions, training, **given)
+            if state is None and causal and not _as_many(query, key):
+                key, value, mask = _cut(query, key, value, mask)
+        query_mask = positions.query_mask if state is None else mask
+        if self.position is not None and not given["encoded"]:
             at = positions.query, positions.key
             at = positions.of_lengths if self.position.needs_length else at
             query, key = self.position.encode(query, key, *at)
-        before = None if state is None else self.sums_of(state)
-        output, after = self.recur(query, key, value, key_mask, causal, before)
-        has_keys = _has_keys(query_mask, key_mask, causal)
+        wide = shapes.accumulation_dtype(query, key, value)
+        heads = [ops.cast(x, wide) for x in (query, key, value, *gates)]
+        has_keys = _has_keys(query_mask, mask, causal)
+        mask = None if mask is None else ops.broadcast_to(mask, backend.shape(key)[:2])
+        output, after = self.recur(heads, mask, causal, state or {})
         if has_keys is not None:
-            output = ops.where(ops.expand_dims(has_keys, (2, 3)), output, ops.zeros_like(output))
+            output = masks.clear(output, has_keys)
             has_keys = ops.expand_dims(has_keys, 1)
-        output = self._narrowed(output, keras.backend.standardize_dtype(value.dtype))
         if state is not None:
-            state = self.with_sums(state, after)
+            after = {name: ops.cast(after[name], state[name].dtype) for name in after}
+            state = {**state, **after}
+        output = self._narrowed(output, keras.backend.standardize_dtype(value.dtype))
         return AttentionResult(output, has_keys=has_keys, state=state)
 
-    def empty(self, sums):
-        """The arrays of a cache without tokens but its index, of zeros (B, G, K', V')."""
-        return {"state": sums}
-
-    def sums_of(self, cache):
-        """The state of `recur`, of a cache."""
-        return cache["state"]
-
-    def with_sums(self, cache, state):
-        """The cache with another state."""
-        return {**cache, "state": ops.cast(state, cache["state"].dtype)}
+    def recur(self, heads, mask, causal, cache):
+        """The output of `recurrence`, and the arrays of a cache, empty without one, after it."""
+        given = {"mask": mask, "causal": causal, "state": cache.get("state")}
+        output, state = self.recurrence(*heads, **given)
+        return output, {"state": state}
 
     def _narrowed(self, output, dtype):
         """Outputs of heads in the dtype of the values."""
         return ops.cast(output, dtype)
-
-    def recur(self, query, key, value, mask, causal, state):
-        """The output (B, T, H, V) of heads, and the state after them.
-
-        Args:
-            mask: (B, S), True = a real token, or None.
-            causal: whether a query sees keys up to its own index only; then T = S.
-            state: before the first token, or None.
-        """
-        raise TypeError(f"{type(self).__name__} must implement `recur`.")
 
     def make_cache(
         self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
@@ -160,22 +145,30 @@ class StateAttention(MultiHeadAttention):
                 "A state sums keys that are encoded once, and later tokens would change those of "
                 f"this position. Received: a layer with position={self.position!r}"
             )
-        shape = (batch_size, self.heads.key_value_heads, *self.state_shape)
         wide = shapes.full_precision(self.compute_dtype)
-        return {
-            **self.empty(ops.zeros(shape, wide)),
-            "index": ops.zeros((batch_size,), "int32"),
+        arrays = {
+            name: ops.full((batch_size, *shape), NOTHING if name == "largest" else 0, wide)
+            for name, shape in self._cached_shapes.items()
         }
+        return {**arrays, "index": ops.zeros((batch_size,), "int32")}
 
 
-def of_pairs(
-    query_mask, positioned, *, masks, biases, segment_ids, return_weights, key_mask=None, **others
-):
-    """Whether each argument of a call that needs all pairs of queries and keys is given."""
-    padding = (query_mask is not None) + (key_mask is not None)
-    masked = len(masks) > padding
-    given = masked, bool(biases), segment_ids is not None, positioned, return_weights
-    return dict(zip(OF_PAIRS, given, strict=True))
+def _has_keys(query_mask, key_mask, causal):
+    """Which queries have a key, (B, T) or (B, 1), or None for all."""
+    if key_mask is None or key_mask is query_mask:
+        return query_mask
+    if causal:
+        seen = ops.cumsum(ops.cast(key_mask, "int32"), axis=1) > 0
+    else:
+        seen = ops.any(key_mask, axis=1, keepdims=True)
+    return masks.both(query_mask, seen)
+
+
+def _of_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights, **others):
+    """Whether a call has arguments that need all pairs of queries and keys."""
+    padding = (positions.query_mask is not None) + (key_mask is not None)
+    pairs = segment_ids is not None or len(masks) > padding
+    return pairs or positions.given or bool(biases) or return_weights
 
 
 def _as_many(query, key):
@@ -192,14 +185,3 @@ def _cut(query, key, value, key_mask):
     widths = [(0, 0), (0, missing), (0, 0), (0, 0)]
     found = ops.pad(key, widths), ops.pad(value, widths), ops.pad(key_mask, widths[:2])
     return tuple(array[:, :length] for array in found)
-
-
-def _has_keys(query_mask, key_mask, causal):
-    """Which queries have a key, (B, T) or (B, 1), or None for all."""
-    if key_mask is None or key_mask is query_mask:
-        return query_mask
-    if causal:
-        seen = ops.cumsum(ops.cast(key_mask, "int32"), axis=1) > 0
-    else:
-        seen = ops.any(key_mask, axis=1, keepdims=True)
-    return masks.both(query_mask, seen)

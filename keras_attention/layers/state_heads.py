@@ -1,8 +1,4 @@
-"""Heads of layers that attend through a state: their gates, and the norm of each head's output.
-
-What a token writes beside its key and value, such as its decay, is projected with them, and comes
-as more features of the key, which `apart` takes apart.
-"""
+"""Layers that attend through a state, whose tokens have gates, and whose heads have a norm."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from typing import Any
 import keras
 
 from keras_attention import keras_private, saving, shapes
-from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.layers import kv_cache, norms, short_convolution
 from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads
@@ -21,12 +16,12 @@ ops = keras.ops
 
 
 class StateHeads(EinsumHeads):
-    """Heads whose keys have more features, `layer._written`: {"name": how many}."""
+    """Heads, and after them the gates of the keys' tokens: `layer._gates`, {"name": features}."""
 
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)
-        rank, shape = self.layer._written_rank, key_shape
-        for name, size in self.layer._written.items():
+        rank, shape = self.layer._gate_rank, key_shape
+        for name, size in self.layer._gates.items():
             self.features[name] = key_shape[-1]
             if rank is not None:
                 made[f"{name}_in"] = self._einsum(f"{name}_in", key_shape, 1, (rank,))
@@ -35,23 +30,18 @@ class StateHeads(EinsumHeads):
         return made
 
     def split(self, x, role):
-        if role in self.layer._written and self.layer._written_rank is not None:
+        if role in self.layer._gates and self.layer._gate_rank is not None:
             self.check_features(role, x)
             heads = self.dense(role)(self.dense(f"{role}_in")(x))
             return heads if self.axes is None else self.axes.fold(heads)
         return super().split(x, role)
 
     def split_all(self, query, key, value):
-        of_query, of_key, of_value = super().split_all(query, key, value)
-        if not self.layer._written:
-            return [of_query, of_key, of_value]
-        written = [self.split(key, name) for name in self.layer._written]
-        return [of_query, ops.concatenate([of_key, *written], axis=-1), of_value]
+        heads = super().split_all(query, key, value)
+        return [*heads, *(self.split(key, name) for name in self.layer._gates)]
 
     def _has_bias(self, name):
-        if name in self.layer._written:
-            return self.layer._written_bias
-        return super()._has_bias(name)
+        return self.layer._gate_bias if name in self.layer._gates else super()._has_bias(name)
 
     def join(self, result, query):
         norm = self.layer.head_norm_layer
@@ -64,10 +54,10 @@ class StateHeads(EinsumHeads):
 class GatedStateAttention(StateAttention):
     """The base of those whose heads are normalized and gated before the output projection."""
 
-    # `qk_norm` and `clip_qkv` would see all features of the keys.
     _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")
-    # Whether their projections have biases.
-    _written_bias = False
+    # Whether the projections to the gates of tokens have biases.
+    _gate_bias = False
+    # Of the gate of the output.
     gate_activation = "silu"
     # The tokens of a convolution of queries, keys and values; None without one.
     conv_kernel_size: int | None = None
@@ -86,20 +76,20 @@ class GatedStateAttention(StateAttention):
         self.head_norm = norms.check("head_norm", head_norm, QK_NORMS)
         self.heads = StateHeads(self)
 
+    @property
+    def _gates(self) -> dict[str, int]:
+        """The features of each gate of a token, by name: projections of the inputs."""
+        return {}
+
+    @property
+    def _gate_rank(self) -> int | None:
+        """The rank of their projections, or None for any."""
+        return None
+
     def _set_conv_kernel_size(self, size):
         self.conv_kernel_size = shapes.check_count("conv_kernel_size", size, 2, optional=True)
         if self.conv_kernel_size is not None:
             self.layouts = (kv_cache.ConvolvedState,)
-
-    @property
-    def _written(self) -> dict[str, int]:
-        """Features of the keys beside their own, projected from the inputs."""
-        return {}
-
-    @property
-    def _written_rank(self) -> int | None:
-        """The rank of their projections, or None for any."""
-        return None
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -107,25 +97,25 @@ class GatedStateAttention(StateAttention):
             self.conv_kernels = short_convolution.add_kernels(
                 self, self.conv_kernel_size, self._convolved
             )
-        self.head_norm_layer = None
-        if self.head_norm:
-            shape = (None, None, self.num_heads, self.value_dim)
-            self.head_norm_layer = norms.make(
-                self.head_norm, "head_norm", shape, self.dtype_policy, center=False
-            )
-            if self._norms_full_precision:
-                self.head_norm_layer.autocast = False
+        shape = (None, None, self.num_heads, self.value_dim)
+        self.head_norm_layer = norms.make(
+            self.head_norm or None, "head_norm", shape, self.dtype_policy, center=False
+        )
+        if self._norms_full_precision:
+            self.head_norm_layer.autocast = False
         self.build_decay()
+
+    def build_decay(self):
+        """Makes weights of the decay that are no projections."""
 
     @property
     def _order_matters(self):
         return self.conv_kernel_size is not None or super()._order_matters
 
     def _counted(self, x, layout):
-        if self.conv_kernel_size is None:
-            return super()._counted(x, layout)
         # A convolution reads neighbors.
-        return Attention._counted(self, x, layout)
+        of = StateAttention if self.conv_kernel_size is None else Attention
+        return of._counted(self, x, layout)
 
     @property
     def _convolved(self):
@@ -138,35 +128,23 @@ class GatedStateAttention(StateAttention):
         }
 
     @property
-    def _state_sizes(self):
+    def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
         if self.conv_kernel_size is None:
-            return super()._state_sizes
+            return super()._cached_shapes
         features = sum(heads * size for heads, size in self._convolved.values())
-        return (*super()._state_sizes, self.conv_kernel_size - 1, features)
+        return {**super()._cached_shapes, "last": (self.conv_kernel_size - 1, features)}
 
-    def make_cache(
-        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
-    ) -> Cache:
-        cache = super().make_cache(batch_size, length, dtype)
-        if self.conv_kernel_size is None:
-            return cache
-        *_, tokens, features = self._state_sizes
-        last = ops.zeros((batch_size, tokens, features), cache["state"].dtype)
-        return {"state": cache["state"], "last": last, "index": cache["index"]}
-
-    def attend(self, query, key, value, positions, training=None, state=None, **given):
+    def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
         if self.conv_kernel_size is not None:
-            key, beside = key[..., : self.key_dim], key[..., self.key_dim :]
             with keras_private.uncast_variables():
                 kernels = [ops.convert_to_tensor(kernel) for kernel in self.conv_kernels]
             (query, key, value), last = short_convolution.convolve(
-                *((query, key, value), kernels, given.get("key_mask")),
+                *((query, key, value), kernels, given["key_mask"]),
                 before=None if state is None else state["last"],
             )
-            key = ops.concatenate([key, beside], axis=-1)
             if state is not None:
                 state = {**state, "last": ops.cast(last, state["last"].dtype)}
-        given = {**given, "training": training, "state": state}
+        given = {**given, "training": training, "state": state, "gates": gates}
         return super().attend(query, key, value, positions, **given)
 
     @property
@@ -179,14 +157,3 @@ class GatedStateAttention(StateAttention):
 
     def _narrowed(self, output, dtype):
         return output if self._norms_full_precision else super()._narrowed(output, dtype)
-
-    def build_decay(self):
-        """Makes weights of the decay that are no projections."""
-
-    def apart(self, key):
-        """The keys (B, T, G, K), and what is written beside them, in the order of `written`."""
-        found, start = [], 0
-        for size in (self.key_dim, *self._written.values()):
-            found.append(key[..., start : start + size])
-            start += size
-        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import keras
@@ -9,9 +10,9 @@ import keras
 from keras_attention import (
     activations,
     inputs,
-    keras_private,
     masks,
     normalizations,
+    parts,
     patterns,
     regularizers,
     saving,
@@ -23,23 +24,20 @@ from keras_attention import positions as position_slots
 from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import block_norms, kv_cache
 from keras_attention.layers.attention import Attention, QkNorm, UseBias
-from keras_attention.layers.block_norms import Norm
+from keras_attention.layers.block_norms import RESIDUALS, Norm
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.residuals import RESIDUALS
 
 ops = keras.ops
 
 Residual = Literal["post", "pre", "sandwich", "parallel"]
 
-# The arguments that the attentions which a block makes share with it.
-OF_ATTENTION = (
-    *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "num_key_value_heads"),
-    *("qk_norm", "logit_soft_cap", "use_sink", "clip_qkv", "scores_regularizer"),
+# Options of both attentions.
+OF_BOTH = (
+    *("dropout", "use_bias", "num_key_value_heads", "qk_norm", "logit_soft_cap", "use_sink"),
+    *("clip_qkv", "scores_regularizer", "kernel_initializer", "bias_initializer"),
 )
-# Those of a call that the self-attention alone takes.
-OF_PAIRS = ("attention_mask", "attention_bias", "positions", "segment_ids")
 
 
 @saving.register
@@ -179,8 +177,6 @@ class TransformerBlock(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keras_private.keep_inputs_as_they_are(self)
-        self.supports_masking = True
         self.intermediate_dim = shapes.check_count(
             "intermediate_dim", intermediate_dim, optional=feed_forward is not None
         )
@@ -280,18 +276,19 @@ class TransformerBlock(saving.ConfigurableLayer):
             key_dim,
             score=score,
             normalization=normalization,
-            **{argument: getattr(self, argument) for argument in OF_ATTENTION},
             seed=seed,
             name=name,
             dtype=self.dtype_policy,
             pattern=self.pattern if of_self else None,
             position=self.position if of_self else None,
+            **{option: getattr(self, option) for option in OF_BOTH},
         )
 
     # Building
 
     def build(self, x_shape, context_shape=None):
         dim = self._check(x_shape)
+        self._norm_paths: tuple[tuple[str, str], ...] = ()
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
             self.attention.key_dim = self.attention.value_dim = key_dim
@@ -300,7 +297,12 @@ class TransformerBlock(saving.ConfigurableLayer):
                 self.attention.build(x_shape)
             self._make_norms("attention", x_shape)
         if self.cross_attention:
-            self._check_context_shape(context_shape)
+            if isinstance(context_shape, dict):
+                raise ValueError(
+                    "The block has no weights yet, so that `context` cannot be what its "
+                    "`cache_context` made. Call it once with a tensor, or "
+                    "`block.build(x_shape, context_shape)`."
+                )
             # With separate weights, if the score has some. The attribute and the names are those of
             # 0.1.0, by which files find the weights.
             score = type(self.score).from_config(self.score.get_config())
@@ -326,8 +328,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.score.built = self.normalization.built = True
 
     def _make_norms(self, branch, shape):
-        for name, norm in block_norms.make(self, branch, shape).items():
-            setattr(self, name, norm)
+        for name, path, norm in block_norms.make(self, branch, shape):
+            setattr(self, path, norm)
+            self._norm_paths = (*self._norm_paths, (name, path))
 
     def _check(self, x_shape):
         makes = "attention" in self._made or not self.self_attention
@@ -340,15 +343,12 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         return x_shape[-1]
 
-    @property
-    def cross_attention_layer(self) -> MultiHeadAttention:
-        """The attention to the context, if `cross_attention` is True."""
-        return self.context_attention
-
-    @property
-    def cross_attention_norm(self) -> keras.Layer:
-        """The norm of the cross-attention branch."""
-        return self.context_attention_norm
+    cross_attention_layer = parts.part(
+        "context_attention", "The attention to the context, if `cross_attention` is True."
+    )
+    cross_attention_norm = parts.part(
+        "context_attention_norm", "The norm of the cross-attention branch."
+    )
 
     # Computing
 
@@ -380,56 +380,51 @@ class TransformerBlock(saving.ConfigurableLayer):
         (x,) = inputs.floats((x,), self.compute_dtype)
         # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
         x = masks.clear(x, mask)
-        scores = {}
+        scores, caches = {}, {}
 
-        def record(name, output, *rest):
-            """The output and the cache at the end of `rest`; the scores before it are stored."""
-            if return_attention_scores:
-                scores[name], rest = rest[0], rest[1:]
-            return output, (rest[0] if rest else None)
-
-        def attend(x):
-            nonlocal cache
-            returned = self.attention(
+        def attend(name, layer, x, **given):
+            returned = layer(
                 x,
                 query_mask=mask,
-                attention_mask=attention_mask,
                 return_attention_scores=return_attention_scores,
                 training=training,
+                **given,
+            )
+            output, *rest = returned if isinstance(returned, tuple) else (returned,)
+            if return_attention_scores:
+                scores[name], *rest = rest
+            caches[name] = rest[0] if rest else None
+            return output
+
+        branches = {}
+        if self.self_attention:
+            branches["attention"] = functools.partial(
+                attend,
+                "attention",
+                self.attention,
+                attention_mask=attention_mask,
                 use_causal_mask=self.causal,
                 attention_bias=attention_bias,
                 positions=positions,
                 segment_ids=segment_ids,
                 cache=cache,
             )
-            x, cache = record("attention", *_each(returned))
-            return x
-
-        def attend_to_context(x):
-            returned = self.cross_attention_layer(
-                x,
-                query_mask=mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-                # Rows may be compacted; those of the context are not.
-                positions=None if word is None else str(word),
-                **memory,
-            )
-            return record("cross_attention", *_each(returned))[0]
-
-        branches = {"attention": attend} if self.self_attention else {}
         if self.cross_attention:
-            branches["cross_attention"] = attend_to_context
+            # Rows may be compacted; those of the context are not.
+            memory["positions"] = None if word is None else str(word)
+            branches["cross_attention"] = functools.partial(
+                attend, "cross_attention", self.context_attention, **memory
+            )
         branches["feed_forward"] = self.feed_forward
+        # Norms that the block does not have are the identity.
+        norms = {name: getattr(self, path) or _identity for name, path in self._norm_paths}
 
-        def keep(branch):
-            return self._dropout_layer.drop(branch, training)
-
+        keep = functools.partial(self._dropout_layer.drop, training=training)
         residual = self.residual or ("pre" if self.normalize_first else "post")
-        x = RESIDUALS[residual](x, branches, block_norms.functions(self), keep)
+        x = RESIDUALS[residual](x, branches, norms, keep)
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
-        return self._returned(masks.carry(x, mask), scores, cache)
+        return self._returned(masks.carry(x, mask), scores, caches.get("attention"))
 
     # Decoding with a cache
 
@@ -534,21 +529,12 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         return {"cache": context}
 
-    def _check_context_shape(self, shape):
-        if isinstance(shape, dict):
-            raise ValueError(
-                "The block has no weights yet, so that `context` cannot be what its "
-                "`cache_context` made. Call it once with a tensor, or "
-                "`block.build(x_shape, context_shape)`."
-            )
-
     def _returned(self, output, scores, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
         returned = [output]
         if scores:
             returned.append(scores if self.cross_attention else scores["attention"])
-        if cache is not None:
-            returned.append(cache)
+        returned += [] if cache is None else [cache]
         return tuple(returned) if len(returned) > 1 else output
 
     # Shapes and masks, symbolically
@@ -564,21 +550,17 @@ class TransformerBlock(saving.ConfigurableLayer):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, cache, scores = given.x, given.cache, {}
         memory = self._memory(given.context, given.context_mask)
-        self._check_pairs(*(getattr(given, name) for name in OF_PAIRS))
+        returns = given.return_attention_scores
+        names = "attention_mask", "attention_bias", "positions", "segment_ids"
+        pairs = {name: getattr(given, name) for name in names}
+        self._check_pairs(*pairs.values())
         masks.padding(x, given.mask)
         if cache is not None:
             self._check_cached(cache)
-        returns = given.return_attention_scores
         if isinstance(self.attention, Attention):
-            _, *found = _each(
-                self.attention.compute_output_spec(
-                    x,
-                    return_attention_scores=returns,
-                    use_causal_mask=self.causal,
-                    cache=cache,
-                    **{name: getattr(given, name) for name in OF_PAIRS},
-                )
-            )
+            of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
+            found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
+            found = found[1:] if isinstance(found, tuple) else ()
             cache = None if cache is None else found[-1]
         elif self.self_attention:
             masks.boolean("attention_mask", given.attention_mask)
@@ -599,5 +581,5 @@ class TransformerBlock(saving.ConfigurableLayer):
         return self._returned(output, scores, cache)
 
 
-def _each(returned):
-    return returned if isinstance(returned, tuple) else (returned,)
+def _identity(x):
+    return x

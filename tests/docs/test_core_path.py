@@ -8,9 +8,9 @@ from tests import core_path
 
 # The functions that a call may run, and their lines. JAX and PyTorch have more of their own.
 MOST = {
-    "tensorflow": {"default": (60, 800), "cached": (98, 1100), "block": (85, 1050)},
-    "jax": {"default": (75, 870), "cached": (122, 1240), "block": (100, 1110)},
-    "torch": {"default": (85, 970), "cached": (124, 1300), "block": (111, 1200)},
+    "tensorflow": {"default": (59, 780), "cached": (97, 1090), "block": (78, 980)},
+    "jax": {"default": (73, 850), "cached": (120, 1220), "block": (91, 1050)},
+    "torch": {"default": (84, 955), "cached": (122, 1280), "block": (105, 1160)},
 }[keras.config.backend()]
 
 

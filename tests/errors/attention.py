@@ -92,7 +92,7 @@ ROWS = {
     r"Features, in layers that share a RandomFeatures,.*of the vectors=4, of a head=8": lambda: [
         ka.LinearAttention(2, size, feature_map=SHARED_FEATURES)(X) for size in (4, 8)
     ],
-    r"StateAttention must implement `recur`": (TypeError, lambda: StateAttention(2, 4)(X)),
+    r"StateAttention must implement `recurrence`": (TypeError, lambda: StateAttention(2, 4)(X)),
     r"LongformerAttention counts its global tokens from the first position.*"
     r"Received: positions, use_causal_mask": lambda: ka.LongformerAttention(2, 4, 1)(
         X, use_causal_mask=True, positions=np.arange(T)
