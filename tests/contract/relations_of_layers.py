@@ -201,10 +201,9 @@ def gradients_are_slopes(subject):
         return
     # Keras's recurrent cells round float64 on PyTorch.
     wide = BACKEND == "tensorflow" or (BACKEND == "torch" and not recurs(subject))
-    if not wide and issubclass(
-        subject.entry.cls, (ka.LocalAttention, ka.SlotAttention, keras.Model)
-    ):
-        return  # Windows have edges, and others are too curved, for steps of float32.
+    edges = ka.LocalAttention, ka.MixtureOfExperts, ka.SlotAttention, keras.Model
+    if not wide and issubclass(subject.entry.cls, edges):
+        return  # Windows and choices have edges, and others are too curved, for steps of float32.
     if wide:
         subject = subject.of_policy("float64")
         arrays = [x.astype("float64") for x in arrays]
