@@ -11,55 +11,25 @@ from keras.src.backend import rnn
 from keras.src.backend.common import global_state, masking
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import AutocastScope
-from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
-from keras.src.random.seed_generator import draw_seed
-from keras.src.saving.serialization_lib import ObjectSharingScope
+from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell as DropoutRNNCell
+from keras.src.random.seed_generator import draw_seed as draw_seed
+from keras.src.saving.serialization_lib import ObjectSharingScope as ObjectSharingScope
 
-__all__ = [
-    "DropoutRNNCell",
-    "ObjectSharingScope",
-    "cast_variables",
-    "draw_seed",
-    "first_values",
-    "get_keras_mask",
-    "infers_shapes",
-    "keep_inputs_as_they_are",
-    "method_of_weights",
-    "name_in_h5",
-    "never_rematerialize",
-    "own_weights",
-    "recurrent_loop",
-    "rematerialization",
-    "replace_rematerialized_call",
-    "replace_saving_of_optimizers",
-    "run_operations",
-    "saving_a_model",
-    "set_keras_mask",
-    "stores_weights",
-    "sublayers",
-    "torch_device",
-    "uncast_variables",
-    "without_flash_attention",
-    "writes_h5",
-]
+# `ObjectSharingScope`: in a model that is serialized or made again within it, what several layers
+# share stays one object. In public only the files of a whole model are written and read so.
 
-# In a model that is serialized or made again within a scope of it, what several layers share stays
-# one object. In public only the files of a whole model are written and read so.
+# `draw_seed`: the two numbers that a random function gets from a seed or a
+# `keras.random.SeedGenerator`. Keras's own functions call it. `SeedGenerator.next` is public, but
+# an integer seed has no such method, and integers `convert`ed by Keras give other numbers.
 
-# The two numbers that a random function gets from a seed or a `keras.random.SeedGenerator`. Keras's
-# own functions call it. `SeedGenerator.next` is public, but an integer seed has no such method, and
-# integers `convert`ed by Keras give other numbers.
-draw_seed = draw_seed
-
-# The base of Keras's recurrent cells with dropout. `keras.layers.RNN` lets only cells of this class
-# prepare tensors that its loop closes over; there is no public hook before the loop. A wrapped cell
-# draws its dropout there, and files of 0.1.0 give the loop a memory that is not prepared, and
-# neither the first output nor the number of steps. Keys and values among the states would be
-# returned with them, and a masked loop copies each state at each step: a training step of a GRU of
-# 256 features (B32 T40 S80, two CPU cores) took 257 ms instead of 204 on TensorFlow, 328 instead of
-# 169 with XLA, 346 instead of 241 on PyTorch. Without a mask there was no difference.
-DropoutRNNCell = DropoutRNNCell
-
+# `DropoutRNNCell`: the base of Keras's recurrent cells with dropout. `keras.layers.RNN` lets only
+# cells of this class prepare tensors that its loop closes over; there is no public hook before the
+# loop. A wrapped cell draws its dropout there, and files of 0.1.0 give the loop a memory that is
+# not prepared, and neither the first output nor the number of steps. Keys and values among the
+# states would be returned with them, and a masked loop copies each state at each step: a training
+# step of a GRU of 256 features (B32 T40 S80, two CPU cores) took 257 ms instead of 204 on
+# TensorFlow, 328 instead of 169 with XLA, 346 instead of 241 on PyTorch. Without a mask there was
+# no difference.
 
 # The loop of `keras.layers.RNN`, whose method `inner_loop` is public, and calls it with `self.cell`
 # as the step, which gets no more than inputs and states: what else it reads would have to be stored
@@ -67,10 +37,14 @@ DropoutRNNCell = DropoutRNNCell
 # Keras 3.16 has a module of this name, with the function in it.
 recurrent_loop = getattr(rnn, "rnn", rnn)
 
-
 # The mask that a tensor carries, or None. Keras sets `tensor._keras_mask`; there is no public
 # accessor to read or write it.
 get_keras_mask = masking.get_keras_mask
+
+# Lets a tensor carry a mask, as Keras does with what `compute_mask` returns, which is the public
+# way. But that gets the layer's inputs and not intermediate results of `call`, and in a functional
+# model it becomes a separate operation.
+set_keras_mask = masking.set_keras_mask
 
 # A scope in which variables are read in their stored dtype, also in half-precision layers.
 # `autocast=False` is public, but also applies to the layer's inputs.
@@ -78,15 +52,6 @@ uncast_variables = functools.partial(AutocastScope, None)
 # One in which they are read in a dtype, as in a call of a layer that computes in it: there is no
 # public way for a method of a layer that another calls.
 cast_variables = AutocastScope
-
-
-def set_keras_mask(tensor, mask):
-    """Lets a tensor carry a mask, as Keras does with what `compute_mask` returns.
-
-    `compute_mask` is the public way, but it gets the layer's inputs and not intermediate results of
-    `call`, and in a functional model it becomes a separate operation.
-    """
-    masking.set_keras_mask(tensor, mask)
 
 
 @contextlib.contextmanager

@@ -29,14 +29,7 @@ from keras_attention.hints import Config, Tensor
 
 ops = keras.ops
 
-__all__ = [
-    "CoverageLoss",
-    "DoublyStochastic",
-    "Entropy",
-    "Guided",
-    "Regularizer",
-    "get",
-]
+__all__ = ["CoverageLoss", "DoublyStochastic", "Entropy", "Guided", "Regularizer", "get"]
 
 
 class Regularizer(saving.Configurable):

@@ -11,18 +11,28 @@ _state = threading.local()
 
 
 class Listener:
-    """Is told the weights of the calls of attention layers of its thread, while it listens."""
+    """Is told the weights of the calls of some layers of its thread, and may scale them.
+
+    Args:
+        names: those of the layers, by their `id`.
+        add: a function of the name of a layer and of its weights.
+        factor: a function of the name of a layer, whose result is that of the method.
+    """
+
+    def __init__(self, names, add, factor):
+        self._names, self._add, self._factor = names, add, factor
 
     def hears(self, layer: Any) -> bool:
         """Whether it wants the weights of a layer, which may be slower to compute with them."""
-        return True
+        return id(layer) in self._names
 
     def factor(self, layer: Any) -> Any:
         """What the weights (B, H, T, S) of the next call of a layer are multiplied by, or None."""
-        return None
+        return self._factor(self._names[id(layer)])
 
     def heard(self, layer: Any, scores: Any) -> None:
         """Takes the weights of a call before dropout, as `return_attention_scores` returns them."""
+        self._add(self._names[id(layer)], scores)
 
 
 @contextlib.contextmanager
@@ -47,5 +57,4 @@ def listens() -> bool:
 
 def of(layer: Any) -> list[Listener]:
     """Who listens to a layer; a list that is empty nearly always."""
-    found = getattr(_state, "listeners", ())
-    return [x for x in found if x.hears(layer)] if found else []
+    return [x for x in _listeners() if x.hears(layer)]

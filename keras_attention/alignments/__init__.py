@@ -16,15 +16,7 @@ from keras_attention.alignments.mocha import MoChA
 from keras_attention.alignments.monotonic import Monotonic
 from keras_attention.hints import Config
 
-__all__ = [
-    "BUILTIN",
-    "Alignment",
-    "Coverage",
-    "LocationSensitive",
-    "MoChA",
-    "Monotonic",
-    "get",
-]
+__all__ = ["BUILTIN", "Alignment", "Coverage", "LocationSensitive", "MoChA", "Monotonic", "get"]
 
 BUILTIN = {
     "coverage": Coverage,

@@ -53,11 +53,7 @@ class Monotonic(Alignment):
     random = True
 
     def __init__(
-        self,
-        noise: float = 1.0,
-        initial_bias: float = -1.0,
-        seed: int | None = None,
-        **kwargs: Any,
+        self, noise: float = 1.0, initial_bias: float = -1.0, seed: int | None = None, **kwargs: Any
     ):
         super().__init__(**kwargs)
         self.noise = shapes.check_number("noise", noise, minimum=0)

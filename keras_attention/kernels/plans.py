@@ -78,12 +78,14 @@ class Plan:
         return self.batches * self.groupings
 
     @property
+    def counts(self):
+        """The number of tiles along each axis."""
+        return self.batches, self.groupings, self.query_blocks, self.key_blocks
+
+    @property
     def single(self):
         """Whether there is known to be one tile."""
-        return all(
-            known(count) and count == 1
-            for count in (self.batches, self.groupings, self.query_blocks, self.key_blocks)
-        )
+        return all(known(count) and count == 1 for count in self.counts)
 
 
 def of(strategy, spec, sizes):

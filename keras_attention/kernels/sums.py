@@ -86,15 +86,12 @@ class Sums:
 
     def _counts(self, like):
         """The number of blocks of a bias along each axis: 1 if the axis is 1."""
-        plan = self.plan
-        counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
-        return [1 if n == 1 else count for n, count in zip(like.shape, counts, strict=True)]
+        sizes = zip(like.shape, self.plan.counts, strict=True)
+        return [1 if n == 1 else count for n, count in sizes]
 
     def _are_unshared(self, like):
         """Whether each tile is computed, and has a block of its own in a bias."""
-        plan = self.plan
-        counts = (plan.batches, plan.groupings, plan.query_blocks, plan.key_blocks)
-        one = [known(count) and count == 1 for count in counts]
+        one = [known(count) and count == 1 for count in self.plan.counts]
         computed = self.tiles.span is None or one[-1]
         return computed and all(n != 1 or is_one for n, is_one in zip(like.shape, one, strict=True))
 

@@ -154,13 +154,6 @@ class Tiling:
 
     # Cutting
 
-    def _chunk(self, chunk):
-        """The first sequence and the first group of key heads of a chunk."""
-        return (
-            chunk // self.plan.groupings * self.plan.batch,
-            chunk % self.plan.groupings * self.plan.groups,
-        )
-
     def tile(self, chunk, row, column):
         """The `Tile` of a block of queries and a block of keys."""
         return Tile(chunk, row, column, 0, self.plan.keys)
@@ -211,10 +204,9 @@ class Tiling:
     def _cut(self, tile):
         """A function for `mapped`: a tile's part of an array; axes of 1 stay 1."""
         plan = self.plan
-        first, group = self._chunk(tile.chunk)
         whole = {
-            "b": (first, plan.batch),
-            "h": (group * plan.repeats, plan.heads),
+            "b": (tile.chunk // plan.groupings * plan.batch, plan.batch),
+            "h": (tile.chunk % plan.groupings * plan.groups * plan.repeats, plan.heads),
             "t": (tile.row * plan.queries, plan.queries),
             "s": (self._first_key(tile), tile.keys),
         }

@@ -70,7 +70,6 @@ class PatchEmbedding(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         one = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
         self.patch_size = shapes.check_sizes("patch_size", one, 1)
         self.dim = shapes.check_count("dim", dim)

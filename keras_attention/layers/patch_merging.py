@@ -68,7 +68,6 @@ class PatchMerging(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.grid = None if grid is None else shapes.check_grid("grid", grid)
         self.dim = shapes.check_count("dim", dim, optional=True)
         several = isinstance(size, (tuple, list))

@@ -26,7 +26,6 @@ class PositionEmbedding(saving.ConfigurableLayer):
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.dim = shapes.check_count("dim", dim, optional=True)
         self.merge_mode = shapes.check_choice("merge_mode", merge_mode, MERGE_MODES)
 

@@ -69,7 +69,6 @@ class Embeddings(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.tokens = saving.check_layer("tokens", tokens)
         self.positions = saving.check_layer(
             "positions", positions, PositionEmbedding, optional=True

@@ -69,7 +69,6 @@ class EncoderDecoder(saving.ConfigurableModel):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.metadata = metadata
         self.encoder = saving.check_layer("encoder", encoder, Encoder)
         self.decoder = saving.check_layer("decoder", decoder, Decoder)
@@ -94,11 +93,7 @@ class EncoderDecoder(saving.ConfigurableModel):
         return self.decoder(target, context, mask=target_mask, training=training)
 
     def start(
-        self,
-        source: Tensor,
-        prompt: Tensor,
-        max_tokens: int,
-        source_mask: Tensor | None = None,
+        self, source: Tensor, prompt: Tensor, max_tokens: int, source_mask: Tensor | None = None
     ) -> tuple[Tensor, list[Cache], list[Cache]]:
         """Reads a source and the beginning of a target, so that `step` can go on.
 

@@ -62,7 +62,6 @@ class Logits(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
         self.tied = shapes.check_flag("tied", tied)
         self.use_bias = shapes.check_flag("use_bias", use_bias)

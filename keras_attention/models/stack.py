@@ -61,7 +61,6 @@ class Stack(saving.ConfigurableModel):
     ):
         super().__init__(**kwargs)
         self.metadata = metadata
-        self.supports_masking = True
         if not isinstance(blocks, (list, tuple)) or not blocks:
             raise TypeError(
                 f"`blocks` must be a list of `TransformerBlock`s. Received: blocks={blocks!r}"

@@ -218,8 +218,8 @@ class And(_Combination):
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
         return Span(
-            _bound(min, [span.left for span in spans if span.left is not None]),
-            _bound(min, [span.right for span in spans if span.right is not None]),
+            min((span.left for span in spans if span.left is not None), default=None),
+            min((span.right for span in spans if span.right is not None), default=None),
             math.lcm(*(span.rate for span in spans)),
             all(span.by_distance for span in spans),
             all(span.exact for span in spans),
@@ -315,10 +315,6 @@ def _few(pattern):
     span = pattern.span()
     near = None not in (span.left, span.right)
     return near or span.rate > 1 or pattern.groups() is not None
-
-
-def _bound(choose, bounds):
-    return choose(bounds) if bounds else None
 
 
 def _widest(bounds):

@@ -121,9 +121,7 @@ class Rotary(Position):
                 f"Received: scaling=None, factor={factor}"
             )
         original_max_length = shapes.check_count(
-            "original_max_length",
-            original_max_length,
-            optional=scaling in (None, "linear"),
+            "original_max_length", original_max_length, optional=scaling in (None, "linear")
         )
         beta_slow = shapes.check_number("beta_slow", beta_slow, above=0)
         super().__init__(**kwargs)

@@ -105,10 +105,7 @@ class XPos(Rotary):
         size = self._rotated_size(query.shape[-1], key.shape[-1])
         logs = np.log(self.scales(size)) / self.scale_base
         scaled = []
-        for x, distance in (
-            (query, at - middle),
-            (key, middle - ops.cast(key_positions, wide)),
-        ):
+        for x, distance in ((query, at - middle), (key, middle - ops.cast(key_positions, wide))):
             powers = ops.expand_dims(distance, (-1, -2)) * ops.cast(logs, wide)
             # Below it is 0 for keys so far before the queries that the product is.
             powers = ops.exp(ops.clip(powers, -np.inf, _LARGEST))

@@ -25,15 +25,7 @@ def full_precision() -> str:
 
 
 # The methods that define a score: a subclass overrides one of them or more.
-_DEFINING = (
-    "call",
-    "compare",
-    "factor",
-    "prepare",
-    "prepare_query",
-    "prepare_key",
-    "into_spec",
-)
+_DEFINING = ("call", "compare", "factor", "prepare", "prepare_query", "prepare_key", "into_spec")
 
 
 class Score(saving.ConfigurableLayer):

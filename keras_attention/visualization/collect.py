@@ -108,16 +108,23 @@ def check_model(function, model):
 _one_at_a_time = threading.RLock()
 
 
-def inference(run, layers, add=None, factor=lambda name: None, scopes=(), target=None):
-    """The output of `run()`, a call of a model, or `target` of it, while layers are `watched`.
+def inference(
+    run, layers, add=lambda *heard: None, factor=lambda name: None, scopes=(), target=None
+):
+    """The output of `run()`, a call of a model, or `target` of it.
 
-    `scopes` are others that it runs in.
+    The weights of attention layers, by name, are passed to `add`, and those of layers of this
+    package multiplied by `factor(name)`, if it is not None. It runs in `scopes` too.
     """
     outputs: list = []
+    names = {id(layer): name for name, layer in layers.items() if isinstance(layer, Attention)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_at_a_time)
         stack.enter_context(rematerialization.off())
-        stack.enter_context(watched(layers, add or (lambda *heard: None), factor))
+        stack.enter_context(tap.listening(tap.Listener(names, add, factor)))
+        for name, layer in layers.items():
+            if id(layer) not in names:
+                stack.enter_context(asked(layer, functools.partial(add, name)))
         for scope in scopes:
             stack.enter_context(scope)
         # Assignments to variables stay in the scope: random generators do not advance.
@@ -162,37 +169,6 @@ class _Records:
             weights = weights[:, None]
         count = self._calls[name] = self._calls.get(name, 0) + 1
         self.scores[name if count == 1 else f"{name} (call {count})"] = np.array(weights)
-
-
-class _Watcher(tap.Listener):
-    """Passes on the weights of some layers, and multiplies them."""
-
-    def __init__(self, names, add, factor):
-        self._names, self._add, self._factor = names, add, factor
-
-    def hears(self, layer):
-        return id(layer) in self._names
-
-    def factor(self, layer):
-        return self._factor(self._names[id(layer)])
-
-    def heard(self, layer, scores):
-        self._add(self._names[id(layer)], scores)
-
-
-@contextlib.contextmanager
-def watched(layers, add, factor=lambda name: None):
-    """A scope in which the weights of attention layers, by name, are passed to `add`.
-
-    Those of layers of this package are multiplied by `factor(name)`, if it is not None.
-    """
-    names = {id(layer): name for name, layer in layers.items() if isinstance(layer, Attention)}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(tap.listening(_Watcher(names, add, factor)))
-        for name, layer in layers.items():
-            if id(layer) not in names:
-                stack.enter_context(asked(layer, functools.partial(add, name)))
-        yield
 
 
 @contextlib.contextmanager

@@ -13,10 +13,7 @@ from keras_attention.convert.huggingface import comparing, tensors, writing
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.buffers import Others
 from keras_attention.convert.huggingface.config import Config, read_file
-from keras_attention.convert.huggingface.generation_options import (
-    generation_options,
-    start_tokens,
-)
+from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.hints import Dtype
 
 __all__ = ["from_huggingface", "generation_options", "start_tokens", "to_huggingface"]

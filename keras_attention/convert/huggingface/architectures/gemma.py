@@ -5,10 +5,7 @@ from keras_attention.convert.huggingface import fields, rope, stacks
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.layers.rms_norm import RMSNorm
 
-_BASES = {
-    "full_attention": ("rope_theta", 1e6),
-    "sliding_attention": ("rope_local_base_freq", 1e4),
-}
+_BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
 _STACK = {
     **fields.LANGUAGE,
     **fields.defaults(num_key_value_heads=4, head_dim=256, query_pre_attn_scalar=256),

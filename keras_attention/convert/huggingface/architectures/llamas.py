@@ -172,11 +172,7 @@ ARCHITECTURES = {
         lambda config, n: _qwen(config, n, use_bias="qkv"),
     ),
     "qwen3": llama(
-        {
-            **_QWEN,
-            **fields.defaults(head_dim=128),
-            **fields.fixed(attention_bias=False),
-        },
+        {**_QWEN, **fields.defaults(head_dim=128), **fields.fixed(attention_bias=False)},
         lambda config, n: _qwen(config, n, qk_norm=RMSNorm(config["rms_norm_eps"])),
     ),
     "smollm3": llama(
