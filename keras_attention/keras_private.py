@@ -54,6 +54,13 @@ uncast_variables = functools.partial(AutocastScope, None)
 cast_variables = AutocastScope
 
 
+# Whether Keras calls a layer for the shapes of its results, and nothing of it is kept.
+# `keras.SymbolicScope` is public, but not whether one is open. On PyTorch the sizes of arrays are
+# made up there, and nothing else says so: where a layer cannot compute with arrays on the device
+# "meta", Keras passes others.
+infers_shapes = in_symbolic_scope
+
+
 @contextlib.contextmanager
 def first_values():
     """A scope in which variables have shapes and no values, which they get at its end.
@@ -146,16 +153,6 @@ def replace_saving_of_optimizers(wrap):
     """
     optimizer = keras.optimizers.Optimizer
     optimizer.save_own_variables = wrap(optimizer.save_own_variables)
-
-
-def infers_shapes():
-    """Whether Keras calls a layer for the shapes of its results, and nothing of it is kept.
-
-    `keras.SymbolicScope` is public, but not whether one is open. On PyTorch the sizes of arrays
-    are made up there, and nothing else says so: where a layer cannot compute with arrays on the
-    device "meta", Keras passes others.
-    """
-    return in_symbolic_scope()
 
 
 def stores_weights(store):

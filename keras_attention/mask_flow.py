@@ -84,11 +84,11 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
             f"{model.name!r}"
         )
     shapes.check_count("length", length)
-    flow = _Flow()
+    flows = []
 
     def run(*inputs):
-        flow.clear()  # PyTorch traces again if its abstract tensors do not work.
-        flow.follow(model, inputs, path=())
+        flows.append(_Flow())  # PyTorch traces again if its abstract tensors do not work.
+        flows[-1].follow(model, inputs, path=())
         return keras.ops.zeros(())
 
     specs = [
@@ -103,7 +103,7 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         # Keras warns about some layers that drop masks, used or not.
         warnings.simplefilter("ignore")
         _Traced(run).compute_output_spec(*specs)
-    return flow.findings()
+    return flows[-1].findings()
 
 
 class _Traced(keras.Layer):
@@ -140,11 +140,6 @@ class _Flow:
     def __init__(self):
         self._known = {}
         self._reached = {}
-
-    def clear(self):
-        """Forgets everything."""
-        self._known.clear()
-        self._reached.clear()
 
     def follow(self, model, inputs, path):
         """Runs a functional or sequential model, each operation watched; returns flat outputs."""
@@ -274,10 +269,8 @@ def _with_masks(operation, arguments):
 
 def _fills_masks(operation, masked, inputs):
     """Whether a layer combines masks by "or", treating a missing mask as all True."""
-    along_features = isinstance(operation, keras.layers.Concatenate) and operation.axis in (
-        -1,
-        len(masked[0].shape) - 1,
-    )
+    last = -1, len(masked[0].shape) - 1
+    along_features = isinstance(operation, keras.layers.Concatenate) and operation.axis in last
     return along_features and len(masked) < len(inputs)
 
 

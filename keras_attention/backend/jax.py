@@ -159,7 +159,9 @@ class JAX(Backend):
         return (wide * cos + swapped * sin).astype(array.dtype)
 
     def masked(self, scores, mask, masked):
-        return _masked(scores, mask, masked)
+        # A number computed from the scores: of a constant, JAX makes an array outside of a loop.
+        filler = jnp.isnan(scores).astype(scores.dtype) * 0 + masked
+        return jnp.where(mask, scores, filler)
 
     def exp(self, array, highest=None):
         return jnp.exp(array if highest is None else jnp.minimum(array, highest))
@@ -177,9 +179,6 @@ class JAX(Backend):
         function.defjvp(lambda given, tangents: (function(*given), *tangents))
         return function(array)
 
-    def multiply_no_nan(self, array, factor):
-        return jnp.where(factor == 0, 0, array * factor)
-
     def windows(self, array, rows, columns):
         # By slices: the gradient of reshapes that shift is slower.
         def window(start):
@@ -191,10 +190,7 @@ class JAX(Backend):
         return jnp.take_along_axis(array, indices[..., None], axis=1, mode="promise_in_bounds")
 
     def write_rows(self, array, indices, rows):
-        flat, rows = (
-            jnp.reshape(array, (-1, array.shape[-1])),
-            jnp.reshape(rows, (-1, array.shape[-1])),
-        )
+        flat, rows = (jnp.reshape(x, (-1, array.shape[-1])) for x in (array, rows))
         return jnp.reshape(_write_rows(flat, indices, rows), array.shape)
 
     def custom_vjp(self, make, arrays, constants=(), saves=True):
@@ -393,12 +389,6 @@ def _bfloat16_product(first, second):
     return backend.custom_vjp(lambda _: (forward, backward), (first, second))[0]
 
 
-def _masked(scores, mask, masked):
-    # A number computed from the scores: of a constant, JAX makes a whole array outside of a loop.
-    filler = jnp.isnan(scores).astype(scores.dtype) * 0 + masked
-    return jnp.where(mask, scores, filler)
-
-
 @jax.custom_jvp
 def _write_rows(array, indices, rows):
     if array.dtype not in ("bfloat16", "float16"):
@@ -417,8 +407,6 @@ def _written_rows(primals, tangents):
 # A linear function whose transpose is given: `jax.custom_derivatives.linear_call` is one too, which
 # cannot be mapped, nor differentiated by what it keeps.
 _LINEAR = Primitive("keras_attention_linear")
-
-
 _LINEAR.multiple_results = True
 
 
@@ -496,12 +484,9 @@ def _linear_batched(arrays, axes, *, function, transpose, count, avals):
     return found, [0] * len(found)
 
 
+mlir.register_lowering(_LINEAR, mlir.lower_fun(_linear_result, multiple_results=True))
 ad.primitive_jvps[_LINEAR] = _linear_jvp
-
-
 ad.primitive_transposes[_LINEAR] = _linear_transpose
-
-
 batching.primitive_batchers[_LINEAR] = _linear_batched
 
 
@@ -590,9 +575,6 @@ class _Scope(keras.StatelessScope):
         self.get_current_value(update[0])
         self.changed.add(id(update[0]))
         super().add_update(update)
-
-
-mlir.register_lowering(_LINEAR, mlir.lower_fun(_linear_result, multiple_results=True))
 
 
 backend = JAX()

@@ -118,7 +118,9 @@ def sample(
             least = ops.maximum(least, math.log(min_p))
         masses = ops.where(logits >= least, ops.exp(logits), 0.0)
         index = _drawn(masses, ops.take(numbers, t, axis=0))
-        return index if candidates is None else _element(candidates, index)
+        if candidates is None:
+            return index
+        return ops.take_along_axis(candidates, index[:, None], axis=1)[:, 0]
 
     return generate(steps, choose, max_tokens, pad_token, numbers)
 
@@ -177,7 +179,3 @@ def _drawn_at_once(masses, number):
     first = ops.min(ops.where(above, indices, masses.shape[-1]), axis=-1)
     # Rounding may leave none above; an index without mass must not be drawn even then.
     return ops.minimum(first, ops.max(ops.where(possible, indices, 0), axis=-1))
-
-
-def _element(rows, index):
-    return ops.take_along_axis(rows, index[:, None], axis=1)[:, 0]

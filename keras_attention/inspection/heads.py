@@ -337,11 +337,8 @@ def _clear(name, layer, heads):
 
 def _makers(model):
     """The `TransformerBlock` that made an attention layer, by the layer's `id`."""
-    blocks = [
-        part
-        for part in (model, *keras_private.sublayers(model))
-        if isinstance(part, TransformerBlock)
-    ]
+    parts = (model, *keras_private.sublayers(model))
+    blocks = [part for part in parts if isinstance(part, TransformerBlock)]
     return {id(part): block for block in blocks for part in _made(block)}
 
 

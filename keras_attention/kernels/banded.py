@@ -26,13 +26,11 @@ from keras_attention.spec import Positions
 
 ops = keras.ops
 
-_NO_WINDOW = "the pattern has no window and no rate"
-
 
 def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute any part of a problem, or None."""
     if spec.pattern is None and not _has_tables(spec):
-        return _NO_WINDOW
+        return "the pattern has no window and no rate"
     if query.shape[1] == 1:
         return "there is one query"
     needs_all = blockwise.unsupported_reason(spec, query, key, value)
@@ -170,7 +168,8 @@ def _apart(spec, query, key, value, rate, needs_lse):
 
     fold_mask = folding.Fold(batch, rate, fold, fold)
     folded = spec.folded(fold_mask, Positions.of(size, size))
-    real = (fold_mask(_real_keys(length)),) if length % rate else ()
+    # A mask of existing keys, here and below, that is folded like the keys.
+    real = (fold_mask(ops.ones((1, 1, 1, length), "bool")),) if length % rate else ()
     folded = folded.replace(
         masks=folded.masks + real,
         position_biases=tuple(map(stretched, spec.position_biases)),
@@ -230,18 +229,14 @@ def _windows(spec, query, key, value, span, needs_lse):
         of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
     folded = spec.folded(fold_mask, positions)
-    folded = folded.replace(masks=(*folded.masks, fold_mask(_real_keys(keys))))
+    real = fold_mask(ops.ones((1, 1, 1, keys), "bool"))
+    folded = folded.replace(masks=(*folded.masks, real))
     folded = folded, of_queries(query), of_keys(key), of_keys(value)
     output, lse = fold_mask.back(*blockwise.attend(*folded, needs_lse), size)
     return folding.cut(output, 1, 0, queries), folding.cut(lse, 2, 0, queries)
 
 
 # Shared by both
-
-
-def _real_keys(keys):
-    """A mask of existing keys, to be folded like the keys."""
-    return ops.ones((1, 1, 1, keys), "bool")
 
 
 def _fit(array, axis, start, length):

@@ -69,7 +69,7 @@ def _form(spec, query, key, value):
     for form in backend.FUSED_READS:
         reason = refuses[form](rest, *arrays)
         if reason is None:
-            causal, needs_lse = spec.pattern is not None, _needs_lse(spec)
+            causal, needs_lse = spec.pattern is not None, blockwise.needs_lse(spec)
             given = form, causal, _left(spec), needs_lse
             return form, backend.fused_unsupported_reason(*arrays, *given)
     return form, reason
@@ -96,10 +96,6 @@ def run(spec, query, key, value):
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     output = semantics.where_keys(output, has_keys, "bthv")
     return AttentionResult(output, _of_keys(spec, lse, has_keys), has_keys=has_keys)
-
-
-def _needs_lse(spec):
-    return spec.return_lse or spec.sink is not None
 
 
 def _of_keys(spec, lse, has_keys):
@@ -199,7 +195,7 @@ def _by_mask(spec, query, key, value):
         # PyTorch's fast kernels take four axes.
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
-    if not _needs_lse(spec):
+    if not blockwise.needs_lse(spec):
 
         def otherwise(query, key, value, mask):
             return _by_tiles(spec, query, key, value)

@@ -16,8 +16,6 @@ from keras_attention.patterns import And, Global, Or, Pattern, Prefix
 
 ops = keras.ops
 
-_NONE = "the pattern has no global tokens beside a window or a rate"
-
 
 class _Union(typing.NamedTuple):
     """A pattern `also & (near | first)`.
@@ -53,7 +51,7 @@ def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute a problem, or None."""
     union = None if spec.pattern is None else _union(spec.pattern)
     if union is None:
-        return _NONE
+        return "the pattern has no global tokens beside a window or a rate"
     if spec.normalization is not None:
         return "only results of softmax are merged"
     if spec.relative_keys is not None or spec.relative_values is not None:

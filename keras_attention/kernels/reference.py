@@ -41,7 +41,7 @@ def run(spec, query, key, value):
         if mask is not None:
             weights = ops.where(mask, weights, ops.zeros_like(weights))
     elif sink is not None:
-        weights = _softmax_with_sink(logits, sink)
+        weights = _softmax(_beside_sink(logits, sink))[..., :-1]
     else:
         weights = _softmax(logits)
     if spec.multiplier is not None:
@@ -135,11 +135,6 @@ def _beside_sink(logits, sink):
     # loop.
     column = ops.sum(ops.zeros_like(logits), axis=-1, keepdims=True)
     return ops.concatenate([logits, column + sink[:, None, None]], axis=-1)
-
-
-def _softmax_with_sink(logits, sink):
-    """Softmax over keys and the sink, without the sink's weight."""
-    return _softmax(_beside_sink(logits, sink))[..., :-1]
 
 
 def _lse(logits, sink, has_keys):

@@ -106,8 +106,10 @@ def choose(spec, query, key, value, sizes):
         # In float16, gradients may overflow. A normalization takes a mean of them from each.
         rounds = dtype == "bfloat16" and spec.normalization is None
         gradient_dtype = dtype if rounds else wide
-    elif kinds == {"bfloat16"} and _rounds_gradients(spec, whole_rows):
-        gradient_dtype = "bfloat16"
+    elif kinds == {"bfloat16"} and whole_rows and spec.normalization is None:
+        plain = not semantics.adjustments(spec) and spec.relative_values is None
+        if plain and backend.has_fast_bfloat16():
+            gradient_dtype = "bfloat16"
     return dataclasses.replace(
         given,
         whole_rows=whole_rows,
@@ -116,12 +118,6 @@ def choose(spec, query, key, value, sizes):
         dtype=dtype,
         gradient_dtype=gradient_dtype,
     )
-
-
-def _rounds_gradients(spec, whole_rows):
-    plain = not semantics.adjustments(spec) and spec.relative_values is None
-    plain = plain and spec.normalization is None
-    return whole_rows and plain and backend.has_fast_bfloat16()
 
 
 def _row_scores(spec, sizes):

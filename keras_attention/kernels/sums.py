@@ -33,8 +33,11 @@ class Sums:
             lambda array: ops.zeros_like(array, dtype=self._wider(array)), self.arrays
         )
         found["biases"] = tuple(self._bias_buffer(bias) for bias in self.arrays["biases"])
+        plan = self.plan
         for name, columns in self.columns.items():
-            found[name] = self._columns_buffer(columns.shape[-1])
+            # A tile (b, g, K, s) for each block of keys.
+            shape = (plan.batch, plan.groups, columns.shape[-1], plan.keys)
+            found[name] = backend.make_buffer(plan.chunks * plan.key_blocks, shape, self.wide)
         return found
 
     def add(self, sums, tile, gradients):
@@ -44,7 +47,8 @@ class Sums:
         added = {}
         for name, total in sums.items():
             if name in self.columns:
-                added[name] = self._add_columns(total, tile, gradients[name])
+                array = self.tiles.uncut(gradients[name], tile, 3)
+                added[name] = _add(total, tile.chunk * self.plan.key_blocks + tile.column, array)
             elif name == "biases":
                 each = zip(total, gradients[name], self.arrays[name], strict=True)
                 added[name] = tuple(self._add_bias(so_far, tile, *rest) for so_far, *rest in each)
@@ -70,17 +74,6 @@ class Sums:
         """The dtype in which gradients of an array of the spec are summed."""
         dtype = keras.backend.standardize_dtype(array.dtype)
         return dtype if dtype == "float64" else self.wide
-
-    # Columns: a tile (b, g, K, s) for each block of keys
-
-    def _columns_buffer(self, size):
-        plan = self.plan
-        shape = (plan.batch, plan.groups, size, plan.keys)
-        return backend.make_buffer(plan.chunks * plan.key_blocks, shape, self.wide)
-
-    def _add_columns(self, buffer, tile, array):
-        array = self.tiles.uncut(array, tile, 3)
-        return _add(buffer, tile.chunk * self.plan.key_blocks + tile.column, array)
 
     # Biases: blocks of an array that broadcasts to (B, H, T', S'), of which `like` is one
 

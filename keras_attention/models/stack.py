@@ -117,21 +117,15 @@ class Stack(saving.ConfigurableModel):
         x = self.embeddings(inputs, types=types, positions=positions, training=training)
         return x, masks.both(mask, masks.implicit(x))
 
-    def _ranks(self, inputs, mask, segment_ids, offset):
-        """The positions of tokens by their rank, after `offset` (B,) others or None; None for
-        indices.
-        """
-        own = self.embeddings.compute_mask(inputs, masks.implicit(inputs))
-        found = sequence.ranks(masks.both(mask, own), self._texts(inputs, segment_ids))
+    def _ranks(self, given, mask, segment_ids, offset):
+        """The positions of tokens by rank, after `offset` (B,) others or None; None for indices."""
+        own = self.embeddings.compute_mask(given, masks.implicit(given))
+        vectors = keras.KerasTensor(self.embeddings.compute_output_shape(given.shape))
+        texts, _ = inputs.pair("segment_ids", segment_ids, vectors, vectors) or (None, None)
+        found = sequence.ranks(masks.both(mask, own), texts)
         if offset is None:
             return found
-        return offset[:, None] + (ops.arange(ops.shape(inputs)[1]) if found is None else found)
-
-    def _texts(self, given, segment_ids):
-        """The numbers (B, T) of the texts of the inputs' vectors, or None."""
-        like = keras.KerasTensor(self.embeddings.compute_output_shape(given.shape))
-        found = inputs.pair("segment_ids", segment_ids, like, like)
-        return None if found is None else found[0]
+        return offset[:, None] + (ops.arange(ops.shape(given)[1]) if found is None else found)
 
     def _check_types(self, types):
         if types is not None and self.embeddings is None:
