@@ -11,8 +11,6 @@ import keras
 
 from keras_attention import keras_private
 
-ops = keras.ops
-
 
 def named(layer, prefix=""):
     """Every layer inside `layer`, with its path of names relative to it."""
@@ -99,7 +97,7 @@ def _placed(layer, prefix=""):
 
 def seeds(layer):
     """The states of the seeds of a layer and its parts, two integers each, in order."""
-    return [ops.convert_to_numpy(variable).tolist() for variable in _seeds(layer)]
+    return [keras.ops.convert_to_numpy(variable).tolist() for variable in _seeds(layer)]
 
 
 def set_seeds(layer, states):
@@ -107,7 +105,7 @@ def set_seeds(layer, states):
     variables = _seeds(layer)
     if len(variables) == len(states):
         for variable, state in zip(variables, states, strict=True):
-            variable.assign(ops.cast(state, variable.dtype))
+            variable.assign(keras.ops.cast(state, variable.dtype))
 
 
 def _seeds(layer):

@@ -8,8 +8,6 @@ from keras_attention import saving
 from keras_attention.alignments.base import OfAdditive
 from keras_attention.hints import Tensor
 
-ops = keras.ops
-
 
 @saving.register
 class Coverage(OfAdditive):
@@ -39,4 +37,4 @@ class Coverage(OfAdditive):
         self.kernel = self.add_kernel("kernel", tuple(prepared_shape[2:]))
 
     def term(self, states: list[Tensor]) -> Tensor:
-        return ops.einsum("bhs,hu->bshu", states[0], self.kernel)
+        return keras.ops.einsum("bhs,hu->bshu", states[0], self.kernel)

@@ -143,9 +143,6 @@ def _attend(spec, query, key, value, needs_lse):
     return _windows(spec, query, key, value, span, needs_lse)
 
 
-# Rates
-
-
 def _apart(spec, query, key, value, rate, needs_lse):
     """Positions a rate apart as separate sequences."""
     length = query.shape[1]
@@ -186,9 +183,6 @@ def _apart(spec, query, key, value, rate, needs_lse):
     lse = ops.reshape(lse, (batch, rate, heads, size))
     lse = ops.reshape(ops.transpose(lse, (0, 2, 3, 1)), (batch, heads, size * rate))
     return folding.cut(output, 1, 0, length), folding.cut(lse, 2, 0, length)
-
-
-# Windows
 
 
 def _blocks(span, queries):
@@ -234,9 +228,6 @@ def _windows(spec, query, key, value, span, needs_lse):
     folded = folded, of_queries(query), of_keys(key), of_keys(value)
     output, lse = fold_mask.back(*blockwise.attend(*folded, needs_lse), size)
     return folding.cut(output, 1, 0, queries), folding.cut(lse, 2, 0, queries)
-
-
-# Shared by both
 
 
 def _fit(array, axis, start, length):

@@ -9,8 +9,6 @@ from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.sizes import blocks, known, least, most, symbolic
 
-ops = keras.ops
-
 
 class Sizes(typing.NamedTuple):
     """The sizes of a problem: B sequences, H query heads, G key heads, T queries, S keys."""
@@ -203,7 +201,7 @@ def _sequences(sizes, scores):
         # The whole batch at once if it is small. By quotients: the product of all sizes may
         # overflow the graph's 32-bit integers.
         room = 4 * scores // heads // most(1, batch) // most(1, keys)
-        return ops.where(queries <= room, batch, 1)
+        return keras.ops.where(queries <= room, batch, 1)
     if known(batch):
         if batch * heads * pairs <= scores:
             return batch

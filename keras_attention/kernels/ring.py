@@ -242,8 +242,6 @@ class _Ring:
             k.position + ops.arange(k.size, dtype="int32"),
         )
 
-    # What is where
-
     def _over_pairs(self, n, body, carry):
         """`carry = body(pair, carry)` for the pairs of chunks that a device has in step n.
 

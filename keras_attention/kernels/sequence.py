@@ -12,8 +12,6 @@ from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, ring
 from keras_attention.spec import mapped
 
-ops = keras.ops
-
 
 def unsupported_reason(spec, query, key, value):
     """The reason the ring cannot compute a problem, or None."""

@@ -12,8 +12,6 @@ from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.dropout import Dropout
 
-ops = keras.ops
-
 
 @saving.register
 class FeedForward(saving.ConfigurableLayer):

@@ -6,8 +6,6 @@ from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.layers.rms_norm import RMSNorm
 
-ops = keras.ops
-
 
 def check(name, given, names):
     """`given`, one of `names`, or a Keras layer, maybe as its saved configuration."""
@@ -31,7 +29,7 @@ class _LayerNorm(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         found = backend.layer_normalization(inputs, self._size, self.gamma, self.beta, self.epsilon)
-        return ops.cast(found, self.compute_dtype)
+        return keras.ops.cast(found, self.compute_dtype)
 
 
 def make(given, name, shape, dtype, epsilon=None, **layer_norm):

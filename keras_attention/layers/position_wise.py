@@ -9,8 +9,6 @@ import keras
 from keras_attention.backend import backend
 from keras_attention.layers import projections
 
-ops = keras.ops
-
 
 def apply(layer, dense, x):
     """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
@@ -33,4 +31,4 @@ def gated(layer, dense, gate, x):
     factor, hidden = (apply(layer, part, x) for part in (gate, dense))
     if projections.plain(layer, dense):
         return backend.multiply_fresh(hidden, factor)
-    return ops.multiply(hidden, factor)
+    return keras.ops.multiply(hidden, factor)

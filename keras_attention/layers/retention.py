@@ -15,8 +15,6 @@ from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
 
-ops = keras.ops
-
 
 @saving.register
 class Retention(GatedStateAttention):
@@ -98,6 +96,6 @@ class Retention(GatedStateAttention):
         ]
 
     def recurrence(self, query, key, value, *, mask, causal, state):
-        decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
+        decay = keras.ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
         key, decay = (masks.clear(x, mask) for x in (key, decay))
         return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)

@@ -10,8 +10,6 @@ from keras_attention import inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 
-ops = keras.ops
-
 
 @saving.register
 class RMSNorm(saving.ConfigurableLayer):
@@ -60,7 +58,7 @@ class RMSNorm(saving.ConfigurableLayer):
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
-            scale = ops.cast(self.scale.value, wide) + self.offset
+            scale = keras.ops.cast(self.scale.value, wide) + self.offset
         return backend.rms_normalization(x, scale, self.epsilon)
 
     compute_mask = masks.passed_on

@@ -29,8 +29,6 @@ from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
-ops = keras.ops
-
 Residual = Literal["post", "pre", "sandwich", "parallel"]
 
 # Options of both attentions.

@@ -11,8 +11,6 @@ from keras_attention.hints import Positions, Tensor
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.position_embedding import PositionEmbedding
 
-ops = keras.ops
-
 
 @saving.register
 class Embeddings(saving.ConfigurableLayer):
@@ -122,11 +120,11 @@ class Embeddings(saving.ConfigurableLayer):
         mask = masks.implicit(x)
         # Of inputs of another shape, if no layer of a `keras.Sequential` has made one of it.
         if mask is not None and not masks.may_fit(mask, x.shape[1]):
-            x, mask = ops.copy(x), None
+            x, mask = keras.ops.copy(x), None
         if self.token_projection is not None:
             x = self.token_projection(x)
         if self.types is not None:
-            x = x + self.types(ops.zeros_like(inputs) if types is None else types)
+            x = x + self.types(keras.ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
             x = self.positions(masks.carry(x, mask), positions=positions)
         if self.norm is not None:

@@ -11,8 +11,6 @@ from keras_attention.hints import Cache, Tensor, Tensors
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 
-ops = keras.ops
-
 
 @saving.register
 class EncoderDecoder(saving.ConfigurableModel):
@@ -112,7 +110,7 @@ class EncoderDecoder(saving.ConfigurableModel):
             ValueError: batch sizes differ; or as `Decoder.start`.
             TypeError: as `Decoder.start`.
         """
-        source = ops.convert_to_tensor(source)
+        source = keras.ops.convert_to_tensor(source)
         prompt, _ = self.decoder._checked(prompt, None, max_tokens)
         shapes.check_same("Batch sizes", source=source.shape[0], prompt=prompt.shape[0])
         if not self.built:

@@ -7,8 +7,6 @@ import numpy as np
 
 from keras_attention import masks, shapes
 
-ops = keras.ops
-
 
 def tokens(name, rows):
     """Integers (B, T), T ≥ 1, of any form of them.
@@ -28,14 +26,14 @@ def tokens(name, rows):
             ) from error
         except (NotImplementedError, TypeError, RuntimeError):
             # Rows of tensors that are being traced.
-            rows = ops.convert_to_tensor(rows)
+            rows = keras.ops.convert_to_tensor(rows)
     dtype = str(rows.dtype)
     if "int" not in dtype and 0 not in rows.shape:
         raise TypeError(f"`{name}` must be integers (batch, positions). Received dtype {dtype}")
     shapes.check_rank(name, rows, 2, "(batch, positions)")
     if rows.shape[1] == 0:
         raise ValueError(f"`{name}` must have a token. Received: {name}.shape={tuple(rows.shape)}")
-    return ops.cast(rows, "int32")
+    return keras.ops.cast(rows, "int32")
 
 
 def mask(given, prompt):

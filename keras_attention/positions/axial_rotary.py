@@ -11,8 +11,6 @@ from keras_attention import saving
 from keras_attention.grid import Grid
 from keras_attention.positions.rotary import Rotary, angles
 
-ops = keras.ops
-
 
 @saving.register
 class AxialRotary(Rotary):
@@ -73,7 +71,7 @@ class AxialRotary(Rotary):
         frequencies = self._frequencies(size // len(self.grid), None)
         numbers = Grid(self.grid, self.prefix).numbers(positions)
         found = [angles(along, frequencies) for along in numbers]
-        return ops.concatenate(found, axis=-1)
+        return keras.ops.concatenate(found, axis=-1)
 
 
 def check_axes(position, size):

@@ -13,8 +13,6 @@ from keras_attention.hints import Tensor
 from keras_attention.scores import ScaledDot, full_precision
 from keras_attention.spec import AttentionSpec, PositionBias
 
-ops = keras.ops
-
 # What a subclass may override.
 _DEFINING = ("encode", "bias", "query_bias")
 
@@ -143,7 +141,7 @@ class Position(saving.ConfigurableLayer):
             spec = spec.replace(position_biases=(bias,))
         if "query_bias" in self.overrides:
             wide = shapes.accumulation_dtype(query, key)
-            query, key, *projected = (ops.cast(x, wide) for x in (query, key, *projected))
+            query, key, *projected = (keras.ops.cast(x, wide) for x in (query, key, *projected))
             pairs = spec.positions.pairs  # type: ignore[union-attr]
             bias = self.query_bias(query, key, *pairs, *projected)
             spec = spec.replace(biases=(*spec.biases, bias))
@@ -170,7 +168,7 @@ class Position(saving.ConfigurableLayer):
             with keras.StatelessScope(state_mapping=mapping), keras_private.uncast_variables():
                 return self.bias(i, j, num_heads)
 
-        values = tuple(ops.convert_to_tensor(variable) for variable in variables)
+        values = tuple(keras.ops.convert_to_tensor(variable) for variable in variables)
         return PositionBias(function, values, self.by_distance, self.bounded, self.on_grid)
 
 

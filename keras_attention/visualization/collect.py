@@ -19,8 +19,6 @@ from keras_attention.layers.attention import Attention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.visualization import labels
 
-ops = keras.ops
-
 ARGUMENT = "return_attention_scores"
 
 
@@ -129,7 +127,7 @@ def inference(
             stack.enter_context(scope)
         # Assignments to variables stay in the scope: random generators do not advance.
         stack.enter_context(keras.StatelessScope())
-        _Part(lambda: outputs.append(run()))(ops.zeros(()), training=False)
+        _Part(lambda: outputs.append(run()))(keras.ops.zeros(()), training=False)
         return target(outputs[0]) if target else outputs[0]
 
 
@@ -161,7 +159,7 @@ class _Records:
         if threading.get_ident() != self._thread:
             return
         wide = shapes.accumulation_dtype(scores)
-        weights = shapes.visible_values(ops.cast(scores, wide))
+        weights = shapes.visible_values(keras.ops.cast(scores, wide))
         if weights is None:
             self.unseen.add(name)
             return
