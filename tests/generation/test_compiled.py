@@ -94,14 +94,7 @@ def test_beams_of_a_decoder_are_the_hypotheses_of_whole_passes():
 
     def write(tokens, state, memory):
         return generation.beam_search(
-            step,
-            tokens,
-            state,
-            memory,
-            num_beams=125,
-            num_return=3,
-            max_tokens=3,
-            stop_tokens=(0,),
+            step, tokens, state, memory, num_beams=125, num_return=3, max_tokens=3, stop_tokens=(0,)
         )
 
     first = np.array([1, 2], "int32")

@@ -93,10 +93,7 @@ def test_half_precision_logits_are_summed_in_float32(method):
     ("method", "options"),
     [
         ("greedy", {}),
-        (
-            "sample",
-            {"seed": 3, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.5},
-        ),
+        ("sample", {"seed": 3, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.5}),
         ("beam_search", {"num_beams": 3, "num_return": 3}),
     ],
 )

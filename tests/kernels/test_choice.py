@@ -46,10 +46,7 @@ def test_explain_says_what_the_mask_combines():
 def test_explain_gives_the_cost_and_why_no_other_kernel_runs():
     inputs = tensors(*arrays())
     parts = ops.explain(*inputs, normalization="hard").split("; ")
-    assert parts[:2] == [
-        "reference: the normalization is not softmax",
-        "time and memory O(T · S)",
-    ]
+    assert parts[:2] == ["reference: the normalization is not softmax", "time and memory O(T · S)"]
     assert "not 'single_query': there is more than one query" in parts
 
 

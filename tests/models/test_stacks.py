@@ -16,15 +16,7 @@ from keras_attention import (
     masks,
 )
 from tests.arrays import numpy
-from tests.models.stacks import (
-    IDS,
-    LEFT,
-    VOCABULARY,
-    D,
-    made,
-    output,
-    randomize,
-)
+from tests.models.stacks import IDS, LEFT, VOCABULARY, D, made, output, randomize
 
 
 def test_an_encoder_is_its_parts():

@@ -244,10 +244,7 @@ def test_t5_with_a_matrix_of_its_own(tmp_path):
 
     both = pair(tmp_path / "tied", *MODELS["T5 1.1"])
     folder = rewritten(
-        tmp_path / "tied",
-        tmp_path / "own",
-        tie_word_embeddings=False,
-        scale_decoder_outputs=None,
+        tmp_path / "tied", tmp_path / "own", tie_word_embeddings=False, scale_decoder_outputs=None
     )
     tensors = load_file(folder / "model.safetensors")
     rng = np.random.default_rng(0)
