@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from tests.arrays import random
 from tests.generation.toy import numpy, ops, padded
 
 
@@ -32,7 +33,7 @@ def decoder():
     model = Decoder()
     state = np.zeros((2, model.units), "float32")
     model(np.zeros(2, "int32"), state, state)
-    return model, state, np.random.default_rng(12).normal(size=state.shape).astype("float32")
+    return model, state, random(*state.shape, seed=12)
 
 
 def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
@@ -221,29 +222,42 @@ def test_tensorflow_warns_of_no_retracing(caplog, monkeypatch):
     assert "retracing" not in caplog.text
 
 
-def test_every_call_uses_its_own_memory_and_cache():
-    model, state, memory = decoder()
-    program, write = looping(model, model)
-    first = np.array([1, 2], "int32")
-    for k in range(4):
-        arrays = (first + k % 3, state + k, (1 - 3 * k) * memory)
-        assert_same_texts(program(*arrays), write(*arrays))
+def of_its_own(model):
+    """Memory and cache of each call."""
+    return looping(model, model)[1]
 
 
-def test_a_step_may_close_over_arrays_of_the_call():
-    model, state, memory = decoder()
+def closed_over(model):
+    """A step that closes over arrays of the call."""
 
     def write(tokens, state, memory):
-        twice = 2 * ops.convert_to_tensor(memory)
-
-        def step(tokens, state):
-            return model(tokens, state, twice)
-
+        step = functools.partial(model, memory=2 * ops.convert_to_tensor(memory))
         return ka.generation.greedy(step, tokens, state, max_tokens=6)
 
+    return write
+
+
+def of_two_loops(model):
+    """Two loops in a function are two."""
+
+    def write(tokens, state, memory):
+        def texts(k):
+            step = functools.partial(model, memory=k * ops.convert_to_tensor(memory))
+            return ka.generation.greedy(step, tokens, state, max_tokens=6)
+
+        # As one structure: the tokens, and the logarithms of their probabilities.
+        return ka.generation.Generated(*map(ops.stack, zip(texts(0.0), texts(9.0), strict=True)))
+
+    return write
+
+
+@pytest.mark.parametrize("made", [of_its_own, closed_over, of_two_loops])
+def test_every_call_uses_its_own_arrays(made):
+    model, state, memory = decoder()
+    write = made(model)
     program = ka.generation.compiled(write, model)
-    for k in range(3):
-        arrays = (np.array([1, 2], "int32"), state, (1 - 3 * k) * memory)
+    for k in range(4):
+        arrays = (np.array([1, 2], "int32") + k % 3, state + k, (1 - 3 * k) * memory)
         assert_same_texts(program(*arrays), write(*arrays))
 
 
@@ -261,22 +275,6 @@ def test_a_step_may_return_a_cache_in_another_order_in_memory():
     for _ in range(2):
         arrays = (tokens, square, np.ones_like(square))
         assert_same_texts(program(*arrays), write(*arrays))
-
-
-def test_two_loops_in_a_function_are_two():
-    model, state, memory = decoder()
-
-    def write(tokens, state, memory):
-        def step(k):
-            return lambda tokens, state: model(tokens, state, k * memory)
-
-        return [ka.generation.greedy(step(k), tokens, state, max_tokens=6) for k in (0.0, 9.0)]
-
-    program = ka.generation.compiled(write, model)
-    arrays = (np.array([1, 2], "int32"), state, ops.convert_to_tensor(memory))
-    for _ in range(2):
-        for found, expected in zip(program(*arrays), write(*arrays), strict=True):
-            assert_same_texts(found, expected)
 
 
 @pytest.mark.skipif(keras.config.backend() != "torch", reason="elsewhere this cannot be compiled")

@@ -1,7 +1,5 @@
 """Constraints, rules of lengths and ways to stop: against loops over lists in float64."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -110,42 +108,10 @@ def beams_by_lists(table, row, rules, max_tokens, num_beams, alpha, rule, stoppi
     return found
 
 
-@functools.cache
-def program(method, rules, **options):
-    """A way of generating with the toy model, as one program of TensorFlow and JAX."""
-
-    def run(table, prompt, cache, memory):
-        return getattr(generation, method)(
-            toy.toy_step(table),
-            prompt[:, -1],
-            cache,
-            memory,
-            max_tokens=LENGTH,
-            stop_tokens=STOPS,
-            pad_token=toy.PAD,
-            constraints=rules,
-            prompt=prompt,
-            **options,
-        )
-
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(run, autograph=False)
-    if keras.config.backend() == "jax":
-        import jax
-
-        return jax.jit(run)
-    return run
-
-
 def run(method, table, rules, **options):
     """The result as NumPy arrays."""
-    arrays = keras.tree.map_structure(
-        lambda leaf: None if leaf is None else toy.ops.convert_to_tensor(leaf),
-        (table, PROMPT, *toy.toy_start([0, 1])),
-    )
-    return generation.Generated(*toy.numpy(tuple(program(method, rules, **options)(*arrays))))
+    options |= {"max_tokens": LENGTH, "stop_tokens": STOPS, "constraints": rules}
+    return toy.toy(method, table, PROMPT[:, -1], PROMPT, **options)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -60,9 +60,10 @@ def log_probabilities(table, state):
 
 @functools.cache
 def program(method, **options):
-    def run(table, tokens, cache, memory):
+    def run(table, tokens, cache, memory, prompt=None):
+        given = options if prompt is None else {**options, "prompt": prompt}
         return getattr(generation, method)(
-            toy_step(table), tokens, cache, memory, pad_token=PAD, **options
+            toy_step(table), tokens, cache, memory, pad_token=PAD, **given
         )
 
     # JAX would compile its loop in each call, and TensorFlow take long for each operation.
@@ -77,9 +78,9 @@ def program(method, **options):
     return run
 
 
-def toy(method, table, tokens, **options):
+def toy(method, table, tokens, prompt=None, **options):
     """What a way of generating gives with the toy model, as NumPy arrays."""
-    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens))
+    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens), prompt)
     arrays = keras.tree.map_structure(
         lambda leaf: None if leaf is None else ops.convert_to_tensor(leaf), arrays
     )
