@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_attention import generation
+from tests import compiled
 
 ops = keras.ops
 ON_JAX = keras.config.backend() == "jax"
@@ -67,15 +68,7 @@ def program(method, **options):
         )
 
     # JAX would compile its loop in each call, and TensorFlow take long for each operation.
-    if ON_JAX:
-        import jax
-
-        return jax.jit(run)
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(run, autograph=False)
-    return run
+    return compiled.program(run)
 
 
 def toy(method, table, tokens, prompt=None, **options):
