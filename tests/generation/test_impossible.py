@@ -107,6 +107,32 @@ def test_a_cache_that_is_too_short_is_an_error_after_the_loop(method, compiled):
         run(slots=5)
 
 
+STOP = np.array([[-20.0, -20.0, 10.0]], "float32")
+GO_ON = np.array([[3.0, 0.0, -9.0]], "float32")
+
+
+def one_row_stops(tokens, cache):
+    """Row 0 stops at once, and its logits are NaN from then on; row 1 goes on."""
+    of_first = toy.ops.arange(toy.ops.shape(tokens)[0]) < toy.ops.shape(tokens)[0] // 2
+    logits = toy.ops.where(of_first[:, None], STOP, GO_ON)
+    broken = toy.ops.logical_and(of_first, cache[:, 0] >= 1)
+    return toy.ops.where(broken[:, None], float("nan"), logits), cache + 1
+
+
+def test_nan_in_spare_beams_of_a_row_that_is_done():
+    found = generation.beam_search(
+        one_row_stops,
+        [0, 0],
+        np.zeros((2, 1), "int32"),
+        num_beams=2,
+        max_tokens=4,
+        stop_tokens=(2,),
+    )
+    tokens, scores = toy.numpy((found.tokens, found.scores))
+    np.testing.assert_array_equal(tokens[:, 0], [[2, 0, 0, 0], [0, 0, 0, 0]])
+    assert np.isfinite(scores).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("method", toy.WAYS)
 def test_logits_that_are_no_numbers_are_an_error(method, bad):
