@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 
+from tests.compiled import compiled
+
 
 def random(*shape, seed=0):
     """Normal numbers in float32, the same in each process."""
@@ -27,10 +29,5 @@ def close(found, expected, tolerance=1e-5):
 
 
 def run(function, *arrays):
-    """What `function` returns, in float64. JAX compiles it whole, not one operation at a time."""
-    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    if keras.backend.backend() == "jax":
-        import jax
-
-        function = jax.jit(function)
-    return [wide(found) for found in function(*tensors)]
+    """What `function` returns, in float64."""
+    return [wide(found) for found in compiled(function, *arrays)]

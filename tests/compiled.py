@@ -11,8 +11,8 @@ from keras_attention import masks
 JIT_MODES = {"tensorflow": [False, True], "jax": [True], "torch": [False]}[keras.backend.backend()]
 
 
-def compiled(function, *arrays):
-    """What a function of arrays gives. Layers that it calls must be built.
+def quick(function):
+    """A function of tensors and nests of them. Layers that it calls must be built.
 
     JAX would compile each operation on its own, and so takes longest for a single call: there the
     function is compiled as a whole.
@@ -20,8 +20,22 @@ def compiled(function, *arrays):
     if keras.backend.backend() == "jax":
         import jax
 
-        function = jax.jit(function)
-    return function(*map(keras.ops.convert_to_tensor, arrays))
+        return jax.jit(function)
+    return function
+
+
+def program(function, **options):
+    """The same as a graph on TensorFlow, with options of `tf.function`."""
+    if keras.backend.backend() != "tensorflow":
+        return quick(function)
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False, **options)
+
+
+def compiled(function, *arrays):
+    """What a function of arrays gives, by `quick`."""
+    return quick(function)(*map(keras.ops.convert_to_tensor, arrays))
 
 
 class Program:

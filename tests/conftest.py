@@ -12,8 +12,7 @@ import re
 # where all is XLA, tests run as users do; on TensorFlow, CI runs some with `XLA_FLAGS=`.
 if os.environ.get("KERAS_BACKEND") != "jax":
     os.environ.setdefault(
-        "XLA_FLAGS",
-        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     )
 
 import keras

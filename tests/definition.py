@@ -9,6 +9,16 @@ import math
 import numpy as np
 
 
+def softmax(scores):
+    """Over the last axis."""
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
 def perceptron(inputs, v):
     """vᵀ tanh(inputs)."""
     return sum(v[u] * math.tanh(inputs[u]) for u in range(len(v)))

@@ -28,9 +28,7 @@ COMBINED = {
     "Not": lambda: ~patterns.Causal(),
     "Entropy": lambda: regularizers.Entropy(0.1),
 }
-CELL = {
-    "AttentionCell": lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.Attention()),
-}
+CELL = {"AttentionCell": lambda: ka.AttentionCell(keras.layers.GRUCell(4), ka.Attention())}
 OBJECTS = {**LAYERS, **SLOTS, **COMBINED, **CELL}
 
 
@@ -180,10 +178,7 @@ def nested(kind, times):
 @pytest.mark.parametrize("kind", ["~", "&|"])
 def test_patterns_nested_without_end_are_refused_in_no_time(kind, times):
     begun = time.process_time()
-    for load in (
-        patterns.get,
-        lambda config: ka.Attention.from_config({"pattern": config}),
-    ):
+    for load in (patterns.get, lambda config: ka.Attention.from_config({"pattern": config})):
         with pytest.raises(ValueError, match="nested 100 deep"):
             load(nested(kind, times))
     assert time.process_time() - begun < 20

@@ -43,17 +43,6 @@ def through(function):
 LOST = [(("words",), ("pooling",))]
 
 
-def test_layers_of_this_package_keep_masks():
-    assert (
-        through(
-            lambda x: keras_attention.TransformerBlock(16, 2)(
-                keras_attention.SinCosPositionEmbedding()(x)
-            )
-        )
-        == []
-    )
-
-
 def test_the_finding_is_what_happens():
     ids = tokens()
     x = words(ids)
@@ -75,30 +64,42 @@ def test_a_sentence_says_it():
     )
 
 
-def test_no_finding_where_nobody_would_have_used_the_mask():
-    ids = tokens()
-    assert found(keras.Model(ids, layers.Dense(3)(layers.Conv1D(4, 3)(words(ids))))) == []
-
-
-def test_a_mask_that_is_used_up_is_not_lost():
-    ids = keras.Input((3, 4), dtype="int32")  # Words of sentences, which are none themselves.
+def used_up(ids):
+    """Sentences of words, which are none themselves."""
     sentences = layers.TimeDistributed(layers.Dense(8))(layers.Embedding(20, 8)(ids))
-    sentences = layers.Reshape((3, 32))(sentences)
-    summed = layers.GlobalAveragePooling1D()(layers.Masking()(sentences))
-    assert found(keras.Model(ids, pooling(summed[:, None] * 2.0))) == []
+    summed = layers.GlobalAveragePooling1D()(layers.Masking()(layers.Reshape((3, 32))(sentences)))
+    return pooling(summed[:, None] * 2.0)
 
 
-def test_masks_passed_by_hand_count():
-    ids = tokens()
+def passed_by_hand(ids):
     x = layers.Conv1D(8, 3, padding="same")(words(ids))
     real = ops.not_equal(ids, 0)
     attend = keras_attention.MultiHeadAttention(2, 4)
-    outputs = [
+    return [
         pooling(x, mask=real),
         attend(x, x, value_mask=real, query_mask=real),
         attend(x, x, attention_mask=real[:, None]),
     ]
-    assert found(keras.Model(ids, outputs)) == []
+
+
+def of_this_package(ids):
+    x = keras_attention.SinCosPositionEmbedding()(words(ids))
+    return pooling(keras_attention.TransformerBlock(16, 2)(x))
+
+
+NOTHING_LOST = {
+    "layers of this package keep masks": of_this_package,
+    "nobody would have used it": lambda ids: layers.Dense(3)(layers.Conv1D(4, 3)(words(ids))),
+    "used up": used_up,
+    "passed by hand": passed_by_hand,
+    "a mean over features is no pooling": lambda ids: ops.mean(words(ids), axis=-1),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_LOST)
+def test_nothing_is_lost(name):
+    ids = keras.Input((3, 4) if name == "used up" else (None,), dtype="int32")
+    assert found(keras.Model(ids, NOTHING_LOST[name](ids))) == []
 
 
 @pytest.mark.parametrize(
@@ -193,20 +194,9 @@ def test_a_pooling_that_cannot_use_masks_reaches_itself():
     assert makers == ("words",) and reaches == (layer,)
 
 
-def test_a_mean_over_features_is_no_pooling():
-    ids = tokens()
-    assert found(keras.Model(ids, ops.mean(words(ids), axis=-1))) == []
-
-
 def test_masking_and_recurrent_layers():
-    model = keras.Sequential(
-        [
-            keras.Input((None, 3)),
-            layers.Masking(name="masking"),
-            layers.Conv1D(4, 3, name="conv"),
-            layers.LSTM(4, name="lstm"),
-        ]
-    )
+    stack = [layers.Masking(name="masking"), layers.Conv1D(4, 3, name="conv")]
+    model = keras.Sequential([keras.Input((None, 3)), *stack, layers.LSTM(4, name="lstm")])
     assert found(model) == [("conv", ("masking",), ("lstm",))]
 
 

@@ -77,18 +77,12 @@ def test_operations_of_a_graph_stand_under_their_layer():
             assert any(map(scope.match, names)), (scope, names[:40])
 
 
-def test_the_summary_of_a_model_names_its_layers():
-    model = model_of(block)
-    lines = []
+def test_the_summary_and_the_picture_of_a_model_name_its_layers():
+    model, lines = model_of(block), []
     model.summary(print_fn=lines.append, expand_nested=True)
     text = "\n".join(lines)
-    for part in ("first (TransformerBlock)", "second (TransformerBlock)"):
-        assert part in text
-
-
-def test_the_picture_of_a_model_names_its_layers():
+    assert "first (TransformerBlock)" in text and "second (TransformerBlock)" in text
     pytest.importorskip("pydot")
-    dot = keras.utils.model_to_dot(model_of(block), show_layer_names=True)
-    text = dot.to_string()
+    text = keras.utils.model_to_dot(model, show_layer_names=True).to_string()
     for name in ("first", "second", "TransformerBlock"):
         assert name in text

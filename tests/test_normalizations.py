@@ -6,11 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    normalizations,
-    ops,
-)
+from keras_attention import Attention, normalizations, ops
 from tests import definition
 from tests.arrays import numpy, random
 

@@ -229,10 +229,7 @@ OWN = [
     (~Anything(), lambda i, j: False),
     (Even(), lambda i, j: j % 2 == 0),
     (Causal() & Even(), lambda i, j: j <= i and j % 2 == 0),
-    (
-        Near([1, 3], inside=~Prefix(1), shift=2),
-        lambda i, j: i - j in (1, 2, 3) and j >= 1,
-    ),
+    (Near([1, 3], inside=~Prefix(1), shift=2), lambda i, j: i - j in (1, 2, 3) and j >= 1),
     (
         Majority([Causal(), Dilated(2), Block(3)]),
         lambda i, j: (j <= i) + ((i - j) % 2 == 0) + (i // 3 == j // 3) >= 2,

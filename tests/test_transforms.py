@@ -12,6 +12,7 @@ import keras_attention
 from keras_attention import ops, patterns
 from tests import problems
 from tests.arrays import numpy
+from tests.compiled import compiled
 from tests.conformance import alone, outputs_of
 from tests.gradients import gradients
 from tests.layers.conformance_cases import CASES
@@ -83,14 +84,6 @@ def first_derivatives(case):
         return found
 
     return compiled(every, p.x)
-
-
-def compiled(function, *arrays):
-    if BACKEND == "jax":
-        import jax
-
-        function = jax.jit(function)
-    return function(*arrays)
 
 
 @pytest.mark.ci

@@ -87,8 +87,7 @@ def test_a_side_that_fails_is_reported_and_fails_the_run(monkeypatch, capsys):
         raise MemoryError("no room")
 
     broken = dataclasses.replace(
-        rows(small=True)["cpu"]["short-forward"],
-        ours=(Contestant("broken", fail), CASE),
+        rows(small=True)["cpu"]["short-forward"], ours=(Contestant("broken", fail), CASE)
     )
     monkeypatch.setattr(program, "chosen", lambda options, parser: [broken])
     monkeypatch.setattr(sys, "argv", ["attention", "--small"])

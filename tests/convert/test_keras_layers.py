@@ -7,25 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import convert
 from tests.arrays import random
-from tests.convert.both import (
-    KEY,
-    MEMORY,
-    MEMORY_PADDING,
-    PADDING,
-    PAIRS,
-    B,
-    D,
-    E,
-    S,
-    T,
-    X,
-    array,
-    built,
-    close,
-    ops,
-    randomize,
-    reloaded,
-)
+from tests.convert import both
 from tests.gradients import weight_gradients
 
 HEADS = {
@@ -40,8 +22,8 @@ HEADS = {
 CALLS = {
     "no mask": {},
     "causal": {"use_causal_mask": True},
-    "pairs": {"attention_mask": PAIRS},
-    "causal pairs": {"attention_mask": PAIRS, "use_causal_mask": True},
+    "pairs": {"attention_mask": both.PAIRS},
+    "causal pairs": {"attention_mask": both.PAIRS, "use_causal_mask": True},
 }
 
 
@@ -49,44 +31,44 @@ CALLS = {
 def test_multi_head_attention_of_keras(kwargs):
     theirs = keras.layers.MultiHeadAttention(2, 4, name="theirs", **kwargs)
     # With its scores: on JAX, Keras fails otherwise where value_dim is not key_dim.
-    theirs(X, MEMORY, KEY, return_attention_scores=True)
-    randomize(theirs)
+    theirs(both.X, both.MEMORY, both.KEY, return_attention_scores=True)
+    both.randomize(theirs)
     ours = convert.from_keras(theirs)
     for call in CALLS.values():
-        expected = theirs(X, MEMORY, KEY, return_attention_scores=True, **call)
-        given = ours(X, MEMORY, KEY, return_attention_scores=True, **call)
+        expected = theirs(both.X, both.MEMORY, both.KEY, return_attention_scores=True, **call)
+        given = ours(both.X, both.MEMORY, both.KEY, return_attention_scores=True, **call)
         for our, their in zip(given, expected, strict=True):
-            close(our, their)
+            both.close(our, their)
     assert type(ours) is ka.MultiHeadAttention and ours.name == "theirs"
     assert (ours.dropout, ours.seed) == (theirs.dropout, theirs.seed)
 
 
 def test_over_several_axes():
-    images = random(B, 3, 4, D)
+    images = random(both.B, 3, 4, both.D)
     theirs = keras.layers.MultiHeadAttention(2, 4, attention_axes=(2,))
     expected = theirs(images, images)
-    close(convert.from_keras(theirs)(images), expected)
+    both.close(convert.from_keras(theirs)(images), expected)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_grouped_query_attention(groups):
     theirs = keras.layers.GroupQueryAttention(4, 4, groups, use_gate=True)
-    memory = random(B, S, D, seed=1)
-    theirs(X, memory)
-    randomize(theirs)
+    memory = random(both.B, both.S, both.D, seed=1)
+    theirs(both.X, memory)
+    both.randomize(theirs)
     ours = convert.from_keras(theirs)
     for call in CALLS.values():
-        close(ours(X, memory, **call), theirs(X, memory, **call))
+        both.close(ours(both.X, memory, **call), theirs(both.X, memory, **call))
     assert ours.num_key_value_heads == groups
 
 
 def test_what_lora_added_is_in_the_kernel():
     theirs = keras.layers.MultiHeadAttention(2, 4)
-    theirs(X, X)
+    theirs(both.X, both.X)
     theirs.query_dense.enable_lora(2)
-    randomize(theirs)
+    both.randomize(theirs)
     ours = convert.from_keras(theirs)
-    close(ours(X), theirs(X, X))
+    both.close(ours(both.X), theirs(both.X, both.X))
     assert len(ours.weights) == 8
 
 
@@ -103,75 +85,79 @@ WITHOUT_HEADS = {
 @pytest.mark.parametrize("make", WITHOUT_HEADS.values(), ids=WITHOUT_HEADS)
 def test_attention_of_keras(make):
     theirs = make()
-    value = random(B, S, E, seed=4)
-    theirs([X, value, KEY])
-    randomize(theirs)
+    value = random(both.B, both.S, both.E, seed=4)
+    theirs([both.X, value, both.KEY])
+    both.randomize(theirs)
     ours = convert.from_keras(theirs)
     for causal in (False, True):
         expected, expected_scores = theirs(
-            [X, value, KEY],
-            mask=[PADDING, MEMORY_PADDING],
+            [both.X, value, both.KEY],
+            mask=[both.PADDING, both.MEMORY_PADDING],
             use_causal_mask=causal,
             return_attention_scores=True,
         )
         output, scores = ours(
-            [X, value, KEY],
-            query_mask=PADDING,
-            value_mask=MEMORY_PADDING,
+            [both.X, value, both.KEY],
+            query_mask=both.PADDING,
+            value_mask=both.MEMORY_PADDING,
             use_causal_mask=causal,
             return_attention_scores=True,
         )
-        close(output, expected)
+        both.close(output, expected)
         # Those of padded queries are zero here.
-        close(array(scores)[:, 0][PADDING], array(expected_scores)[PADDING])
+        both.close(
+            both.array(scores)[:, 0][both.PADDING], both.array(expected_scores)[both.PADDING]
+        )
 
 
 def test_implicit_masks_count_in_the_new_layer():
     ids = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]])
-    x = keras.layers.Embedding(10, D, mask_zero=True)(ids)
+    x = keras.layers.Embedding(10, both.D, mask_zero=True)(ids)
     theirs = keras.layers.MultiHeadAttention(2, 4)
-    ours = convert.from_keras(built(theirs, X))
-    expected = theirs(array(x), array(x), attention_mask=(ids != 0)[:, None])
-    close(array(ours(x))[ids != 0], array(expected)[ids != 0])
+    ours = convert.from_keras(both.built(theirs, both.X))
+    expected = theirs(both.array(x), both.array(x), attention_mask=(ids != 0)[:, None])
+    both.close(both.array(ours(x))[ids != 0], both.array(expected)[ids != 0])
 
 
 def test_a_query_without_keys_is_zero_here_whatever_the_peer_gives():
-    theirs = built(keras.layers.MultiHeadAttention(2, 4), X)
-    nothing = np.zeros((B, T, T), bool)
-    assert np.abs(array(theirs(X, X, attention_mask=nothing))).max() > 0
-    assert not array(convert.from_keras(theirs)(X, attention_mask=nothing)).any()
+    theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X)
+    nothing = np.zeros((both.B, both.T, both.T), bool)
+    assert np.abs(both.array(theirs(both.X, both.X, attention_mask=nothing))).max() > 0
+    assert not both.array(convert.from_keras(theirs)(both.X, attention_mask=nothing)).any()
 
 
 def test_gradients_are_equal():
-    theirs = built(keras.layers.MultiHeadAttention(2, 4), X, MEMORY)
+    theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X, both.MEMORY)
     ours = convert.from_keras(theirs)
-    target = ops.convert_to_tensor(random(B, T, D, seed=5))
+    target = both.ops.convert_to_tensor(random(both.B, both.T, both.D, seed=5))
 
     def gradients(layer):
         def loss():
-            return ops.mean(ops.square(layer(X, MEMORY, attention_mask=PAIRS) - target))
+            return both.ops.mean(
+                both.ops.square(layer(both.X, both.MEMORY, attention_mask=both.PAIRS) - target)
+            )
 
         return weight_gradients(layer, loss)[0]
 
     for our, their in zip(gradients(ours), gradients(theirs), strict=True):
-        close(our, their)
+        both.close(our, their)
 
 
 def test_dtype_policy_and_initializers_are_kept():
     theirs = keras.layers.MultiHeadAttention(
         2, 4, kernel_initializer="he_normal", kernel_regularizer="l2", dtype="mixed_bfloat16"
     )
-    ours = convert.from_keras(built(theirs, X))
+    ours = convert.from_keras(both.built(theirs, both.X))
     assert ours.compute_dtype == "bfloat16" and ours.variable_dtype == "float32"
     assert ours.kernel_initializer.get_config() == keras.initializers.HeNormal().get_config()
     assert ours.kernel_regularizer.get_config() == theirs._kernel_regularizer.get_config()
 
 
 def test_the_new_layer_is_saved_and_loaded(tmp_path):
-    theirs = built(keras.layers.MultiHeadAttention(2, 4), X, MEMORY)
-    loaded = reloaded(convert.from_keras(theirs), tmp_path, X.shape, MEMORY.shape)
-    close(loaded(X, MEMORY), theirs(X, MEMORY))
+    theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X, both.MEMORY)
+    loaded = both.reloaded(convert.from_keras(theirs), tmp_path, both.X.shape, both.MEMORY.shape)
+    both.close(loaded(both.X, both.MEMORY), theirs(both.X, both.MEMORY))
     theirs = keras.layers.AdditiveAttention()
-    expected = theirs([X, KEY])
-    loaded = reloaded(convert.from_keras(theirs), tmp_path, X.shape, KEY.shape)
-    close(loaded(X, KEY), expected)
+    expected = theirs([both.X, both.KEY])
+    loaded = both.reloaded(convert.from_keras(theirs), tmp_path, both.X.shape, both.KEY.shape)
+    both.close(loaded(both.X, both.KEY), expected)

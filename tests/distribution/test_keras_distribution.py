@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from keras_attention import distribution, generation
-from tests.distribution.models import (
-    BLOCKS,
-    assert_trained_alike,
-    decoder,
-    texts,
-    trained,
-)
+from tests.distribution.models import BLOCKS, assert_trained_alike, decoder, texts, trained
 from tests.distribution.programs import collectives
 
 

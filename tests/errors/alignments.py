@@ -2,24 +2,17 @@
 
 import keras
 
-from keras_attention import (
-    Attention,
-    AttentionCell,
-    DifferentialAttention,
-    alignments,
-    positions,
-    scores,
-)
+import keras_attention as ka
 from tests.errors.calls import X, Y
 
 
-class PairsOnly(scores.Score):
+class PairsOnly(ka.scores.Score):
     def call(self, query, key):
         return keras.ops.einsum("bthk,bshk->bhts", query, key)
 
 
 def attend(attention, alignment):
-    return AttentionCell(keras.layers.GRUCell(8), attention, alignment=alignment)
+    return ka.AttentionCell(keras.layers.GRUCell(8), attention, alignment=alignment)
 
 
 def in_rnn(cell):
@@ -27,30 +20,30 @@ def in_rnn(cell):
 
 
 ROWS = {
-    r"Unknown alignment 'nowhere'\. Expected one of": lambda: alignments.get("nowhere"),
+    r"Unknown alignment 'nowhere'\. Expected one of": lambda: ka.alignments.get("nowhere"),
     r"inside the tanh of a score, which must be `Additive` or `Concat`.*"
     r"Received: score=<D": lambda: attend("dot", "coverage"),
     r"one attention for each head, with a key head.*num_key_value_heads=2, num_heads=4": lambda: (
-        attend(Attention(4, 8, score="additive", num_key_value_heads=2), "coverage")
+        attend(ka.Attention(4, 8, score="additive", num_key_value_heads=2), "coverage")
     ),
     "no position that encodes keys or compares them with queries": lambda: attend(
-        Attention(2, 4, score=scores.Additive(4), position=positions.CoPE(3)), "coverage"
+        ka.Attention(2, 4, score=ka.scores.Additive(4), position=ka.positions.CoPE(3)), "coverage"
     ),
     r"one attention for each head.*Received: attention of type DifferentialAttention": lambda: (
-        attend(DifferentialAttention(2, 4), "monotonic")
+        attend(ka.DifferentialAttention(2, 4), "monotonic")
     ),
     r"Monotonic replaces the normalization, which must be 'softmax'.*Sparsemax": lambda: attend(
-        Attention(normalization="sparsemax"), "monotonic"
+        ka.Attention(normalization="sparsemax"), "monotonic"
     ),
-    r"`chunk_score` must prepare queries and keys apart.*PairsOnly": lambda: alignments.MoChA(
+    r"`chunk_score` must prepare queries and keys apart.*PairsOnly": lambda: ka.alignments.MoChA(
         chunk_score=PairsOnly()
     ),
     r"`keras.layers.RNN` cannot add the loss of a `scores_regularizer`.*CoverageLoss": lambda: (
-        in_rnn(attend(Attention(score="additive", scores_regularizer="coverage"), None))
+        in_rnn(attend(ka.Attention(score="additive", scores_regularizer="coverage"), None))
     ),
     r"Alignment must implement `attend`": (
         TypeError,
-        lambda: alignments.Alignment().attend(None, None, None, [], [], False),
+        lambda: ka.alignments.Alignment().attend(None, None, None, [], [], False),
     ),
-    r"must implement `term": (TypeError, lambda: alignments.base.OfAdditive().term([X])),
+    r"must implement `term": (TypeError, lambda: ka.alignments.base.OfAdditive().term([X])),
 }

@@ -32,16 +32,11 @@ ROWS = {
         lambda: multi_head()([X, X], cache=multi_head().make_cache(B, T)),
     ),
     r"Received also: attention_bias, positions\b": lambda: multi_head()(
-        X,
-        attention_bias=zeros(T, T),
-        positions=np.arange(T),
-        cache=multi_head().make_cache(B, T),
+        X, attention_bias=zeros(T, T), positions=np.arange(T), cache=multi_head().make_cache(B, T)
     ),
     r"Scores are unsupported with a sliding-window cache.*cache of 2 tokens for a "
     r"window of 2": lambda: multi_head(sliding_window=2)(
-        X,
-        cache=multi_head(sliding_window=2).make_cache(B, T),
-        return_attention_scores=True,
+        X, cache=multi_head(sliding_window=2).make_cache(B, T), return_attention_scores=True
     ),
     r"MultiHeadAttention has no weights yet: call it once, or .*before `cache_context`": lambda: (
         ka.MultiHeadAttention(2, 4).cache_context(Y)

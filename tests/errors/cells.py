@@ -90,10 +90,7 @@ ROWS = {
     r"Received: 2": lambda: cell().initial_state(Y, [zeros(B, D)] * 2),
     r"Features of the first state must be equal\. Received: cell=4, states=7": lambda: built_cell()[
         1
-    ](
-        X,
-        initial_state=built_cell()[0].initial_state(Y, [zeros(B, 7), zeros(B, D), zeros(B, 1)]),
-    ),
+    ](X, initial_state=built_cell()[0].initial_state(Y, [zeros(B, 7), zeros(B, D), zeros(B, 1)])),
     r"Batch sizes must be equal\. Received: memory=2, states=3": lambda: cell().initial_state(
         Y, zeros(3, D)
     ),

@@ -178,9 +178,7 @@ ROWS = {
     "the weights that its configuration says.* no adapters": with_adapters,
     "a class of its own has a `build`.* and 0 by its configuration": prune_what_has_no_build,
     r"may have a size for each head\. Received: .*of_heads' of shape \(2,\)": prune(
-        Sized(ka.MultiHeadAttention(2, 4, name="attention"), name="layer"),
-        [0],
-        "layer/attention",
+        Sized(ka.MultiHeadAttention(2, 4, name="attention"), name="layer"), [0], "layer/attention"
     ),
     r"removes a factor of their.*Received: gradients of \['layer'\]": importance_of_differences,
     "must have values of its own for each head": lambda: inspection.ablate_heads(

@@ -1,10 +1,16 @@
 """What the tests of several examples share."""
 
 import contextlib
+import json
 
 import pytest
 
 from examples.shared import Run
+
+
+def figures(output):
+    """What the run in a folder has written down."""
+    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """`examples.image_classification`: images, their warps, the model, runs and predictions."""
 
 import argparse
-import json
 
 import keras
 import numpy as np
 import pytest
+
+from tests.examples.conftest import figures
 
 pytest.importorskip("filelock", reason="the example needs the extra `examples`")
 pytest.importorskip("PIL", reason="the example needs the extra `examples`")
@@ -13,7 +14,6 @@ pytest.importorskip("PIL", reason="the example needs the extra `examples`")
 from PIL import Image
 
 from examples import image_classification as example
-from examples import shared
 from examples.image_classification import main
 
 TINY = ["--dim", 8, "--layers", 1, "--epochs", 2, "--batch-size", 16, "--patch-size", 3]
@@ -76,25 +76,15 @@ def test_the_weights_are_those_of_the_patches():
 
 
 @pytest.mark.slow
-def test_a_run_resumes_and_predicts(folder, tmp_path, monkeypatch, capsys):
+def test_a_run_resumes_and_predicts(folder, tmp_path, interrupted, capsys):
     options = [*TINY, "--data", folder, "--mirror", "--learning-rate", 0.01]
     assert main([*options, "--output", tmp_path / "whole"]) == 0
-    finish_epoch = shared.Run.finish_epoch
-
-    def interrupt(run, **found):
-        if run.epochs:
-            raise KeyboardInterrupt
-        finish_epoch(run, **found)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shared.Run, "finish_epoch", interrupt)
+    with interrupted(1):
         assert main([*options, "--output", tmp_path / "run"]) == 130
     assert main([*options, "--output", tmp_path / "run"]) == 0
     out = capsys.readouterr().out
     assert "Resuming after epoch 1" in out and "of 6 images" in out
-    said, other = (
-        json.loads((tmp_path / run / "figures.json").read_text()) for run in ("whole", "run")
-    )
+    said, other = (figures(tmp_path / run) for run in ("whole", "run"))
     for one, two in zip(said["epochs"], other["epochs"], strict=True):
         np.testing.assert_allclose(one["loss"], two["loss"], rtol=1e-5)
     assert said["test_accuracy"] == other["test_accuracy"]

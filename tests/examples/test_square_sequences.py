@@ -1,13 +1,12 @@
 """The example program `examples.square_sequences`, from its squares to its files."""
 
-import json
-
 import numpy as np
 import pytest
 
 from examples import square_sequences
 from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
+from tests.examples.conftest import figures
 
 FILES = {
     "alignments.png",
@@ -20,10 +19,6 @@ FILES = {
 
 def main(*arguments):
     return square_sequences.main([str(argument) for argument in arguments])
-
-
-def figures(output):
-    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

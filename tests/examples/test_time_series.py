@@ -1,10 +1,11 @@
 """`examples.time_series`: windows of a series with gaps, the models, runs and forecasts."""
 
 import argparse
-import json
 
 import numpy as np
 import pytest
+
+from tests.examples.conftest import figures
 
 pytest.importorskip("filelock", reason="the example needs the extra `examples`")
 
@@ -73,10 +74,7 @@ def test_a_run_resumes_and_forecasts(csv_file, tmp_path, interrupted, capsys):
     out = capsys.readouterr().out
     assert "Resuming after epoch 1" in out and "\nnaive: " in out
     for kind in time_series.MODELS:
-        said, other = (
-            json.loads((tmp_path / run / kind / "figures.json").read_text())
-            for run in ("whole", "run")
-        )
+        said, other = (figures(tmp_path / run / kind) for run in ("whole", "run"))
         for name in ("test_error", "naive_test_error"):
             np.testing.assert_allclose(said[name], other[name], rtol=1e-6)
         assert said["test_error"] < 2 * said["naive_test_error"]

@@ -11,20 +11,7 @@ from hypothesis import strategies as st
 import keras_attention as ka
 from keras_attention import patterns, positions
 from tests import definition
-from tests.fuzz import campaign
-from tests.fuzz.configurations import (
-    HEADS,
-    LONGEST,
-    PATTERNS,
-    SCORES,
-    Random,
-    Short,
-    close,
-    defined_pattern,
-    defined_score,
-    fill,
-    maybe,
-)
+from tests.fuzz import campaign, configurations
 from tests.gradients import weight_gradients
 
 POSITIONS = {
@@ -69,7 +56,7 @@ FEATURES = 8
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Call(Short):
+class Call(configurations.Short):
     """A layer and a call of it. `keys=None` attends to the queries themselves."""
 
     layer: str = "Attention"
@@ -105,12 +92,12 @@ CALLS = st.builds(
     batch=st.sampled_from([2, 2, 1]),
     queries=st.sampled_from([5, 9, 2, 1]),
     keys=st.sampled_from([None, None, 9, 5, 1]),
-    heads=st.sampled_from([heads for heads in HEADS if FEATURES % heads[0] == 0]),
+    heads=st.sampled_from([heads for heads in configurations.HEADS if FEATURES % heads[0] == 0]),
     key_dim=st.sampled_from([4, 2]),
     value_dim=st.sampled_from([4, 3]),
-    score=st.sampled_from(["scaled_dot"] * 6 + list(SCORES)),
+    score=st.sampled_from(["scaled_dot"] * 6 + list(configurations.SCORES)),
     normalization=st.sampled_from(["softmax"] * 5 + ["sigmoid", "sparsemax"]),
-    pattern=maybe(PATTERNS),
+    pattern=configurations.maybe(configurations.PATTERNS),
     position=st.sampled_from(list(POSITIONS)),
     qk_norm=st.sampled_from([False, False, "rms", "layer"]),
     soft_cap=st.sampled_from([None, None, 2.0]),
@@ -134,7 +121,7 @@ def made(call):
     cls, arguments, _ = LAYERS[call.layer]
     heads, groups = call.heads
     options = {
-        "score": SCORES[call.score](),
+        "score": configurations.SCORES[call.score](),
         "normalization": call.normalization,
         "pattern": call.pattern,
         "position": POSITIONS[call.position](),
@@ -164,7 +151,7 @@ def arrays_of(layer):
 
 
 def check(call):
-    c, random = call, Random(call.seed)
+    c, random = call, configurations.Random(call.seed)
     layer = made(c)
     block = isinstance(layer, ka.TransformerBlock)
     alone = c.keys is None or block or isinstance(layer, ka.SelfAttention)
@@ -175,7 +162,7 @@ def check(call):
     if not alone:
         inputs.append(random.normal(c.batch, keys, FEATURES))
     layer.build(*(x.shape for x in inputs))
-    fill(layer, random)
+    configurations.fill(layer, random)
 
     given, allowed = {}, np.ones((c.batch, heads, c.queries, keys), bool)
     kept = np.ones((c.batch, c.queries), bool)
@@ -218,11 +205,11 @@ def check(call):
         given["use_causal_mask"] = True
         whole.append(patterns.Causal())
     for pattern in whole:
-        allowed &= defined_pattern(pattern, i, j)
+        allowed &= configurations.defined_pattern(pattern, i, j)
     allowed &= kept[:, None, :, None]
 
     names = list(arrays_of(layer))
-    hypothesis.assume(c.score != "location" or keys <= LONGEST)
+    hypothesis.assume(c.score != "location" or keys <= configurations.LONGEST)
     # Of two features LayerNorm gives the sign of their difference, which half precision may lose.
     signs = [x for name, x in arrays_of(layer).items() if "query_norm/gamma" in name and x.size < 3]
     hypothesis.assume(c.dtype == "float32" or not signs)
@@ -250,9 +237,9 @@ def check(call):
 
     of_weights, of_arrays = weight_gradients(layer, ours, [*held, upstream, upstream_of_scores])
     tolerance = {"float32": 1e-4, "mixed_bfloat16": 0.1}[c.dtype]
-    close(of_arrays[-2], output, tolerance, "output")
+    configurations.close(of_arrays[-2], output, tolerance, "output")
     if c.with_scores:
-        close(of_arrays[-1], expected_scores, tolerance, "scores")
+        configurations.close(of_arrays[-1], expected_scores, tolerance, "scores")
     if c.dtype != "float32":
         return
 
@@ -360,7 +347,7 @@ def path_of(weights, prefix, name):
 
 def score_of(score, weights, prefix, heads):
     """What the definition is told of a score, with these weights instead of its own."""
-    found = defined_score(score, heads)
+    found = configurations.defined_score(score, heads)
     for name in found.get("weights", ["kernel"] if "matrix" in found else ()):
         path = path_of(weights, f"{prefix}{score.name}", name)
         array = np.repeat(weights[path], heads // len(weights[path]), axis=0)

@@ -7,18 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    AttentionCell,
-    Embeddings,
-    Logits,
-    MultiHeadAttention,
-    ScaledEmbedding,
-    TransformerBlock,
-    generation,
-    patterns,
-    positions,
-)
-from keras_attention import Decoder as StackedDecoder
+import keras_attention as ka
+from tests.arrays import random
 from tests.generation.toy import numpy, ops, padded
 
 
@@ -43,7 +33,7 @@ def decoder():
     model = Decoder()
     state = np.zeros((2, model.units), "float32")
     model(np.zeros(2, "int32"), state, state)
-    return model, state, np.random.default_rng(12).normal(size=state.shape).astype("float32")
+    return model, state, random(*state.shape, seed=12)
 
 
 def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
@@ -56,9 +46,9 @@ def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
         return logits, [new]
 
     def write(tokens, state, memory):
-        return generation.greedy(step, tokens, [state], memory, max_tokens=6)
+        return ka.generation.greedy(step, tokens, [state], memory, max_tokens=6)
 
-    program = generation.compiled(write, model)
+    program = ka.generation.compiled(write, model)
     arrays = (np.array([1, 2], "int32"), state, memory)
 
     def by_hand():
@@ -93,19 +83,12 @@ def test_beams_of_a_decoder_are_the_hypotheses_of_whole_passes():
         return model(tokens, cache, memory)
 
     def write(tokens, state, memory):
-        return generation.beam_search(
-            step,
-            tokens,
-            state,
-            memory,
-            num_beams=125,
-            num_return=3,
-            max_tokens=3,
-            stop_tokens=(0,),
+        return ka.generation.beam_search(
+            step, tokens, state, memory, num_beams=125, num_return=3, max_tokens=3, stop_tokens=(0,)
         )
 
     first = np.array([1, 2], "int32")
-    found = generation.compiled(write, model)(first, state, memory)
+    found = ka.generation.compiled(write, model)(first, state, memory)
     scores = numpy(found.scores)
     for row in range(2):
         expected = []
@@ -130,7 +113,7 @@ def test_beams_of_a_decoder_are_the_hypotheses_of_whole_passes():
 @pytest.mark.slow
 def test_an_attention_cell_generates():
     memory = np.random.default_rng(13).normal(size=(2, 4, 6)).astype("float32")
-    cell = AttentionCell(keras.layers.LSTMCell(6), "general", mode="luong", attention_dim=6)
+    cell = ka.AttentionCell(keras.layers.LSTMCell(6), "general", mode="luong", attention_dim=6)
     table = np.random.default_rng(14).normal(size=(7, 6)).astype("float32")
     x = table[None, :2].repeat(2, axis=0)
     rnn = keras.layers.RNN(cell, return_sequences=True)
@@ -145,9 +128,9 @@ def test_an_attention_cell_generates():
             output, states = cell(ops.take(table, tokens, axis=0), states)
             return head(output), states
 
-        return generation.greedy(step, tokens, cell.start_states(memory), max_tokens=5)
+        return ka.generation.greedy(step, tokens, cell.start_states(memory), max_tokens=5)
 
-    found = numpy(generation.compiled(write, model)(np.array([1, 2], "int32"), memory).tokens)
+    found = numpy(ka.generation.compiled(write, model)(np.array([1, 2], "int32"), memory).tokens)
     # The whole pass over what was written gives each token again.
     before = np.concatenate([[[1], [2]], found[:, :-1]], axis=1)
     outputs = rnn(table[before], initial_state=cell.initial_state(memory))
@@ -168,7 +151,7 @@ def test_seeds_go_on_between_calls_of_a_compiled_function():
         drawn = keras.random.uniform((2, 8), seed=generator)
         return {"dropped": dropout(x, training=True), "drawn": (drawn,)}
 
-    program = generation.compiled(function, dropout)
+    program = ka.generation.compiled(function, dropout)
     x = np.ones((2, 8), "float32")
     found = [numpy(program(x)) for _ in range(3)]
     for one, other in itertools.combinations(found, 2):
@@ -184,7 +167,7 @@ def test_variables_of_other_layers_do_not_go_stale():
     first, second = keras.layers.Dense(3), keras.layers.Dense(3)
     first.build((None, 3))
     second.build((None, 3))
-    program = generation.compiled(lambda x: second(first(x)), first)
+    program = ka.generation.compiled(lambda x: second(first(x)), first)
     x = np.ones((1, 3), "float32")
     program(x)
     for layer in (first, second):
@@ -195,7 +178,7 @@ def test_variables_of_other_layers_do_not_go_stale():
 def test_structures_of_arrays_go_in():
     layer = keras.layers.Dense(1)
     layer.build((1, 1))
-    program = generation.compiled(lambda x: x["a"] + x["b"][0], layer)
+    program = ka.generation.compiled(lambda x: x["a"] + x["b"][0], layer)
     np.testing.assert_array_equal(numpy(program({"a": np.ones(2), "b": [np.ones(2)]})), [2, 2])
 
 
@@ -206,9 +189,9 @@ def looping(step, model, **options):
     """A compiled function, and the same function as it is."""
 
     def write(tokens, state, memory):
-        return generation.sample(step, tokens, state, memory, max_tokens=6, seed=4, **options)
+        return ka.generation.sample(step, tokens, state, memory, max_tokens=6, seed=4, **options)
 
-    return generation.compiled(write, model), write
+    return ka.generation.compiled(write, model), write
 
 
 def assert_same_texts(found, expected):
@@ -230,38 +213,51 @@ def test_tensorflow_warns_of_no_retracing(caplog, monkeypatch):
         return layer(x) + ops.cast(n, "float32")
 
     # Of new lengths, new numbers, and new functions.
-    called = generation.compiled(function, layer)
+    called = ka.generation.compiled(function, layer)
     for number in range(7):
         x = np.ones((1 + number, 4), "float32")
         expected = numpy(layer(x)) + number
-        for one in (called, called, generation.compiled(function, layer)):
+        for one in (called, called, ka.generation.compiled(function, layer)):
             np.testing.assert_allclose(numpy(one(x, number)), expected, rtol=1e-6)
     assert "retracing" not in caplog.text
 
 
-def test_every_call_uses_its_own_memory_and_cache():
-    model, state, memory = decoder()
-    program, write = looping(model, model)
-    first = np.array([1, 2], "int32")
-    for k in range(4):
-        arrays = (first + k % 3, state + k, (1 - 3 * k) * memory)
-        assert_same_texts(program(*arrays), write(*arrays))
+def of_its_own(model):
+    """Memory and cache of each call."""
+    return looping(model, model)[1]
 
 
-def test_a_step_may_close_over_arrays_of_the_call():
-    model, state, memory = decoder()
+def closed_over(model):
+    """A step that closes over arrays of the call."""
 
     def write(tokens, state, memory):
-        twice = 2 * ops.convert_to_tensor(memory)
+        step = functools.partial(model, memory=2 * ops.convert_to_tensor(memory))
+        return ka.generation.greedy(step, tokens, state, max_tokens=6)
 
-        def step(tokens, state):
-            return model(tokens, state, twice)
+    return write
 
-        return generation.greedy(step, tokens, state, max_tokens=6)
 
-    program = generation.compiled(write, model)
-    for k in range(3):
-        arrays = (np.array([1, 2], "int32"), state, (1 - 3 * k) * memory)
+def of_two_loops(model):
+    """Two loops in a function are two."""
+
+    def write(tokens, state, memory):
+        def texts(k):
+            step = functools.partial(model, memory=k * ops.convert_to_tensor(memory))
+            return ka.generation.greedy(step, tokens, state, max_tokens=6)
+
+        # As one structure: the tokens, and the logarithms of their probabilities.
+        return ka.generation.Generated(*map(ops.stack, zip(texts(0.0), texts(9.0), strict=True)))
+
+    return write
+
+
+@pytest.mark.parametrize("made", [of_its_own, closed_over, of_two_loops])
+def test_every_call_uses_its_own_arrays(made):
+    model, state, memory = decoder()
+    write = made(model)
+    program = ka.generation.compiled(write, model)
+    for k in range(4):
+        arrays = (np.array([1, 2], "int32") + k % 3, state + k, (1 - 3 * k) * memory)
         assert_same_texts(program(*arrays), write(*arrays))
 
 
@@ -279,22 +275,6 @@ def test_a_step_may_return_a_cache_in_another_order_in_memory():
     for _ in range(2):
         arrays = (tokens, square, np.ones_like(square))
         assert_same_texts(program(*arrays), write(*arrays))
-
-
-def test_two_loops_in_a_function_are_two():
-    model, state, memory = decoder()
-
-    def write(tokens, state, memory):
-        def step(k):
-            return lambda tokens, state: model(tokens, state, k * memory)
-
-        return [generation.greedy(step(k), tokens, state, max_tokens=6) for k in (0.0, 9.0)]
-
-    program = generation.compiled(write, model)
-    arrays = (np.array([1, 2], "int32"), state, ops.convert_to_tensor(memory))
-    for _ in range(2):
-        for found, expected in zip(program(*arrays), write(*arrays), strict=True):
-            assert_same_texts(found, expected)
 
 
 @pytest.mark.skipif(keras.config.backend() != "torch", reason="elsewhere this cannot be compiled")
@@ -316,14 +296,14 @@ def test_a_step_that_reads_values_runs_uncompiled_and_says_so():
 
 ONE_OF_EACH = {
     "one row": ((1, 3), 4, {"num_heads": 2}),
-    "one of all": ((1, 1), 1, {"num_heads": 1, "pattern": patterns.SlidingWindow(0, 0)}),
+    "one of all": ((1, 1), 1, {"num_heads": 1, "pattern": ka.patterns.SlidingWindow(0, 0)}),
     "one key head": ((2, 1), 1, {"num_heads": 2, "num_key_value_heads": 1, "position": "rotary"}),
 }
 WAYS = {
-    "greedy": generation.greedy,
-    "sample": functools.partial(generation.sample, top_k=4, top_p=0.9, seed=1),
-    "one beam": functools.partial(generation.beam_search, num_beams=1),
-    "beams": functools.partial(generation.beam_search, num_beams=2),
+    "greedy": ka.generation.greedy,
+    "sample": functools.partial(ka.generation.sample, top_k=4, top_p=0.9, seed=1),
+    "one beam": functools.partial(ka.generation.beam_search, num_beams=1),
+    "beams": functools.partial(ka.generation.beam_search, num_beams=2),
 }
 # All ways for one prompt, the normal case.
 SIZES_OF_ONE = [("one row", way) for way in WAYS]
@@ -334,8 +314,10 @@ SIZES_OF_ONE += [("one of all", "greedy"), ("one of all", "one beam"), ("one key
 @pytest.mark.parametrize(("sizes", "way"), SIZES_OF_ONE)
 def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
     shape, max_tokens, options = ONE_OF_EACH[sizes]
-    tokens = Embeddings(ScaledEmbedding(9, 4, mask_zero=True))
-    model = StackedDecoder([TransformerBlock(8, causal=True, **options)], tokens, logits=Logits(9))
+    tokens = ka.Embeddings(ka.ScaledEmbedding(9, 4, mask_zero=True))
+    model = ka.Decoder(
+        [ka.TransformerBlock(8, causal=True, **options)], tokens, logits=ka.Logits(9)
+    )
     prompt = np.arange(1, 1 + np.prod(shape), dtype="int32").reshape(shape)
     model(prompt)
 
@@ -349,7 +331,7 @@ def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
         last, cache = model.start(prompt, max_tokens=max_tokens)
         return WAYS[way](step, last, cache, max_tokens=max_tokens)
 
-    expected, program = write(prompt), generation.compiled(write, model)
+    expected, program = write(prompt), ka.generation.compiled(write, model)
     assert_same_texts(program(prompt), expected)
     assert not [w for w in recwarn if "uncompiled" in str(w.message)]
     calls.clear()
@@ -360,7 +342,7 @@ def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
 @pytest.mark.parametrize("size", [1.0, 1e9])
 def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
     """It clips keys only where scores are huge, which no recorded step can see."""
-    layer = MultiHeadAttention(2, 4, position=positions.Shaw(max_distance=4))
+    layer = ka.MultiHeadAttention(2, 4, position=ka.positions.Shaw(max_distance=4))
     x = size * np.random.default_rng(3).normal(size=(2, 4, 8)).astype("float32")
     layer(x, x)
 
@@ -371,9 +353,9 @@ def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
 
     def write(tokens, x):
         cache = layer.make_cache(2, 5)
-        return generation.greedy(step, tokens, cache, x, max_tokens=5)
+        return ka.generation.greedy(step, tokens, cache, x, max_tokens=5)
 
-    program = generation.compiled(write, layer)
+    program = ka.generation.compiled(write, layer)
     arrays = (np.array([1, 2], "int32"), x)
     assert_same_texts(program(*arrays), write(*arrays))
     assert not [w for w in recwarn if "uncompiled" in str(w.message)]
@@ -398,10 +380,10 @@ def test_quantized_layers_are_recorded_anew():
         return dense(cache), ops.roll(cache, 1, axis=-1)
 
     def write(tokens, cache):
-        return generation.greedy(step, tokens, cache, max_tokens=4)
+        return ka.generation.greedy(step, tokens, cache, max_tokens=4)
 
     arrays = (np.zeros(3, "int32"), np.random.default_rng(0).normal(size=(3, 6)).astype("float32"))
-    program = generation.compiled(write, dense)
+    program = ka.generation.compiled(write, dense)
     assert_same_texts(program(*arrays), write(*arrays))
     if keras.config.backend() == "torch":
         dense.quantize("int8")

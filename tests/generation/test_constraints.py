@@ -1,24 +1,12 @@
 """Constraints, rules of lengths and ways to stop: against loops over lists in float64."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
 
 from keras_attention import generation
 from keras_attention.generation import Constraints
-from tests.generation.toy import (
-    PAD,
-    log_probabilities,
-    next_state,
-    numpy,
-    ops,
-    padded,
-    random_table,
-    toy_start,
-    toy_step,
-)
+from tests.generation import toy
 
 VOCABULARY, LENGTH, STOPS = 9, 8, (0,)
 # Two rows, the second with padding. The last column is where a text goes on.
@@ -79,10 +67,10 @@ def forced(t, rules, max_tokens):
 def greedy_by_lists(table, row, rules, max_tokens):
     text, state, gains = text_of(row), row, []
     while len(gains) < max_tokens and (not gains or text[-1] not in STOPS):
-        state = next_state(state, text[-1], 5 * row)
+        state = toy.next_state(state, text[-1], 5 * row)
         t = len(gains)
         token = int(np.argmax(constrained(table[state], text, t, rules, max_tokens)))
-        log_prob = log_probabilities(table, state)[token]
+        log_prob = toy.log_probabilities(table, state)[token]
         gains.append(0.0 if forced(t, rules, max_tokens) else log_prob)
         text.append(token)
     return text[len(text_of(row)) :], gains
@@ -95,14 +83,14 @@ def beams_by_lists(table, row, rules, max_tokens, num_beams, alpha, rule, stoppi
         return (n if rule == "power" else (5 + n) / 6) ** alpha
 
     prompt = text_of(row)
-    live, found, done = [(0.0, (), next_state(row, prompt[-1], 5 * row))], [], False
+    live, found, done = [(0.0, (), toy.next_state(row, prompt[-1], 5 * row))], [], False
     for t in range(max_tokens):
         ranked = []
         for total, tokens, state in live:
-            log_probs = log_probabilities(table, state)
+            log_probs = toy.log_probabilities(table, state)
             gains = constrained(log_probs, prompt + list(tokens), t, rules, max_tokens)
             for new in np.flatnonzero(gains > -np.inf):
-                after = next_state(state, int(new), 5 * row)
+                after = toy.next_state(state, int(new), 5 * row)
                 ranked.append((total + gains[new], (*tokens, int(new)), after))
         ranked.sort(key=lambda beam: -beam[0])
         found += [
@@ -120,54 +108,22 @@ def beams_by_lists(table, row, rules, max_tokens, num_beams, alpha, rule, stoppi
     return found
 
 
-@functools.cache
-def program(method, rules, **options):
-    """A way of generating with the toy model, as one program of TensorFlow and JAX."""
-
-    def run(table, prompt, cache, memory):
-        return getattr(generation, method)(
-            toy_step(table),
-            prompt[:, -1],
-            cache,
-            memory,
-            max_tokens=LENGTH,
-            stop_tokens=STOPS,
-            pad_token=PAD,
-            constraints=rules,
-            prompt=prompt,
-            **options,
-        )
-
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(run, autograph=False)
-    if keras.config.backend() == "jax":
-        import jax
-
-        return jax.jit(run)
-    return run
-
-
 def run(method, table, rules, **options):
     """The result as NumPy arrays."""
-    arrays = keras.tree.map_structure(
-        lambda leaf: None if leaf is None else ops.convert_to_tensor(leaf),
-        (table, PROMPT, *toy_start([0, 1])),
-    )
-    return generation.Generated(*numpy(tuple(program(method, rules, **options)(*arrays))))
+    options |= {"max_tokens": LENGTH, "stop_tokens": STOPS, "constraints": rules}
+    return toy.toy(method, table, PROMPT[:, -1], PROMPT, **options)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_greedy_is_the_loop_over_lists(name):
     rules = RULES[name]
-    table = random_table(VOCABULARY, seed=3)
+    table = toy.random_table(VOCABULARY, seed=3)
     found = run("greedy", table, rules)
     for row in range(2):
         expected, log_probs = greedy_by_lists(table, row, rules, LENGTH)
-        np.testing.assert_array_equal(found.tokens[row], padded(expected, LENGTH, PAD))
+        np.testing.assert_array_equal(found.tokens[row], toy.padded(expected, LENGTH, toy.PAD))
         np.testing.assert_allclose(
-            found.log_probabilities[row], padded(log_probs, LENGTH, 0), rtol=1e-4, atol=1e-5
+            found.log_probabilities[row], toy.padded(log_probs, LENGTH, 0), rtol=1e-4, atol=1e-5
         )
     changed = [greedy_by_lists(table, row, Constraints(), LENGTH) for row in range(2)]
     assert changed != [greedy_by_lists(table, row, rules, LENGTH) for row in range(2)]
@@ -187,7 +143,7 @@ SEARCHES = [
 def test_beam_search_is_the_search_over_lists(search):
     name, num_beams, alpha, rule, stopping = search
     for seed in range(3):
-        table = random_table(VOCABULARY, seed=seed, scale=1.0)
+        table = toy.random_table(VOCABULARY, seed=seed, scale=1.0)
         found = run(
             "beam_search",
             table,
@@ -201,13 +157,15 @@ def test_beam_search_is_the_search_over_lists(search):
         for row in range(2):
             expected = beams_by_lists(table, row, RULES[name], LENGTH, *search[1:])
             for rank, (score, tokens) in enumerate(expected[:2]):
-                np.testing.assert_array_equal(found.tokens[row, rank], padded(tokens, LENGTH, PAD))
+                np.testing.assert_array_equal(
+                    found.tokens[row, rank], toy.padded(tokens, LENGTH, toy.PAD)
+                )
                 np.testing.assert_allclose(found.scores[row, rank], score, rtol=1e-4, atol=1e-5)
 
 
 def test_ways_to_stop_differ():
     """A hypothesis that ends later may be better than those that end a search."""
-    table, found = random_table(VOCABULARY, seed=19, scale=1.0), {}
+    table, found = toy.random_table(VOCABULARY, seed=19, scale=1.0), {}
     for stopping in ("exact", "estimate", "first"):
         expected = beams_by_lists(table, 0, Constraints(), LENGTH, 2, 2.0, "power", stopping)
         ours = run(
@@ -220,7 +178,7 @@ def test_ways_to_stop_differ():
             stopping=stopping,
         )
         found[stopping] = ours.tokens[0, 0].tolist()
-        assert found[stopping] == padded(expected[0][1], LENGTH, PAD).tolist()
+        assert found[stopping] == toy.padded(expected[0][1], LENGTH, toy.PAD).tolist()
     assert len(set(map(tuple, found.values()))) == 3
 
 
@@ -246,16 +204,16 @@ def test_samples_keep_to_what_is_allowed():
 
 def test_a_row_without_an_allowed_token_ends():
     rules = Constraints(no_repeat_ngram_size=1, suppress_tokens=tuple(range(6)))
-    table = random_table(VOCABULARY, seed=0)
+    table = toy.random_table(VOCABULARY, seed=0)
     for method, options in (("greedy", {}), ("sample", {"seed": 1})):
         found = run(method, table, rules, **options)
         assert found.lengths.tolist() == [3, 3]
-        assert (found.tokens[:, 3:] == PAD).all() and (found.scores == -np.inf).all()
+        assert (found.tokens[:, 3:] == toy.PAD).all() and (found.scores == -np.inf).all()
 
 
 def test_nan_is_not_lost_behind_a_forced_token():
     def step(tokens, cache):
-        return ops.full((1, 4), float("nan")), cache
+        return toy.ops.full((1, 4), float("nan")), cache
 
     with pytest.raises(ValueError, match="without NaN"):
         generation.greedy(
@@ -266,7 +224,7 @@ def test_nan_is_not_lost_behind_a_forced_token():
 def test_compiled_programs_have_the_prompt_as_an_argument():
     model = keras.Sequential([keras.layers.Embedding(VOCABULARY, VOCABULARY)])
     model.build((None,))
-    model.set_weights([random_table(VOCABULARY)[:VOCABULARY]])
+    model.set_weights([toy.random_table(VOCABULARY)[:VOCABULARY]])
     rules = Constraints(repetition_penalty=1.5, no_repeat_ngram_size=2, bad_words=[(1, 2)])
 
     def write(prompt):
@@ -282,8 +240,10 @@ def test_compiled_programs_have_the_prompt_as_an_argument():
     program = generation.compiled(write, model)
     prompts = np.array([[1, 2, 3]]), np.array([[4, 5, 3]])
     for prompt in prompts:
-        np.testing.assert_array_equal(numpy(program(prompt).tokens), numpy(write(prompt).tokens))
-    assert (numpy(program(prompts[0]).tokens) != numpy(program(prompts[1]).tokens)).any()
+        np.testing.assert_array_equal(
+            toy.numpy(program(prompt).tokens), toy.numpy(write(prompt).tokens)
+        )
+    assert (toy.numpy(program(prompts[0]).tokens) != toy.numpy(program(prompts[1]).tokens)).any()
 
 
 def test_equal_constraints_are_one():

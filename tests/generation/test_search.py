@@ -181,24 +181,3 @@ def test_it_stops_when_no_live_beam_can_win_and_not_before(alpha, steps):
     )
     assert len(calls) == steps
     assert int(found.lengths[0, 0]) == 1
-
-
-def test_a_long_hypothesis_may_overtake_a_finished_one():
-    """A bound at the present length would stop too soon, after the first step."""
-    table = np.full((STATES, 3), -30.0, "float32")
-    cache = np.zeros(1, "int32")
-    table[0] = np.log([0.5, 0.5 - 1e-6, 1e-6])
-    table[1:9, 2] = 0.0
-    table[9, 0] = 0.0
-
-    def step(tokens, cache):
-        return ops.take(table, cache, axis=0), cache + 1
-
-    def run(alpha):
-        found = generation.beam_search(
-            step, [0], cache, num_beams=1, max_tokens=10, length_penalty=alpha, stop_tokens=(0,)
-        )
-        return int(ops.convert_to_numpy(found.lengths)[0, 0])
-
-    assert run(0.0) == 1
-    assert run(1.0) == 10

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_attention import generation
+from tests.arrays import random
 
 if keras.config.backend() != "torch":
     pytest.skip("the other backends have XLA", allow_module_level=True)
@@ -19,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 ops = keras.ops
 
 ROWS, SIZE, TOKENS = 2, 3, 6
+FIRST = np.array([1, 2], "int32")
+ONES = np.ones((ROWS, SIZE), "float32")
 
 
 class Count(TorchDispatchMode):
@@ -40,21 +43,25 @@ def layer():
     return dense
 
 
+def writing(step):
+    """The loop of a step, as a function of the first tokens and what the step is given."""
+    return lambda first, *given: generation.greedy(step, first, *given, max_tokens=TOKENS)
+
+
+def assert_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+
+
 def assert_as_uncompiled(step, cache, memory):
     """Runs a loop twice compiled, and compares with the loop as it is; inputs must not change."""
-    first = np.array([1, 2], "int32")
-
-    def write(first, cache, memory):
-        return generation.greedy(step, first, cache, memory, max_tokens=TOKENS)
-
+    write = writing(step)
     before = keras.tree.map_structure(np.array, (cache, memory))
     program = generation.compiled(write, step.layer)
     tensors = keras.tree.map_structure(ops.convert_to_tensor, (cache, memory))
-    expected = write(first, *tensors)
+    expected = write(FIRST, *tensors)
     for _ in range(2):
-        found = program(first, *tensors)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+        assert_equal(program(FIRST, *tensors), expected)
     after = keras.tree.map_structure(ops.convert_to_numpy, tensors)
     keras.tree.map_structure(np.testing.assert_array_equal, after, before)
     return program
@@ -110,29 +117,24 @@ CHANGES = {
 )
 @settings(deadline=None, max_examples=25)
 def test_arrays_are_written_in_place_only_where_nobody_can_tell(changes, shows_old, shared):
-    rng = np.random.default_rng(0)
-    cache = [rng.normal(size=(ROWS, SIZE)).astype("float32") for _ in range(3)]
+    *cache, memory = random(4, ROWS, SIZE)
     if shared:
         cache[1] = cache[2] = ops.convert_to_tensor(cache[0])
-    memory = rng.normal(size=(ROWS, SIZE)).astype("float32")
     assert_as_uncompiled(Step(changes, shows_old), cache, memory)
 
 
 @pytest.mark.parametrize("shows_old", [False, True])
 @pytest.mark.parametrize("change", sorted(CHANGES))
 def test_each_change_is_as_uncompiled(change, shows_old):
-    rng = np.random.default_rng(0)
-    cache = [rng.normal(size=(ROWS, SIZE)).astype("float32") for _ in range(3)]
-    memory = rng.normal(size=(ROWS, SIZE)).astype("float32")
+    *cache, memory = random(4, ROWS, SIZE)
     assert_as_uncompiled(Step([(change, 0, 1), (change, 1, 2)], shows_old), cache, memory)
 
 
 def test_a_cache_is_copied_once_and_then_written_in_place():
     step = Step([("write", 0, 0)], shows_old=False)
-    cache, memory = [np.ones((ROWS, SIZE), "float32")], np.ones((ROWS, SIZE), "float32")
-    program = assert_as_uncompiled(step, cache, memory)
+    program = assert_as_uncompiled(step, [ONES], ONES)
     with Count((ROWS, SIZE)) as count:
-        program(np.array([1, 2], "int32"), cache, memory)
+        program(FIRST, [ONES], ONES)
     assert count.calls["index_put_"] == TOKENS
     assert count.calls["clone"] == 1
 
@@ -144,11 +146,8 @@ def test_what_every_step_computes_of_the_memory_is_computed_once():
     def step(tokens, cache, memory):
         return dense(cache + ops.sum(ops.exp(memory), axis=-1)), ops.tanh(cache)
 
-    def write(first, cache, memory):
-        return generation.greedy(step, first, cache, memory, max_tokens=TOKENS)
-
-    program = generation.compiled(write, dense)
-    arrays = np.array([1, 2], "int32"), np.ones((ROWS, SIZE), "float32"), np.ones(shape, "float32")
+    program = generation.compiled(writing(step), dense)
+    arrays = FIRST, ONES, np.ones(shape, "float32")
     program(*arrays)
     with Count(shape) as count:
         program(*arrays)
@@ -163,16 +162,11 @@ def test_a_step_with_an_effect_is_replayed_as_it_is():
         cache = cache.mul_(0.5)
         return dense(cache), cache
 
-    def write(first, cache):
-        return generation.greedy(step, first, cache, max_tokens=TOKENS)
-
-    first, cache = np.array([1, 2], "int32"), np.ones((ROWS, SIZE), "float32")
-    expected = write(first, ops.convert_to_tensor(cache.copy()))
+    write = writing(step)
+    expected = write(FIRST, ops.convert_to_tensor(ONES.copy()))
     program = generation.compiled(write, dense)
     for _ in range(2):
-        found = program(first, ops.convert_to_tensor(cache.copy()))
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+        assert_equal(program(FIRST, ops.convert_to_tensor(ONES.copy())), expected)
 
 
 def test_random_numbers_of_a_step_are_drawn_in_every_step():
@@ -182,11 +176,8 @@ def test_random_numbers_of_a_step_are_drawn_in_every_step():
     def step(tokens, cache):
         return dense(cache), cache + torch.rand((ROWS, SIZE))
 
-    def write(first, cache):
-        return generation.greedy(step, first, cache, max_tokens=TOKENS)
-
-    program = generation.compiled(write, dense)
-    found = program(np.array([1, 2], "int32"), np.zeros((ROWS, SIZE), "float32"))
+    program = generation.compiled(writing(step), dense)
+    found = program(FIRST, 0 * ONES)
     log_probs = ops.convert_to_numpy(found.log_probabilities)
     assert len(np.unique(log_probs[0])) == TOKENS
 
@@ -196,5 +187,4 @@ def test_a_step_that_cannot_be_made_functional_is_replayed_as_it_is(monkeypatch)
         raise RuntimeError("no functional form")
 
     monkeypatch.setattr(torch.func, "functionalize", refuse)
-    cache = [np.ones((ROWS, SIZE), "float32")]
-    assert_as_uncompiled(Step([("write", 0, 0)], True), cache, np.ones((ROWS, SIZE), "float32"))
+    assert_as_uncompiled(Step([("write", 0, 0)], True), [ONES], ONES)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_attention import generation
+from tests import compiled
 
 ops = keras.ops
 ON_JAX = keras.config.backend() == "jax"
@@ -60,26 +61,19 @@ def log_probabilities(table, state):
 
 @functools.cache
 def program(method, **options):
-    def run(table, tokens, cache, memory):
+    def run(table, tokens, cache, memory, prompt=None):
+        given = options if prompt is None else {**options, "prompt": prompt}
         return getattr(generation, method)(
-            toy_step(table), tokens, cache, memory, pad_token=PAD, **options
+            toy_step(table), tokens, cache, memory, pad_token=PAD, **given
         )
 
     # JAX would compile its loop in each call, and TensorFlow take long for each operation.
-    if ON_JAX:
-        import jax
-
-        return jax.jit(run)
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(run, autograph=False)
-    return run
+    return compiled.program(run)
 
 
-def toy(method, table, tokens, **options):
+def toy(method, table, tokens, prompt=None, **options):
     """What a way of generating gives with the toy model, as NumPy arrays."""
-    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens))
+    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens), prompt)
     arrays = keras.tree.map_structure(
         lambda leaf: None if leaf is None else ops.convert_to_tensor(leaf), arrays
     )

@@ -7,11 +7,27 @@ import pytest
 import keras_attention as ka
 from keras_attention import inspection
 from keras_attention.visualization import collect_attention
-from tests.arrays import numpy
+from tests.arrays import numpy, random
 
 ops = keras.ops
 
 IDS = np.array([[3, 5, 2, 7, 0], [4, 1, 0, 0, 0]])
+
+
+def shifted(model):
+    """The model with random numbers added to its weights."""
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
+    return model
+
+
+def pruned_as_ablated(model, heads, given):
+    """The pruned model, which gives what the ablated one does, and that is not the model's own."""
+    expected = numpy(inspection.ablate_heads(model, heads)(given))
+    assert np.abs(expected - numpy(model(given))).max() > 1e-4
+    pruned = inspection.prune_heads(model, heads)
+    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+    return pruned
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +41,7 @@ def model():
     )(x)
     x = keras.layers.MultiHeadAttention(3, 4, name="of_keras")(x, x)
     x = ka.AttentionPooling(name="pooling")(x)
-    model = keras.Model(tokens, keras.layers.Dense(3)(x))
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
-    return model
+    return shifted(keras.Model(tokens, keras.layers.Dense(3)(x)))
 
 
 def random_weights(*shape):
@@ -105,7 +118,7 @@ def test_gradients_of_a_layer_of_one_head_of_keras_and_of_a_predicted_window():
     y = keras.layers.Attention(name="luong")([x, x])
     y = ka.LocalAttention(2, "predictive", name="local")(y)
     model = keras.Model(x, y)
-    given = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    given = random(2, 4, 6)
     found = inspection.attention_gradients(model, given, ops.sum)
     # The output is linear in the weights of the last layer, without any other path.
     np.testing.assert_allclose(found["local"].sum(), numpy(model(given)).sum(), rtol=1e-4)
@@ -122,25 +135,18 @@ HEADS = {"block/attention": [0, 3], "of_keras": [1]}
 
 
 def test_a_pruned_model_is_the_ablated_one_and_loads(model, tmp_path):
-    ablated = inspection.ablate_heads(model, HEADS)
-    pruned = inspection.prune_heads(model, HEADS)
-    expected = numpy(ablated(IDS))
-    assert np.abs(expected - numpy(model(IDS))).max() > 1e-3
-    np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
+    pruned, ablated = pruned_as_ablated(model, HEADS, IDS), inspection.ablate_heads(model, HEADS)
     assert pruned.count_params() < ablated.count_params() == model.count_params()
     assert pruned.get_layer("block").attention.num_heads == 2
     pruned.save(tmp_path / "pruned.keras")
     loaded = keras.saving.load_model(tmp_path / "pruned.keras")
-    np.testing.assert_allclose(numpy(loaded(IDS)), expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(loaded(IDS)), numpy(ablated(IDS)), atol=1e-5)
 
 
 def test_a_group_of_heads_goes_with_its_key_head(model):
-    heads = {"block/attention": [2, 3]}
-    pruned = inspection.prune_heads(model, heads)
+    pruned = pruned_as_ablated(model, {"block/attention": [2, 3]}, IDS)
     attention = pruned.get_layer("block").attention
     assert (attention.num_heads, attention.num_key_value_heads) == (2, 1)
-    expected = numpy(inspection.ablate_heads(model, heads)(IDS))
-    np.testing.assert_allclose(numpy(pruned(IDS)), expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -170,15 +176,9 @@ def test_heads_without_an_output_projection_are_ablated():
 )
 def test_heads_of_every_kind_are_pruned(layer):
     x = keras.Input((None, 8))
-    model = keras.Model(x, layer()(x))
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
-    given = keras.random.normal((2, 5, 8))
+    model = shifted(keras.Model(x, layer()(x)))
     gone = {"layer": [0, 1] if model.get_layer("layer").num_key_value_heads else [0, 2]}
-    expected = numpy(inspection.ablate_heads(model, gone)(given))
-    assert np.abs(expected - numpy(model(given))).max() > 1e-3
-    pruned = inspection.prune_heads(model, gone)
-    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+    pruned_as_ablated(model, gone, keras.random.normal((2, 5, 8)))
 
 
 @keras.saving.register_keras_serializable(package="inspection")
@@ -196,7 +196,7 @@ class Unnamed(keras.Model):
 
 
 def test_layers_of_a_copy_are_found_by_their_order():
-    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
+    x = random(1, 3, 8)
     keras.utils.clear_session()
     model = Unnamed()
     model(x)
@@ -214,24 +214,17 @@ def test_layers_of_a_copy_are_found_by_their_order():
     assert changed == [0, 1]
 
 
-@pytest.mark.parametrize("position", ["relative_bias", "shaw"])
+@pytest.mark.parametrize(
+    "position",
+    [lambda: ka.positions.RelativeBias(8, 20), lambda: ka.positions.Shaw(2, per_head=True)],
+)
 def test_layers_that_share_a_position_are_pruned(position):
-    positions = ka.positions
-    made = {
-        "relative_bias": positions.RelativeBias(8, 20),
-        "shaw": positions.Shaw(2, per_head=True),
-    }
-    shared = made[position]
+    shared = position()
     x = y = keras.Input((5, 8))
     for n in range(2):
         y = ka.MultiHeadAttention(4, 4, position=shared, name=f"layer_{n}")(y)
-    model = keras.Model(x, y)
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
-    given, heads = keras.random.normal((2, 5, 8)), {"layer_0": [0, 2], "layer_1": [0, 2]}
-    expected = numpy(inspection.ablate_heads(model, heads)(given))
-    pruned = inspection.prune_heads(model, heads)
-    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+    heads = {"layer_0": [0, 2], "layer_1": [0, 2]}
+    pruned = pruned_as_ablated(shifted(keras.Model(x, y)), heads, keras.random.normal((2, 5, 8)))
     assert pruned.get_layer("layer_0").position is pruned.get_layer("layer_1").position
 
 
@@ -251,7 +244,7 @@ def test_a_bias_that_is_rounded_is_the_same(seed):
 
 @pytest.mark.parametrize("mode", ["full", "activations"])
 def test_gradients_of_what_is_computed_again(mode):
-    given = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    given = random(2, 5, 8)
     models = []
     for scope in (None, mode):
         with keras.RematScope(mode=scope):
@@ -309,19 +302,9 @@ def test_a_copy_has_vocabularies():
 
 @pytest.mark.parametrize("alignment", [None, "coverage", "location_sensitive", "monotonic"])
 def test_heads_of_a_cell_are_pruned_with_its_alignment(alignment):
-    rng = np.random.default_rng(0)
     attention = ka.MultiHeadAttention(4, 4, score="additive", output_shape=8, name="attention")
     cell = ka.AttentionCell(keras.layers.GRUCell(8), attention, alignment=alignment, name="cell")
     x, memory = keras.Input((5, 8)), keras.Input((7, 6))
     model = keras.Model([x, memory], ka.AttentionRNN(cell, True, name="rnn")(x, memory))
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
-    given = [
-        rng.normal(size=(2, 5, 8)).astype("float32"),
-        rng.normal(size=(2, 7, 6)).astype("float32"),
-    ]
-    heads = {"rnn/cell/attention": [0, 2]}
-    expected = numpy(inspection.ablate_heads(model, heads)(given))
-    assert np.abs(expected - numpy(model(given))).max() > 1e-4
-    pruned = inspection.prune_heads(model, heads)
-    np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+    given = [random(2, 5, 8), random(2, 7, 6)]
+    pruned_as_ablated(shifted(model), {"rnn/cell/attention": [0, 2]}, given)

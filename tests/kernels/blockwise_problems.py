@@ -160,11 +160,7 @@ CASES = {
         {"queries": 47, "keys": 11},
     ),
     "many keys": lambda: ({}, {"mask": some(B, 1, 1, 300)}, {"queries": 5, "keys": 300}),
-    "one query": lambda: (
-        {},
-        {"pattern": WINDOW, "offset": 30},
-        {"queries": 1},
-    ),
+    "one query": lambda: ({}, {"pattern": WINDOW, "offset": 30}, {"queries": 1}),
     "one key": lambda: ({}, {"mask": some(B, H, T, 1)}, {"keys": 1}),
     "one of each": lambda: ({"sink": random(H)}, {}, {"queries": 1, "keys": 1, "size": 1}),
     "one feature": lambda: ({}, {"pattern": patterns.Causal()}, {"size": 1, "features": 1}),

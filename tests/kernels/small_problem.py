@@ -49,10 +49,7 @@ MASKS = {
     "(B, T, S)": ({"mask": EXPLICIT}, EXPLICIT[:, None]),
     "(B, H, T, S)": ({"mask": some(B, H, T, S, seed=3)}, some(B, H, T, S, seed=3)),
     "causal": ({"pattern": "causal"}, CAUSAL),
-    "causal and explicit": (
-        {"pattern": "causal", "mask": EXPLICIT},
-        CAUSAL & EXPLICIT[:, None],
-    ),
+    "causal and explicit": ({"pattern": "causal", "mask": EXPLICIT}, CAUSAL & EXPLICIT[:, None]),
     "window and padding": (
         {"pattern": WINDOW, "mask": PADDING},
         (abs(POSITIONS[0] - POSITIONS[1]) <= 1) & PADDING,

@@ -5,14 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention.patterns import SlidingWindow
-from tests.kernels.banded_problems import (
-    CASES,
-    B,
-    H,
-    T,
-    banded_problem,
-    short_sequences,
-)
+from tests.kernels.banded_problems import CASES, B, H, T, banded_problem, short_sequences
 from tests.problems import (
     FEW,
     answers,

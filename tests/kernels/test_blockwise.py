@@ -257,15 +257,9 @@ MEMORY = {
     "plain": lambda: ({}, {}),
     "causal": lambda: ({}, {"pattern": patterns.Causal(), "mask": some(1, 1, 1, LONG)}),
     "dropout": lambda: ({}, {"dropout": 0.2, "seed": 1}),
-    "shaw": lambda: (
-        {"relative_keys": random(1, 7, 4), "relative_values": random(1, 7, 4)},
-        {},
-    ),
+    "shaw": lambda: ({"relative_keys": random(1, 7, 4), "relative_values": random(1, 7, 4)}, {}),
     "bias": lambda: ({"bias": random(1, 2, 1, LONG)}, {"logit_soft_cap": 2.0, "sink": random(2)}),
-    "relative bias": lambda: (
-        {"table": random(8, 2)},
-        {"between": relative_bias(2)},
-    ),
+    "relative bias": lambda: ({"table": random(8, 2)}, {"between": relative_bias(2)}),
 }
 
 

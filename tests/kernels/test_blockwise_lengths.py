@@ -8,16 +8,7 @@ import keras_attention
 from keras_attention import patterns
 from tests.gradients import gradients
 from tests.kernels.blockwise_problems import BLOCKS, WINDOW, problem
-from tests.problems import (
-    B,
-    G,
-    H,
-    V,
-    answers,
-    attended,
-    inputs,
-    on_tensorflow,
-)
+from tests.problems import B, G, H, V, answers, attended, inputs, on_tensorflow
 
 
 @pytest.mark.parametrize("groups", [H, G])

@@ -10,6 +10,7 @@ from keras_attention import arguments, normalizations, ops, patterns, positions,
 from keras_attention.backend import backend
 from keras_attention.patterns import Block, Causal, Dilated, SlidingWindow, Strided
 from tests.arrays import numpy, random
+from tests.compiled import program
 from tests.kernels.small_problem import arrays, tensors
 from tests.problems import explain
 
@@ -46,10 +47,7 @@ def test_explain_says_what_the_mask_combines():
 def test_explain_gives_the_cost_and_why_no_other_kernel_runs():
     inputs = tensors(*arrays())
     parts = ops.explain(*inputs, normalization="hard").split("; ")
-    assert parts[:2] == [
-        "reference: the normalization is not softmax",
-        "time and memory O(T · S)",
-    ]
+    assert parts[:2] == ["reference: the normalization is not softmax", "time and memory O(T · S)"]
     assert "not 'single_query': there is more than one query" in parts
 
 
@@ -125,8 +123,7 @@ def test_what_names_give_is_made_once_and_outlives_a_program(names):
 
     x = keras.ops.convert_to_tensor(random(1, 5, 2, 4))
     arguments._named.cache_clear()
-    program = {"tensorflow": as_graph, "jax": as_program, "torch": lambda f: f}
-    found = program[keras.config.backend()](attended)(x)
+    found = program(attended)(x)
     made = arguments._named.cache_info().misses
     np.testing.assert_allclose(numpy(attended(x)), numpy(found), rtol=1e-5, atol=1e-6)
     assert arguments._named.cache_info().misses == made
@@ -143,15 +140,3 @@ GET = {
     "position": positions.get,
     "pattern": patterns.get,
 }
-
-
-def as_graph(function):
-    import tensorflow as tf
-
-    return tf.function(function, autograph=False)
-
-
-def as_program(function):
-    import jax
-
-    return jax.jit(function)

@@ -23,10 +23,7 @@ PROBLEMS = {
         "bias": random(1, H, T, 1, seed=5),
     },
     "causal": {"pattern": Causal() & (Global(2) | SlidingWindow(5, 0) | Prefix(4))},
-    "blocks and texts": {
-        "pattern": Block(6) | Global(2),
-        "segment_ids": segments(B, T, T),
-    },
+    "blocks and texts": {"pattern": Block(6) | Global(2), "segment_ids": segments(B, T, T)},
     "strided": {"pattern": Strided(6) | Prefix(2), "logit_soft_cap": 2.0},
 }
 CI = pytest.mark.ci

@@ -10,9 +10,7 @@ from keras_attention.backend import processor
 from keras_attention.kernels import plans
 from keras_attention.kernels.strategies import Strategy
 from keras_attention.spec import AttentionSpec
-from tests.problems import (
-    on_tensorflow,
-)
+from tests.problems import on_tensorflow
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other lengths are known")

@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 from tests import problems
-from tests.positions.small_shaw import (
-    ON_JAX,
-    integers,
-    random,
-)
+from tests.positions.small_shaw import ON_JAX, integers, random
 
 # Memory
 

@@ -35,10 +35,7 @@ GIVEN = {
         "any_length": False,
     },
     ka.SinCosGridEmbedding: {"arguments": {"grid": (2, 2)}, "any_length": False},
-    ka.LearnedGridEmbedding: {
-        "arguments": {"grid": (3, 2), "size": (2, 2)},
-        "any_length": False,
-    },
+    ka.LearnedGridEmbedding: {"arguments": {"grid": (3, 2), "size": (2, 2)}, "any_length": False},
     ka.ScaledEmbedding: {"inputs": ((5, None),)},
 }
 HEADS = {

@@ -6,6 +6,7 @@ import numpy as np
 import keras_attention as ka
 from keras_attention import patterns
 from tests.arrays import numpy, random
+from tests.compiled import quick
 
 B, T, D, H = 3, 9, 16, 4
 
@@ -34,21 +35,12 @@ def pieces(x, sizes):
 
 def decoded(layer, x, sizes, cache, *context):
     """The outputs of `x` in pieces of these sizes, side by side, and the last cache."""
-    step = ready(lambda x, cache: layer(x, *context, cache=cache))
+    step = quick(lambda x, cache: layer(x, *context, cache=cache))
     outputs = []
     for piece in pieces(x, sizes):
         output, cache = step(piece, cache)
         outputs.append(output)
     return keras.ops.concatenate(outputs, axis=1), cache
-
-
-def ready(function):
-    """A function of arrays and caches, for several calls. JAX would compile each operation."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
 
 
 def agree(found, expected, tolerance=2e-5):

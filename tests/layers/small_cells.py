@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_attention import scores
 from tests.arrays import numpy, random
+from tests.definition import sigmoid
 
 layers, ops = keras.layers, keras.ops
 
@@ -33,10 +34,6 @@ def made(cell, *inputs, **kwargs):
 
 
 # The papers, in float64
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def gru(cell, x, states):

@@ -16,6 +16,7 @@ from keras_attention import (
 )
 from keras_attention.alignments import mocha, monotonic
 from tests.arrays import numpy, random
+from tests.definition import softmax
 from tests.gradients import gradients
 from tests.layers.small_cells import MASK, MEMORY, STATE, B, D, H, S, T, X, gru, weights_drawn
 
@@ -44,11 +45,6 @@ def made(alignment, mode="bahdanau", score=None, **options):
 
 def wide(weight):
     return numpy(weight).astype("float64")
-
-
-def softmax(e):
-    powers = np.exp(e - e.max())
-    return powers / powers.sum()
 
 
 def hidden_units(score, query, memory):

@@ -6,17 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    MultiHeadAttention,
-    SelfAttention,
-    TransformerBlock,
-    kernels,
-    masks,
-    ops,
-    patterns,
-    sequence,
-)
+import keras_attention as ka
 from tests import definition
 from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
@@ -27,7 +17,7 @@ B, T, S, D, H, K = 3, 5, 7, 8, 2, 4
 X, VALUE, KEY = random(B, T, D), random(B, S, D, seed=1), random(B, S, 6, seed=2)
 
 
-def made(cls=Attention, inputs=(X, VALUE, KEY), **kwargs):
+def made(cls=ka.Attention, inputs=(X, VALUE, KEY), **kwargs):
     """A layer with heads and random weights, biases included."""
     layer = cls(**{"num_heads": H, "key_dim": K, "use_bias": True, **kwargs})
     layer.build(*(x.shape for x in inputs))
@@ -68,7 +58,7 @@ def test_heads_are_the_definition_side_by_side(value_dim, use_bias):
 
 
 def test_without_projections_the_inputs_are_compared_and_summed():
-    layer = Attention()
+    layer = ka.Attention()
     output, scores = layer([X, KEY, VALUE], return_attention_scores=True)
     heads = X[:, :, None], VALUE[:, :, None], KEY[:, :, None]
     expected, expected_scores = definition.attend(*heads)
@@ -80,11 +70,11 @@ def test_without_projections_the_inputs_are_compared_and_summed():
 def test_self_attention_is_attention_of_one_sequence():
     plain = made(inputs=(X,))
     expected, expected_scores = by_definition(plain, X, X, X)
-    layer = made(SelfAttention, inputs=(X,))
+    layer = made(ka.SelfAttention, inputs=(X,))
     output, scores = layer(X, return_attention_scores=True)
     close(output, expected)
     close(scores, expected_scores)
-    close(made(SelfAttention, inputs=(X,), causal=True)(X), plain(X, use_causal_mask=True))
+    close(made(ka.SelfAttention, inputs=(X,), causal=True)(X), plain(X, use_causal_mask=True))
 
 
 # Ways to call it
@@ -146,7 +136,7 @@ MASKED = {
 def carrying(array, mask):
     """A tensor of `array` that carries `mask`, or none."""
     tensor = keras.ops.convert_to_tensor(array)
-    return tensor if mask is None else masks.carry(tensor, keras.ops.convert_to_tensor(mask))
+    return tensor if mask is None else ka.masks.carry(tensor, keras.ops.convert_to_tensor(mask))
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -166,7 +156,7 @@ def test_every_mask_means_what_it_says(kind, listed):
     np.testing.assert_array_equal(numpy(scores)[~np.broadcast_to(mask, scores.shape)], 0.0)
     # The output carries the query's mask, from wherever it came.
     query_mask = carried.get("query", call.get("query_mask"))
-    found = masks.implicit(output)
+    found = ka.masks.implicit(output)
     assert (found is None) == (query_mask is None)
     if found is not None:
         np.testing.assert_array_equal(numpy(found), query_mask)
@@ -175,8 +165,8 @@ def test_every_mask_means_what_it_says(kind, listed):
 def test_a_model_has_no_operation_that_computes_a_mask(tmp_path):
     """Two of one name, of a file and of what Keras fills in, are a model that does not load."""
     ids = keras.Input((None,), dtype="int32")
-    x = SelfAttention(H, K)(keras.layers.Embedding(9, D, mask_zero=True)(ids))
-    model = keras.Model(ids, [x, TransformerBlock(D, H)(x)])
+    x = ka.SelfAttention(H, K)(keras.layers.Embedding(9, D, mask_zero=True)(ids))
+    model = keras.Model(ids, [x, ka.TransformerBlock(D, H)(x)])
     names = [type(operation).__name__ for operation in model.operations]
     assert names.count("NotEqual") <= 1  # The block's; Keras 3.16 records none.
     model = keras.Model(ids, x)
@@ -197,7 +187,7 @@ def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
     expected = layer(X, VALUE, KEY, query_mask=mask, value_mask=value_mask)
     close(layer([X, VALUE, KEY], mask=[mask, value_mask, None]), expected)
     close(layer([X, VALUE, KEY], mask=[None, value_mask, None], query_mask=mask), expected)
-    x = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
+    x = ka.masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
     close(layer([x, VALUE, KEY], mask=[None, value_mask, None]), expected)
 
 
@@ -207,9 +197,9 @@ def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
 def test_positions_and_texts_of_a_model_of_unknown_lengths():
     texts, at = (keras.Input((None,), dtype="int32") for _ in range(2))
     symbol = keras.Input((None, D))
-    layer = MultiHeadAttention(2, 4, position="rotary")
+    layer = ka.MultiHeadAttention(2, 4, position="rotary")
     y = layer(symbol, segment_ids=texts, positions=at, use_causal_mask=True)
-    memory = Attention(2, 4)(symbol, y, segment_ids=(texts, texts))
+    memory = ka.Attention(2, 4)(symbol, y, segment_ids=(texts, texts))
     model = keras.Model([symbol, texts, at], [y, memory])
     model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
     ids = np.array([[1, 1, 1, 2, 2, 2, 2]] * B, "int32")
@@ -225,7 +215,7 @@ def test_positions_and_texts_of_a_model_of_unknown_lengths():
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_one_array_twice_is_one_sequence(dtype, name):
     """Given as NumPy arrays, or cast to a layer's dtype, one sequence becomes two tensors."""
-    layer, numbers = Attention(dtype=dtype), np.arange(T, dtype="int32") // 3
+    layer, numbers = ka.Attention(dtype=dtype), np.arange(T, dtype="int32") // 3
     given = {name: np.stack([numbers] * B)}
     outputs = layer(X, **given), layer([X, X], **given), layer(X, X, X, **given)
     expected, *found = (numpy(keras.ops.cast(output, "float32")) for output in outputs)
@@ -236,15 +226,15 @@ def test_one_array_twice_is_one_sequence(dtype, name):
 def test_the_function_takes_positions_in_lists():
     x = keras.ops.convert_to_tensor(X[:, :2, None])
     given = {"query_positions": [5, 6], "key_positions": [0, 9]}
-    _, weights = ops.attend(x, x, x, pattern="causal", return_attention_scores=True, **given)
+    _, weights = ka.ops.attend(x, x, x, pattern="causal", return_attention_scores=True, **given)
     assert (numpy(weights)[..., 1] == 0).all()
 
 
 def test_one_sequence_with_one_mask_is_cleared_once():
     x, mask = map(keras.ops.convert_to_tensor, (X, REAL))
-    query, value, key = sequence.without_padding((x, x, x), (mask, mask, mask))
+    query, value, key = ka.sequence.without_padding((x, x, x), (mask, mask, mask))
     assert query is value is key
-    query, value, key = sequence.without_padding((x, x, x), (None, mask, mask))
+    query, value, key = ka.sequence.without_padding((x, x, x), (None, mask, mask))
     assert query is x and value is key
 
 
@@ -269,9 +259,9 @@ def test_dropout_is_only_in_training_and_scores_are_before_it():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: MultiHeadAttention(2, 4, dropout=0.5, seed=1, pattern="causal"),
-        lambda: SelfAttention(2, 4, dropout=0.5, seed=1, causal=True),
-        lambda: TransformerBlock(16, 2, dropout=0.5, seed=1, causal=True),
+        lambda: ka.MultiHeadAttention(2, 4, dropout=0.5, seed=1, pattern="causal"),
+        lambda: ka.SelfAttention(2, 4, dropout=0.5, seed=1, causal=True),
+        lambda: ka.TransformerBlock(16, 2, dropout=0.5, seed=1, causal=True),
     ],
     ids=["MultiHeadAttention", "SelfAttention", "TransformerBlock"],
 )
@@ -296,8 +286,8 @@ def test_large_activations_do_not_overflow(policy):
     """Keras multiplies query and key in float16 and scales afterwards: infinities, then NaN."""
     x, y = 200 * X, 200 * VALUE
     layer, wide = (
-        kept(lambda: MultiHeadAttention(2, 16, dtype=policy), X),
-        MultiHeadAttention(2, 16),
+        kept(lambda: ka.MultiHeadAttention(2, 16, dtype=policy), X),
+        ka.MultiHeadAttention(2, 16),
     )
     wide.build(x.shape)
     wide.set_weights([np.asarray(w, "float32") for w in layer.get_weights()])
@@ -319,30 +309,30 @@ REAL = np.arange(T) < np.array([[5], [2], [0]])
 # What a call is given, and whether each of its queries surely has a key.
 SURELY = {
     "causal": ({}, {}, True),
-    "a window": ({"pattern": patterns.SlidingWindow(2, 0)}, {}, True),
+    "a window": ({"pattern": ka.patterns.SlidingWindow(2, 0)}, {}, True),
     "all keys": ({"causal": False}, {}, True),
     "padding": ({}, {"query_mask": REAL}, False),
     "a mask of pairs": ({}, {"attention_mask": np.tri(T, dtype="bool")}, False),
     "positions": ({}, {"positions": (np.arange(T), np.arange(T) + 2)}, False),
     "segments": ({}, {"segment_ids": np.zeros((B, T), "int32")}, False),
-    "a later text": ({"pattern": ~patterns.SlidingWindow(1, 1)}, {}, False),
+    "a later text": ({"pattern": ~ka.patterns.SlidingWindow(1, 1)}, {}, False),
 }
 
 
 @pytest.mark.parametrize("name", SURELY)
 def test_queries_that_surely_have_keys_are_known(name, monkeypatch):
     options, arguments, expected = SURELY[name]
-    layer = made(SelfAttention, (X,), **{"causal": True, **options})
-    specs, run = [], kernels.run
+    layer = made(ka.SelfAttention, (X,), **{"causal": True, **options})
+    specs, run = [], ka.kernels.run
 
     def spy(spec, *heads):
         specs.append(spec)
         return run(spec, *heads)
 
-    monkeypatch.setattr(kernels, "run", spy)
+    monkeypatch.setattr(ka.kernels, "run", spy)
     output = layer(X, **arguments)
     assert [not spec.may_lack_keys for spec in specs] == [expected]
-    monkeypatch.setattr(kernels, "run", lambda spec, *heads: run(_unknown(spec), *heads))
+    monkeypatch.setattr(ka.kernels, "run", lambda spec, *heads: run(_unknown(spec), *heads))
     np.testing.assert_allclose(numpy(output), numpy(layer(X, **arguments)), atol=1e-6)
 
 
@@ -351,10 +341,10 @@ def _unknown(spec):
 
 
 def test_tokens_of_a_text_surely_have_keys(monkeypatch):
-    layer = made(SelfAttention, (X,), causal=True)
-    found, run = [], kernels.run
+    layer = made(ka.SelfAttention, (X,), causal=True)
+    found, run = [], ka.kernels.run
     monkeypatch.setattr(
-        kernels, "run", lambda spec, *x: found.append(spec.may_lack_keys) or run(spec, *x)
+        ka.kernels, "run", lambda spec, *x: found.append(spec.may_lack_keys) or run(spec, *x)
     )
     cache = layer.make_cache(B, T)
     _, cache = layer(X[:, :2], cache=cache)
@@ -369,7 +359,7 @@ def test_a_query_without_keys_where_no_length_is_known(score):
     """Two unknown lengths are not equal ones, with which each query would see its own key."""
     import tensorflow as tf
 
-    layer = Attention(score=score, pattern=patterns.SlidingWindow(1, 0))
+    layer = ka.Attention(score=score, pattern=ka.patterns.SlidingWindow(1, 0))
     rng = np.random.default_rng(0)
     query, value = (rng.normal(size=(1, n, 4)).astype("float32") for n in (6, 2))
     expected = layer(query, value, return_attention_scores=True)

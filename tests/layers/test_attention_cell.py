@@ -4,12 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    AttentionCell,
-    patterns,
-    scores,
-)
+from keras_attention import Attention, AttentionCell, patterns, scores
 from tests.arrays import numpy, random
 from tests.gradients import gradients
 from tests.layers.small_cells import (

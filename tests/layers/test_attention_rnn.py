@@ -4,14 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    AttentionCell,
-    AttentionRNN,
-    MultiHeadAttention,
-    patterns,
-    positions,
-)
+import keras_attention as ka
 from tests.arrays import close, numpy, random, wide
 
 layers, ops = keras.layers, keras.ops
@@ -30,16 +23,16 @@ def stack():
 
 
 CELLS = {
-    "bahdanau": lambda: AttentionCell(layers.GRUCell(H), "additive", output_context=True),
-    "luong": lambda: AttentionCell(layers.GRUCell(H), "general", mode="luong", attention_dim=9),
-    "luong, not fed": lambda: AttentionCell(
+    "bahdanau": lambda: ka.AttentionCell(layers.GRUCell(H), "additive", output_context=True),
+    "luong": lambda: ka.AttentionCell(layers.GRUCell(H), "general", mode="luong", attention_dim=9),
+    "luong, not fed": lambda: ka.AttentionCell(
         layers.GRUCell(H), "general", mode="luong", input_feeding=False
     ),
-    "heads, a window, a stack": lambda: AttentionCell(
-        stack(), Attention(2, 3, pattern=patterns.SlidingWindow(2, 2)), attention_dim=9
+    "heads, a window, a stack": lambda: ka.AttentionCell(
+        stack(), ka.Attention(2, 3, pattern=ka.patterns.SlidingWindow(2, 2)), attention_dim=9
     ),
-    "scores": lambda: AttentionCell(
-        layers.GRUCell(H), Attention(2, 3), mode="luong", return_attention_scores=True
+    "scores": lambda: ka.AttentionCell(
+        layers.GRUCell(H), ka.Attention(2, 3), mode="luong", return_attention_scores=True
     ),
 }
 every_cell = pytest.mark.parametrize("name", CELLS)
@@ -49,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Layer 'rnn.*does not support mas
 
 def made(name, **kwargs):
     """An `AttentionRNN` with weights that no zero hides."""
-    layer = AttentionRNN(CELLS[name](), **{"return_sequences": True, **kwargs})
+    layer = ka.AttentionRNN(CELLS[name](), **{"return_sequences": True, **kwargs})
     layer.build(X.shape, MEMORY.shape)
     for number, weight in enumerate(layer.trainable_weights):
         weight.assign(random(*weight.shape, seed=number) / np.sqrt(weight.shape[0]))
@@ -115,12 +108,12 @@ def test_keras_s_private_hook_is_not_needed(name, monkeypatch):
 def test_dropout_without_the_hook_is_one_draw_for_a_sequence(monkeypatch):
     for hook in ("_maybe_config_dropout_masks", "_maybe_reset_dropout_masks"):
         monkeypatch.setattr(layers.RNN, hook, lambda *_: None)
-    cell = AttentionCell(
-        layers.GRUCell(H, dropout=0.5), Attention(dropout=0.5), output_context=True
+    cell = ka.AttentionCell(
+        layers.GRUCell(H, dropout=0.5), ka.Attention(dropout=0.5), output_context=True
     )
     # Without positions, and each step alike: what differs between steps is drawn for each.
     memory = np.ones((B, S, H), "float32")
-    layer = AttentionRNN(cell, return_sequences=True)
+    layer = ka.AttentionRNN(cell, return_sequences=True)
     found = numpy(layer(np.zeros((B, T, D), "float32"), memory, training=True))[..., :H]
     assert np.abs(found - found[:, :1]).max() < 1e-6
     assert len(np.unique(found.round(4))) > 1
@@ -130,10 +123,10 @@ def test_dropout_without_the_hook_is_one_draw_for_a_sequence(monkeypatch):
 
 def test_steps_are_counted_beyond_what_bfloat16_can_count():
     steps = 300
-    layer = AttentionRNN(
-        AttentionCell(
+    layer = ka.AttentionRNN(
+        ka.AttentionCell(
             layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
-            Attention(pattern=patterns.SlidingWindow(0, 0), dtype="bfloat16"),
+            ka.Attention(pattern=ka.patterns.SlidingWindow(0, 0), dtype="bfloat16"),
             output_context=True,
             dtype="bfloat16",
         ),
@@ -156,7 +149,7 @@ def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
             return super().call(inputs, states, training=training)
 
     inner = Failing(H)
-    cell = AttentionCell(inner, "general")
+    cell = ka.AttentionCell(inner, "general")
     if recurrent == "RNN":
         rnn = layers.RNN(cell)
 
@@ -164,7 +157,7 @@ def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
             return rnn(x, initial_state=cell.initial_state(memory))
 
     else:
-        layer = AttentionRNN(cell)
+        layer = ka.AttentionRNN(cell)
     with pytest.raises(RuntimeError, match="a step failed"):
         layer(X, MEMORY)
     inner.failing = False
@@ -175,11 +168,11 @@ def test_an_error_in_a_step_leaves_no_memory_behind(recurrent):
 
 
 ATTENTIONS = {
-    "dot": lambda: Attention(2, 4),
-    "grouped": lambda: MultiHeadAttention(4, 4, num_key_value_heads=2, position="rotary"),
-    "Shaw": lambda: Attention(2, 4, position=positions.Shaw(2)),
-    "biased": lambda: Attention(2, 4, position="relative_bias", use_sink=True),
-    "additive": lambda: Attention(2, 4, score="additive"),
+    "dot": lambda: ka.Attention(2, 4),
+    "grouped": lambda: ka.MultiHeadAttention(4, 4, num_key_value_heads=2, position="rotary"),
+    "Shaw": lambda: ka.Attention(2, 4, position=ka.positions.Shaw(2)),
+    "biased": lambda: ka.Attention(2, 4, position="relative_bias", use_sink=True),
+    "additive": lambda: ka.Attention(2, 4, score="additive"),
 }
 
 
@@ -190,7 +183,9 @@ ATTENTIONS = {
 def test_xla_compiles_its_gradient_where_the_batch_is_unknown(name, lengths):
     """A step changes the weights as it does without XLA."""
     source, x = keras.Input((lengths[0], M)), keras.Input((lengths[1], D))
-    rnn = AttentionRNN(AttentionCell(layers.GRUCell(H), ATTENTIONS[name]()), return_sequences=True)
+    rnn = ka.AttentionRNN(
+        ka.AttentionCell(layers.GRUCell(H), ATTENTIONS[name]()), return_sequences=True
+    )
     model = keras.Model([source, x], rnn(x, source))
     start, found = [wide(weight) for weight in model.weights], []
     for jit in (True, False):
@@ -206,9 +201,9 @@ def test_xla_compiles_its_gradient_where_the_batch_is_unknown(name, lengths):
 
 @pytest.mark.parametrize("alignment", [None, "monotonic", "mocha"])
 def test_inference_draws_nothing(alignment):
-    attention = Attention(score="additive", dropout=0.5, seed=1)
-    cell = AttentionCell(layers.GRUCell(H, dropout=0.5, seed=2), attention, alignment=alignment)
-    layer = AttentionRNN(cell)
+    attention = ka.Attention(score="additive", dropout=0.5, seed=1)
+    cell = ka.AttentionCell(layers.GRUCell(H, dropout=0.5, seed=2), attention, alignment=alignment)
+    layer = ka.AttentionRNN(cell)
     expected = numpy(layer(X, MEMORY))
     before = [numpy(variable) for variable in layer.variables]
     np.testing.assert_array_equal(numpy(layer(X, MEMORY)), expected)

@@ -4,12 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    FeedForward,
-    MultiHeadAttention,
-    RMSNorm,
-    TransformerBlock,
-)
+from keras_attention import FeedForward, MultiHeadAttention, RMSNorm, TransformerBlock
 from tests.arrays import numpy
 
 B, T, D, HIDDEN, H = 2, 5, 8, 16, 2

@@ -8,6 +8,7 @@ import keras_attention as ka
 from keras_attention import masks, patterns, positions
 from keras_attention.layers import kv_cache
 from tests.arrays import random
+from tests.compiled import program, quick
 from tests.gradients import weight_gradients
 from tests.layers.small_caches import (
     PATTERNS,
@@ -22,7 +23,6 @@ from tests.layers.small_caches import (
     made,
     numpy,
     pieces,
-    ready,
 )
 
 
@@ -37,7 +37,7 @@ def test_log_probabilities_stand_before_the_cache():
 
 def test_a_cache_keeps_its_own_dtype():
     layer = heads(position="rotary")
-    expected = ready(lambda x: layer(x, use_causal_mask=True))(X)
+    expected = quick(lambda x: layer(x, use_causal_mask=True))(X)
     output, cache = decoded(layer, X, [3, 1, 5], layer.make_cache(B, T, dtype="float16"))
     assert keras.backend.standardize_dtype(output.dtype) == "float32"
     assert keras.backend.standardize_dtype(cache["value"].dtype) == "float16"
@@ -52,8 +52,8 @@ def test_dynamic_scaling_is_of_the_tokens_so_far(pattern):
     # It depends on the last position, so that each token changes what was rotated before.
     rotary = positions.Rotary(scaling="dynamic", factor=3.0, original_max_length=3)
     layer = heads(position=rotary, pattern=PATTERNS[pattern]())
-    step = ready(lambda x, cache: layer(x, cache=cache))
-    whole = ready(lambda x: layer(x, use_causal_mask=True))
+    step = quick(lambda x, cache: layer(x, cache=cache))
+    whole = quick(lambda x: layer(x, use_causal_mask=True))
     cache, at = layer.make_cache(B, 2 * T), 0
     for size in (2, 1, 1, 3):
         output, cache = step(X[:, at : at + size], cache)
@@ -81,7 +81,7 @@ def test_what_make_cache_gives():
 
 def test_a_call_leaves_the_cache_that_it_was_given():
     layer = heads()
-    step = ready(lambda x, cache: layer(x, cache=cache))
+    step = quick(lambda x, cache: layer(x, cache=cache))
     cache = step(X[:, :3], layer.make_cache(B, T))[1]
     before = {name: numpy(array).copy() for name, array in cache.items()}
     first = step(X[:, 3:4], cache)[0]
@@ -95,7 +95,7 @@ def test_a_window_goes_on_beyond_the_length():
     x = random(B, 40, D)
     output, cache = decoded(layer, x, [1] * 8 + [30, 2], layer.make_cache(B, 5))
     assert cache["key"].shape[2] == 3
-    agree(output, ready(lambda x: layer(x, use_causal_mask=True))(x))
+    agree(output, quick(lambda x: layer(x, use_causal_mask=True))(x))
 
 
 def test_slots_hold_what_they_say():
@@ -122,21 +122,8 @@ def test_more_tokens_than_slots_are_an_error(sizes):
     layer(last, query_mask=np.zeros(last.shape[:2], bool), cache=cache)
 
 
-def traced(function, *arrays, jit_compile=True):
-    """What a function gives whose arguments are not known while it is made into a program."""
-    arrays = [keras.tree.map_structure(keras.ops.convert_to_tensor, array) for array in arrays]
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)(*arrays)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, autograph=False, jit_compile=jit_compile)(*arrays)
-    pytest.skip("PyTorch runs eagerly")
-
-
 @pytest.mark.parametrize("pattern", [None, patterns.SlidingWindow(T + 2, 0)])
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch runs eagerly")
 def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
     layer = heads(pattern=pattern, use_bias=False)
     cache = layer(X, query_mask=np.arange(T) < [[T], [T - 1], [2]], cache=layer.make_cache(B, T))[1]
@@ -146,7 +133,7 @@ def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
         second, cache = layer(x[:, 1:], cache=cache)
         return first, second
 
-    first, second = (numpy(output) for output in traced(two, X[:, :2], cache))
+    first, second = map(numpy, program(two, jit_compile=True)(X[:, :2], cache))
     np.testing.assert_array_equal(np.isnan(first).all((1, 2)), [True, False, False])
     np.testing.assert_array_equal(np.isnan(second).all((1, 2)), [True, True, False])
     assert not np.isnan(first[1:]).any() and not np.isnan(second[2:]).any()

@@ -9,14 +9,10 @@ from keras_attention import normalizations, patterns
 from keras_attention.spec import AttentionSpec
 from tests import definition
 from tests.arrays import numpy, random
+from tests.definition import softmax
 from tests.gradients import added_losses, gradients, weight_gradients
 
 B, T, S, D = 3, 5, 7, 8
-
-
-def softmax(scores):
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
 
 
 QUERY, MEMORY = random(B, T, D, seed=1), random(B, S, D, seed=2)

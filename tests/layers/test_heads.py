@@ -4,10 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    MultiHeadAttention,
-)
+from keras_attention import Attention, MultiHeadAttention
 from tests import definition
 from tests.arrays import close, random, run
 from tests.arrays import wide as numpy

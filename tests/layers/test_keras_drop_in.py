@@ -50,11 +50,7 @@ CASES = {
     "mask (B, H, T, S)": ({}, {"attention_mask": booleans(B, 2, T, S)}, CROSS),
     "mask (B, 1, T, S)": ({}, {"attention_mask": booleans(B, 1, T, S)}, CROSS),
     "mask of ones and zeros": ({}, {"attention_mask": booleans(B, T, S).astype("float32")}, CROSS),
-    "mask and causal": (
-        {},
-        {"attention_mask": booleans(B, T, T), "use_causal_mask": True},
-        SELF,
-    ),
+    "mask and causal": ({}, {"attention_mask": booleans(B, T, T), "use_causal_mask": True}, SELF),
     "axis 1 of two": ({"attention_axes": 1}, {}, ((B, T, 4, D), (B, S, 4, D))),
     "axis 2 of two": ({"attention_axes": (2,)}, {}, ((B, 4, T, D), (B, 4, S, D))),
     "last of two axes": ({"attention_axes": -2}, {}, ((B, 4, T, D), (B, 4, S, D))),

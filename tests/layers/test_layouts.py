@@ -34,14 +34,9 @@ def sparse(array):
 
 LENGTHS = (4, 2, 1)
 # What is given, and the message.
-GIVEN = {
-    "dict": (lambda array: {"x": array}, r"takes dense tensors\. .*Received: a dict"),
-}
+GIVEN = {"dict": (lambda array: {"x": array}, r"takes dense tensors\. .*Received: a dict")}
 if BACKEND != "tensorflow":
-    GIVEN["sparse"] = (
-        sparse,
-        r"takes dense tensors\. Pass a sparse .* as `.*dense.*Received: a ",
-    )
+    GIVEN["sparse"] = (sparse, r"takes dense tensors\. Pass a sparse .* as `.*dense.*Received: a ")
 if BACKEND != "jax":
     GIVEN["ragged"] = (
         ragged,

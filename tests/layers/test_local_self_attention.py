@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_attention import (
-    AtrousSelfAttention,
-    LocalSelfAttention,
-    SelfAttention,
-    SparseSelfAttention,
-    patterns,
-)
+import keras_attention as ka
 from tests.arrays import close, random, run
 
 B, T, D = 2, 11, 8
@@ -27,31 +21,31 @@ def loops(length, attends, causal):
 # Name: the layer, and the rule of the table in docs/design.md, in other words than its patterns.
 PRESETS = {
     "local": (
-        lambda **kwargs: LocalSelfAttention(2, 4, neighbors=2, **kwargs),
+        lambda **kwargs: ka.LocalSelfAttention(2, 4, neighbors=2, **kwargs),
         lambda i, j: j in (i - 2, i - 1, i, i + 1, i + 2),
     ),
     "local, every third": (
-        lambda **kwargs: LocalSelfAttention(2, 4, neighbors=2, rate=3, **kwargs),
+        lambda **kwargs: ka.LocalSelfAttention(2, 4, neighbors=2, rate=3, **kwargs),
         lambda i, j: j in (i - 6, i - 3, i, i + 3, i + 6),
     ),
     "local, beyond the ends": (
-        lambda **kwargs: LocalSelfAttention(2, 4, neighbors=50, **kwargs),
+        lambda **kwargs: ka.LocalSelfAttention(2, 4, neighbors=50, **kwargs),
         lambda i, j: True,
     ),
     "atrous": (
-        lambda **kwargs: AtrousSelfAttention(2, 4, rate=3, **kwargs),
+        lambda **kwargs: ka.AtrousSelfAttention(2, 4, rate=3, **kwargs),
         lambda i, j: i % 3 == j % 3,
     ),
     "atrous, beyond the ends": (
-        lambda **kwargs: AtrousSelfAttention(2, 4, rate=40, **kwargs),
+        lambda **kwargs: ka.AtrousSelfAttention(2, 4, rate=40, **kwargs),
         lambda i, j: i == j,
     ),
     "sparse": (
-        lambda **kwargs: SparseSelfAttention(2, 4, rate=3, **kwargs),
+        lambda **kwargs: ka.SparseSelfAttention(2, 4, rate=3, **kwargs),
         lambda i, j: i % 3 == j % 3 or j in (i - 2, i - 1, i, i + 1, i + 2),
     ),
     "sparse, every one": (
-        lambda **kwargs: SparseSelfAttention(2, 4, rate=1, **kwargs),
+        lambda **kwargs: ka.SparseSelfAttention(2, 4, rate=1, **kwargs),
         lambda i, j: True,
     ),
 }
@@ -62,7 +56,7 @@ PADDING = np.array([[True] * T, [True] * 4 + [False] * 3 + [True] * 2 + [False] 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_dense_attention_under_its_mask(name, causal):
     make, attends = PRESETS[name]
-    layer, dense = make(causal=causal, use_bias=True), SelfAttention(2, 4, use_bias=True)
+    layer, dense = make(causal=causal, use_bias=True), ka.SelfAttention(2, 4, use_bias=True)
     for each in (layer, dense):
         each.build((B, T, D))
     dense.set_weights(layer.get_weights())
@@ -90,7 +84,7 @@ def test_a_preset_is_dense_attention_under_its_mask(name, causal):
 @pytest.mark.parametrize("name", ["local, every third", "atrous", "sparse"])
 def test_a_pattern_of_the_users_and_a_causal_call_count_too(name):
     make, attends = PRESETS[name]
-    layer = make(pattern=~patterns.Prefix(2) | patterns.Dilated(5))
+    layer = make(pattern=~ka.patterns.Prefix(2) | ka.patterns.Dilated(5))
     layer.build((B, T, D))
 
     def weights(x):

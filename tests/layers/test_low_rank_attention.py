@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from tests.arrays import numpy
+from tests.definition import softmax
 from tests.layers.projected import heads, output
 
 B, T, D, H, K, V = 2, 9, 8, 2, 4, 3
@@ -22,11 +23,6 @@ LAYERS = {
     "nystrom": lambda **kwargs: ka.NystromAttention(H, K, 4, V, **kwargs),
     "nystrom-conv": lambda **kwargs: ka.NystromAttention(H, K, 16, V, conv_kernel_size=3, **kwargs),
 }
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def weights_of(query, key):

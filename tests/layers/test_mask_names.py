@@ -73,10 +73,7 @@ SYMBOLS = {
         ),
         {"mask": OF_IMAGES},
     ),
-    "PatchMerging": (
-        lambda **masks: ka.PatchMerging()(IMAGES, **masks),
-        {"mask": OF_IMAGES},
-    ),
+    "PatchMerging": (lambda **masks: ka.PatchMerging()(IMAGES, **masks), {"mask": OF_IMAGES}),
     "Encoder": (lambda **masks: ka.Encoder([block()])(X6, **masks), {"mask": OF_SIX}),
     "Encoder-tokens": (
         lambda **masks: ka.Encoder([block()], embeddings())(IDS, **masks),

@@ -6,14 +6,11 @@ import pytest
 
 import keras_attention as ka
 from tests.arrays import numpy
+from tests.definition import sigmoid
 from tests.gradients import weight_gradients
 from tests.models.stacks import randomize
 
 D, E = 6, 8
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def defined(layer, x):

@@ -7,7 +7,8 @@ import pytest
 import keras_attention as ka
 from keras_attention import masks
 from keras_attention.visualization import collect_attention
-from tests.arrays import numpy
+from tests.arrays import numpy, wide
+from tests.definition import softmax
 from tests.gradients import gradients
 
 B, T, S, D, E = 2, 3, 5, 8, 6
@@ -22,25 +23,16 @@ WEIGHTS = RNG.dirichlet(np.ones(S), (B, T)).astype("float32")
 IDS = np.array([[3, 7, 3, 8, 0], [-1, 6, 8, 8, 1]], "int32")
 
 
-def double(x):
-    return np.asarray(numpy(x), "float64")
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
-
-
 def test_a_pointer_is_equation_three():
     layer = ka.PointerHead()
     found = numpy(layer(QUERY, MEMORY))
     score = layer.score
     hidden = np.tanh(
-        (QUERY @ double(score.query_kernel)[0])[:, :, None]
-        + (MEMORY @ double(score.key_kernel)[0])[:, None]
-        + double(score.bias)[0]
+        (QUERY @ wide(score.query_kernel)[0])[:, :, None]
+        + (MEMORY @ wide(score.key_kernel)[0])[:, None]
+        + wide(score.bias)[0]
     )
-    np.testing.assert_allclose(found, hidden @ double(score.v)[0], atol=1e-5)
+    np.testing.assert_allclose(found, hidden @ wide(score.v)[0], atol=1e-5)
 
 
 def test_a_pointer_carries_the_mask_of_its_query():
@@ -83,7 +75,7 @@ def copying(layer, weights, kept=None):
     dense = layer._dense
     weights = np.where((IDS >= 0)[:, None] if kept is None else kept[:, None], weights, 0.0)
     weights = weights / weights.sum(-1, keepdims=True)
-    gate = 1 / (1 + np.exp(-(QUERY @ double(dense.kernel) + double(dense.bias))))
+    gate = 1 / (1 + np.exp(-(QUERY @ wide(dense.kernel) + wide(dense.bias))))
     found = np.concatenate([gate * softmax(LOGITS.astype("float64")), np.zeros((B, T, EXTRA))], -1)
     for b, s in np.ndindex(B, S):
         if IDS[b, s] >= 0:
@@ -116,10 +108,10 @@ def test_probabilities_sum_to_one_of_any_weights(heads):
         (WEIGHTS, copied, none),
     ):
         weights = np.stack([weights, 2 * weights], 1) if heads else weights
-        found = np.exp(double(layer(QUERY, LOGITS, weights, ids, source_mask=mask)))
+        found = np.exp(wide(layer(QUERY, LOGITS, weights, ids, source_mask=mask)))
         np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-5)
     # Without tokens to copy, the vocabulary's distribution.
-    np.testing.assert_allclose(found[1, :, :V], softmax(double(LOGITS[1])), rtol=1e-5)
+    np.testing.assert_allclose(found[1, :, :V], softmax(wide(LOGITS[1])), rtol=1e-5)
 
 
 def test_logarithms_are_finite_where_probabilities_are_not():

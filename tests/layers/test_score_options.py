@@ -9,17 +9,7 @@ from tests import definition
 from tests.arrays import close, random, run
 from tests.arrays import wide as numpy
 from tests.gradients import gradients
-from tests.layers.small_heads import (
-    B,
-    D,
-    H,
-    K,
-    S,
-    T,
-    arrays,
-    attend,
-    mask,
-)
+from tests.layers.small_heads import B, D, H, K, S, T, arrays, attend, mask
 
 
 def test_a_soft_cap_bends_scores_before_the_bias():

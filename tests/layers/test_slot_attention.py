@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import masks, visualization
 from tests.arrays import numpy, random, wide
+from tests.definition import sigmoid
 
 B, S, D, K, F = 2, 6, 5, 3, 4
 X, SLOTS = random(B, S, D), random(B, K, F, seed=1)
@@ -36,10 +37,6 @@ def normalized(x, w, name):
     centered = x - x.mean(-1, keepdims=True)
     deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
     return centered / deviation * w[f"{name}/gamma"] + w[f"{name}/beta"]
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def gru(w, u, h):

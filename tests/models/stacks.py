@@ -2,19 +2,7 @@
 
 import numpy as np
 
-from keras_attention import (
-    Decoder,
-    Embeddings,
-    Encoder,
-    EncoderDecoder,
-    LearnedPositionEmbedding,
-    Logits,
-    RMSNorm,
-    ScaledEmbedding,
-    TransformerBlock,
-    patterns,
-    positions,
-)
+import keras_attention as ka
 from tests.arrays import numpy
 from tests.compiled import compiled
 
@@ -34,50 +22,50 @@ def randomize(model, seed=0):
 
 
 def embeddings(tokens=None, **kwargs):
-    tokens = tokens or ScaledEmbedding(VOCABULARY, D, mask_zero=True, scale=1)
-    return Embeddings(tokens, **kwargs)
+    tokens = tokens or ka.ScaledEmbedding(VOCABULARY, D, mask_zero=True, scale=1)
+    return ka.Embeddings(tokens, **kwargs)
 
 
 def encoder(tokens=None, **kwargs):
     """Two sorts of position: a table that is added, and one of distances that blocks share."""
-    table = positions.RelativeBias(num_buckets=8, max_distance=8)
-    blocks = [TransformerBlock(16, H, position=table, score="dot") for _ in range(2)]
-    learned = LearnedPositionEmbedding(16)
-    return Encoder(blocks, embeddings(tokens, positions=learned), **kwargs)
+    table = ka.positions.RelativeBias(num_buckets=8, max_distance=8)
+    blocks = [ka.TransformerBlock(16, H, position=table, score="dot") for _ in range(2)]
+    learned = ka.LearnedPositionEmbedding(16)
+    return ka.Encoder(blocks, embeddings(tokens, positions=learned), **kwargs)
 
 
 def language_model():
     """Windows and wavelengths that change from block to block, as in Gemma 3."""
     blocks = [
-        TransformerBlock(
+        ka.TransformerBlock(
             16,
             H,
             causal=True,
             pattern=pattern,
-            position=positions.Rotary(max_wavelength=wavelength),
+            position=ka.positions.Rotary(max_wavelength=wavelength),
             key_dim=6,
             residual="sandwich",
-            norm=RMSNorm(offset=1.0),
-            qk_norm=RMSNorm(offset=1.0),
+            norm=ka.RMSNorm(offset=1.0),
+            qk_norm=ka.RMSNorm(offset=1.0),
             use_bias=False,
             gated=True,
             activation="gelu_tanh",
         )
-        for pattern, wavelength in ((patterns.SlidingWindow(3, 0), 100), (None, 10000))
+        for pattern, wavelength in ((ka.patterns.SlidingWindow(3, 0), 100), (None, 10000))
     ]
-    logits = Logits(VOCABULARY, soft_cap=3.0)
-    return Decoder(blocks, embeddings(), RMSNorm(offset=1.0), logits)
+    logits = ka.Logits(VOCABULARY, soft_cap=3.0)
+    return ka.Decoder(blocks, embeddings(), ka.RMSNorm(offset=1.0), logits)
 
 
 def translator():
-    tokens = ScaledEmbedding(VOCABULARY, D, mask_zero=True)
-    blocks = [TransformerBlock(16, H, causal=True, cross_attention=True) for _ in range(2)]
-    decoder = Decoder(
+    tokens = ka.ScaledEmbedding(VOCABULARY, D, mask_zero=True)
+    blocks = [ka.TransformerBlock(16, H, causal=True, cross_attention=True) for _ in range(2)]
+    decoder = ka.Decoder(
         blocks,
-        embeddings(tokens, positions=LearnedPositionEmbedding(16), norm=RMSNorm()),
-        logits=Logits(VOCABULARY, tied=False, use_bias=True),
+        embeddings(tokens, positions=ka.LearnedPositionEmbedding(16), norm=ka.RMSNorm()),
+        logits=ka.Logits(VOCABULARY, tied=False, use_bias=True),
     )
-    return EncoderDecoder(encoder(tokens), decoder)
+    return ka.EncoderDecoder(encoder(tokens), decoder)
 
 
 IDS = np.array([[3, 5, 2, 9, 4], [7, 8, 1, 0, 0]], "int32")

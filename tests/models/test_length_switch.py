@@ -6,15 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Decoder,
-    Embeddings,
-    Logits,
-    ScaledEmbedding,
-    TransformerBlock,
-    generation,
-    positions,
-)
+import keras_attention as ka
 from tests.arrays import numpy
 
 ORIGINAL = 6
@@ -25,8 +17,8 @@ MASK = np.array([[n >= padding for n in range(5)] for padding in PADDING])
 
 def rotary(scaling="longrope"):
     if scaling == "dynamic":
-        return positions.Rotary(scaling="dynamic", original_max_length=ORIGINAL)
-    return positions.Rotary(
+        return ka.positions.Rotary(scaling="dynamic", original_max_length=ORIGINAL)
+    return ka.positions.Rotary(
         100.0,
         scaling="longrope",
         factor=4.0,
@@ -39,12 +31,12 @@ def rotary(scaling="longrope"):
 def decoder(scaling="longrope", layers=2, embeds=True):
     keras.utils.set_random_seed(0)
     blocks = [
-        TransformerBlock(16, 2, causal=True, residual="pre", position=rotary(scaling))
+        ka.TransformerBlock(16, 2, causal=True, residual="pre", position=rotary(scaling))
         for _ in range(layers)
     ]
     if not embeds:
-        return Decoder(blocks)
-    model = Decoder(blocks, Embeddings(ScaledEmbedding(20, 8)), logits=Logits(20))
+        return ka.Decoder(blocks)
+    model = ka.Decoder(blocks, ka.Embeddings(ka.ScaledEmbedding(20, 8)), logits=ka.Logits(20))
     model.build((None, None))
     rng = np.random.default_rng(0)
     for weight in model.weights:
@@ -64,11 +56,11 @@ def test_steps_are_calls_with_the_whole_text(model):
 
     def continued(ids, mask):
         last, cache = model.start(ids, max_tokens=7, mask=mask)
-        return generation.greedy(model.step, last, cache, max_tokens=7)
+        return ka.generation.greedy(model.step, last, cache, max_tokens=7)
 
     is_torch = keras.config.backend() == "torch"
     with pytest.warns(UserWarning, match="step") if is_torch else contextlib.nullcontext():
-        found = numpy(generation.compiled(continued, model)(IDS, MASK).tokens)
+        found = numpy(ka.generation.compiled(continued, model)(IDS, MASK).tokens)
     whole = np.concatenate([IDS, found], axis=1)
     for row, padding in enumerate(PADDING):
         # Without its padding.

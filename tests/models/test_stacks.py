@@ -4,27 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Decoder,
-    Embeddings,
-    Encoder,
-    Logits,
-    ScaledEmbedding,
-    SinCosPositionEmbedding,
-    TransformerBlock,
-    generation,
-    masks,
-)
+import keras_attention as ka
 from tests.arrays import numpy
-from tests.models.stacks import (
-    IDS,
-    LEFT,
-    VOCABULARY,
-    D,
-    made,
-    output,
-    randomize,
-)
+from tests.models.stacks import IDS, LEFT, VOCABULARY, D, made, output, randomize
 
 
 def test_an_encoder_is_its_parts():
@@ -34,7 +16,7 @@ def test_an_encoder_is_its_parts():
     for block in model.blocks:
         x = block(x, mask=ids != 0)
     np.testing.assert_allclose(numpy(model(ids)), numpy(x), atol=1e-5)
-    assert (numpy(masks.implicit(model(ids))) == (ids != 0)).all()
+    assert (numpy(ka.masks.implicit(model(ids))) == (ids != 0)).all()
 
 
 def test_blocks_share_a_table_of_positions():
@@ -44,8 +26,8 @@ def test_blocks_share_a_table_of_positions():
 
 
 def test_a_block_that_is_listed_twice_has_its_weights_once():
-    block = TransformerBlock(16, 3)
-    once, twice = Encoder([block]), Encoder([block, block])
+    block = ka.TransformerBlock(16, 3)
+    once, twice = ka.Encoder([block]), ka.Encoder([block, block])
     x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
     np.testing.assert_allclose(numpy(twice(x)), numpy(once(once(x))), atol=1e-5)
     assert len(twice.weights) == len(once.weights)
@@ -53,8 +35,8 @@ def test_a_block_that_is_listed_twice_has_its_weights_once():
 
 def test_token_types_and_a_projection():
     types = keras.layers.Embedding(2, 4)
-    tokens = ScaledEmbedding(VOCABULARY, 4, mask_zero=True, scale=1)
-    model = Embeddings(tokens, types=types, projection=keras.layers.Dense(D))
+    tokens = ka.ScaledEmbedding(VOCABULARY, 4, mask_zero=True, scale=1)
+    model = ka.Embeddings(tokens, types=types, projection=keras.layers.Dense(D))
     given = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]])
     found = numpy(model(IDS, given))
     assert found.shape == (2, 5, D)
@@ -64,8 +46,8 @@ def test_token_types_and_a_projection():
 
 
 def test_tokens_are_projected_before_positions_are_added():
-    tokens, positions = ScaledEmbedding(VOCABULARY, 4, scale=1), SinCosPositionEmbedding()
-    model = Embeddings(tokens, positions, token_projection=keras.layers.Dense(D))
+    tokens, positions = ka.ScaledEmbedding(VOCABULARY, 4, scale=1), ka.SinCosPositionEmbedding()
+    model = ka.Embeddings(tokens, positions, token_projection=keras.layers.Dense(D))
     found = numpy(model(IDS))
     expected = numpy(positions(model.token_projection(tokens(IDS))))
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -75,22 +57,22 @@ def test_tokens_are_projected_before_positions_are_added():
 
 def test_features_of_positions_are_added():
     """The norm and the projection get those that `merge_mode="concat"` adds."""
-    model = Embeddings(
-        ScaledEmbedding(VOCABULARY, 4, scale=1),
-        SinCosPositionEmbedding(dim=3, merge_mode="concat"),
+    model = ka.Embeddings(
+        ka.ScaledEmbedding(VOCABULARY, 4, scale=1),
+        ka.SinCosPositionEmbedding(dim=3, merge_mode="concat"),
         norm=keras.layers.LayerNormalization(),
         projection=keras.layers.Dense(D),
     )
     model.build((None, 5))
     assert model.norm.gamma.shape == (7,) and model.projection.kernel.shape == (7, D)
     assert model(IDS).shape == (2, 5, D)
-    plain = Embeddings(model.tokens, model.positions)
+    plain = ka.Embeddings(model.tokens, model.positions)
     symbols = keras.Input((None,), dtype="int32")
     assert plain(IDS).shape == (2, 5, 7) and plain(symbols).shape == (None, None, 7)
-    assert Encoder([TransformerBlock(12, 1)], plain)(symbols).shape == (None, None, 7)
+    assert ka.Encoder([ka.TransformerBlock(12, 1)], plain)(symbols).shape == (None, None, 7)
 
 
-class Short(Encoder):
+class Short(ka.Encoder):
     """A subclass whose call has fewer arguments."""
 
     def call(self, x, mask=None, training=None):
@@ -99,7 +81,7 @@ class Short(Encoder):
 
 def test_a_subclass_with_fewer_arguments_in_a_functional_model():
     symbols = keras.Input((None, D))
-    whole = keras.Model(symbols, Short([TransformerBlock(12, 2)])(symbols))
+    whole = keras.Model(symbols, Short([ka.TransformerBlock(12, 2)])(symbols))
     assert whole.output_shape == (None, None, D)
 
 
@@ -107,7 +89,7 @@ def test_logits_are_their_equation():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, D)).astype("float32")
     table = rng.normal(size=(VOCABULARY, D)).astype("float32")
-    layer = Logits(VOCABULARY, use_bias=True, scale=0.5, soft_cap=2.0)
+    layer = ka.Logits(VOCABULARY, use_bias=True, scale=0.5, soft_cap=2.0)
     layer(x, table)
     randomize(layer)
     expected = 2 * np.tanh((0.5 * x @ table.T + numpy(layer.bias)) / 2)
@@ -134,7 +116,7 @@ def assert_same_until_padding(found, expected):
 def test_a_language_model_generates_what_the_whole_model_says(prompt):
     model, _ = made("decoder")
     last, cache = model.start(prompt, max_tokens=3)
-    found = generation.greedy(model.step, last, cache, max_tokens=3)
+    found = ka.generation.greedy(model.step, last, cache, max_tokens=3)
     assert_same_until_padding(numpy(found.tokens), greedily(model, prompt, 3))
 
 
@@ -142,7 +124,7 @@ def test_a_translator_generates_what_the_whole_model_says():
     model, (source, _) = made("both")
     first = np.ones((2, 1), "int32")
     last, cache, memory = model.start(source, first, max_tokens=3)
-    found = generation.greedy(model.step, last, cache, max_tokens=3, memory=memory)
+    found = ka.generation.greedy(model.step, last, cache, max_tokens=3, memory=memory)
     expected = first
     for _ in range(3):
         logits = output(model, source, expected)[:, -1]
@@ -156,16 +138,16 @@ def test_beams_in_a_compiled_program():
 
     def search(prompt):
         last, cache = model.start(prompt, max_tokens=4)
-        return generation.beam_search(model.step, last, cache, num_beams=2, max_tokens=4)
+        return ka.generation.beam_search(model.step, last, cache, num_beams=2, max_tokens=4)
 
-    found = generation.compiled(search, model)(LEFT)
+    found = ka.generation.compiled(search, model)(LEFT)
     np.testing.assert_array_equal(numpy(found.tokens), numpy(search(LEFT).tokens))
 
 
 def test_positions_of_ones_own_reach_embeddings_and_blocks():
-    tokens = ScaledEmbedding(VOCABULARY, D)
-    blocks = [TransformerBlock(16, 3, causal=True, position="alibi")]
-    model = Decoder(blocks, Embeddings(tokens, SinCosPositionEmbedding()))
+    tokens = ka.ScaledEmbedding(VOCABULARY, D)
+    blocks = [ka.TransformerBlock(16, 3, causal=True, position="alibi")]
+    model = ka.Decoder(blocks, ka.Embeddings(tokens, ka.SinCosPositionEmbedding()))
     model(IDS)
     randomize(model)
     whole = numpy(model(IDS[:1]))
@@ -181,5 +163,5 @@ def test_rows_of_a_prompt_may_be_traced():
     def last(tokens):
         return model.start([[tokens[0], tokens[1], 3]], 2)[0], model.start([tokens], 2)[0]
 
-    found = generation.compiled(last, model)(np.array([1, 2, 4], "int32"))
+    found = ka.generation.compiled(last, model)(np.array([1, 2, 4], "int32"))
     assert [int(token) for (token,) in map(numpy, found)] == [3, 4]

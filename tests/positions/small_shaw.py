@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from tests import definition, problems
+from tests.compiled import compiled
 
 B, T, S, H, K, V, D = 2, 4, 6, 2, 4, 5, 8
 
@@ -68,13 +69,8 @@ def tables(k, per_head=False):
 
 
 def run(function, *arrays):
-    """What `function` returns. JAX compiles it as a whole, not one operation at a time."""
-    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    if ON_JAX:
-        import jax
-
-        function = jax.jit(function)
-    return [widest(found) for found in function(*tensors)]
+    """What `function` returns."""
+    return [widest(found) for found in compiled(function, *arrays)]
 
 
 def attend(query, key, value, of_keys, of_values=None, **given):

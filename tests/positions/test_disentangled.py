@@ -6,13 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    MultiHeadAttention,
-    SelfAttention,
-    ops,
-    positions,
-)
+from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, positions
 from keras_attention.positions import Disentangled
 from tests import definition
 from tests.arrays import numpy, random

@@ -6,14 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    MultiHeadAttention,
-    SelfAttention,
-    patterns,
-    positions,
-    scores,
-)
+import keras_attention as ka
 from tests import definition
 from tests.arrays import numpy, random
 
@@ -21,7 +14,7 @@ B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
-class Slope(positions.Position):
+class Slope(ka.positions.Position):
     """A bias by distance, without weights."""
 
     def __init__(self, slope, **kwargs):
@@ -33,7 +26,7 @@ class Slope(positions.Position):
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
-class Table(positions.Position):
+class Table(ka.positions.Position):
     """A learned bias for each head and distance up to a limit, made in `build`."""
 
     def __init__(self, limit=3, **kwargs):
@@ -52,7 +45,7 @@ class Table(positions.Position):
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
-class Turn(positions.Position):
+class Turn(ka.positions.Position):
     """Turns pairs of features by the position and a learned angle: rotary, written plainly."""
 
     def build(self, query_shape, key_shape):
@@ -96,7 +89,7 @@ DISTANCE = abs(np.arange(T)[:, None] - np.arange(S)[None])
 def test_a_position_enters_the_scores(kind):
     position = {"bias": lambda: Slope(0.4), "encode": Turn, "both": Both}[kind]()
     query, value = random(B, T, D, seed=1), random(B, S, D, seed=2)
-    output, weights = Attention(position=position)(query, value, return_attention_scores=True)
+    output, weights = ka.Attention(position=position)(query, value, return_attention_scores=True)
     query, key = query[:, :, None], value[:, :, None]
     if kind != "bias":
         query, key = rotated(query), rotated(key)
@@ -111,21 +104,21 @@ def test_a_position_enters_the_scores(kind):
 
 def test_a_position_without_a_bias_gives_the_kernel_none():
     assert Turn().bias_between(2) is None and "bias" not in Turn().overrides
-    assert positions.Position().bias_between(2) is None
+    assert ka.positions.Position().bias_between(2) is None
     assert "bias" in Slope(1.0).overrides & Both().overrides
     assert callable(Slope(1.0).bias_between(2))
 
 
 def test_get_takes_a_position_a_config_or_none():
-    assert positions.get(None) is None
+    assert ka.positions.get(None) is None
     position = Slope(0.3)
-    assert positions.get(position) is position
+    assert ka.positions.get(position) is position
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
-    assert positions.get(config).slope == 0.3
+    assert ka.positions.get(config).slope == 0.3
 
 
 def test_a_position_works_in_float32_under_mixed_precision():
-    layer = MultiHeadAttention(H, K, position=Table(), dtype="mixed_bfloat16")
+    layer = ka.MultiHeadAttention(H, K, position=Table(), dtype="mixed_bfloat16")
     seen = []
     bias = layer.position.bias
 
@@ -142,7 +135,7 @@ def test_a_position_works_in_float32_under_mixed_precision():
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
-class Outside(positions.Position):
+class Outside(ka.positions.Position):
     """A slot in a slot: its argument is an object of the package's own."""
 
     def __init__(self, pattern, **kwargs):
@@ -155,11 +148,11 @@ class Outside(positions.Position):
 
 def test_an_object_as_an_argument_of_a_slot_is_one_again_after_loading(tmp_path):
     symbol = keras.Input((None, 8))
-    layer = SelfAttention(2, 4, position=Outside(patterns.SlidingWindow(1, 1)))
+    layer = ka.SelfAttention(2, 4, position=Outside(ka.patterns.SlidingWindow(1, 1)))
     model = keras.Model(symbol, layer(symbol))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.get_layer(layer.name).position.pattern == patterns.SlidingWindow(1, 1)
+    assert loaded.get_layer(layer.name).position.pattern == ka.patterns.SlidingWindow(1, 1)
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -167,11 +160,11 @@ def test_an_object_as_an_argument_of_a_slot_is_one_again_after_loading(tmp_path)
 
 @pytest.mark.parametrize("slot", ["position", "score"])
 def test_a_slot_shared_by_layers_is_shared_after_loading(slot, tmp_path):
-    shared = positions.RelativeBias(8, 16) if slot == "position" else scores.General()
+    shared = ka.positions.RelativeBias(8, 16) if slot == "position" else ka.scores.General()
     symbol = keras.Input((None, 8))
     hidden = symbol
     for _ in range(3):
-        hidden = MultiHeadAttention(2, 4, **{slot: shared})(hidden)
+        hidden = ka.MultiHeadAttention(2, 4, **{slot: shared})(hidden)
     model = keras.Model(symbol, hidden)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -183,10 +176,10 @@ def test_a_slot_shared_by_layers_is_shared_after_loading(slot, tmp_path):
 
 
 def test_a_score_of_ones_own_is_trusted_with_every_position():
-    class Halved(scores.Score):
+    class Halved(ka.scores.Score):
         def factor(self, size):
             return 0.5
 
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    for position in (positions.Rotary(), positions.Shaw(2)):
-        assert SelfAttention(2, 4, score=Halved(), position=position)(x).shape == (2, 5, 8)
+    for position in (ka.positions.Rotary(), ka.positions.Shaw(2)):
+        assert ka.SelfAttention(2, 4, score=Halved(), position=position)(x).shape == (2, 5, 8)

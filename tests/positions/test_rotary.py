@@ -8,7 +8,7 @@ from keras_attention import Attention, scores
 from keras_attention.positions import Rotary
 from tests import definition
 from tests.arrays import numpy, random
-from tests.compiled import compiled
+from tests.compiled import compiled, program
 from tests.definition import rotated
 from tests.gradients import gradients
 
@@ -92,27 +92,13 @@ def test_angles_are_as_good_far_out_as_near(first, given):
     assert np.abs(numpy(eager) - expected).max() < 2e-6
 
 
-def test_compiled_angles_are_as_good(jit):
+def test_compiled_angles_are_as_good():
     x = np.concatenate([np.ones((1, 8, 1, 32)), np.zeros((1, 8, 1, 32))], axis=-1).astype("float32")
     at = (10**5 + np.arange(8)).astype("int32")
     rotary = Rotary()
-    found = jit(lambda x, at: rotary.encode(x, x, at, at)[0])(x, at)
+    encode = program(lambda x, at: rotary.encode(x, x, at, at)[0], jit_compile=True)
+    found = encode(*map(keras.ops.convert_to_tensor, (x, at)))
     assert np.abs(numpy(found) - rotated(x, at, 0)).max() < 2e-6
-
-
-@pytest.fixture
-def jit():
-    """Compiles a function of arrays on the backend at hand; PyTorch has it as it is."""
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        return jax.jit
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return lambda function: tf.function(function, autograph=False, jit_compile=True)
-    return lambda function: lambda *x: function(*map(keras.ops.convert_to_tensor, x))
 
 
 def test_float64_stays_float64():

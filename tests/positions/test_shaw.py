@@ -4,13 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    Attention,
-    MultiHeadAttention,
-    RelativePositionAttention,
-    SelfAttention,
-    positions,
-)
+import keras_attention as ka
 from tests import problems
 from tests.positions.small_shaw import (
     ON_JAX,
@@ -51,22 +45,24 @@ def expected_of(layer, query, value, groups=1, **given):
 
 
 LAYERS = {
-    "RelativePositionAttention": lambda **kwargs: RelativePositionAttention(4, K, 2, **kwargs),
-    "without values": lambda **kwargs: RelativePositionAttention(
+    "RelativePositionAttention": lambda **kwargs: ka.RelativePositionAttention(4, K, 2, **kwargs),
+    "without values": lambda **kwargs: ka.RelativePositionAttention(
         4, K, 2, use_values=False, **kwargs
     ),
-    "a table a head": lambda **kwargs: RelativePositionAttention(4, K, 9, per_head=True, **kwargs),
-    "with values of another size": lambda **kwargs: RelativePositionAttention(
+    "a table a head": lambda **kwargs: ka.RelativePositionAttention(
+        4, K, 9, per_head=True, **kwargs
+    ),
+    "with values of another size": lambda **kwargs: ka.RelativePositionAttention(
         4, K, 2, value_dim=V, **kwargs
     ),
-    "grouped heads": lambda **kwargs: RelativePositionAttention(
+    "grouped heads": lambda **kwargs: ka.RelativePositionAttention(
         4, K, 2, per_head=True, num_key_value_heads=2, **kwargs
     ),
-    "one key head": lambda **kwargs: Attention(
-        4, K, position=positions.Shaw(2), num_key_value_heads=1, **kwargs
+    "one key head": lambda **kwargs: ka.Attention(
+        4, K, position=ka.positions.Shaw(2), num_key_value_heads=1, **kwargs
     ),
-    "MultiHeadAttention": lambda **kwargs: MultiHeadAttention(
-        4, K, position=positions.Shaw(3), **kwargs
+    "MultiHeadAttention": lambda **kwargs: ka.MultiHeadAttention(
+        4, K, position=ka.positions.Shaw(3), **kwargs
     ),
 }
 
@@ -104,7 +100,7 @@ def test_a_layer_is_the_equations_between_its_projections(name):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_tables_are_read_in_float32_in_mixed_precision(policy):
-    layer = RelativePositionAttention(1, 1, 3, use_values=False, dtype=policy)
+    layer = ka.RelativePositionAttention(1, 1, 3, use_values=False, dtype=policy)
     x = np.ones((1, T, 1), "float32")
     layer.build(x.shape)
     # As bfloat16 or float16 hold them, these rows are one.
@@ -165,28 +161,28 @@ def test_lengths_may_be_unknown_in_a_compiled_model(jit_compile):
 
 
 def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
-    shaw = positions.Shaw(2)
+    shaw = ka.positions.Shaw(2)
     x = random(B, T, D, dtype="float32")
-    first, second = (SelfAttention(2, 4, position=shaw) for _ in range(2))
+    first, second = (ka.SelfAttention(2, 4, position=shaw) for _ in range(2))
     first(x)
     weights = shaw.weights
     second(x)
     assert [id(w) for w in shaw.weights] == [id(w) for w in weights]
     with pytest.raises(ValueError, match=r"Shaw.*built for key_dim=4.*key_dim=6"):
-        SelfAttention(2, 6, value_dim=4, position=shaw)(x)
+        ka.SelfAttention(2, 6, value_dim=4, position=shaw)(x)
     with pytest.raises(ValueError, match=r"Shaw.*built for value_dim=4.*value_dim=6"):
-        SelfAttention(2, 4, value_dim=6, position=shaw)(x)
-    own = positions.Shaw(2, per_head=True)
-    SelfAttention(2, 4, position=own)(x)
+        ka.SelfAttention(2, 4, value_dim=6, position=shaw)(x)
+    own = ka.positions.Shaw(2, per_head=True)
+    ka.SelfAttention(2, 4, position=own)(x)
     with pytest.raises(ValueError, match=r"Shaw.*built for num_heads=2.*num_heads=4"):
-        SelfAttention(4, 4, position=own)(x)
+        ka.SelfAttention(4, 4, position=own)(x)
 
 
 @pytest.mark.parametrize("max_distance", [0, -1, 1.5, True, None])
 def test_the_distance_must_be_a_count(max_distance):
     for make in (
-        positions.Shaw,
-        lambda distance: RelativePositionAttention(2, 4, max_distance=distance),
+        ka.positions.Shaw,
+        lambda distance: ka.RelativePositionAttention(2, 4, max_distance=distance),
     ):
         with pytest.raises(ValueError, match="max_distance"):
             make(max_distance)
@@ -197,15 +193,15 @@ def test_the_score_must_be_an_inner_product_of_the_heads(score):
     with pytest.raises(
         ValueError, match=r"Shaw supports only .*Dot or ScaledDot.*(Cosine|General)"
     ):
-        RelativePositionAttention(2, 4, 2, score=score)
+        ka.RelativePositionAttention(2, 4, 2, score=score)
 
 
 def test_the_position_of_the_preset_is_its_own():
     with pytest.raises(TypeError, match="position"):
-        RelativePositionAttention(2, 4, 2, position="alibi")
+        ka.RelativePositionAttention(2, 4, 2, position="alibi")
 
 
 def test_a_config_of_0_1_0_that_was_not_built_is_not_built():
-    position = positions.Shaw(2)
+    position = ka.positions.Shaw(2)
     position.build_from_config({"value_size": None})
     assert not position.built

@@ -59,8 +59,7 @@ def test_the_weight_of_general_counts_as_the_layers_own():
 
 
 @pytest.mark.parametrize(
-    "name, dtype",
-    [*((name, "bfloat16") for name in scores.BUILTIN), ("scaled_dot", "float16")],
+    "name, dtype", [*((name, "bfloat16") for name in scores.BUILTIN), ("scaled_dot", "float16")]
 )
 def test_scores_stay_float32_in_mixed_precision(name, dtype):
     layer = Attention(score=make(name), dtype=f"mixed_{dtype}")

@@ -40,10 +40,7 @@ LAYERS = {
     "Attention without projections": (lambda: ka.Attention(), "scores"),
     "hard": (lambda: ka.HardAttention(2, 4), "scores"),
     "Keras's MultiHeadAttention": (lambda: keras.layers.MultiHeadAttention(2, 4), "scores"),
-    "Keras's GroupQueryAttention": (
-        lambda: keras.layers.GroupQueryAttention(4, 4, 2),
-        "scores",
-    ),
+    "Keras's GroupQueryAttention": (lambda: keras.layers.GroupQueryAttention(4, 4, 2), "scores"),
     "Keras's Attention": (lambda: keras.layers.Attention(), "list"),
     "Keras's AdditiveAttention": (lambda: keras.layers.AdditiveAttention(), "list"),
 }

@@ -11,13 +11,9 @@ matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 
 from keras_attention.visualization import labels, plot_attention  # noqa: E402
+from tests.visualization.small_page import weights  # noqa: E402
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat", "."]
-
-
-def weights(*shape):
-    e = np.exp(2 * np.random.default_rng(0).normal(size=shape))
-    return e / e.sum(axis=-1, keepdims=True)
 
 
 def panels(figure):

@@ -119,35 +119,6 @@ def last_norm(model):
     return decoder.layers[-1].final_layer_norm.weight
 
 
-def assert_equal_gradients(before, after, entries, original):
-    """What SGD of rate 1 took from variables is the gradient of the tensors of the original."""
-    found = dict(original.named_parameters())
-    for entry in entries:
-        parts = entry.split(found[entry.name].grad.numpy())
-        for variable, part in zip(entry.variables, parts, strict=True):
-            change = before[variable.path] - after[variable.path]
-            np.testing.assert_allclose(
-                change, part.reshape(change.shape), rtol=1e-3, atol=1e-5, err_msg=entry.name
-            )
-
-
-def values(model):
-    return {weight.path: numpy(weight) for weight in model.weights}
-
-
-def train(model, inputs, targets, whole):
-    """The values of weights before and after a step of SGD of rate 1.
-
-    `whole` makes a functional model of `model` and its symbolic inputs.
-    """
-    trained = whole(model)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    trained.compile(keras.optimizers.SGD(1.0), loss)
-    before = values(model)
-    trained.train_on_batch(inputs, targets)
-    return before, values(model)
-
-
 def rewritten(folder, target, **fields):
     """A copy of a folder with other fields in its `config.json`; None takes one away."""
     target.mkdir(parents=True, exist_ok=True)

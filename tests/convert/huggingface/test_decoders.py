@@ -16,7 +16,7 @@ LLAMA3 = {
     **dict(high_freq_factor=4.0, original_max_position_embeddings=16),
 }
 YARN = {
-    **dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=16),
+    **dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=16)
 }
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
 OPT = {**SIZES, "ffn_dim": 48, "intermediate_size": None}

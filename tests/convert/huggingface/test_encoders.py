@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.arrays import numpy
 from tests.convert.huggingface.sequences import (
     LEFT,
@@ -13,7 +12,6 @@ from tests.convert.huggingface.sequences import (
     SIZES,
     additive,
     assert_close,
-    assert_equal_gradients,
     headless,
     ids,
     outputs,
@@ -23,7 +21,6 @@ from tests.convert.huggingface.sequences import (
     rewritten,
     tensor,
     through_a_file,
-    train,
 )
 
 DISTILBERT = {
@@ -177,28 +174,6 @@ def test_a_mask_of_pairs(name, pairs):
         mask = {"full_attention": mask, "sliding_attention": tensor(additive(allowed & near))}
     expected = outputs(both.original, input_ids=IDS, attention_mask=mask)
     assert_close(both.ours(IDS, attention_mask=allowed), expected.last_hidden_state)
-
-
-TRAINED = {"BertForMaskedLM": "bert", "DebertaV2ForMaskedLM": "deberta-v2"}
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_gradients_of_a_training_step(name, tmp_path):
-    both = pair(tmp_path, name, MODELS[name])
-    labels = ids(2, *IDS.shape)
-    theirs = {"input_ids": IDS, "attention_mask": RIGHT.astype("int32"), "token_type_ids": TYPES}
-    theirs["labels"] = np.where(RIGHT, labels, -100)
-    both.original(**{name: tensor(x) for name, x in theirs.items()}).loss.backward()
-
-    def whole(model):
-        tokens, types = (keras.Input((None,), dtype="int32") for _ in range(2))
-        mask = keras.Input((None,), dtype="bool")
-        return keras.Model([tokens, types, mask], model(tokens, types, mask=mask))
-
-    before, after = train(both.ours, [IDS, TYPES, RIGHT], labels, whole)
-    architecture = ARCHITECTURES[TRAINED[name]]
-    entries = architecture.entries(both.ours, architecture.prefix)
-    assert_equal_gradients(before, after, entries, both.original)
 
 
 def test_names_of_the_first_files_of_bert(tmp_path):

@@ -1,11 +1,9 @@
 """Encoder–decoders of `transformers`, and ours with their weights."""
 
-import keras
 import numpy as np
 import pytest
 
 from keras_attention import convert, generation
-from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.arrays import numpy
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.sequences import (
@@ -14,7 +12,6 @@ from tests.convert.huggingface.sequences import (
     VOCABULARY,
     additive,
     assert_close,
-    assert_equal_gradients,
     headless,
     ids,
     outputs,
@@ -23,7 +20,6 @@ from tests.convert.huggingface.sequences import (
     read_back,
     rewritten,
     tensor,
-    train,
 )
 
 T5 = {
@@ -217,37 +213,13 @@ def test_4_beams(name, pairs, measured):
     measured(both.ours, beams=4)
 
 
-def test_gradients_of_a_training_step_of_t5(tmp_path):
-    both = pair(tmp_path, *MODELS["T5"])
-    labels = ids(2, *TARGET.shape)
-    loss = both.original(
-        **{k: tensor(v) for k, v in given("T5")[0].items()},
-        labels=tensor(np.where(TARGET_MASK, labels, -100)),
-    ).loss
-    loss.backward()
-
-    def whole(model):
-        source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
-        masks = [keras.Input((None,), dtype="bool") for _ in range(2)]
-        logits = model([source, target], source_mask=masks[0], target_mask=masks[1])
-        return keras.Model([source, target, *masks], logits)
-
-    inputs = [SOURCE, TARGET, RIGHT, TARGET_MASK]
-    before, after = train(both.ours, inputs, labels, whole)
-    entries = ARCHITECTURES["t5"].entries(both.ours, "")
-    assert_equal_gradients(before, after, entries, both.original)
-
-
 def test_t5_with_a_matrix_of_its_own(tmp_path):
     """As files of version 1.1 have it: the logits are not tied to the table of tokens."""
     from safetensors.numpy import load_file, save_file
 
     both = pair(tmp_path / "tied", *MODELS["T5 1.1"])
     folder = rewritten(
-        tmp_path / "tied",
-        tmp_path / "own",
-        tie_word_embeddings=False,
-        scale_decoder_outputs=None,
+        tmp_path / "tied", tmp_path / "own", tie_word_embeddings=False, scale_decoder_outputs=None
     )
     tensors = load_file(folder / "model.safetensors")
     rng = np.random.default_rng(0)

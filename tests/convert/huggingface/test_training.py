@@ -5,49 +5,58 @@ import numpy as np
 import pytest
 
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
-from tests.convert.huggingface.folders import MASKS, numpy, tokens, torch, transformers
+from tests.convert.huggingface import test_encoders as encoders
+from tests.convert.huggingface import test_sequence_pairs as sides
+from tests.convert.huggingface.sequences import RIGHT, ids, pair, tensor
 from tests.convert.huggingface.test_decoders import GPT2, LLAMA, OSS
 from tests.gradients import weight_gradients
 
 MODELS = {
-    "gpt2": (transformers.GPT2LMHeadModel, GPT2),
-    "llama": (transformers.LlamaForCausalLM, LLAMA),
-    "gpt_oss": (transformers.GptOssForCausalLM, OSS),
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "gpt_oss": ("GptOssForCausalLM", OSS),
+    "bert": ("BertForMaskedLM", encoders.MODELS["BertForMaskedLM"]),
+    "deberta-v2": ("DebertaV2ForMaskedLM", encoders.MODELS["DebertaV2ForMaskedLM"]),
+    "t5": sides.MODELS["T5"],
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_gradients(folder, name):
-    model_class, fields = MODELS[name]
-    made = folder(model_class, **fields)
-    ids, mask = tokens((3, 9)), MASKS["right"]
-    model = made.ours
+def given(kind):
+    """The inputs of the original, the arguments of ours, and which tokens are real."""
+    if kind == "t5":
+        theirs, inputs, masks = sides.given("T5")
+        return theirs, (inputs,), masks, sides.TARGET_MASK
+    theirs = {"input_ids": encoders.IDS, "attention_mask": RIGHT.astype("int32")}
+    if kind in ("bert", "deberta-v2"):
+        theirs["token_type_ids"] = encoders.TYPES
+        return theirs, (encoders.IDS, encoders.TYPES), {"mask": RIGHT}, RIGHT
+    return theirs, (encoders.IDS,), {"mask": RIGHT}, RIGHT
 
-    def loss(logits, targets):
-        chosen = keras.losses.sparse_categorical_crossentropy(targets, logits, from_logits=True)
-        return keras.ops.sum(keras.ops.multiply(chosen, mask[:, 1:].astype("float32")))
 
-    found, _ = weight_gradients(model, lambda: loss(model(ids, mask=mask)[:, :-1], ids[:, 1:]))
-    of = {id(v): gradient for v, gradient in zip(model.trainable_variables, found, strict=True)}
-    labels = torch.tensor(np.where(mask, ids, -100)).long()
-    theirs = made.theirs
-    theirs.zero_grad()
-    given = {"input_ids": torch.tensor(ids).long(), "attention_mask": torch.tensor(mask).long()}
-    logits = theirs(**given).logits[:, :-1].reshape(-1, theirs.config.vocab_size)
-    torch.nn.functional.cross_entropy(
-        logits, labels[:, 1:].reshape(-1), ignore_index=-100, reduction="sum"
-    ).backward()
-    parameters = dict(theirs.named_parameters())
-    architecture = ARCHITECTURES[name]
-    compared = architecture.entries(model, architecture.prefix)
-    assert {entry.name for entry in compared} == set(parameters)
-    for entry in compared:
-        expected = numpy(parameters[entry.name].grad)
-        joined = entry.join([np.asarray(of[id(variable)]) for variable in entry.variables])
-        np.testing.assert_allclose(
-            joined,
-            expected,
-            rtol=1e-3,
-            atol=1e-4 * max(1.0, np.abs(expected).max()),
-            err_msg=entry.name,
-        )
+@pytest.mark.parametrize("kind", MODELS)
+def test_gradients(kind, tmp_path):
+    both = pair(tmp_path, *MODELS[kind])
+    theirs, inputs, options, real = given(kind)
+    labels = ids(2, *real.shape)
+    theirs["labels"] = np.where(real, labels, -100)
+    both.original(**{name: tensor(x) for name, x in theirs.items()}).loss.backward()
+    if kind in ("gpt2", "llama", "gpt_oss"):
+        # Theirs compares what is written after each token.
+        labels, real = np.roll(labels, -1, axis=1), np.roll(real, -1, axis=1)
+        real[:, -1] = False
+
+    def loss():
+        logits = both.ours(*inputs, **options)
+        lost = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        return keras.ops.sum(keras.ops.multiply(lost, real / real.sum()))
+
+    found, _ = weight_gradients(both.ours, loss)
+    of = dict(zip(map(id, both.ours.trainable_variables), map(np.asarray, found), strict=True))
+    architecture = ARCHITECTURES[kind]
+    entries = architecture.entries(both.ours, architecture.prefix)
+    expected = {name: x.grad for name, x in both.original.named_parameters() if x.grad is not None}
+    assert {entry.name for entry in entries} >= set(expected)
+    for entry in entries:
+        joined = entry.join([of[id(variable)] for variable in entry.variables])
+        theirs = expected[entry.name].numpy()
+        np.testing.assert_allclose(joined, theirs, rtol=1e-3, atol=1e-5, err_msg=entry.name)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from tests.arrays import random
+from tests.definition import softmax
 from tests.doctests import BLOCK, ROOT
 
 ops = keras.ops
@@ -40,12 +41,6 @@ def weights(*shapes):
 
 def close(ours, expected, tolerance=2e-5):
     np.testing.assert_allclose(ops.convert_to_numpy(ours), expected, rtol=tolerance, atol=tolerance)
-
-
-def softmax(logits):
-    """As the packages have it: the largest is taken off first."""
-    e = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
 
 
 X, MEMORY, KEY = random(B, T, D), random(B, S, D, seed=1), random(B, S, D, seed=2)

@@ -1,7 +1,5 @@
 """What tests of the IMDB example share: small runs and models."""
 
-import json
-
 import numpy as np
 
 from examples import imdb_classification, imdb_ngrams
@@ -13,10 +11,6 @@ MODELS = ("post", "post-positions", "transformer", "ngrams")
 
 def main(*arguments):
     return imdb_classification.main(arguments)
-
-
-def figures(output):
-    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
 def settings_of(name, **changes):

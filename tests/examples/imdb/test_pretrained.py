@@ -11,8 +11,9 @@ if not all(map(importlib.util.find_spec, ("tokenizers", "safetensors"))):
 
 
 from examples import imdb_classification, imdb_reviews, texts, training
+from tests.examples.conftest import figures
 from tests.examples.imdb.folders import write_gpt2, write_tokenizer
-from tests.examples.imdb.runs import figures, main, settings_of
+from tests.examples.imdb.runs import main, settings_of
 
 TEXTS = ["A superb plot.", "Dull, dull and dull! The villain is dull, and so is the hero.", "Bad"]
 

@@ -3,7 +3,8 @@
 import keras
 import pytest
 
-from tests.examples.imdb.runs import figures, main
+from tests.examples.conftest import figures
+from tests.examples.imdb.runs import main
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A text file, a finished run on it, and small sizes."""
 
-import json
 import os
 
 import keras
@@ -15,10 +14,6 @@ TINY += [part for name, size in SIZES.items() for part in (f"--{name}", size)]
 
 def array(tensor):
     return keras.ops.convert_to_numpy(tensor)
-
-
-def figures(output):
-    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
 def dialogues(turns):

@@ -15,7 +15,8 @@ from tokenizers.decoders import DecodeStream
 
 from examples import language_model, shared, texts
 from examples.language_model import main
-from tests.examples.language_model.conftest import SIZES, array, dialogues, figures
+from tests.examples.conftest import figures
+from tests.examples.language_model.conftest import SIZES, array, dialogues
 
 VOCABULARY = 11
 STRANGE = "  Where?\n\n\tZoë läuft für 5 €;  日本 🙂\nA\u00a0B "

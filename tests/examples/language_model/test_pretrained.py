@@ -19,7 +19,8 @@ import transformers
 from examples import language_model
 from examples.language_model import main
 from keras_attention import convert
-from tests.examples.language_model.conftest import array, figures
+from tests.examples.conftest import figures
+from tests.examples.language_model.conftest import array
 
 TRAINED = ["--context", 8, "--batch-size", 4, "--steps", 4, "--measure-every", 2]
 

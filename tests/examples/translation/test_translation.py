@@ -1,12 +1,13 @@
 """The program `examples.translation`: its batches, its models, and its runs."""
 
 import importlib.util
-import json
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+
+from tests.examples.conftest import figures
 
 if not all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu"))):
     pytest.skip("the example needs the extra `translation`", allow_module_level=True)
@@ -130,10 +131,6 @@ def train(*arguments, lengths=(16, 64)):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(translation, "LENGTHS", np.array(lengths))
         return translation.main([*TINY, *map(str, arguments)])
-
-
-def figures(output):
-    return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

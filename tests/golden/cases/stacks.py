@@ -170,9 +170,7 @@ of_layer(
     **NEW,
 )  # fmt: skip
 of_layer(
-    "mixture_of_experts-one",
-    lambda: ka.MixtureOfExperts(5, 1, 6, normalize_weights=False),
-    **NEW,
+    "mixture_of_experts-one", lambda: ka.MixtureOfExperts(5, 1, 6, normalize_weights=False), **NEW
 )
 of_layer("layer_scale", ka.LayerScale, **NEW)
 of_layer("layer_scale-options", lambda: ka.LayerScale(0.5), **NEW)
