@@ -513,9 +513,9 @@ class ReinforceLoss(saving.ConfigurableLayer):
         reward = ops.stop_gradient(reward - self.entropy_factor * of_choices)
         baseline = ops.cast(self.baseline, wide)
         advantage = reward - baseline
-        self.add_loss(-self.factor * ops.mean(advantage * of_choices))
+        self.add_loss(-self.factor * _mean(advantage * of_choices))
         if training:
-            moved = self.momentum * baseline + (1 - self.momentum) * ops.mean(reward)
+            moved = baseline + (1 - self.momentum) * _mean(advantage)
             self.baseline.assign(ops.cast(moved, self.baseline.dtype))
         return log_probability
 
@@ -532,3 +532,8 @@ class ReinforceLoss(saving.ConfigurableLayer):
     def compute_output_spec(self, log_probability, reward, training=None):
         self._check(log_probability.shape, reward.shape)
         return keras.KerasTensor(log_probability.shape, dtype=log_probability.dtype)
+
+
+def _mean(numbers):
+    """The mean of numbers (B,), 0 of no rows."""
+    return ops.sum(numbers) / ops.maximum(ops.sum(ops.ones_like(numbers)), 1)
