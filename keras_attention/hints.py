@@ -1,11 +1,13 @@
 """Names for the types of arguments that many signatures share.
 
-They tell readers, editors and type checkers which types are accepted, and check nothing at run
-time. The types of a slot are defined beside it: `scores.ScoreLike` and the like.
+They tell readers, editors and type checkers which types are accepted. The types of a slot are
+defined beside it: `scores.ScoreLike` and the like; numbers that constructors check in `kinds`.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import keras
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
@@ -30,7 +32,8 @@ Seed: TypeAlias = Any
 # A saved object, as `keras.saving.serialize_keras_object` makes it.
 Config: TypeAlias = dict[str, Any]
 # What the `get` functions of Keras take: a name, a saved object, or the object, which is callable.
-Activation: TypeAlias = str | Config | Callable[..., Any]
-Initializer: TypeAlias = str | Config | Callable[..., Any]
-Regularizer: TypeAlias = str | Config | Callable[..., Any]
-Constraint: TypeAlias = str | Config | Callable[..., Any]
+_Got: TypeAlias = str | Config | Callable[..., Any]
+Activation: TypeAlias = _Got
+Initializer: TypeAlias = Annotated[_Got, keras.initializers.get]
+Regularizer: TypeAlias = Annotated[_Got, keras.regularizers.get]
+Constraint: TypeAlias = Annotated[_Got, keras.constraints.get]

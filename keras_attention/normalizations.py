@@ -20,7 +20,7 @@ broadcasting to (B, H, T, S); the kernel then sets the weights of masked keys to
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import keras
 
@@ -399,10 +399,6 @@ BUILTIN = {
 }
 
 
-# What the slot may be given: an object, its saved config, or a name.
-NormalizationLike: TypeAlias = Normalization | Config | str
-
-
 def get(normalization: NormalizationLike) -> Normalization:
     """The normalization that the argument names: an object, its saved config, or a string.
 
@@ -411,3 +407,7 @@ def get(normalization: NormalizationLike) -> Normalization:
     Softmax()
     """
     return saving.slot("normalization", Normalization, BUILTIN, normalization)
+
+
+# What the slot may be given: an object, its saved config, or a name.
+NormalizationLike: TypeAlias = Annotated[Normalization | Config | str, get]

@@ -19,7 +19,7 @@ layer would return them but in float32, and the boolean mask (or None), both bro
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import keras
 
@@ -210,10 +210,6 @@ BUILTIN = {
 }
 
 
-# What the slot may be given: an object, its saved config, or a name.
-RegularizerLike: TypeAlias = Regularizer | Config | str
-
-
 def get(regularizer: RegularizerLike | None) -> Regularizer | None:
     """The regularizer that the argument names: an object, its saved config, a string or None.
 
@@ -222,3 +218,7 @@ def get(regularizer: RegularizerLike | None) -> Regularizer | None:
     Entropy(factor=1.0)
     """
     return saving.slot("scores_regularizer", Regularizer, BUILTIN, regularizer, optional=True)
+
+
+# What the slot may be given: an object, its saved config, or a name.
+RegularizerLike: TypeAlias = Annotated[Regularizer | Config | str, get]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
-from keras_attention import saving, shapes
+from keras_attention import saving
 from keras_attention.alignments.base import OfAdditive
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.kinds import Count, keep
 
 ops = keras.ops
 
 History = Literal["previous", "cumulative", "both"]
-HISTORIES = get_args(History)
 
 
 @saving.register
@@ -47,16 +47,14 @@ class LocationSensitive(OfAdditive):
 
     def __init__(
         self,
-        filters: int = 32,
-        kernel_size: int = 31,
+        filters: Count = 32,
+        kernel_size: Count = 31,
         history: History = "previous",
         kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(kernel_initializer=kernel_initializer, **kwargs)
-        self.filters = shapes.check_count("filters", filters)
-        self.kernel_size = shapes.check_count("kernel_size", kernel_size)
-        self.history = shapes.check_choice("history", history, HISTORIES)
+        keep(self, locals())
         self.num_states = 2 if history == "both" else 1
 
     def build(self, query_shape, key_shape, prepared_shape):

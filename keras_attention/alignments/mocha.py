@@ -11,6 +11,7 @@ from keras_attention.alignments.monotonic import Monotonic, shifted
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.kernels import semantics
+from keras_attention.kinds import Count, keep
 
 ops = keras.ops
 
@@ -45,7 +46,7 @@ class MoChA(Monotonic):
 
     def __init__(
         self,
-        chunk_size: int = 2,
+        chunk_size: Count = 2,
         chunk_score: scores.ScoreLike = "additive",
         noise: float = 1.0,
         initial_bias: float = -1.0,
@@ -53,8 +54,7 @@ class MoChA(Monotonic):
         **kwargs: Any,
     ):
         super().__init__(noise=noise, initial_bias=initial_bias, seed=seed, **kwargs)
-        self.chunk_size = shapes.check_count("chunk_size", chunk_size)
-        self.chunk_score = scores.get(chunk_score)
+        keep(self, locals())
         if not self.chunk_score.prepares_apart:
             raise ValueError(
                 "`chunk_score` must prepare queries and keys apart, by `prepare_query` and "

@@ -10,6 +10,7 @@ from keras_attention import normalizations, saving, shapes
 from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
+from keras_attention.kinds import Number, RandomSeed, keep
 from keras_attention.sizes import known
 
 ops = keras.ops
@@ -53,12 +54,15 @@ class Monotonic(Alignment):
     random = True
 
     def __init__(
-        self, noise: float = 1.0, initial_bias: float = -1.0, seed: int | None = None, **kwargs: Any
+        self,
+        noise: float = 1.0,
+        initial_bias: Number = -1.0,
+        seed: RandomSeed = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        keep(self, locals())
         self.noise = shapes.check_number("noise", noise, minimum=0)
-        self.initial_bias = shapes.check_number("initial_bias", initial_bias)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     def check(self, attention):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
 from keras_attention import alignments, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
+from keras_attention.kinds import Count, keep
 from keras_attention.layers import position_wise, wrapped_cell
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.state_attention import StateAttention
@@ -20,7 +21,6 @@ ops = keras.ops
 
 
 Mode = Literal["bahdanau", "luong"]
-MODES = get_args(Mode)
 
 NO_MEMORY = (
     "An AttentionCell attends to a memory, which it gets with its initial state: pass "
@@ -96,7 +96,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         cell: Any,
         attention: Attention | ScoreLike,
         mode: Mode = "bahdanau",
-        attention_dim: int | None = None,
+        attention_dim: Count | None = None,
         attention_activation: Activation = "tanh",
         input_feeding: bool = True,
         output_context: bool = False,
@@ -107,10 +107,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         # The wrapped cell and the attention cast their inputs, and prepared keys among the states
         # stay in float32.
         super().__init__(autocast=False, **kwargs)
-        self.mode = shapes.check_choice("mode", mode, MODES)
-        self.attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
-        self.input_feeding = shapes.check_flag("input_feeding", input_feeding)
-        self.output_context = shapes.check_flag("output_context", output_context)
+        keep(self, locals())
         if attention_dim is not None and output_context:
             raise ValueError(
                 "`output_context` is for outputs h_t, and with `attention_dim` the output is "
@@ -124,10 +121,6 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
         self.attention_activation = keras.activations.get(attention_activation)
-        self.return_attention_scores = shapes.check_flag(
-            "return_attention_scores", return_attention_scores
-        )
-        self.alignment = alignments.get(alignment)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.

@@ -8,6 +8,7 @@ import keras
 
 from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
 from keras_attention.hints import Activation, Initializer, Tensor, Tensors
+from keras_attention.kinds import Count, RandomSeed, Rate, keep
 from keras_attention.layers.attention import Attention
 
 ops = keras.ops
@@ -60,27 +61,19 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_queries: int | None = None,
-        num_heads: int = 1,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
+        num_queries: Count | None = None,
+        num_heads: Count = 1,
+        key_dim: Count | None = None,
+        value_dim: Count | None = None,
         score: scores.ScoreLike = "scaled_dot",
         normalization: normalizations.NormalizationLike = "softmax",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         query_initializer: Initializer = "glorot_uniform",
-        seed: int | None = None,
+        seed: RandomSeed = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_queries = shapes.check_count("num_queries", num_queries, optional=True)
-        self.num_heads = shapes.check_count("num_heads", num_heads)
-        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
-        self.value_dim = shapes.check_count("value_dim", value_dim, optional=True)
-        self.score = scores.get(score)
-        self.normalization = normalizations.get(normalization)
-        self.dropout = shapes.check_rate("dropout", dropout)
-        self.query_initializer = keras.initializers.get(query_initializer)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        keep(self, locals())
         self._attention = Attention(
             self.num_heads,
             self.key_dim,

@@ -8,6 +8,7 @@ import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.kinds import Count, keep
 
 ops = keras.ops
 
@@ -49,11 +50,10 @@ class ClassToken(saving.ConfigurableLayer):
     _masks = "`mask` (B, S) for padding"
 
     def __init__(
-        self, initializer: Initializer = "glorot_uniform", num_tokens: int = 1, **kwargs: Any
+        self, initializer: Initializer = "glorot_uniform", num_tokens: Count = 1, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        self.initializer = keras.initializers.get(initializer)
-        self.num_tokens = shapes.check_count("num_tokens", num_tokens)
+        keep(self, locals())
 
     def build(self, x_shape, mask_shape=None):
         shapes.check_sequence(x_shape)

@@ -9,6 +9,7 @@ import keras
 
 from keras_attention import keras_private, saving, shapes
 from keras_attention.backend import backend
+from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.rms_norm import RMSNorm
@@ -70,21 +71,20 @@ class DifferentialAttention(MultiHeadAttention):
         num_heads: int,
         key_dim: int,
         value_dim: int | None = None,
-        depth: int = 1,
-        norm_epsilon: float = 1e-5,
+        depth: Count = 1,
+        norm_epsilon: Positive = 1e-5,
         use_bias: bool = False,
         **kwargs: Any,
     ):
         shapes.check_count("key_dim", key_dim)
         size = 2 * key_dim if value_dim is None else value_dim
         super().__init__(num_heads, key_dim, size, use_bias=use_bias, **kwargs)
+        keep(self, locals())
         if self.value_dim % 2:
             raise ValueError(
                 "`value_dim` must be even: a cache stores half of a value beside each of its two "
                 f"keys. Received: value_dim={value_dim}"
             )
-        self.depth = shapes.check_count("depth", depth)
-        self.norm_epsilon = shapes.check_number("norm_epsilon", norm_epsilon, above=0)
         self.heads = DifferentialHeads(self)
 
     @property

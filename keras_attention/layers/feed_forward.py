@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import keras
-
 from keras_attention import activations, masks, parts, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
+from keras_attention.kinds import Count, RandomSeed, Rate, keep
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.dropout import Dropout
 
@@ -52,27 +51,20 @@ class FeedForward(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        intermediate_dim: int,
+        intermediate_dim: Count,
         activation: Activation = "relu",
         gated: bool = False,
-        dropout: float = 0.0,
-        output_dim: int | None = None,
+        dropout: Rate = 0.0,
+        output_dim: Count | None = None,
         use_bias: bool = True,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
-        seed: int | None = None,
+        seed: RandomSeed = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        keep(self, locals())
         self.activation = activations.get(activation)
-        self.gated = shapes.check_flag("gated", gated)
-        self.dropout = shapes.check_rate("dropout", dropout)
-        self.output_dim = shapes.check_count("output_dim", output_dim, optional=True)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
 
     def build(self, x_shape):
         shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))

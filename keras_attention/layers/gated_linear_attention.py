@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import masks, saving
 from keras_attention.backend import backend
 from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
+from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
@@ -64,19 +65,16 @@ class GatedLinearAttention(GatedStateAttention):
         num_heads: int,
         key_dim: int,
         value_dim: int | None = None,
-        decay_rank: int | None = 16,
-        decay_temperature: float = 16.0,
+        decay_rank: Count | None = 16,
+        decay_temperature: Positive = 16.0,
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
         conv_kernel_size: int | None = None,
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        keep(self, locals())
         self._set_conv_kernel_size(conv_kernel_size)
-        self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
-        self.decay_temperature = shapes.check_number(
-            "decay_temperature", decay_temperature, above=0
-        )
 
     @property
     def _gates(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
@@ -11,6 +11,7 @@ from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.kinds import keep
 from keras_attention.layers.position_embedding import (
     MergeMode,
     PositionEmbedding,
@@ -21,8 +22,7 @@ from keras_attention.layers.position_embedding import (
 
 ops = keras.ops
 
-Interpolation = Literal["cubic", "linear"]
-INTERPOLATIONS = (*get_args(Interpolation), None)
+Interpolation = Literal["cubic", "linear", None]
 # The parameter of the cubic kernel of PyTorch and OpenCV.
 CUBIC = -0.75
 
@@ -215,7 +215,7 @@ class LearnedGridEmbedding(GridEmbedding):
         grid: tuple[int, ...],
         prefix: int = 0,
         size: tuple[int, ...] | None = None,
-        interpolation: Interpolation | None = "cubic",
+        interpolation: Interpolation = "cubic",
         dim: int | None = None,
         merge_mode: MergeMode = "add",
         embeddings_initializer: Initializer = "uniform",
@@ -224,17 +224,15 @@ class LearnedGridEmbedding(GridEmbedding):
         **kwargs: Any,
     ):
         super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
+        keep(self, locals())
         self.size = shapes.check_sizes("size", size, 1)
         self._cells = self.size or self.grid
-        self.interpolation = shapes.check_choice("interpolation", interpolation, INTERPOLATIONS)
         if self.grid is None or len(self._cells) != len(self.grid):
             raise ValueError(
                 "`grid` must have the sizes of a table, and `size` be None or as many. "
                 f"Received: grid={grid}, size={size}"
             )
         self._check_within(self._cells)
-        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        self._keep_options("embeddings", *options)
 
     def _check_within(self, sizes):
         known = [backend.known_size(size) for size in sizes]

@@ -8,13 +8,14 @@ is no weight for a pair, and no order: each of these keys has later tokens too.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import nystrom
+from keras_attention.kinds import Count, keep
 from keras_attention.layers.axes import Axes
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -114,18 +115,15 @@ class LinformerAttention(LowRankAttention):
         self,
         num_heads: int,
         key_dim: int,
-        max_length: int,
-        rank: int,
+        max_length: Count,
+        rank: Count,
         value_dim: int | None = None,
         sharing: Sharing | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        self.max_length = shapes.check_count("max_length", max_length)
-        self.rank = shapes.check_count("rank", rank)
-        shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
-        self.sharing = sharing
+        keep(self, locals())
         self.heads = LinformerHeads(self)
         self._refuse_caches()
 
@@ -241,19 +239,15 @@ class NystromAttention(LowRankAttention):
         self,
         num_heads: int,
         key_dim: int,
-        num_landmarks: int = 64,
+        num_landmarks: Count = 64,
         value_dim: int | None = None,
-        num_iterations: int = 6,
-        conv_kernel_size: int | None = None,
+        num_iterations: Count = 6,
+        conv_kernel_size: Count | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        self.num_landmarks = shapes.check_count("num_landmarks", num_landmarks)
-        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
-        self.conv_kernel_size = shapes.check_count(
-            "conv_kernel_size", conv_kernel_size, optional=True
-        )
+        keep(self, locals())
         self.heads = NystromHeads(self)
         self._refuse_caches()
 

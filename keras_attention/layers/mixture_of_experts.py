@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
 from keras_attention import activations, inputs, masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
+from keras_attention.kinds import Count, Number, Positive, keep
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.feed_forward import FeedForward
 
@@ -18,7 +19,6 @@ ops = keras.ops
 
 
 Scoring = Literal["softmax", "sigmoid"]
-SCORINGS = get_args(Scoring)
 
 
 @saving.register
@@ -93,43 +93,28 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_experts: int,
-        top_k: int,
-        intermediate_dim: int,
+        num_experts: Count,
+        top_k: Count,
+        intermediate_dim: Count,
         activation: Activation = "relu",
         gated: bool = False,
         use_bias: bool = True,
-        limit: float | None = None,
-        offset: float = 0.0,
+        limit: Positive | None = None,
+        offset: Number = 0.0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         normalize_weights: bool = True,
         scoring: Scoring = "softmax",
         use_correction_bias: bool = False,
-        num_groups: int = 1,
-        top_groups: int = 1,
-        scale: float = 1.0,
-        shared_dim: int | None = None,
+        num_groups: Count = 1,
+        top_groups: Count = 1,
+        scale: Number = 1.0,
+        shared_dim: Count | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_experts = shapes.check_count("num_experts", num_experts)
-        self.top_k = shapes.check_count("top_k", top_k)
-        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        keep(self, locals())
         self.activation = activations.get(activation)
-        self.gated = shapes.check_flag("gated", gated)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.limit = shapes.check_number("limit", limit, above=0, optional=True)
-        self.offset = shapes.check_number("offset", offset)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
-        self.scoring = shapes.check_choice("scoring", scoring, SCORINGS)
-        self.use_correction_bias = shapes.check_flag("use_correction_bias", use_correction_bias)
-        self.num_groups = shapes.check_count("num_groups", num_groups)
-        self.top_groups = shapes.check_count("top_groups", top_groups)
-        self.scale = shapes.check_number("scale", scale)
-        self.shared_dim = shapes.check_count("shared_dim", shared_dim, optional=True)
         self._check_groups()
         if self.top_k > self.num_experts:
             raise ValueError(

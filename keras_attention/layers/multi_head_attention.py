@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from keras_attention import parts, patterns, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
+from keras_attention.kinds import Count, keep
 from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import SlotOptions
@@ -80,7 +81,7 @@ class MultiHeadAttention(Attention):
         use_bias: UseBias = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
+        sliding_window: Count | None = None,
         flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
@@ -114,14 +115,12 @@ class MultiHeadAttention(Attention):
             seed=seed,
             **kwargs,
         )
+        keep(self, locals())
         self.use_bias = use_bias
         # A model's summary would print a public `output_shape`, which lacks the batch axis.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
         self.output_sizes = self._output_shape
         self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)
-        self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
-        self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
-        self.use_gate = shapes.check_flag("use_gate", use_gate)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1
             self.preset_pattern = patterns.SlidingWindow(reach, reach)

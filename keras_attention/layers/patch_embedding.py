@@ -10,6 +10,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.kinds import Count, keep
 from keras_attention.layers import cell_groups, position_wise, projections
 
 ops = keras.ops
@@ -61,7 +62,7 @@ class PatchEmbedding(saving.ConfigurableLayer):
     def __init__(
         self,
         patch_size: int | tuple[int, ...],
-        dim: int,
+        dim: Count,
         flatten: bool = True,
         use_bias: bool = True,
         data_format: str | None = None,
@@ -70,18 +71,14 @@ class PatchEmbedding(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        keep(self, locals())
         one = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
         self.patch_size = shapes.check_sizes("patch_size", one, 1)
-        self.dim = shapes.check_count("dim", dim)
-        self.flatten = shapes.check_flag("flatten", flatten)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.data_format = shapes.check_choice(
             "data_format",
             keras.config.image_data_format() if data_format is None else data_format,
             ("channels_last", "channels_first"),
         )
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, images_shape, mask_shape=None):
         *_, channels = self._channels_last(images_shape)

@@ -11,6 +11,7 @@ import keras
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import cell_groups, norms, position_wise, projections
 
 ops = keras.ops
@@ -61,21 +62,17 @@ class PatchMerging(saving.ConfigurableLayer):
     def __init__(
         self,
         grid: Sequence[int] | None = None,
-        dim: int | None = None,
+        dim: Count | None = None,
         size: int | Sequence[int] = 2,
-        layer_norm_epsilon: float = 1e-5,
+        layer_norm_epsilon: Positive = 1e-5,
         kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        keep(self, locals())
         self.grid = None if grid is None else shapes.check_grid("grid", grid)
-        self.dim = shapes.check_count("dim", dim, optional=True)
         several = isinstance(size, (tuple, list))
         self.size: Any = (shapes.check_sizes if several else shapes.check_count)("size", size, 1)
-        self.layer_norm_epsilon = shapes.check_number(
-            "layer_norm_epsilon", layer_norm_epsilon, above=0
-        )
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, mask_shape=None):
         # `call` checks sizes: those that Keras makes up on PyTorch are saved, and built from again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -10,12 +10,12 @@ import numpy as np
 from keras_attention import inputs, masks, saving, sequence, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Positions, Regularizer, Tensor
-from keras_attention.positions.rotary import LAYOUTS, Layout, angles
+from keras_attention.kinds import Count, Positive, keep
+from keras_attention.positions.rotary import Layout, angles
 
 ops = keras.ops
 
 MergeMode = Literal["add", "concat", "none"]
-MERGE_MODES = get_args(MergeMode)
 
 
 class PositionEmbedding(saving.ConfigurableLayer):
@@ -24,10 +24,9 @@ class PositionEmbedding(saving.ConfigurableLayer):
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.
     counts = True
 
-    def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
+    def __init__(self, dim: Count | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
-        self.dim = shapes.check_count("dim", dim, optional=True)
-        self.merge_mode = shapes.check_choice("merge_mode", merge_mode, MERGE_MODES)
+        keep(self, locals())
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         """Vectors (..., T, size) for integer positions (..., T)."""
@@ -165,13 +164,12 @@ class SinCosPositionEmbedding(PositionEmbedding):
         self,
         dim: int | None = None,
         merge_mode: MergeMode = "add",
-        max_wavelength: float = 10000,
+        max_wavelength: Positive = 10000,
         layout: Layout = "interleaved",
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
-        self.layout = shapes.check_choice("layout", layout, LAYOUTS)
+        keep(self, locals())
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         return sin_cos(positions, size, self.max_wavelength, self.layout, self.compute_dtype)
@@ -211,7 +209,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     def __init__(
         self,
-        max_length: int,
+        max_length: Count,
         dim: int | None = None,
         merge_mode: MergeMode = "add",
         embeddings_initializer: Initializer = "uniform",
@@ -220,9 +218,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self.max_length = shapes.check_count("max_length", max_length)
-        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        self._keep_options("embeddings", *options)
+        keep(self, locals())
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         super().build(x_shape)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 
 from keras_attention import normalizations, patterns, positions, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor, Unpack
+from keras_attention.kinds import Count, Number, Positive, Rate, keep
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions, ProjectionOptions
 
@@ -98,14 +99,13 @@ class LocalSelfAttention(SelfAttention):
         key_dim: int | None = None,
         value_dim: int | None = None,
         *,
-        neighbors: int,
-        rate: int = 1,
+        neighbors: Count,
+        rate: Count = 1,
         causal: bool = False,
         **kwargs: Unpack[AttentionOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
-        self.neighbors = shapes.check_count("neighbors", neighbors)
-        self.rate = shapes.check_count("rate", rate)
+        keep(self, locals())
         reach = self.neighbors * self.rate
         near = patterns.SlidingWindow(reach, reach) & patterns.Dilated(self.rate)
         self.preset_pattern = patterns.every(self.preset_pattern, near)
@@ -264,7 +264,6 @@ class RelativePositionAttention(Attention):
 
 
 Mode = Literal["monotonic", "predictive"]
-MODES = get_args(Mode)
 
 
 @saving.register
@@ -308,21 +307,18 @@ class LocalAttention(Attention):
 
     def __init__(
         self,
-        window: int,
+        window: Count,
         mode: Mode = "monotonic",
         num_heads: int = 1,
         key_dim: int | None = None,
         value_dim: int | None = None,
         score: scores.ScoreLike = "general",
-        units: int | None = None,
+        units: Count | None = None,
         center_initializer: Initializer = "glorot_uniform",
         **kwargs: Unpack[ProjectionOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, score, **kwargs)
-        self.window = shapes.check_count("window", window)
-        self.mode = shapes.check_choice("mode", mode, MODES)
-        self.units = shapes.check_count("units", units, optional=True)
-        self.center_initializer = keras.initializers.get(center_initializer)
+        keep(self, locals())
         if self.mode == "monotonic":
             self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
         else:
@@ -490,13 +486,15 @@ class ReinforceLoss(saving.ConfigurableLayer):
     """
 
     def __init__(
-        self, factor: float = 1.0, momentum: float = 0.9, entropy_factor: float = 0.0, **kwargs: Any
+        self,
+        factor: Positive = 1.0,
+        momentum: Rate = 0.9,
+        entropy_factor: Number = 0.0,
+        **kwargs: Any,
     ):
         # In half precision a reward would be rounded, and a large one infinite.
         super().__init__(autocast=False, **kwargs)
-        self.factor = shapes.check_number("factor", factor, above=0)
-        self.momentum = shapes.check_rate("momentum", momentum)
-        self.entropy_factor = shapes.check_number("entropy_factor", entropy_factor)
+        keep(self, locals())
 
     def build(self, log_probability_shape, reward_shape=None):
         self.baseline = self.add_weight(

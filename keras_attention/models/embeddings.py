@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
+from keras_attention import masks, saving
 from keras_attention.hints import Positions, Tensor
+from keras_attention.kinds import Rate, keep
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.position_embedding import PositionEmbedding
 
@@ -58,26 +59,16 @@ class Embeddings(saving.ConfigurableLayer):
     def __init__(
         self,
         tokens: keras.layers.Layer,
-        positions: keras.layers.Layer | None = None,
+        positions: PositionEmbedding | None = None,
         types: keras.layers.Layer | None = None,
         norm: keras.layers.Layer | None = None,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         projection: keras.layers.Layer | None = None,
         token_projection: keras.layers.Layer | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.tokens = saving.check_layer("tokens", tokens)
-        self.positions = saving.check_layer(
-            "positions", positions, PositionEmbedding, optional=True
-        )
-        self.types = saving.check_layer("types", types, optional=True)
-        self.norm = saving.check_layer("norm", norm, optional=True)
-        self.dropout = shapes.check_rate("dropout", dropout)
-        self.projection = saving.check_layer("projection", projection, optional=True)
-        self.token_projection = saving.check_layer(
-            "token_projection", token_projection, optional=True
-        )
+        keep(self, locals())
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, inputs_shape):

@@ -8,6 +8,7 @@ import keras
 
 from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
+from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import position_wise, projections
 
 ops = keras.ops
@@ -52,23 +53,17 @@ class Logits(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: Count,
         tied: bool = True,
         use_bias: bool = False,
-        scale: float = 1.0,
-        soft_cap: float | None = None,
+        scale: Positive = 1.0,
+        soft_cap: Positive | None = None,
         transform: keras.layers.Layer | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
-        self.tied = shapes.check_flag("tied", tied)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.scale = shapes.check_number("scale", scale, above=0)
-        self.soft_cap = shapes.check_number("soft_cap", soft_cap, above=0, optional=True)
-        self.transform = saving.check_layer("transform", transform, optional=True)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        keep(self, locals())
 
     def build(self, x_shape, table_shape=None):
         if self.transform is not None:

@@ -19,7 +19,7 @@ A custom pattern is a subclass with one method:
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
@@ -70,10 +70,6 @@ def every(*patterns: Pattern | None) -> Pattern | None:
 BUILTIN = {"causal": Causal}
 
 
-# What the slot may be given: an object, its saved config, or a name.
-PatternLike: TypeAlias = Pattern | Config | str
-
-
 def get(pattern: PatternLike | None) -> Pattern | None:
     """The pattern that `pattern` names: a pattern, its saved config, "causal" or None.
 
@@ -82,3 +78,7 @@ def get(pattern: PatternLike | None) -> Pattern | None:
     Causal()
     """
     return saving.slot("pattern", Pattern, BUILTIN, pattern, optional=True)
+
+
+# What the slot may be given: an object, its saved config, or a name.
+PatternLike: TypeAlias = Annotated[Pattern | Config | str, get]

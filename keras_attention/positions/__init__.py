@@ -20,7 +20,7 @@ A custom position is a subclass with one of these methods:
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
@@ -72,10 +72,6 @@ BUILTIN = {
 }
 
 
-# What the slot may be given: an object, its saved config, or a name.
-PositionLike: TypeAlias = Position | Config | str
-
-
 def get(position: PositionLike | None) -> Position | None:
     """The position that `position` names: a position, its saved config, None or a name.
 
@@ -84,3 +80,7 @@ def get(position: PositionLike | None) -> Position | None:
     'Rotary'
     """
     return saving.slot("position", Position, BUILTIN, position, optional=True)
+
+
+# What the slot may be given: an object, its saved config, or a name.
+PositionLike: TypeAlias = Annotated[Position | Config | str, get]

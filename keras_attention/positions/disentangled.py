@@ -12,6 +12,7 @@ from keras_attention import saving, scores, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
+from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.relative_bias import check_distance
 from keras_attention.spec import Positions
@@ -84,20 +85,17 @@ class Disentangled(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
+        super().__init__(**kwargs)
+        keep(self, locals())
+        self.num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
         if num_buckets % 4:
             raise ValueError(
                 "Each of two directions has near and far buckets, as many of either, so "
                 f"`num_buckets` must be a multiple of 4. Received: num_buckets={num_buckets}"
             )
         # With fewer the logarithm of (m − 1) / e would not be above 0.
-        max_distance = check_distance(max_distance, num_buckets // 4 + 2, optional=True)
-        super().__init__(**kwargs)
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
-        self.norm = saving.check_layer("norm", norm, optional=True)
-        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        self._keep_options("embeddings", *options)
+        least = self.num_buckets // 4 + 2
+        self.max_distance = check_distance(max_distance, least, optional=True)
         self._features: int | None = None
 
     def build_inputs(self, query_shape, key_shape):

@@ -12,6 +12,7 @@ from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
 
 ops = keras.ops
@@ -74,10 +75,9 @@ class GridRelativeBias(Position):
         cells = Grid.of(grid, prefix)
         sizes = shapes.check_axes("size", cells.sizes if size is None else size, cells.sizes)
         super().__init__(**kwargs)
+        keep(self, locals())
         self.grid, self.prefix = cells
         self.size = sizes
-        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        self._keep_options("embeddings", *options)
 
     @property
     def on_grid(self):  # type: ignore[override]

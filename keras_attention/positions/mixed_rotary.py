@@ -10,9 +10,10 @@ import numpy as np
 
 from keras_attention import saving, scores, shapes
 from keras_attention.grid import Grid
+from keras_attention.kinds import keep
 from keras_attention.positions.axial_rotary import check_axes
 from keras_attention.positions.base import Position, check_heads
-from keras_attention.positions.rotary import LAYOUTS, Layout, paired, rotated_size
+from keras_attention.positions.rotary import Layout, paired, rotated_size
 
 ops = keras.ops
 
@@ -74,10 +75,10 @@ class MixedRotary(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        keep(self, locals())
         self.grid, self.prefix = Grid.of(grid, prefix)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
         self.dim = shapes.check_count("dim", dim, 2, optional=True)
-        self.layout = shapes.check_choice("layout", layout, LAYOUTS)
 
     def build(self, query_shape, key_shape):
         size = rotated_size(self.dim, query_shape[-1], key_shape[-1])

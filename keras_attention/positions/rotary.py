@@ -12,15 +12,14 @@ import numpy as np
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
+from keras_attention.kinds import Positive, keep
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
 
 ops = keras.ops
 
 Layout = Literal["half_split", "interleaved"]
-LAYOUTS = get_args(Layout)
 Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]
-SCALINGS = get_args(Scaling)
 
 # Positions are split at this power of two: the remainder has 12 bits.
 _APART = 4096
@@ -102,41 +101,28 @@ class Rotary(Position):
         factor: float = 1.0,
         original_max_length: int | None = None,
         beta_fast: float = 32.0,
-        beta_slow: float = 1.0,
-        attention_factor: float | None = None,
+        beta_slow: Positive = 1.0,
+        attention_factor: Positive | None = None,
         truncate: bool = True,
         short_factors: Sequence[float] | None = None,
         long_factors: Sequence[float] | None = None,
         **kwargs: Any,
     ):
-        if dim is not None:
-            dim = shapes.check_count("dim", dim, 2)
-            _check_even(dim)
-        shapes.check_choice("layout", layout, LAYOUTS)
-        shapes.check_choice("scaling", scaling, SCALINGS)
-        factor = shapes.check_number("factor", factor, minimum=1)
+        super().__init__(**kwargs)
+        keep(self, locals())
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
+        _check_even(self.dim or 2)
+        self.factor = shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
-                f"`factor` requires `scaling`, which must be one of {SCALINGS[1:]}. "
+                f"`factor` requires `scaling`, which must be one of {get_args(Scaling)[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
-        original_max_length = shapes.check_count(
+        self.original_max_length = shapes.check_count(
             "original_max_length", original_max_length, optional=scaling in (None, "linear")
         )
-        beta_slow = shapes.check_number("beta_slow", beta_slow, above=0)
-        super().__init__(**kwargs)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
-        self.dim = dim
-        self.layout = layout
-        self.scaling = scaling
-        self.factor = factor
-        self.original_max_length = original_max_length
-        self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
-        self.beta_slow = beta_slow
-        self.attention_factor = shapes.check_number(
-            "attention_factor", attention_factor, above=0, optional=True
-        )
-        self.truncate = shapes.check_flag("truncate", truncate)
+        self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=self.beta_slow)
         self.short_factors = self._factors("short_factors", short_factors)
         self.long_factors = self._factors("long_factors", long_factors)
         if scaling == "longrope" and len(self.short_factors) != len(self.long_factors):

@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_attention import saving, scores, shapes
+from keras_attention import saving, scores
 from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
 
 ops = keras.ops
@@ -50,7 +51,7 @@ class Shaw(Position):
 
     def __init__(
         self,
-        max_distance: int,
+        max_distance: Count,
         use_values: bool = True,
         per_head: bool = False,
         embeddings_initializer: Initializer = "glorot_uniform",
@@ -59,11 +60,7 @@ class Shaw(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.max_distance = shapes.check_count("max_distance", max_distance)
-        self.use_values = shapes.check_flag("use_values", use_values)
-        self.per_head = shapes.check_flag("per_head", per_head)
-        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        self._keep_options("embeddings", *options)
+        keep(self, locals())
         self._value_size = None
 
     def build_values(self, value_shape):

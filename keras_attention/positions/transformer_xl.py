@@ -10,6 +10,7 @@ import numpy as np
 from keras_attention import saving, scores, shapes
 from keras_attention.hints import Initializer
 from keras_attention.kernels import semantics
+from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.rotary import angles
 
@@ -71,17 +72,15 @@ class TransformerXL(Position):
         bias_initializer: Initializer = "zeros",
         **kwargs: Any,
     ):
-        dim = shapes.check_count("dim", dim, 2, optional=True)
+        super().__init__(**kwargs)
+        keep(self, locals())
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
         if dim is not None and dim % 2:
             raise ValueError(
                 "TransformerXL has a sine and a cosine of each wavelength, so that `dim` must be "
                 f"even. Received: dim={dim}"
             )
-        super().__init__(**kwargs)
-        self.dim = dim
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, query_shape, key_shape):
         heads, size = query_shape[2:]

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
+from keras_attention.kinds import Positive, keep
 from keras_attention.positions.rotary import Rotary, paired
 from keras_attention.scores import Dot, ScaledDot
 
@@ -65,10 +66,9 @@ class XPos(Rotary):
     # The scale of a key is relative to the queries of a call.
     encodes_alone = False
 
-    def __init__(self, scale_base: float = 512.0, gamma: float = 0.4, **kwargs: Any):
+    def __init__(self, scale_base: Positive = 512.0, gamma: Positive = 0.4, **kwargs: Any):
         super().__init__(**kwargs)
-        self.scale_base = shapes.check_number("scale_base", scale_base, above=0)
-        self.gamma = shapes.check_number("gamma", gamma, above=0)
+        keep(self, locals())
 
     @property
     def most_queries(self) -> int:

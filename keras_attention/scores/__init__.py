@@ -24,7 +24,7 @@ A custom score is a subclass with one method:
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
@@ -62,10 +62,6 @@ BUILTIN = {
 }
 
 
-# What the slot may be given: an object, its saved config, or a name.
-ScoreLike: TypeAlias = Score | Config | str
-
-
 def get(score: ScoreLike) -> Score:
     """The score that `score` names: a score, its saved config, or a string such as "cosine".
 
@@ -74,3 +70,7 @@ def get(score: ScoreLike) -> Score:
     'Cosine'
     """
     return saving.slot("score", Score, BUILTIN, score)
+
+
+# What the slot may be given: an object, its saved config, or a name.
+ScoreLike: TypeAlias = Annotated[Score | Config | str, get]

@@ -9,6 +9,7 @@ import keras
 from keras_attention import saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import semantics
+from keras_attention.kinds import keep
 from keras_attention.spec import AttentionSpec
 
 ops = keras.ops
@@ -169,7 +170,7 @@ class Learned(Score):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        keep(self, locals())
         self._sizes: tuple | None = None
 
     def into_spec(self, spec, query, key, key_is_prepared=False):
@@ -210,8 +211,7 @@ class LearnedWithBias(Learned):
         **kwargs: Any,
     ):
         super().__init__(kernel_initializer, kernel_regularizer, kernel_constraint, **kwargs)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
+        keep(self, locals())
 
     def add_bias(self, shape):
         """A weight that adds, (heads, ...), or None without `use_bias`."""

@@ -9,6 +9,7 @@ import keras
 from keras_attention import saving, shapes
 from keras_attention.hints import Activation, Tensor
 from keras_attention.kernels.additive import additive
+from keras_attention.kinds import Count, keep
 from keras_attention.scores.base import Learned, LearnedWithBias, multiply, unit
 
 ops = keras.ops
@@ -45,14 +46,13 @@ class Additive(LearnedWithBias):
 
     def __init__(
         self,
-        units: int | None = None,
+        units: Count | None = None,
         use_bias: bool = True,
         normalize: bool = False,
         **kwargs: Any,
     ):
         super().__init__(use_bias=use_bias, **kwargs)
-        self.units = shapes.check_count("units", units, optional=True)
-        self.normalize = shapes.check_flag("normalize", normalize)
+        keep(self, locals())
 
     def build(self, query_shape, key_shape):
         heads, features = query_shape[2:]

@@ -34,6 +34,7 @@ ORDER = [
     {"kernels"},
     {"spec"},
     {"patterns"},
+    {"kinds"},
     {"grid", "saving", "sizes"},
     {"inputs"},
     {"backend"},
