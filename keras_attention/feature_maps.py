@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import normalizations, saving, shapes
 from keras_attention.hints import Tensor
@@ -13,8 +14,6 @@ from keras_attention.kernels import recurrence
 from keras_attention.kinds import Count, RandomSeed, keep
 from keras_attention.scores import Score
 from keras_attention.spec import AttentionSpec
-
-ops = keras.ops
 
 __all__ = ["EluFeatures", "RandomFeatures", "get"]
 

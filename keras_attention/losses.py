@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
-
-ops = keras.ops
 
 __all__ = ["SmoothedCrossentropy"]
 

@@ -23,6 +23,7 @@ import math
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
@@ -31,8 +32,6 @@ from keras_attention.kernels import entmax, semantics
 from keras_attention.scores import full_precision
 from keras_attention.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
-
-ops = keras.ops
 
 __all__ = [
     "AdaptiveEntmax",

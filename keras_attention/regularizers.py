@@ -21,13 +21,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, TypeAlias
 
-import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Config, Tensor
-
-ops = keras.ops
 
 __all__ = ["CoverageLoss", "DoublyStochastic", "Entropy", "Guided", "Regularizer", "get"]
 

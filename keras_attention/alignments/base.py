@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import saving, scores
 from keras_attention.hints import Tensor
 from keras_attention.spec import AttentionResult
-
-ops = keras.ops
 
 
 class Alignment(saving.ConfigurableLayer):

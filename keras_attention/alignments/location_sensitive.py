@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.alignments.base import OfAdditive
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, keep
-
-ops = keras.ops
 
 History = Literal["previous", "cumulative", "both"]
 

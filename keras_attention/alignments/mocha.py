@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import saving, scores, shapes
 from keras_attention.alignments.monotonic import Monotonic, shifted
@@ -12,8 +12,6 @@ from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.kernels import semantics
 from keras_attention.kinds import Count, keep
-
-ops = keras.ops
 
 
 @saving.register

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import normalizations, saving, shapes
 from keras_attention.alignments.base import Alignment
@@ -12,8 +13,6 @@ from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.kinds import Number, RandomSeed, keep
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 # Passes of the scan over a memory of unknown length: enough for 2¹⁶ keys.
 PASSES = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typing
 from collections.abc import Sequence
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
@@ -15,8 +15,6 @@ from keras_attention.generation.results import Generated
 from keras_attention.generation.rules import NONE
 from keras_attention.generation.steps import Step, Steps, check_found, normalized
 from keras_attention.hints import Tensor, Tensors
-
-ops = keras.ops
 
 
 def beam_search(

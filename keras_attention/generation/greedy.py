@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import keras
+from keras import ops
 
 from keras_attention.generation.constraints import Constraints
 from keras_attention.generation.loop import generate
 from keras_attention.generation.results import Generated
 from keras_attention.generation.steps import Step, Steps
 from keras_attention.hints import Tensor, Tensors
-
-ops = keras.ops
 
 
 def greedy(

@@ -1,13 +1,11 @@
 """The loop of `greedy` and `sample`: one token per row and step."""
 
-import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.generation.results import Generated
 from keras_attention.generation.rules import NONE
 from keras_attention.generation.steps import check_found, normalized
-
-ops = keras.ops
 
 
 def generate(steps, choose, max_tokens, pad_token, *numbers):

@@ -1,9 +1,7 @@
 """`Constraints` inside a loop: what they make of the logits of a step."""
 
-import keras
 import numpy as np
-
-ops = keras.ops
+from keras import ops
 
 # The logit of forbidden tokens.
 NONE = -float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
@@ -15,8 +15,6 @@ from keras_attention.generation.results import Generated
 from keras_attention.generation.rules import NO_TOKEN, penalized
 from keras_attention.generation.steps import Step, Steps
 from keras_attention.hints import Seed, Tensor, Tensors
-
-ops = keras.ops
 
 # Logits this far below the best have a probability of 0 in float32.
 LOWEST = -104.0

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, shapes
 from keras_attention.generation.constraints import Constraints
 from keras_attention.generation.rules import NONE, Rules
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels.compiled import raise_where
-
-ops = keras.ops
 
 # What users give: `logits, cache = step(tokens, cache)`, with `memory` third where there is one.
 Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import keras_private
 from keras_attention.backend import backend
@@ -16,8 +17,6 @@ from keras_attention.inspection.weights import Gradients
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.visualization import collect
-
-ops = keras.ops
 
 
 def attention_gradients(

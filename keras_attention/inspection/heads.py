@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import keras_private, saving, shapes
 from keras_attention.layers.attention import Attention
@@ -18,8 +19,6 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.positions import Position
 from keras_attention.visualization import collect
-
-ops = keras.ops
 
 # The layers with a projection of all heads to the output.
 PROJECTED = MultiHeadAttention, keras.layers.MultiHeadAttention

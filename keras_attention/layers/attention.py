@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import (
     inputs,
@@ -37,8 +38,6 @@ from keras_attention.hints import (
 from keras_attention.kinds import Count, Positive, RandomSeed, Rate, keep
 from keras_attention.layers import decoding, kv_cache, norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
-
-ops = keras.ops
 
 NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)

@@ -6,6 +6,7 @@ import threading
 from typing import Any, Literal
 
 import keras
+from keras import ops
 
 from keras_attention import alignments, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
@@ -16,9 +17,6 @@ from keras_attention.layers.attention import Attention
 from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
 from keras_attention.spec import Positions
-
-ops = keras.ops
-
 
 Mode = Literal["bahdanau", "luong"]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
 from keras_attention.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.kinds import Count, RandomSeed, Rate, keep
 from keras_attention.layers.attention import Attention
-
-ops = keras.ops
 
 
 @saving.register

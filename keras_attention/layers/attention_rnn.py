@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention_cell import AttentionCell
-
-ops = keras.ops
 
 
 @saving.register

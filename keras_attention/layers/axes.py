@@ -6,12 +6,10 @@ The axes attended over become one axis of positions, in row-major order; the oth
 import functools
 import operator
 
-import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 
 class Axes:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.hints import Tensor
-
-ops = keras.ops
 
 
 def grouped(x, sizes, groups, flatten, first_fastest=False):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, keep
-
-ops = keras.ops
 
 
 @saving.register

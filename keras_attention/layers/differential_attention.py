@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import keras_private, saving, shapes
 from keras_attention.backend import backend
@@ -13,8 +14,6 @@ from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.rms_norm import RMSNorm
-
-ops = keras.ops
 
 
 @saving.register

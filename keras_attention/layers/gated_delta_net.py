@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import keras_private, masks, saving, shapes
 from keras_attention.hints import Unpack
@@ -12,8 +12,6 @@ from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
 from keras_attention.scores.base import unit
-
-ops = keras.ops
 
 
 @saving.register

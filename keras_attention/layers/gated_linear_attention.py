@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import keras
+from keras import ops
 
 from keras_attention import masks, saving
 from keras_attention.backend import backend
@@ -12,8 +12,6 @@ from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_heads import GatedStateAttention
-
-ops = keras.ops
 
 
 @saving.register

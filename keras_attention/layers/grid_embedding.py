@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
@@ -19,8 +19,6 @@ from keras_attention.layers.position_embedding import (
     rows_of,
     sin_cos,
 )
-
-ops = keras.ops
 
 Interpolation = Literal["cubic", "linear", None]
 # The parameter of the cubic kernel of PyTorch and OpenCV.

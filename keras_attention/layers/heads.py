@@ -16,13 +16,12 @@ Inputs with more axes are folded to (B, T, H, K) when they are split, and what m
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.axes import Axes
-
-ops = keras.ops
 
 ROLES = ("query", "key", "value")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -23,13 +23,12 @@ is contiguous, and the matrix products of a step need no transpose.
 import typing
 
 import keras
+from keras import ops
 
 from keras_attention import keras_private, masks, sequence, shapes
 from keras_attention.backend import backend
 from keras_attention.sizes import known
 from keras_attention.spec import Positions
-
-ops = keras.ops
 
 
 def make(batch_size, length, heads, key_dim, value_dim, dtype):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import parts, positions, saving, scores, shapes
 from keras_attention.backend import backend
@@ -12,8 +13,6 @@ from keras_attention.kinds import Count, Number, keep
 from keras_attention.layers import kv_cache, norms, projections
 from keras_attention.layers.heads import EinsumHeads, Heads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-
-ops = keras.ops
 
 
 @saving.register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import keras
+from keras import ops
 
 from keras_attention import feature_maps, keras_private, masks, patterns, saving, scores, shapes
 from keras_attention.hints import Unpack
@@ -10,8 +10,6 @@ from keras_attention.kernels import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
-
-ops = keras.ops
 
 
 @saving.register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import parts, patterns, saving
 from keras_attention.backend import backend
@@ -12,8 +12,6 @@ from keras_attention.kinds import Count, keep
 from keras_attention.layers.heads import ROLES, EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.spec import Positions, mapped, part
-
-ops = keras.ops
 
 
 class GlobalTokensAttention(MultiHeadAttention):

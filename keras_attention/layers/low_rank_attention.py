@@ -11,6 +11,7 @@ import math
 from typing import Any, Literal
 
 import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
@@ -21,8 +22,6 @@ from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.state_attention import OF_PAIRS
 from keras_attention.spec import Positions
-
-ops = keras.ops
 
 
 class LowRankAttention(MultiHeadAttention):

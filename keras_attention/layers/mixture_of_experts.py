@@ -7,6 +7,7 @@ import warnings
 from typing import Any, Literal
 
 import keras
+from keras import ops
 
 from keras_attention import activations, inputs, masks, parts, saving, shapes
 from keras_attention.backend import backend
@@ -14,9 +15,6 @@ from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.kinds import Count, Number, Positive, keep
 from keras_attention.layers import position_wise, projections
 from keras_attention.layers.feed_forward import FeedForward
-
-ops = keras.ops
-
 
 Scoring = Literal["softmax", "sigmoid"]
 

@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, keep
 from keras_attention.layers import cell_groups, position_wise, projections
-
-ops = keras.ops
 
 
 @saving.register

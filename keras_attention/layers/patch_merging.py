@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import cell_groups, norms, position_wise, projections
-
-ops = keras.ops
 
 
 @saving.register

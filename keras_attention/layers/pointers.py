@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import (
     feature_maps,
@@ -22,8 +23,6 @@ from keras_attention.kernels import semantics
 from keras_attention.kinds import Count, Natural, Positive, keep
 from keras_attention.layers import position_wise
 from keras_attention.layers.attention import Attention
-
-ops = keras.ops
 
 
 class _Scores(normalizations.Normalization):

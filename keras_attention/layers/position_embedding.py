@@ -6,14 +6,13 @@ from typing import Any, Literal
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import inputs, masks, saving, sequence, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Positions, Regularizer, Tensor
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.positions.rotary import Layout, angles
-
-ops = keras.ops
 
 MergeMode = Literal["add", "concat", "none"]
 

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import keras
+from keras import ops
 
 from keras_attention import normalizations, patterns, positions, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor, Unpack
 from keras_attention.kinds import Count, Number, Positive, Rate, keep
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions, ProjectionOptions
-
-ops = keras.ops
 
 
 @saving.register

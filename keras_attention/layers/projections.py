@@ -5,11 +5,10 @@ of a sequence is slower than three: what it finds is copied apart.
 """
 
 import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.backend import backend
-
-ops = keras.ops
 
 
 def dense(layer, name, units, shape, use_bias, activation=None):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import projections
-
-ops = keras.ops
 
 
 @saving.register

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, masks, saving, shapes
 from keras_attention.backend import backend
@@ -16,8 +17,6 @@ from keras_attention.layers.attention import Attention
 from keras_attention.layers.block_norms import Norm
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.transformer_block import Residual, TransformerBlock
-
-ops = keras.ops
 
 
 @saving.register

@@ -10,11 +10,10 @@ import math
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import masks, shapes
 from keras_attention.backend import backend
-
-ops = keras.ops
 
 
 def add_kernels(layer, size, heads):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import masks, patterns, shapes
 from keras_attention.backend import backend
@@ -17,8 +18,6 @@ from keras_attention.layers import kv_cache
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.sizes import known
 from keras_attention.spec import AttentionResult
-
-ops = keras.ops
 
 # What has no meaning without a weight for each pair.
 FIXED = (

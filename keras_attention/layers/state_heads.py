@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import keras_private, saving, shapes
 from keras_attention.layers import kv_cache, norms, short_convolution
 from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.state_attention import FIXED, StateAttention
-
-ops = keras.ops
 
 
 class StateHeads(EinsumHeads):

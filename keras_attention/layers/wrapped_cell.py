@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_attention import keras_private, saving
-
-ops = keras.ops
 
 
 def get(cell, refused):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 
-import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.models import history, prompts
 from keras_attention.models.stack import Stack
-
-ops = keras.ops
 
 
 @saving.register

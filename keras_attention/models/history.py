@@ -6,13 +6,11 @@ keeps the tokens beside its caches, and reads all of them once more in the step 
 With "dynamic" that would be every step, and is refused.
 """
 
-import keras
+from keras import ops
 
 from keras_attention import sequence, shapes
 from keras_attention.layers import kv_cache
 from keras_attention.positions import Rotary
-
-ops = keras.ops
 
 
 def switches(blocks):

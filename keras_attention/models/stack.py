@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, masks, saving, sequence, tap
 from keras_attention.kinds import keep
@@ -15,8 +16,6 @@ from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import history
 from keras_attention.models.embeddings import Embeddings
 from keras_attention.models.logits import Logits
-
-ops = keras.ops
 
 # What a call may get beside its inputs, and symbolic calls check.
 OF_PAIRS = ("attention_mask", "positions", "segment_ids")

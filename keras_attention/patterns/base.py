@@ -9,12 +9,11 @@ import re
 from collections.abc import Sequence
 
 import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.patterns.groups import Groups, inexact
-
-ops = keras.ops
 
 
 @dataclasses.dataclass(frozen=True)

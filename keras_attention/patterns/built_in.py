@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span
-
-ops = keras.ops
 
 
 @saving.register

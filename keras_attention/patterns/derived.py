@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import keras
+from keras import ops
 
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span, booleans
-
-ops = keras.ops
 
 
 class Distances(Pattern):

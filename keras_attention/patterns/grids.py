@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.grid import Grid
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import And, Not, Pattern, Span
 from keras_attention.patterns.groups import Groups, boxes
-
-ops = keras.ops
 
 
 class _Grid(Pattern):

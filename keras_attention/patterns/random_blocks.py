@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import Pattern
 from keras_attention.patterns.groups import Groups
-
-ops = keras.ops
 
 
 @saving.register

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position
-
-ops = keras.ops
 
 
 @saving.register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
@@ -13,8 +13,6 @@ from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kernels import semantics
 from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
-
-ops = keras.ops
 
 
 @saving.register

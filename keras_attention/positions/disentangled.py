@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, scores, shapes
 from keras_attention.backend import backend
@@ -16,8 +17,6 @@ from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.relative_bias import check_distance
 from keras_attention.spec import Positions
-
-ops = keras.ops
 
 # The number of terms: content to content, content to position, position to content.
 _TERMS = 3

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.positions.base import Position, check_heads
-
-ops = keras.ops
 
 
 @saving.register

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
@@ -14,8 +14,6 @@ from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
-
-ops = keras.ops
 
 
 @saving.register

@@ -6,12 +6,11 @@ import math
 from typing import Any, Literal, get_args
 
 import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.positions.base import Position, check_heads
-
-ops = keras.ops
 
 Variant = Literal["logarithmic", "power"]
 VARIANTS = get_args(Variant)

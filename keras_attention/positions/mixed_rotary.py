@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, scores, shapes
 from keras_attention.grid import Grid
@@ -14,8 +15,6 @@ from keras_attention.kinds import keep
 from keras_attention.positions.axial_rotary import check_axes
 from keras_attention.positions.base import Position, check_heads
 from keras_attention.positions.rotary import Layout, paired, rotated_size
-
-ops = keras.ops
 
 
 @saving.register

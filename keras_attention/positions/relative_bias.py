@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
-
-ops = keras.ops
 
 _FARTHEST = 2**20
 

@@ -9,14 +9,13 @@ from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kinds import Positive, keep
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
-
-ops = keras.ops
 
 Layout = Literal["half_split", "interleaved"]
 Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]

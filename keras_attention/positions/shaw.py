@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import saving, scores
 from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
-
-ops = keras.ops
 
 
 @saving.register

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, scores, shapes
 from keras_attention.hints import Initializer
@@ -13,8 +13,6 @@ from keras_attention.kernels import semantics
 from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.rotary import angles
-
-ops = keras.ops
 
 
 @saving.register

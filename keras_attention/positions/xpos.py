@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kinds import Positive, keep
 from keras_attention.positions.rotary import Rotary, paired
 from keras_attention.scores import Dot, ScaledDot
-
-ops = keras.ops
 
 # The largest logarithm of a scale, so that products of scaled numbers are finite in float32.
 _LARGEST = 30.0

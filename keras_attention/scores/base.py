@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import semantics
 from keras_attention.kinds import keep
 from keras_attention.spec import AttentionSpec
-
-ops = keras.ops
 
 
 def full_precision() -> str:

@@ -6,14 +6,12 @@ import functools
 import math
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.scores.base import Learned, multiply
-
-ops = keras.ops
 
 
 @saving.register

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Activation, Tensor
 from keras_attention.kernels.additive import additive
 from keras_attention.kinds import Count, keep
 from keras_attention.scores.base import Learned, LearnedWithBias, multiply, unit
-
-ops = keras.ops
 
 
 @saving.register
