@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from keras_attention import parts, patterns, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.kinds import Count, keep
 from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
-from keras_attention.layers.options import SlotOptions
+from keras_attention.layers.options import Projections, SlotOptions
 
 
 @saving.register
@@ -98,21 +99,13 @@ class MultiHeadAttention(Attention):
     ):
         shapes.check_count("key_dim", key_dim)
         use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        given = locals()
+        projections: dict[str, Any] = {name: given[name] for name in Projections.__annotations__}
         super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            score,
+            *(num_heads, key_dim, value_dim, score),
             dropout=dropout,
             use_bias=bool(use_bias),
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            seed=seed,
+            **projections,
             **kwargs,
         )
         keep(self, locals())

@@ -21,7 +21,7 @@ class _Options(TypedDict, total=False):
     trainable: bool
 
 
-class _Projections(TypedDict, total=False):
+class Projections(TypedDict, total=False):
     """Those of the projections."""
 
     kernel_initializer: Initializer
@@ -45,7 +45,7 @@ class SlotOptions(_Options, total=False):
     scores_regularizer: regularizers.RegularizerLike | None
 
 
-class ProjectionOptions(SlotOptions, _Projections, total=False):
+class ProjectionOptions(SlotOptions, Projections, total=False):
     """Those too that `MultiHeadAttention` takes by position, as Keras's layer does."""
 
     dropout: float
@@ -58,7 +58,7 @@ class AttentionOptions(ProjectionOptions, total=False):
     score: scores.ScoreLike
 
 
-class StateOptions(_Options, _Projections, total=False):
+class StateOptions(_Options, Projections, total=False):
     """Those of layers that attend through a state, which have no weights of pairs."""
 
     use_bias: bool | Literal["qkv"]

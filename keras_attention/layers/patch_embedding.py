@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import masks, saving, shapes
+from keras_attention import masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, keep
@@ -84,10 +84,7 @@ class PatchEmbedding(saving.ConfigurableLayer):
         shape = (images_shape[0], None, math.prod(self.patch_size) * channels)
         self._dense = projections.dense(self, "dense", self.dim, shape, self.use_bias)
 
-    @property
-    def dense(self) -> keras.Layer:
-        """The projection of a patch."""
-        return self._dense
+    dense = parts.part("_dense", "The projection of a patch.")
 
     def _channels_last(self, shape):
         """The shape of images with their channels last, checked as far as it is known."""

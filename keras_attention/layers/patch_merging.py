@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_attention import masks, saving, shapes
+from keras_attention import masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, Positive, keep
@@ -81,15 +80,8 @@ class PatchMerging(saving.ConfigurableLayer):
         dim = 2 * x_shape[-1] if self.dim is None else self.dim
         self._dense = projections.dense(self, "dense", dim, shape, use_bias=False)
 
-    @property
-    def norm(self) -> keras.Layer:
-        """The norm of the features of a group."""
-        return self._norm
-
-    @property
-    def dense(self) -> keras.Layer:
-        """The projection of a group."""
-        return self._dense
+    norm = parts.part("_norm", "The norm of the features of a group.")
+    dense = parts.part("_dense", "The projection of a group.")
 
     def _groups(self, x_shape, known_size=backend.known_size):
         """The sizes of the grid and of a group; the shape is checked as far as it is known."""

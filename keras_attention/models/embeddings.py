@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving
+from keras_attention import masks, parts, saving
 from keras_attention.hints import Positions, Tensor
 from keras_attention.kinds import Rate, keep
 from keras_attention.layers.dropout import Dropout
@@ -89,10 +89,7 @@ class Embeddings(saving.ConfigurableLayer):
             layer.build(shape)
         return layer.compute_output_shape(shape)
 
-    @property
-    def dropout_layer(self) -> keras.layers.Layer:
-        """The layer of the dropout."""
-        return self._dropout_layer
+    dropout_layer = parts.part("_dropout_layer", "The layer of the dropout.")
 
     @property
     def table(self) -> Tensor:

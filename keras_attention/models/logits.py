@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import inputs, masks, saving, shapes
+from keras_attention import inputs, masks, parts, saving, shapes
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import position_wise, projections
@@ -80,10 +80,7 @@ class Logits(saving.ConfigurableLayer):
                 name="bias", shape=(self.vocabulary_size,), initializer="zeros"
             )
 
-    @property
-    def dense(self) -> keras.Layer:
-        """The projection, if it is not tied."""
-        return self._dense
+    dense = parts.part("_dense", "The projection, if it is not tied.")
 
     def call(self, x: Tensor, table: Tensor | None = None) -> Tensor:
         self._check(table)
