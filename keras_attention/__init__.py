@@ -35,8 +35,7 @@ from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.patch_embedding import PatchEmbedding
-from keras_attention.layers.patch_merging import PatchMerging
+from keras_attention.layers.patches import PatchEmbedding, PatchMerging
 from keras_attention.layers.pointers import PointerGenerator, PointerHead
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,

@@ -10,10 +10,8 @@ from typing import Annotated, TypeAlias
 
 from keras_attention import saving
 from keras_attention.alignments.base import Alignment
-from keras_attention.alignments.coverage import Coverage
-from keras_attention.alignments.location_sensitive import LocationSensitive
-from keras_attention.alignments.mocha import MoChA
-from keras_attention.alignments.monotonic import Monotonic
+from keras_attention.alignments.hidden_units import Coverage, LocationSensitive
+from keras_attention.alignments.monotonic import MoChA, Monotonic
 from keras_attention.hints import Config
 
 __all__ = ["BUILTIN", "Alignment", "Coverage", "LocationSensitive", "MoChA", "Monotonic", "get"]

@@ -85,39 +85,3 @@ class Alignment(saving.ConfigurableLayer):
             training: whether it is a step of training.
         """
         raise TypeError(f"{type(self).__name__} must implement `attend`.")
-
-
-class OfAdditive(Alignment):
-    """The base of alignments that add a term to the hidden units of an additive score.
-
-    Args:
-        kernel_initializer: of its weights.
-    """
-
-    def __init__(self, kernel_initializer: Any = "glorot_uniform", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-
-    def check(self, attention):
-        if not isinstance(attention.score, (scores.Additive, scores.Concat)):
-            raise ValueError(
-                f"{type(self).__name__} adds a term inside the tanh of a score, which must be "
-                f"`Additive` or `Concat`. Received: score={attention.score!r}"
-            )
-
-    def add_kernel(self, name, shape):
-        return self.add_weight(
-            name=name, shape=shape, initializer=saving.clone_initializer(self.kernel_initializer)
-        )
-
-    def term(self, states: list[Tensor]) -> Tensor:
-        """What is added to the hidden units of keys, (B, S, H, U)."""
-        raise TypeError(f"{type(self).__name__} must implement `term(self, states)`.")
-
-    def next_states(self, states: list[Tensor], weights: Tensor) -> list[Tensor]:
-        """The states after a step with these weights, (B, H, S)."""
-        return [states[0] + weights]
-
-    def attend(self, attend, query, key, states, more, training):
-        result = attend(key + ops.cast(self.term(states), key.dtype))
-        return result, self.next_states(states, ops.cast(result.weights[:, :, 0], states[0].dtype))

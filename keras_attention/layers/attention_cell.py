@@ -12,7 +12,7 @@ from keras_attention import alignments, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.kinds import Count, keep
-from keras_attention.layers import position_wise, wrapped_cell
+from keras_attention.layers import projections, wrapped_cell
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
@@ -287,7 +287,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if self.attention_dim is not None or self.mode == "luong" or self.output_context:
             output = ops.concatenate([context, hidden], axis=-1)
         if self.attention_dim is not None:
-            output = position_wise.apply_float64(self, self._attention_dense, output)
+            output = projections.apply_float64(self, self._attention_dense, output)
         last = output
         if return_attention_scores:
             known = previous.shape[-1] is not None and self.return_attention_scores

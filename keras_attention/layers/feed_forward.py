@@ -8,7 +8,7 @@ from typing import Any
 from keras_attention import activations, masks, parts, saving, shapes
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.kinds import Count, RandomSeed, Rate, keep
-from keras_attention.layers import position_wise, projections
+from keras_attention.layers import projections
 from keras_attention.layers.dropout import Dropout
 
 
@@ -86,11 +86,11 @@ class FeedForward(saving.ConfigurableLayer):
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         x = masks.clear(x, masks.implicit(x))
         if self.gated:
-            hidden = position_wise.gated(self, self._intermediate_dense, self._gate_dense, x)
+            hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
         else:
-            hidden = position_wise.apply(self, self._intermediate_dense, x)
+            hidden = projections.apply(self, self._intermediate_dense, x)
         hidden = self._dropout_layer.drop(hidden, training)
-        return position_wise.apply(self, self._output_dense, hidden)
+        return projections.apply(self, self._output_dense, hidden)
 
     compute_mask = masks.passed_on
 

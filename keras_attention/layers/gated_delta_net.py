@@ -10,7 +10,7 @@ from keras_attention.hints import Unpack
 from keras_attention.kernels import delta
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
-from keras_attention.layers.state_heads import GatedStateAttention
+from keras_attention.layers.state_attention import GatedStateAttention
 from keras_attention.scores.base import unit
 
 

@@ -11,7 +11,7 @@ from keras_attention.kernels import recurrence
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
-from keras_attention.layers.state_heads import GatedStateAttention
+from keras_attention.layers.state_attention import GatedStateAttention
 
 
 @saving.register

@@ -20,7 +20,7 @@ from keras import ops
 
 from keras_attention import inputs, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.layers import position_wise, projections
+from keras_attention.layers import projections
 from keras_attention.layers.axes import Axes
 
 ROLES = ("query", "key", "value")
@@ -231,7 +231,7 @@ class DenseHeads(Heads):
         return self._apart(self._projected(x, role), role)
 
     def _projected(self, x, role):
-        return position_wise.apply_float64(self.layer, self.dense(role), x)
+        return projections.apply_float64(self.layer, self.dense(role), x)
 
     def split_row(self, x, role):
         # With two axes, since XLA cannot compile TensorFlow's gradient of the product of three axes

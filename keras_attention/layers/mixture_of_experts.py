@@ -13,7 +13,7 @@ from keras_attention import activations, inputs, masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.kinds import Count, Number, Positive, keep
-from keras_attention.layers import position_wise, projections
+from keras_attention.layers import projections
 from keras_attention.layers.feed_forward import FeedForward
 
 Scoring = Literal["softmax", "sigmoid"]
@@ -187,7 +187,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         (x,) = inputs.floats((x,), self.compute_dtype)
         x = masks.clear(x, mask)
         rows = ops.reshape(x, (-1, x.shape[-1]))
-        numbers = position_wise.apply(self, self._router, rows)
+        numbers = projections.apply(self, self._router, rows)
         # Probabilities have few digits in half precision.
         numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
         chosen, weights = _route(self, numbers)

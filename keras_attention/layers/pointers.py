@@ -21,7 +21,7 @@ from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kernels import semantics
 from keras_attention.kinds import Count, Natural, Positive, keep
-from keras_attention.layers import position_wise
+from keras_attention.layers import projections
 from keras_attention.layers.attention import Attention
 
 
@@ -245,7 +245,7 @@ class PointerGenerator(saving.ConfigurableLayer):
         mask = self._check(x, logits, attention_scores, source_ids, source_mask)
         # The gradient of the kernel sums over all rows.
         of_x = masks.implicit(x)
-        gate = position_wise.apply(self, self._dense, masks.clear(x, of_x))
+        gate = projections.apply(self, self._dense, masks.clear(x, of_x))
         gate = ops.cast(gate, self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
         weights = _distribution(weights, masks.both(source_ids >= 0, mask))

@@ -1,7 +1,8 @@
-"""Projections to heads and back as products of two matrices.
+"""What the `Dense` layers inside a layer make of each position, as a product of two matrices.
 
-TensorFlow would multiply a batch of matrices, one at a time. One product for query, key and value
-of a sequence is slower than three: what it finds is copied apart.
+Without their calls, which cost more than a small product does. TensorFlow would multiply a batch of
+matrices, one sequence at a time. One product for query, key and value of a sequence is slower than
+three: what it finds is copied apart.
 """
 
 import keras
@@ -61,3 +62,27 @@ def affine(x, features, dense, shape):
     """`x`, as rows of `features`, by the kernel of `dense`, plus its bias, in another shape."""
     bias = None if dense.bias is None else ops.convert_to_tensor(dense.bias)
     return backend.affine(x, features, ops.convert_to_tensor(dense.kernel), bias, shape)
+
+
+def apply(layer, dense, x):
+    """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
+    keeps_dtype = keras.backend.standardize_dtype(x.dtype) == dense.compute_dtype
+    if not (keeps_dtype and plain(layer, dense, activated=True)):
+        return dense(x)
+    *sizes, features = backend.shape(x)
+    output = affine(x, features, dense, (*sizes, dense.units))
+    return output if dense.activation is None else dense.activation(output)
+
+
+def apply_float64(layer, dense, x):
+    """`dense(x)`, which Keras computes of float64 in float32 on PyTorch."""
+    return apply(layer, dense, x) if layer.compute_dtype == "float64" else dense(x)
+
+
+def gated(layer, dense, gate, x):
+    """`dense(x) · gate(x)`."""
+    # The gate first, so that its activation runs while its product is in the CPU's cache.
+    factor, hidden = (apply(layer, part, x) for part in (gate, dense))
+    if plain(layer, dense):
+        return backend.multiply_fresh(hidden, factor)
+    return ops.multiply(hidden, factor)

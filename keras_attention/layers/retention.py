@@ -13,7 +13,7 @@ from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
-from keras_attention.layers.state_heads import GatedStateAttention
+from keras_attention.layers.state_attention import GatedStateAttention
 
 
 @saving.register

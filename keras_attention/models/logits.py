@@ -10,7 +10,7 @@ from keras import ops
 from keras_attention import inputs, masks, parts, saving, shapes
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, Positive, keep
-from keras_attention.layers import position_wise, projections
+from keras_attention.layers import projections
 
 
 @saving.register
@@ -93,7 +93,7 @@ class Logits(saving.ConfigurableLayer):
             x = self.transform(x)
         # The scale on x, which has fewer elements. A bias is not scaled.
         x = x if self.scale == 1 else x * ops.cast(self.scale, x.dtype)
-        logits = self._tied(x, table) if self.tied else position_wise.apply(self, self._dense, x)
+        logits = self._tied(x, table) if self.tied else projections.apply(self, self._dense, x)
         if self.soft_cap is not None:
             logits = self.soft_cap * ops.tanh(logits / self.soft_cap)
         return masks.carry(logits, mask)

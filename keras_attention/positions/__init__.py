@@ -24,15 +24,13 @@ from typing import Annotated, TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
-from keras_attention.positions.alibi import ALiBi
-from keras_attention.positions.axial_rotary import AxialRotary
 from keras_attention.positions.base import Position
 from keras_attention.positions.cope import CoPE
 from keras_attention.positions.disentangled import Disentangled
 from keras_attention.positions.fire import FIRE
 from keras_attention.positions.grid_bias import GridRelativeBias
-from keras_attention.positions.kerple import Kerple
-from keras_attention.positions.mixed_rotary import MixedRotary
+from keras_attention.positions.grid_rotary import AxialRotary, MixedRotary
+from keras_attention.positions.penalties import ALiBi, Kerple
 from keras_attention.positions.relative_bias import RelativeBias
 from keras_attention.positions.rotary import Rotary
 from keras_attention.positions.shaw import Shaw

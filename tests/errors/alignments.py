@@ -45,5 +45,5 @@ ROWS = {
         TypeError,
         lambda: ka.alignments.Alignment().attend(None, None, None, [], [], False),
     ),
-    r"must implement `term": (TypeError, lambda: ka.alignments.base.OfAdditive().term([X])),
+    r"must implement `term": (TypeError, lambda: ka.alignments.hidden_units.OfAdditive().term([X])),
 }

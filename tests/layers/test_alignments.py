@@ -14,7 +14,7 @@ from keras_attention import (
     regularizers,
     scores,
 )
-from keras_attention.alignments import mocha, monotonic
+from keras_attention.alignments import monotonic
 from tests.arrays import numpy, random
 from tests.definition import softmax
 from tests.gradients import gradients
@@ -178,7 +178,7 @@ def test_chunks_end_where_it_stops(size):
         for k in range(6):
             chunk = slice(max(0, k - size + 1), k + 1)
             expected[b, chunk] += stops[b, 0, k] * softmax(energies[b, 0, chunk].astype("float64"))
-    found = mocha.chunkwise(*map(ops.convert_to_tensor, (stops, energies)), size)
+    found = monotonic.chunkwise(*map(ops.convert_to_tensor, (stops, energies)), size)
     np.testing.assert_allclose(numpy(found)[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 

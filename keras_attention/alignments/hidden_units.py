@@ -1,18 +1,86 @@
-"""Location-sensitive attention: the score sees where earlier steps attended."""
+"""Alignments that add a term to the hidden units of an additive score."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+import keras
 from keras import ops
 
-from keras_attention import saving
-from keras_attention.alignments.base import OfAdditive
+from keras_attention import saving, scores
+from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, keep
 
 History = Literal["previous", "cumulative", "both"]
+
+
+class OfAdditive(Alignment):
+    """The base of alignments that add a term to the hidden units of an additive score.
+
+    Args:
+        kernel_initializer: of its weights.
+    """
+
+    def __init__(self, kernel_initializer: Any = "glorot_uniform", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def check(self, attention):
+        if not isinstance(attention.score, (scores.Additive, scores.Concat)):
+            raise ValueError(
+                f"{type(self).__name__} adds a term inside the tanh of a score, which must be "
+                f"`Additive` or `Concat`. Received: score={attention.score!r}"
+            )
+
+    def add_kernel(self, name, shape):
+        return self.add_weight(
+            name=name, shape=shape, initializer=saving.clone_initializer(self.kernel_initializer)
+        )
+
+    def term(self, states: list[Tensor]) -> Tensor:
+        """What is added to the hidden units of keys, (B, S, H, U)."""
+        raise TypeError(f"{type(self).__name__} must implement `term(self, states)`.")
+
+    def next_states(self, states: list[Tensor], weights: Tensor) -> list[Tensor]:
+        """The states after a step with these weights, (B, H, S)."""
+        return [states[0] + weights]
+
+    def attend(self, attend, query, key, states, more, training):
+        result = attend(key + ops.cast(self.term(states), key.dtype))
+        return result, self.next_states(states, ops.cast(result.weights[:, :, 0], states[0].dtype))
+
+
+@saving.register
+class Coverage(OfAdditive):
+    """score_s = vᵀ tanh(W q + W' k_s + w c_s + b), c the sum of the weights of all earlier steps.
+
+    See et al. 2017, equations 10 and 11. w is (H, units). The score must be `Additive` or `Concat`.
+    The coverage loss of the paper is `scores_regularizer="coverage"` of the attention layer.
+
+    Args:
+        kernel_initializer: of w.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: the score of the cell is another.
+
+    >>> import keras
+    >>> from keras_attention import Attention, AttentionCell, AttentionRNN
+    >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))
+    >>> attention = Attention(score="additive", scores_regularizer="coverage")
+    >>> cell = AttentionCell(keras.layers.GRUCell(16), attention, alignment="coverage")
+    >>> rnn = AttentionRNN(cell, return_sequences=True)
+    >>> rnn(x, memory).shape, len(rnn.losses)
+    ((2, 5, 16), 1)
+    """
+
+    def build(self, query_shape, key_shape, prepared_shape):
+        self.kernel = self.add_kernel("kernel", tuple(prepared_shape[2:]))
+
+    def term(self, states: list[Tensor]) -> Tensor:
+        return keras.ops.einsum("bhs,hu->bshu", states[0], self.kernel)
 
 
 @saving.register
