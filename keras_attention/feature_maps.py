@@ -18,7 +18,6 @@ from keras_attention.spec import AttentionSpec
 __all__ = ["EluFeatures", "RandomFeatures", "get"]
 
 
-@saving.register
 class EluFeatures(Score):
     """`φ(x) = elu(x) + 1` (Katharopoulos et al. 2020, equation 7), elements alone.
 
@@ -40,7 +39,6 @@ class EluFeatures(Score):
         return self.prepare_query(key)
 
 
-@saving.register
 class RandomFeatures(Score):
     r"""Positive orthogonal random features, whose products estimate exp(q · k / √K).
 

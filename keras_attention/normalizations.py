@@ -88,7 +88,6 @@ class Normalization(saving.Configurable):
         return spec.replace(normalization=self.normalize)
 
 
-@saving.register
 class Softmax(Normalization):
     """weight_s = exp(score_s) / Σ exp(score): positive, with sum one.
 
@@ -108,7 +107,6 @@ class Softmax(Normalization):
         return ops.softmax(scores, axis=-1)
 
 
-@saving.register
 class Sigmoid(Normalization):
     """weight_s = 1 / (1 + exp(−score_s)): each key independently, without competition.
 
@@ -127,7 +125,6 @@ class Sigmoid(Normalization):
         return ops.sigmoid(scores)
 
 
-@saving.register
 class Sparsemax(Normalization):
     """The nearest point of the simplex to the scores (Martins & Astudillo 2016, equation 2).
 
@@ -148,7 +145,6 @@ class Sparsemax(Normalization):
         return entmax.sparsemax(scores, mask)
 
 
-@saving.register
 class Entmax(Normalization):
     """α-entmax, sparse weights between softmax and sparsemax. Peters et al. 2019, equation 10.
 
@@ -183,7 +179,6 @@ class Entmax(Normalization):
         return entmax.entmax(scores, self.alpha, mask)
 
 
-@saving.register
 class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
     """α-entmax whose α each head learns. Correia et al. 2019, "Adaptively Sparse Transformers".
 
@@ -269,7 +264,6 @@ def _check_alpha(alpha, open_end=False):
     return alpha
 
 
-@saving.register
 class TopK(Normalization):
     """Softmax over the k largest scores of a query. Gupta et al. 2021, section 2.
 
@@ -311,7 +305,6 @@ class TopK(Normalization):
         return ops.softmax(semantics.masked(scores, scores >= largest[..., -1:]), axis=-1)
 
 
-@saving.register
 class Hard(Normalization):
     r"""All weight on one key (Xu et al. 2015, section 4.1): a sample in training, else the best.
 

@@ -48,7 +48,6 @@ class Regularizer(saving.Configurable):
         raise TypeError(f"{type(self).__name__} must implement `__call__(self, weights, mask)`.")
 
 
-@saving.register
 class DoublyStochastic(Regularizer):
     """factor · Σ_s (target − Σ_t weight[t, s])², so that every key is attended to (Xu et al. 2015).
 
@@ -87,7 +86,6 @@ class DoublyStochastic(Regularizer):
         return self.factor * _mean(loss, ops.ones_like(loss))
 
 
-@saving.register
 class Entropy(Regularizer):
     """factor · mean over queries of −Σ_s weight[t, s] log weight[t, s].
 
@@ -114,7 +112,6 @@ class Entropy(Regularizer):
         return self.factor * _mean(entropy, _has_keys(weights, mask))
 
 
-@saving.register
 class CoverageLoss(Regularizer):
     """factor · mean over queries of Σ_s min(weight[t, s], Σ_{t' < t} weight[t', s]).
 
@@ -142,7 +139,6 @@ class CoverageLoss(Regularizer):
         return self.factor * _mean(again, _has_keys(weights, mask))
 
 
-@saving.register
 class Guided(Regularizer):
     """factor · mean over pairs of weight[t, s] · (1 − exp(−(t / T − s / S)² / (2 width²))).
 

@@ -22,6 +22,12 @@ DEEPEST = 100
 register = keras.saving.register_keras_serializable(package=PACKAGE)
 
 
+def register_own(cls):
+    """Registers a class if it is of this package; those of users have a package of their own."""
+    if cls.__module__.startswith(f"{PACKAGE}."):
+        register(cls)
+
+
 def constructor_arguments(cls, stop=object):
     """Names of the arguments that `cls(...)` takes, those passed on through `**kwargs` included.
 
@@ -256,6 +262,10 @@ def _depth(config):
 class Configurable:
     """A plain object: configuration, equality and repr come from the constructor's signature."""
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        register_own(cls)
+
     def get_config(self):
         names = constructor_arguments(type(self))
         return {name: serialize(argument(self, name)) for name in names}
@@ -314,6 +324,7 @@ class ConfigurableLayer(keras.layers.Layer):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        register_own(cls)
         list_inherited_arguments(cls)
         if "build" in vars(cls):
             cls.build = parts.freezing(cls.build)

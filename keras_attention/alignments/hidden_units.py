@@ -52,7 +52,6 @@ class OfAdditive(Alignment):
         return result, self.next_states(states, ops.cast(result.weights[:, :, 0], states[0].dtype))
 
 
-@saving.register
 class Coverage(OfAdditive):
     """score_s = vᵀ tanh(W q + W' k_s + w c_s + b), c the sum of the weights of all earlier steps.
 
@@ -83,7 +82,6 @@ class Coverage(OfAdditive):
         return keras.ops.einsum("bhs,hu->bshu", states[0], self.kernel)
 
 
-@saving.register
 class LocationSensitive(OfAdditive):
     """score_s = vᵀ tanh(W q + W' k_s + U f_s + b), f = F * w, w the weights of the step before.
 

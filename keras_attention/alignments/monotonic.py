@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import normalizations, saving, scores, shapes
+from keras_attention import normalizations, scores, shapes
 from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
@@ -19,7 +19,6 @@ from keras_attention.sizes import known
 PASSES = 16
 
 
-@saving.register
 class Monotonic(Alignment):
     """w_ts = p_ts q_ts, q_ts = (1 − p_t,s−1) q_t,s−1 + w_t−1,s, p = sigmoid(score + r + noise).
 
@@ -135,7 +134,6 @@ def shifted(array: Tensor, by: int, index: Tensor, first: float = 0.0) -> Tensor
     return ops.where(index >= by, ops.roll(array, by, axis=-1), ops.cast(first, array.dtype))
 
 
-@saving.register
 class MoChA(Monotonic):
     """β_s = Σ_{k=s}^{s+w−1} α_k exp(u_s) / Σ_{l=k−w+1}^{k} exp(u_l), α the weights of `Monotonic`.
 

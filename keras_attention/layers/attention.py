@@ -50,7 +50,6 @@ OPTIONS = (
 )
 
 
-@saving.register
 class Attention(saving.ConfigurableLayer):
     r"""Attention of queries over keys and values, in one head or several.
 

@@ -27,7 +27,6 @@ NO_MEMORY = (
 )
 
 
-@saving.register
 class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     r"""A recurrent cell, for `keras.layers.RNN`, that attends to a memory at each step.
 
@@ -621,7 +620,6 @@ def numbers_of_step(numbers, time):
 _UNKNOWN = (None, None, None)
 
 
-@saving.register
 class StartStates(saving.ConfigurableLayer):
     """The operation of a functional model that `cell.start_states(memory)` of symbols adds.
 

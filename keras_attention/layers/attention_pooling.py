@@ -13,7 +13,6 @@ from keras_attention.kinds import Count, RandomSeed, Rate, keep
 from keras_attention.layers.attention import Attention
 
 
-@saving.register
 class AttentionPooling(saving.ConfigurableLayer):
     r"""Reduces a sequence to one vector, or a few, by attention from learned queries.
 
@@ -145,7 +144,6 @@ class AttentionPooling(saving.ConfigurableLayer):
         return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
-@saving.register
 class FeedForwardAttention(AttentionPooling):
     r"""Feed-forward attention of Raffel & Ellis 2015: the weighted mean of a sequence.
 

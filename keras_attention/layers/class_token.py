@@ -11,7 +11,6 @@ from keras_attention.hints import Initializer, Tensor
 from keras_attention.kinds import Count, keep
 
 
-@saving.register
 class ClassToken(saving.ConfigurableLayer):
     """Prepends learned tokens to a sequence: one is BERT's [CLS] (Devlin et al. 2019).
 

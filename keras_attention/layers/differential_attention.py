@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import keras_private, saving, shapes
+from keras_attention import keras_private, shapes
 from keras_attention.backend import backend
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.heads import EinsumHeads
@@ -16,7 +16,6 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.rms_norm import RMSNorm
 
 
-@saving.register
 class DifferentialAttention(MultiHeadAttention):
     r"""Differential attention of Ye et al. 2024, equations 1 to 3.
 

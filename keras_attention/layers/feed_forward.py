@@ -12,7 +12,6 @@ from keras_attention.layers import projections
 from keras_attention.layers.dropout import Dropout
 
 
-@saving.register
 class FeedForward(saving.ConfigurableLayer):
     r"""Two projections with an activation between, applied to each position.
 

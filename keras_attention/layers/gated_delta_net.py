@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from keras_attention import keras_private, masks, saving, shapes
+from keras_attention import keras_private, masks, shapes
 from keras_attention.hints import Unpack
 from keras_attention.kernels import delta
 from keras_attention.layers.attention import QkNorm
@@ -14,7 +14,6 @@ from keras_attention.layers.state_attention import GatedStateAttention
 from keras_attention.scores.base import unit
 
 
-@saving.register
 class GatedDeltaNet(GatedStateAttention):
     r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
 

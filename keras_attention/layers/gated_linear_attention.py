@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_attention import masks, saving
+from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
@@ -14,7 +14,6 @@ from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import GatedStateAttention
 
 
-@saving.register
 class GatedLinearAttention(GatedStateAttention):
     r"""Gated linear attention (Yang et al. 2024, section 4.4), always causal.
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
@@ -99,7 +99,6 @@ class GridEmbedding(PositionEmbedding):
         return self.vectors(ops.shape(x)[1:-1], self.dim or x.shape[-1])
 
 
-@saving.register
 class SinCosGridEmbedding(GridEmbedding):
     r"""Sinusoidal positions on a grid (He et al. 2022, MAE; Beyer et al. 2022).
 
@@ -161,7 +160,6 @@ class SinCosGridEmbedding(GridEmbedding):
         return ops.concatenate(found, axis=-1)
 
 
-@saving.register
 class LearnedGridEmbedding(GridEmbedding):
     r"""Learned positions on a grid, for images of other sizes too (Dosovitskiy et al. 2021).
 

@@ -15,7 +15,6 @@ from keras_attention.layers.heads import EinsumHeads, Heads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
 
-@saving.register
 class MultiHeadLatentAttention(MultiHeadAttention):
     r"""Multi-head latent attention of DeepSeek-V2 (2024), section 2.1.
 

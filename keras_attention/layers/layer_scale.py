@@ -10,7 +10,6 @@ from keras_attention import inputs, masks, saving, shapes
 from keras_attention.hints import Tensor
 
 
-@saving.register
 class LayerScale(saving.ConfigurableLayer):
     r"""Features times learned factors that start small (Touvron et al. 2021, CaiT, equation 4).
 

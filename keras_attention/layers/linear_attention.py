@@ -12,7 +12,6 @@ from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
 
 
-@saving.register
 class LinearAttention(StateAttention):
     r"""Multi-head attention in time and memory linear in the length (Katharopoulos et al. 2020).
 

@@ -19,7 +19,6 @@ from keras_attention.layers.feed_forward import FeedForward
 Scoring = Literal["softmax", "sigmoid"]
 
 
-@saving.register
 class MixtureOfExperts(saving.ConfigurableLayer):
     r"""The sum of the outputs of `top_k` of E feed-forward networks, which a router chooses.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keras_attention import parts, patterns, saving, scores, shapes
+from keras_attention import parts, patterns, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.kinds import Count, keep
 from keras_attention.layers.attention import Attention, UseBias
@@ -13,7 +13,6 @@ from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import Projections, SlotOptions
 
 
-@saving.register
 class MultiHeadAttention(Attention):
     r"""Multi-head attention, a drop-in replacement for `keras.layers.MultiHeadAttention`.
 

@@ -51,7 +51,6 @@ def of_mask(group, mask):
     return None if mask is None else ops.any(group(mask[..., None]), axis=-1)
 
 
-@saving.register
 class GroupMask(saving.ConfigurableLayer):
     """The operation of a functional model that makes the mask of groups, of one of cells.
 
@@ -78,7 +77,6 @@ class GroupMask(saving.ConfigurableLayer):
         return keras.KerasTensor(shape, "bool")
 
 
-@saving.register
 class PatchEmbedding(saving.ConfigurableLayer):
     r"""Cuts images into patches, and projects each to a vector (Dosovitskiy et al. 2021, eq. 1).
 
@@ -193,7 +191,6 @@ class PatchEmbedding(saving.ConfigurableLayer):
         return (batch, *counts(sizes, self.patch_size, self.flatten), self.dim)
 
 
-@saving.register
 class PatchMerging(saving.ConfigurableLayer):
     r"""Merges groups of 2 by 2 cells of a grid (Liu et al. 2021, Swin, section 3.1).
 

@@ -38,7 +38,6 @@ class _Pointing(Attention):
     has_weights = False
 
 
-@saving.register
 class PointerHead(saving.ConfigurableLayer):
     r"""Logits over the positions of a memory: pointer networks, Vinyals et al. 2015, equation 3.
 
@@ -166,7 +165,6 @@ def _pairs(attention_mask):
 LEAST = 1.2e-38
 
 
-@saving.register
 class PointerGenerator(saving.ConfigurableLayer):
     r"""Mixes a vocabulary's distribution with copying. See et al. 2017, equations 8 and 9.
 

@@ -114,7 +114,6 @@ class PositionEmbedding(saving.ConfigurableLayer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
-@saving.register
 class SinCosPositionEmbedding(PositionEmbedding):
     r"""Sinusoidal positions of Vaswani et al. 2017, section 3.5.
 
@@ -174,7 +173,6 @@ class SinCosPositionEmbedding(PositionEmbedding):
         return sin_cos(positions, size, self.max_wavelength, self.layout, self.compute_dtype)
 
 
-@saving.register
 class LearnedPositionEmbedding(PositionEmbedding):
     """Learned positions: row `p` of a table of weights for position `p` (Gehring et al. 2017).
 

@@ -15,7 +15,6 @@ from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions, ProjectionOptions
 
 
-@saving.register
 class SelfAttention(Attention):
     """Attention of a sequence over itself: `Attention` with one input.
 
@@ -59,7 +58,6 @@ class SelfAttention(Attention):
         self.preset_pattern = patterns.Causal() if self.causal else None
 
 
-@saving.register
 class LocalSelfAttention(SelfAttention):
     """Self-attention to `neighbors` keys on each side, `rate` positions apart.
 
@@ -130,7 +128,6 @@ class _ByRate(SelfAttention):
         self.preset_pattern = patterns.every(self.preset_pattern, self._near(self.rate))
 
 
-@saving.register
 class AtrousSelfAttention(_ByRate):
     """Self-attention to every `rate`-th key, counted from the query.
 
@@ -164,7 +161,6 @@ class AtrousSelfAttention(_ByRate):
     _near = patterns.Dilated
 
 
-@saving.register
 class SparseSelfAttention(_ByRate):
     """Self-attention to every `rate`-th key and to the near ones (Child et al. 2019, section 4.3).
 
@@ -199,7 +195,6 @@ class SparseSelfAttention(_ByRate):
     _near = patterns.Strided
 
 
-@saving.register
 class RelativePositionAttention(Attention):
     """Attention with the relative positions of Shaw et al. 2018, equations 3 and 4.
 
@@ -265,7 +260,6 @@ class RelativePositionAttention(Attention):
 Mode = Literal["monotonic", "predictive"]
 
 
-@saving.register
 @saving.renamed(centre_initializer="center_initializer")
 class LocalAttention(Attention):
     r"""Local attention of Luong et al. 2015, section 3.2: a window of 2D + 1 keys around a center.
@@ -383,7 +377,6 @@ class PredictedCenter:
         return positions - share * ops.sum(real, axis=-1)[:, None, None, None]
 
 
-@saving.register
 class HardAttention(Attention):
     r"""Hard attention of Xu et al. 2015, section 4.1: all weight on one key.
 
@@ -440,7 +433,6 @@ class HardAttention(Attention):
         self.temperature = self.normalization.temperature
 
 
-@saving.register
 class ReinforceLoss(saving.ConfigurableLayer):
     r"""Adds the loss whose gradient is that of REINFORCE (Williams 1992; Xu et al. 2015).
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_attention import masks, positions, saving, shapes
+from keras_attention import masks, positions, shapes
 from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
 from keras_attention.layers.attention import QkNorm
@@ -16,7 +16,6 @@ from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import GatedStateAttention
 
 
-@saving.register
 class Retention(GatedStateAttention):
     r"""Multi-scale retention of RetNet (Sun et al. 2023, equations 5 to 8), always causal.
 

@@ -12,7 +12,6 @@ from keras_attention.hints import Tensor
 from keras_attention.kinds import Number, Positive, keep
 
 
-@saving.register
 class RMSNorm(saving.ConfigurableLayer):
     r"""Features divided by their root mean square (Zhang & Sennrich 2019, equation 4).
 

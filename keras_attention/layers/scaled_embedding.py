@@ -13,7 +13,6 @@ from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import projections
 
 
-@saving.register
 class ScaledEmbedding(saving.ConfigurableLayer):
     r"""Token embedding multiplied by √dim, whose table can also compute the output logits.
 

@@ -19,7 +19,6 @@ from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.transformer_block import Residual, TransformerBlock
 
 
-@saving.register
 class LearnedQueries(saving.ConfigurableLayer):
     """A fixed number of learned vectors for each sequence: seeds, inducing points, or latents.
 
@@ -88,7 +87,6 @@ class LearnedQueries(saving.ConfigurableLayer):
         return (x_shape[0], self.num_queries, self.dim or x_shape[-1])
 
 
-@saving.register
 class InducedSetAttentionBlock(saving.ConfigurableLayer):
     r"""A block of a set in time O(S · m), through m inducing points (Lee et al. 2019, equation 9).
 
@@ -225,7 +223,6 @@ def _over_queries(scores: Tensor, mask: Tensor | None) -> Tensor:
     return ops.ones_like(scores) if scores.shape[-2] == 1 else ops.softmax(scores, axis=-2)
 
 
-@saving.register
 class SlotAttention(saving.ConfigurableLayer):
     r"""Groups the elements of a set into slots (Locatello et al. 2020, algorithm 1).
 

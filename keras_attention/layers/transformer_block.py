@@ -39,7 +39,6 @@ OF_BOTH = (
 )
 
 
-@saving.register
 class TransformerBlock(saving.ConfigurableLayer):
     r"""A block of Vaswani et al. 2017, section 3.1: encoder, decoder, or decoder-only.
 

@@ -6,13 +6,12 @@ import functools
 
 from keras import ops
 
-from keras_attention import masks, saving, shapes
+from keras_attention import masks, shapes
 from keras_attention.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.models import history, prompts
 from keras_attention.models.stack import Stack
 
 
-@saving.register
 class Decoder(Stack):
     """A Transformer decoder: a language model, or with a context half of an `EncoderDecoder`.
 

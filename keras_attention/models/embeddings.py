@@ -13,7 +13,6 @@ from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.position_embedding import PositionEmbedding
 
 
-@saving.register
 class Embeddings(saving.ConfigurableLayer):
     """The vectors of tokens, with positions and token types added.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from keras_attention import saving
 from keras_attention.hints import Positions, Tensor, Tensors
 from keras_attention.models.stack import Stack
 
 
-@saving.register
 class Encoder(Stack):
     """A Transformer encoder (Vaswani et al. 2017; BERT): embeddings, blocks, norm, logits.
 

@@ -13,7 +13,6 @@ from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 
 
-@saving.register
 class EncoderDecoder(saving.ConfigurableModel):
     """A Transformer from a source to a target (Vaswani et al. 2017; T5, BART).
 

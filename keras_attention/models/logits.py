@@ -13,7 +13,6 @@ from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import projections
 
 
-@saving.register
 class Logits(saving.ConfigurableLayer):
     """The scores of all tokens, from the last vectors of a stack.
 

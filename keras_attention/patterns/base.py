@@ -199,7 +199,6 @@ class _Combination(Pattern):
         return "(" + f" {self.symbol} ".join(map(repr, self.patterns)) + ")"
 
 
-@saving.register
 class And(_Combination):
     """Attends where all of `patterns` do. Written `first & second`.
 
@@ -242,7 +241,6 @@ class And(_Combination):
         return [self] if len(found) == 1 else [And(some) for some in found]
 
 
-@saving.register
 class Or(_Combination):
     """Attends where any of `patterns` does. Written `first | second`.
 
@@ -279,7 +277,6 @@ class Or(_Combination):
         return found
 
 
-@saving.register
 class Not(Pattern):
     """Attends where `pattern` does not. Written `~pattern`.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span
 
 
-@saving.register
 class Causal(Pattern):
     """Attends to the present and the past: j ≤ i.
 
@@ -29,7 +28,6 @@ class Causal(Pattern):
         return Span(None, 0, by_distance=True, exact=True)
 
 
-@saving.register
 class SlidingWindow(Pattern):
     """Attends to a neighborhood: i − left ≤ j ≤ i + right.
 
@@ -61,7 +59,6 @@ class SlidingWindow(Pattern):
         return Span(self.left, self.right, by_distance=True, exact=True)
 
 
-@saving.register
 class Dilated(Pattern):
     """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0.
 
@@ -84,7 +81,6 @@ class Dilated(Pattern):
         return Span(rate=self.rate, by_distance=True, exact=True)
 
 
-@saving.register
 class Strided(Pattern):
     """Attends to every `rate`-th key and to the near ones: (i − j) mod rate = 0, or |i − j| < rate.
 
@@ -113,7 +109,6 @@ class Strided(Pattern):
         return [near, Dilated(self.rate) & ~near]
 
 
-@saving.register
 class Prefix(Pattern):
     """Attends to the first keys: j < length. `Causal() | Prefix(n)` is a prefix language model.
 
@@ -134,7 +129,6 @@ class Prefix(Pattern):
         return ops.less(j, self.length + 0 * i)
 
 
-@saving.register
 class Global(Pattern):
     """The first positions attend to all, and all to them: i < length or j < length.
 
@@ -159,7 +153,6 @@ class Global(Pattern):
         return ops.logical_or(ops.less(i, self.length), ops.less(j, self.length))
 
 
-@saving.register
 class Block(Pattern):
     """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
 

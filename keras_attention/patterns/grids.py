@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.grid import Grid
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import And, Not, Pattern, Span
@@ -41,7 +41,6 @@ class _Grid(Pattern):
         return Span(most, most)
 
 
-@saving.register
 class GridWindow(_Grid):
     """Attends within windows of a grid, such as an image: ⌊(r − shift) / size⌋ of both are equal,
     for the row r, and likewise for the column.
@@ -109,7 +108,6 @@ class GridWindow(_Grid):
         return boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
 
 
-@saving.register
 class Neighborhood(_Grid):
     """Attends to the nearest `size` by `size` keys of a grid: the neighborhood of a query, moved
     inward at the border, so that all see the same number of keys.
@@ -168,7 +166,6 @@ class Neighborhood(_Grid):
         return boxes(self.grid, tuple(box), tuple(halo), None, self.prefix, exact=False)
 
 
-@saving.register
 class Axial(_Grid):
     """Attends along the axes of a grid: to the same row and to the same column.
 

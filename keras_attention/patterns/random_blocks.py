@@ -7,13 +7,12 @@ import functools
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.hints import Tensor
 from keras_attention.patterns.base import Pattern
 from keras_attention.patterns.groups import Groups
 
 
-@saving.register
 class RandomBlocks(Pattern):
     """Attends to `count` blocks of keys, which are chosen at random for each block of queries.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention import masks, saving, shapes
+from keras_attention import masks, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kernels import semantics
@@ -15,7 +15,6 @@ from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
 
 
-@saving.register
 class CoPE(Position):
     r"""Contextual position encoding. Golovneva et al. 2024 (arXiv 2405.18719), equations 3 to 5.
 

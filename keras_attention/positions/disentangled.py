@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, scores, shapes
+from keras_attention import scores, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
@@ -22,7 +22,6 @@ from keras_attention.spec import Positions
 _TERMS = 3
 
 
-@saving.register
 class Disentangled(Position):
     r"""Disentangled attention of DeBERTa: He et al. 2021 (arXiv 2006.03654), equation 4.
 

@@ -7,14 +7,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.positions.base import Position, check_heads
 
 
-@saving.register
 class FIRE(Position):
     r"""Functional interpolation for relative positions. Li et al. 2024 (arXiv 2310.04418), eq. 5.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
@@ -16,7 +16,6 @@ from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
 
 
-@saving.register
 class GridRelativeBias(Position):
     r"""score(i, j) = qᵀ k + E[r_i − r_j, c_i − c_j, h], for rows r and columns c. Liu et al. 2021
     (Swin), equation 4.

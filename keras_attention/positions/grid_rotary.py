@@ -9,14 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, scores, shapes
+from keras_attention import scores, shapes
 from keras_attention.grid import Grid
 from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
 from keras_attention.positions.rotary import Layout, Rotary, angles, paired, rotated_size
 
 
-@saving.register
 class AxialRotary(Rotary):
     r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on the differences of rows and of columns.
 
@@ -88,7 +87,6 @@ def check_axes(position, size):
         )
 
 
-@saving.register
 class MixedRotary(Position):
     r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on the differences of rows and of columns.
 

@@ -9,13 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import saving
 from keras_attention.hints import Tensor
 from keras_attention.kinds import Positive, keep
 from keras_attention.positions.base import Position, check_heads
 
 
-@saving.register
 class ALiBi(Position):
     r"""score(i, j) = qᵀ k − m_h |i − j|, without weights. Press et al. 2022, section 3.
 
@@ -65,7 +63,6 @@ class ALiBi(Position):
 Variant = Literal["logarithmic", "power"]
 
 
-@saving.register
 class Kerple(Position):
     r"""Kernelized relative positions of Chi et al. 2022 (arXiv 2205.09921), section 4.
 

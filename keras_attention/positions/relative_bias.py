@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kinds import keep
@@ -17,7 +17,6 @@ from keras_attention.positions.base import Position, check_heads
 _FARTHEST = 2**20
 
 
-@saving.register
 class RelativeBias(Position):
     r"""score(i, j) = qᵀ k + E[bucket(j − i), h]. Raffel et al. 2020 (T5), section 2.1.
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kinds import Positive, keep
 from keras_attention.positions.base import Position
@@ -24,7 +24,6 @@ Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]
 _APART = 4096
 
 
-@saving.register
 class Rotary(Position):
     r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on j − i alone. Su et al. 2021, eq. 15 and 16.
 

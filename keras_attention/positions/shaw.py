@@ -6,13 +6,12 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention import saving, scores
+from keras_attention import scores
 from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
 
 
-@saving.register
 class Shaw(Position):
     r"""Relative position representations of Shaw et al. 2018, equations 3 and 4.
 

@@ -15,7 +15,6 @@ from keras_attention.positions.base import Position, check_scale
 from keras_attention.positions.rotary import angles
 
 
-@saving.register
 class TransformerXL(Position):
     r"""Relative positions of Transformer-XL. Dai et al. 2019 (arXiv 1901.02860), section 3.3.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kinds import Positive, keep
 from keras_attention.positions.rotary import Rotary, paired
@@ -19,7 +19,6 @@ _LARGEST = 30.0
 _FAR = 2**30
 
 
-@saving.register
 class XPos(Rotary):
     r"""Extrapolatable rotary positions. Sun et al. 2023 (arXiv 2212.10554), algorithm 1.
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.scores.base import Learned, multiply
 
 
-@saving.register
 class Location(Learned):
     """score(q, k_s) = w_sᵀ q, with a vector for each key position s. Luong et al. 2015, equation 8.
 

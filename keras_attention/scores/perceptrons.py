@@ -7,14 +7,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.hints import Activation, Tensor
 from keras_attention.kernels.additive import additive
 from keras_attention.kinds import Count, keep
 from keras_attention.scores.base import Learned, LearnedWithBias, multiply, unit
 
 
-@saving.register
 class Additive(LearnedWithBias):
     """score(q, k) = vᵀ tanh(W q + W' k + b). Bahdanau et al. 2015, appendix A.1.2.
 
@@ -79,7 +78,6 @@ class Additive(LearnedWithBias):
         return additive(query, key, v)
 
 
-@saving.register
 class Concat(Learned):
     """score(q, k) = vᵀ tanh(W [q; k]). Luong et al. 2015, section 3.1, "concat".
 
@@ -128,7 +126,6 @@ class Concat(Learned):
         return additive(query, key, ops.cast(self.v, query.dtype))
 
 
-@saving.register
 class KeyOnly(LearnedWithBias):
     """score(q, k) = activation(wᵀ k + b): how much a key matters, for every query.
 

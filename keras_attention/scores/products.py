@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_attention import saving, shapes
+from keras_attention import shapes
 from keras_attention.hints import Tensor
 from keras_attention.scores.base import Learned, Score, multiply, unit
 
 
-@saving.register
 class Dot(Score):
     """score(q, k) = qᵀ k. Luong et al. 2015, section 3.1, "dot".
 
@@ -25,7 +24,6 @@ class Dot(Score):
         return 1.0
 
 
-@saving.register
 class ScaledDot(Score):
     """score(q, k) = qᵀ k / √K. Vaswani et al. 2017, equation 1.
 
@@ -48,7 +46,6 @@ class ScaledDot(Score):
         return size**-0.5 if self.scale is None else self.scale
 
 
-@saving.register
 class Cosine(Score):
     """score(q, k) = qᵀ k / (‖q‖ ‖k‖). Graves et al. 2014 (Neural Turing Machines), equation 6.
 
@@ -79,7 +76,6 @@ class Cosine(Score):
         return unit(key)
 
 
-@saving.register
 class General(Learned):
     """score(q, k) = qᵀ W k. Luong et al. 2015, section 3.1, "general".
 
@@ -102,7 +98,6 @@ class General(Learned):
         return multiply("bthk,hkj->bthj", query, self.kernel)
 
 
-@saving.register
 class ReducedRank(Learned):
     """score(q, k) = (qᵀ U) (Vᵀ k), which is qᵀ W k with a W = U Vᵀ of low rank.
 
