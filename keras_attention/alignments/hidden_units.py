@@ -35,9 +35,7 @@ class OfAdditive(Alignment):
             )
 
     def add_kernel(self, name, shape):
-        return self.add_weight(
-            name=name, shape=shape, initializer=saving.clone_initializer(self.kernel_initializer)
-        )
+        return self.add_weight(shape, saving.clone_initializer(self.kernel_initializer), name=name)
 
     def term(self, states: list[Tensor]) -> Tensor:
         """What is added to the hidden units of keys, (B, S, H, U)."""

@@ -87,18 +87,8 @@ class AttentionPooling(saving.ConfigurableLayer):
     def build(self, x_shape, mask_shape=None):
         query_shape = self._query_shape(x_shape)
         if self.learns_queries:
-            self.query = self.add_weight(
-                name="query", shape=query_shape[1:], initializer=self.query_initializer
-            )
+            self.query = self.add_weight(query_shape[1:], self.query_initializer, name="query")
         self._attention.build(query_shape, x_shape)
-
-    def _queries(self, x):
-        """The queries of each row, (B, num_queries, D)."""
-        batch = ops.shape(x)[0]
-        if not self.learns_queries:
-            return ops.zeros((batch, *self._query_shape(x.shape)[1:]), self.compute_dtype)
-        query = ops.cast(self.query, self.compute_dtype)
-        return ops.broadcast_to(query, (batch, *query.shape))
 
     def _query_shape(self, x_shape):
         shapes.check_sequence(x_shape)
@@ -113,8 +103,13 @@ class AttentionPooling(saving.ConfigurableLayer):
         positions: str | None = None,
     ) -> Tensors:
         mask = masks.padding(x, mask)
+        queries = (ops.shape(x)[0], *self._query_shape(x.shape)[1:])
+        if self.learns_queries:
+            query = ops.broadcast_to(ops.cast(self.query, self.compute_dtype), queries)
+        else:
+            query = ops.zeros(queries, self.compute_dtype)
         output, weights = self._attention(
-            *(self._queries(x), x),
+            *(query, x),
             value_mask=mask,
             return_attention_scores=True,
             training=training,

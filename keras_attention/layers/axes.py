@@ -38,11 +38,8 @@ class Axes:
             )
         self.free = tuple(axis for axis in middle if axis not in self.positions)
         self._order = (0, *self.free, *self.positions)
-
-    @property
-    def trivial(self):
-        """Whether folding changes nothing: inputs (B, T, D)."""
-        return self._order == (0, 1)
+        # Whether folding changes nothing: inputs (B, T, D).
+        self.trivial = self._order == (0, 1)
 
     def check(self, query_shape, value_shape):
         """Raises if batch or free axes of query and value differ, as far as they are known.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from keras_attention import keras_private, masks, shapes
+from keras_attention import keras_private, masks
 from keras_attention.hints import Unpack
 from keras_attention.kernels import delta
+from keras_attention.kinds import keep
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import GatedStateAttention
@@ -68,19 +69,14 @@ class GatedDeltaNet(GatedStateAttention):
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
         self._set_conv_kernel_size(conv_kernel_size)
-        self.use_decay = shapes.check_flag("use_decay", use_decay)
-
-    @property
-    def _gates(self) -> dict[str, int]:
-        return {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+        keep(self, locals())
+        self._gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
     def build_decay(self):
         if self.use_decay:
             # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
             heads = (self.heads.key_value_heads,)
-            self.decay_scale = self.add_weight(
-                name="decay_scale", shape=heads, initializer=_spread(1.0, 16.0)
-            )
+            self.decay_scale = self.add_weight(heads, _spread(1.0, 16.0), name="decay_scale")
             self.decay_bias = self.add_weight(
                 name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
             )

@@ -71,15 +71,8 @@ class GatedLinearAttention(GatedStateAttention):
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
         keep(self, locals())
+        self._gates, self._gate_rank = {"decay": self.key_dim}, self.decay_rank
         self._set_conv_kernel_size(conv_kernel_size)
-
-    @property
-    def _gates(self) -> dict[str, int]:
-        return {"decay": self.key_dim}
-
-    @property
-    def _gate_rank(self) -> int | None:
-        return self.decay_rank
 
     def recurrence(self, query, key, value, decay, *, mask, causal, state):
         if self.conv_kernel_size is not None:

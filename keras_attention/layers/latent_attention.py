@@ -102,19 +102,15 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         # The one that it replaces stays among the parts: Keras quantizes built ones.
         self.score.built = True
         self.score = scores.ScaledDot(factor)
-        self._check_position()
         self.heads = LatentHeads(self)
-
-    def _check_position(self):
-        position = self.position
-        if position is None or position.overrides == {"bias"}:
-            return
-        if not isinstance(position, positions.Rotary) or position.dim != self.rope_dim:
+        own = self.position
+        rotates = isinstance(own, positions.Rotary) and own.dim == rope_dim
+        if not (own is None or own.overrides == {"bias"} or rotates):
             raise ValueError(
                 "`position` must be Rotary(dim=rope_dim), or have a bias alone: other features of "
                 "keys are those of a latent, which heads project. Received: "
-                f"position={type(position).__name__}, dim={getattr(position, 'dim', None)}, "
-                f"rope_dim={self.rope_dim}"
+                f"position={type(own).__name__}, dim={getattr(own, 'dim', None)}, "
+                f"rope_dim={rope_dim}"
             )
 
     latent_dense = parts.part(

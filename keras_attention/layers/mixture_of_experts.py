@@ -112,7 +112,16 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         super().__init__(**kwargs)
         keep(self, locals())
         self.activation = activations.get(activation)
-        self._check_groups()
+        size, rest = divmod(self.num_experts, self.num_groups)
+        one = self.num_groups == self.top_groups == 1
+        few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
+        if few and not one:
+            raise ValueError(
+                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
+                "`top_groups` have at least `top_k` experts. Received: "
+                f"num_experts={self.num_experts}, top_k={self.top_k}, "
+                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
+            )
         if self.top_k > self.num_experts:
             raise ValueError(
                 "`top_k` must be at most `num_experts`. "
@@ -122,19 +131,6 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             raise ValueError(
                 "`limit` and `offset` are of gated experts. "
                 f"Received: gated={gated}, limit={limit}, offset={offset}"
-            )
-
-    def _check_groups(self):
-        size, rest = divmod(self.num_experts, self.num_groups)
-        one = self.num_groups == self.top_groups == 1
-        if not one and (
-            rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
-        ):
-            raise ValueError(
-                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
-                "`top_groups` have at least `top_k` experts. Received: "
-                f"num_experts={self.num_experts}, top_k={self.top_k}, "
-                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
             )
 
     def build(self, x_shape):

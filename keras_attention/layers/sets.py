@@ -67,9 +67,7 @@ class LearnedQueries(saving.ConfigurableLayer):
 
     def build(self, x_shape):
         shape = self.compute_output_shape(x_shape)
-        self.queries = self.add_weight(
-            name="queries", shape=shape[1:], initializer=self.initializer
-        )
+        self.queries = self.add_weight(shape[1:], self.initializer, name="queries")
 
     def call(self, x: Tensor) -> Tensor:
         queries = ops.cast(self.queries, self.compute_dtype)
@@ -382,9 +380,7 @@ class GaussianQueries(LearnedQueries):
     def build(self, x_shape):
         shape = (1, self.compute_output_shape(x_shape)[-1])
         self.mean, self.log_deviation = (
-            self.add_weight(
-                name=name, shape=shape, initializer=saving.clone_initializer(self.initializer)
-            )
+            self.add_weight(shape, saving.clone_initializer(self.initializer), name=name)
             for name in ("mean", "log_deviation")
         )
         self._seed_generator = keras.random.SeedGenerator(self.seed)

@@ -19,9 +19,7 @@ from keras_attention.backend import backend
 def add_kernels(layer, size, heads):
     """The kernels (size, H, K) of a layer, for `heads`: {"name": (H, K)}."""
     return [
-        layer.add_weight(
-            name=f"{name}_conv_kernel", shape=(size, *shape), initializer=_near_identity
-        )
+        layer.add_weight((size, *shape), _near_identity, name=f"{name}_conv_kernel")
         for name, shape in heads.items()
     ]
 

@@ -92,7 +92,8 @@ class StateAttention(MultiHeadAttention):
                 )
             if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
                 return super().attend(query, key, value, positions, training, **given)
-            if state is None and causal and not _as_many(query, key):
+            as_many = known(query.shape[1]) and query.shape[1] == key.shape[1]
+            if state is None and causal and not as_many:
                 key, value, mask = _cut(query, key, value, mask)
         query_mask = positions.query_mask if state is None else mask
         if self.position is not None and not given["encoded"]:
@@ -172,11 +173,6 @@ def _of_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights
     return pairs or positions.given or bool(biases) or return_weights
 
 
-def _as_many(query, key):
-    """Whether there are surely as many keys as queries."""
-    return known(query.shape[1]) and query.shape[1] == key.shape[1]
-
-
 def _cut(query, key, value, key_mask):
     """Keys, values and their mask (B, S) as many as queries: later ones are seen by none."""
     length, given = backend.shape(query)[1], backend.shape(key)[1]
@@ -228,7 +224,8 @@ class GatedStateAttention(StateAttention):
     """The base of those whose heads are normalized and gated before the output projection."""
 
     _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")
-    # Whether the projections to the gates of tokens have biases.
+    # The rank of the projections to the gates of tokens, or None for any; whether they have biases.
+    _gate_rank: int | None = None
     _gate_bias = False
     # Of the gate of the output.
     gate_activation = "silu"
@@ -247,17 +244,9 @@ class GatedStateAttention(StateAttention):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, use_gate=use_gate, **kwargs)
         self.head_norm = norms.check("head_norm", head_norm, QK_NORMS)
+        # The features of each gate of a token, by name.
+        self._gates: dict[str, int] = {}
         self.heads = StateHeads(self)
-
-    @property
-    def _gates(self) -> dict[str, int]:
-        """The features of each gate of a token, by name: projections of the inputs."""
-        return {}
-
-    @property
-    def _gate_rank(self) -> int | None:
-        """The rank of their projections, or None for any."""
-        return None
 
     def _set_conv_kernel_size(self, size):
         self.conv_kernel_size = shapes.check_count("conv_kernel_size", size, 2, optional=True)

@@ -386,7 +386,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         branches["feed_forward"] = self.feed_forward
         # Norms that the block does not have are the identity.
-        norms = {name: getattr(self, path) or _identity for name, path in self._norm_paths}
+        norms = {name: getattr(self, path) or (lambda x: x) for name, path in self._norm_paths}
 
         keep = functools.partial(self._dropout_layer.drop, training=training)
         residual = self.residual or ("pre" if self.normalize_first else "post")
@@ -548,7 +548,3 @@ class TransformerBlock(saving.ConfigurableLayer):
                 scores["cross_attention"] = found[1]
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
         return self._returned(output, scores, cache)
-
-
-def _identity(x):
-    return x

@@ -75,9 +75,7 @@ class Logits(saving.ConfigurableLayer):
             size, use_bias = self.vocabulary_size, self.use_bias
             self._dense = projections.dense(self, "dense", size, x_shape, use_bias)
         elif self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.vocabulary_size,), initializer="zeros"
-            )
+            self.bias = self.add_weight((self.vocabulary_size,), "zeros", name="bias")
 
     dense = parts.part("_dense", "The projection, if it is not tied.")
 

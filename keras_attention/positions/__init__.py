@@ -4,18 +4,7 @@ A position encodes queries and keys before their product (`encode`), or adds a b
 scores (`bias`; `query_bias` sees their contents too), given absolute positions. So cached
 decoding, cross-attention and left padding need no special case.
 
-A custom position is a subclass with one of these methods:
-
->>> import keras
->>> from keras_attention import positions
->>> @keras.saving.register_keras_serializable(package="my_package")
-... class Nearer(positions.Position):
-...     def bias(self, i, j, num_heads):
-...         return -0.1 * keras.ops.cast(keras.ops.abs(i - j), "float32")
->>> import keras_attention
->>> x = keras.random.normal((2, 5, 8))
->>> keras_attention.SelfAttention(2, 4, position=Nearer())(x).shape
-(2, 5, 8)
+A custom position is a subclass of `Position` with one of these methods.
 """
 
 from __future__ import annotations

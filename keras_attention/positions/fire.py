@@ -64,9 +64,7 @@ class FIRE(Position):
         # As a layer of one input, whose numbers of inputs and outputs differ.
         uniform = keras.initializers.RandomUniform(-1.0, 1.0)
         self.hidden = self.add_weight(name="hidden", shape=(self.units,), initializer=uniform)
-        self.hidden_bias = self.add_weight(
-            name="hidden_bias", shape=(self.units,), initializer="zeros"
-        )
+        self.hidden_bias = self.add_weight((self.units,), "zeros", name="hidden_bias")
         self.output_kernel = self.add_weight(
             name="output", shape=(self.units, query_shape[2]), initializer="glorot_uniform"
         )

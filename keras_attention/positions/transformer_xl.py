@@ -82,9 +82,7 @@ class TransformerXL(Position):
     def build(self, query_shape, key_shape):
         heads, size = query_shape[2:]
         dim = self.dim or size + size % 2
-        self.kernel = self.add_weight(
-            name="kernel", shape=(dim, heads, size), initializer=self.kernel_initializer
-        )
+        self.kernel = self.add_weight((dim, heads, size), self.kernel_initializer, name="kernel")
         for name in ("content_bias", "position_bias"):
             initializer = saving.clone_initializer(self.bias_initializer)
             weight = self.add_weight(name=name, shape=(heads, size), initializer=initializer)
