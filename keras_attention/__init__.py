@@ -25,8 +25,7 @@ from keras_attention.layers.attention_rnn import AttentionRNN
 from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.feed_forward import FeedForward
-from keras_attention.layers.gated_delta_net import GatedDeltaNet
-from keras_attention.layers.gated_linear_attention import GatedLinearAttention
+from keras_attention.layers.gated_states import GatedDeltaNet, GatedLinearAttention, Retention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.layer_scale import LayerScale
@@ -51,7 +50,6 @@ from keras_attention.layers.presets import (
     SelfAttention,
     SparseSelfAttention,
 )
-from keras_attention.layers.retention import Retention
 from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.sets import InducedSetAttentionBlock, LearnedQueries, SlotAttention

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from keras import ops
 
 from keras_attention.generation.constraints import Constraints
-from keras_attention.generation.loop import generate
-from keras_attention.generation.results import Generated
-from keras_attention.generation.steps import Step, Steps
+from keras_attention.generation.loop import Generated, Step, Steps, generate
 from keras_attention.hints import Tensor, Tensors
 
 

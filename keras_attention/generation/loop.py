@@ -1,11 +1,254 @@
-"""The loop of `greedy` and `sample`: one token per row and step."""
+"""Loops of generation: the step that they make, the one of a token per row, and their result."""
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import keras
 from keras import ops
 
+from keras_attention import inputs, shapes
 from keras_attention.backend import backend
-from keras_attention.generation.results import Generated
-from keras_attention.generation.rules import NONE
-from keras_attention.generation.steps import check_found, normalized
+from keras_attention.generation.constraints import Constraints
+from keras_attention.generation.rules import NONE, Rules
+from keras_attention.hints import Tensor, Tensors
+from keras_attention.kernels.compiled import raise_where
+
+
+class Generated(NamedTuple):
+    """Generated tokens and their probabilities under the model.
+
+    With `beam_search(num_return=N)` each has a second axis (B, N, …) for the N hypotheses of a row,
+    best first. N is 1 by default, and `num_return=None` omits the axis.
+
+    Args:
+        tokens: (B, max_tokens) int32, stop token included; `pad_token` follows it.
+        lengths: (B,) int32, the number of generated tokens, stop token included.
+        log_probabilities: (B, max_tokens) float32, log p(token | all before it) of each token under
+            the model's own distribution, softmax(logits); 0 for padding, but −inf for the first
+            padding of a row in which all tokens were forbidden.
+        scores: (B,) float32, the sum of `log_probabilities`; for `beam_search` that sum divided by
+            the length penalty, −inf if there is no hypothesis.
+
+    >>> import keras
+    >>> from keras_attention import generation
+    >>> def step(tokens, cache):                            # token 1 after any other
+    ...     return keras.ops.one_hot(keras.ops.ones_like(tokens), 3), cache
+    >>> found = generation.greedy(step, [0, 2], (), max_tokens=2)
+    >>> found._fields
+    ('tokens', 'lengths', 'log_probabilities', 'scores')
+    >>> keras.ops.convert_to_numpy(found.tokens)
+    array([[1, 1],
+           [1, 1]], dtype=int32)
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    log_probabilities: Tensor
+    scores: Tensor
+
+
+# What users give: `logits, cache = step(tokens, cache)`, with `memory` third where there is one.
+Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
+
+
+class Steps:
+    """The user's `step` over a flat list of tensors, which a loop can carry.
+
+    Args:
+        arguments: of `greedy`, or of another function that has these among its own, by name.
+        copies: how many adjacent rows each row of the cache, the memory and the prompt becomes.
+    """
+
+    def __init__(self, arguments, copies=1):
+        given = inputs.Given(**arguments)
+        if not callable(given.step):
+            raise TypeError(
+                "`step` must be a function (tokens, cache) -> (logits, cache). "
+                f"Received: {given.step!r}"
+            )
+        shapes.check_count("max_tokens", given.max_tokens)
+        _check_integers("pad_token", [given.pad_token])
+        if not isinstance(given.stop_tokens, (tuple, list)):
+            raise TypeError(
+                "`stop_tokens` must be a tuple of integers. "
+                f"Received: stop_tokens={given.stop_tokens!r}"
+            )
+        _check_integers("stop_tokens", given.stop_tokens)
+        self.step = given.step
+        self.stop_tokens = tuple(given.stop_tokens)
+        self.tokens = _given(given.tokens)
+        self.rows = ops.shape(self.tokens)[0]
+        self.memory, self.cache = (
+            keras.tree.map_structure(functools.partial(self._rows, name, copies=copies), nested)
+            for name, nested in (("memory", given.memory), ("cache", given.cache))
+        )
+        # A loop cannot carry None, which a cache may contain.
+        self.leaves = self._leaves(self.cache)
+        self.rules, self.prompt = None, None
+        if given.constraints is not None:
+            self._constrain(given.constraints, given.prompt, given.max_tokens, copies)
+
+    def _constrain(self, constraints, prompt, max_tokens, copies):
+        """Sets the rules of the loop, and the prompt (R, T) if they depend on it."""
+        if not isinstance(constraints, Constraints):
+            raise TypeError(
+                "`constraints` must be None or a `generation.Constraints`. "
+                f"Received: {constraints!r}"
+            )
+        self.rules = Rules(constraints, self.stop_tokens, max_tokens)
+        of_text = self.rules.of_text()
+        if of_text and prompt is None:
+            raise ValueError(
+                "`prompt` must be the text (B, T) before the first generated token, with `tokens` "
+                f"as its last column, for {', '.join(of_text)}. Received: prompt=None"
+            )
+        if of_text:
+            self.prompt = self.rules.before(self._rows("prompt", _text(prompt), copies))
+
+    def __call__(self, tokens, leaves, memory):
+        """Float32 logits (R, V) of tokens (R,), and the leaves of the next cache."""
+        remaining = iter(leaves)
+        cache = keras.tree.pack_sequence_as(
+            self.cache,
+            [None if leaf is None else next(remaining) for leaf in keras.tree.flatten(self.cache)],
+        )
+        context = () if memory is None else (memory,)
+        found = self.step(tokens, cache, *context)
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise ValueError(
+                f"`step` must return (logits, cache). Received: {type(found).__name__}"
+            )
+        logits, cache = found
+        return self._checked(logits, tokens.shape[0]), self._same(cache)
+
+    def stops(self, tokens):
+        """Which tokens are stop tokens: a boolean array of their shape."""
+        found = ops.zeros_like(tokens, dtype="bool")
+        for stop in self.stop_tokens:
+            found = ops.logical_or(found, ops.equal(tokens, stop))
+        return found
+
+    def _rows(self, name, leaf, copies):
+        """A tensor of the cache or the memory, with each row repeated `copies` times."""
+        if leaf is None:
+            return None
+        leaf = ops.convert_to_tensor(leaf)
+        if len(leaf.shape) == 0:
+            raise ValueError(
+                f"Every tensor of `{name}` must have rows on axis 0. Received a scalar: {leaf}"
+            )
+        sizes = {"tokens": self.tokens.shape[0], name: leaf.shape[0]}
+        shapes.check_same(f"Rows of `tokens` and of every tensor of `{name}`", **sizes)
+        return leaf if copies == 1 else ops.repeat(leaf, copies, axis=0)
+
+    def _leaves(self, cache):
+        return tuple(leaf for leaf in keras.tree.flatten(cache) if leaf is not None)
+
+    def _checked(self, logits, rows):
+        """The logits in float32."""
+        logits = ops.convert_to_tensor(logits)
+        shape, dtype = tuple(logits.shape), keras.backend.standardize_dtype(logits.dtype)
+        wrong_rows = len(shape) != 2 or (None not in (shape[0], rows) and shape[0] != rows)
+        if wrong_rows or shape[1] is None or "float" not in dtype:
+            raise ValueError(
+                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
+                f"({rows}, V). Received: shape={shape}, dtype={dtype}"
+            )
+        beyond = [stop for stop in self.stop_tokens if not 0 <= stop < shape[1]]
+        if beyond:
+            raise ValueError(
+                f"`stop_tokens` must be tokens of the vocabulary, 0 to {shape[1] - 1}. "
+                f"Received: {beyond}"
+            )
+        return ops.cast(logits, "float32")
+
+    def _same(self, cache):
+        """The leaves of a cache, which must match the first one."""
+        try:
+            keras.tree.assert_same_structure(self.cache, cache)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                "`step` must return a cache of the structure that it was given. "
+                f"Received another: {error}"
+            ) from error
+        leaves = tuple(map(ops.convert_to_tensor, self._leaves(cache)))
+        for old, new in zip(self.leaves, leaves, strict=True):
+            expected, received = _kind(old), _kind(new)
+            sizes = zip(expected[0], received[0], strict=False)
+            if (
+                expected[1] != received[1]
+                or len(expected[0]) != len(received[0])
+                or any(None not in pair and pair[0] != pair[1] for pair in sizes)
+            ):
+                raise ValueError(
+                    "`step` must return a cache of the shapes and dtypes that it was given, "
+                    f"here {expected}. Received: {received}"
+                )
+        return leaves
+
+
+def normalized(logits):
+    """Logits (R, V) minus the best of their row, and their log-sum-exp (R, 1).
+
+    The difference is log p, without cancellation. The second is −inf
+    for a row whose tokens are all forbidden, and NaN for one whose logits are NaN or +inf.
+    """
+    # Of the logits: XLA's maximum and exponential on CPUs may turn NaN into a number.
+    unknown = ops.any(ops.isnan(logits), axis=-1, keepdims=True)
+    best = ops.max(logits, axis=-1, keepdims=True)
+    logits = logits - ops.where(ops.isfinite(best), best, 0.0)
+    norm = ops.log(ops.sum(ops.exp(logits), axis=-1, keepdims=True))
+    lost = ops.logical_or(unknown, norm == -NONE)
+    return logits, ops.where(lost, float("nan"), norm)
+
+
+def check_found(scores):
+    """Raises if a row is lost: its scores are NaN."""
+    raise_where(
+        ops.any(ops.isnan(scores)),
+        "`step` must return logits without NaN and +inf. Received such logits: a cache has fewer "
+        "slots than a row has tokens, those of the prompt and `max_tokens` more, as "
+        "`make_cache(batch_size, length)` or `start(…, max_tokens)` was told; a token is not in "
+        "the vocabulary; or weights or states are NaN",
+    )
+
+
+def _kind(tensor):
+    return tuple(tensor.shape), keras.backend.standardize_dtype(tensor.dtype)
+
+
+def _given(tokens):
+    tokens = ops.convert_to_tensor(tokens)
+    shape, dtype = _kind(tokens)
+    if "int" not in dtype:
+        raise TypeError(f"`tokens` must be integers. Received: dtype {dtype}")
+    if len(shape) != 1:
+        raise ValueError(
+            "`tokens` must be (B,), the last given token of each row (start token, or last of the "
+            f"prompt). Received: tokens.shape={shape}"
+        )
+    return ops.cast(tokens, "int32")
+
+
+def _text(prompt):
+    prompt = ops.convert_to_tensor(prompt)
+    shape, dtype = _kind(prompt)
+    if "int" not in dtype or len(shape) != 2:
+        raise ValueError(
+            "`prompt` must be integers (B, T), the tokens before the first generated one, and -1 "
+            f"where a row has none. Received: prompt.shape={shape}, dtype {dtype}"
+        )
+    return ops.cast(prompt, "int32")
+
+
+def _check_integers(name, values):
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"`{name}` must be integers. Received: {value!r}")
+        shapes.check_range(name, value, "int32")
 
 
 def generate(steps, choose, max_tokens, pad_token, *numbers):

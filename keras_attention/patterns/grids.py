@@ -18,6 +18,7 @@ class _Grid(Pattern):
 
     sees_itself = True
     counts = False
+    size: tuple[int, ...]
 
     def __init__(self, grid, prefix):
         self._cells = Grid.of(grid, prefix)
@@ -33,11 +34,15 @@ class _Grid(Pattern):
     def _near(self, query, key):
         """Whether cells of these coordinates see each other."""
 
-    def _span(self, sizes):
-        """Bounds of a pattern that reaches less than `sizes` along each axis."""
+    def _box(self):
+        """The sizes of what a query sees along each axis."""
+        return self.size
+
+    def span(self) -> Span:
         if self.prefix:
             return Span()
-        most = sum((n - 1) * step for n, step in zip(sizes, self._cells.strides, strict=True))
+        sizes = zip(self._box(), self._cells.strides, strict=True)
+        most = sum((n - 1) * step for n, step in sizes)
         return Span(most, most)
 
 
@@ -101,9 +106,6 @@ class GridWindow(_Grid):
     def _near(self, query, key):
         return ops.equal(self._window(*query), self._window(*key))
 
-    def span(self) -> Span:
-        return self._span(self.size)
-
     def groups(self) -> Groups:
         return boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
 
@@ -148,9 +150,6 @@ class Neighborhood(_Grid):
             inside = ops.logical_and(other >= first, other < first + width)
             near = inside if near is None else ops.logical_and(near, inside)
         return near
-
-    def span(self) -> Span:
-        return self._span(self.size)
 
     def groups(self) -> Groups:
         # About 64 queries to a box, which reaches over its border by half a neighborhood. Those at
@@ -226,12 +225,8 @@ class Axial(_Grid):
         return self.axis is not None
 
     def _box(self):
-        """The sizes of what is along the axis, or of all."""
         axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
         return tuple(n if axis in axes else 1 for axis, n in enumerate(self.grid))
-
-    def span(self) -> Span:
-        return self._span(self._box())
 
     def groups(self) -> Groups | None:
         if self.axis is None:

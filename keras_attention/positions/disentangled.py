@@ -15,7 +15,7 @@ from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
 from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_scale
-from keras_attention.positions.relative_bias import check_distance
+from keras_attention.positions.learned_bias import check_distance
 from keras_attention.spec import Positions
 
 # The number of terms: content to content, content to position, position to content.
