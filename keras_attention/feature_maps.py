@@ -170,7 +170,7 @@ def get(feature_map: Any) -> Score:
     return found
 
 
-class SumToOne(normalizations.Normalization):
+class SumToOne(normalizations.Normalization, saved=False):
     """weight_s = score_s / Σ score, of scores that are not negative; 0 if all are 0."""
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:

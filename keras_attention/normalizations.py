@@ -49,7 +49,7 @@ Gradient = Literal["straight_through", "reinforce"]
 GRADIENTS = get_args(Gradient)
 
 
-class Normalization(saving.Configurable):
+class Normalization(saving.Configurable, saved=False):
     """Turns scores into weights over the last axis. Subclasses implement `normalize`.
 
     >>> import keras

@@ -1,9 +1,4 @@
-"""Losses on attention weights, for the `scores_regularizer` of every attention layer.
-
-A custom one is a subclass with one method, which gets the weights before dropout, as the
-layer would return them but in float32, and the boolean mask (or None), both broadcasting to
-(B, H, T, S), and returns a number: see `Regularizer`.
-"""
+"""Losses on attention weights, for the `scores_regularizer` of every attention layer."""
 
 from __future__ import annotations
 
@@ -19,8 +14,11 @@ from keras_attention.hints import Config, Tensor
 __all__ = ["CoverageLoss", "DoublyStochastic", "Entropy", "Guided", "Regularizer", "get"]
 
 
-class Regularizer(saving.Configurable):
+class Regularizer(saving.Configurable, saved=False):
     """A loss of the weights. Subclasses implement `__call__`.
+
+    It gets the weights before dropout, as the layer would return them but in float32, and the
+    boolean mask (or None), both broadcasting to (B, H, T, S), and returns a number.
 
     >>> import keras
     >>> from keras_attention import regularizers

@@ -22,9 +22,9 @@ DEEPEST = 100
 register = keras.saving.register_keras_serializable(package=PACKAGE)
 
 
-def register_own(cls):
-    """Registers a class if it is of this package; those of users have a package of their own."""
-    if cls.__module__.startswith(f"{PACKAGE}."):
+def register_own(cls, saved):
+    """Registers a class of this package, unless no file has it; users register their own."""
+    if saved and cls.__module__.startswith(f"{PACKAGE}."):
         register(cls)
 
 
@@ -262,9 +262,9 @@ def _depth(config):
 class Configurable:
     """A plain object: configuration, equality and repr come from the constructor's signature."""
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, saved=True, **kwargs):
         super().__init_subclass__(**kwargs)
-        register_own(cls)
+        register_own(cls, saved)
 
     def get_config(self):
         names = constructor_arguments(type(self))
@@ -322,9 +322,9 @@ class ConfigurableLayer(keras.layers.Layer):
         if self._unrounded is not None:
             keras_private.keep_inputs_as_they_are(self)
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, saved=True, **kwargs):
         super().__init_subclass__(**kwargs)
-        register_own(cls)
+        register_own(cls, saved)
         list_inherited_arguments(cls)
         if "build" in vars(cls):
             cls.build = parts.freezing(cls.build)
@@ -452,7 +452,7 @@ class ConfigurableLayer(keras.layers.Layer):
         parts.set_seeds(self, seeds)
 
 
-class ConfigurableModel(ConfigurableLayer, keras.Model):
+class ConfigurableModel(ConfigurableLayer, keras.Model, saved=False):
     """A `ConfigurableLayer` that is a Keras model."""
 
     def save(self, filepath, *args, **kwargs):

@@ -13,7 +13,7 @@ from keras_attention.hints import Tensor
 from keras_attention.spec import AttentionResult
 
 
-class Alignment(saving.ConfigurableLayer):
+class Alignment(saving.ConfigurableLayer, saved=False):
     """How the weights of a step of an `AttentionCell` depend on those of earlier steps.
 
     Subclasses implement `attend`, and `build` if they have weights. States are arrays (B, H, S) in

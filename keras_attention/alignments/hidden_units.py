@@ -16,7 +16,7 @@ from keras_attention.kinds import Count, keep
 History = Literal["previous", "cumulative", "both"]
 
 
-class OfAdditive(Alignment):
+class OfAdditive(Alignment, saved=False):
     """The base of alignments that add a term to the hidden units of an additive score.
 
     Args:

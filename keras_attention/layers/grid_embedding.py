@@ -25,7 +25,7 @@ Interpolation = Literal["cubic", "linear", None]
 CUBIC = -0.75
 
 
-class GridEmbedding(PositionEmbedding):
+class GridEmbedding(PositionEmbedding, saved=False):
     """The base of both: merges the vectors of a grid's cells into a grid or a sequence of them."""
 
     # A cell is where it is, whether those before it are masked or not.

@@ -24,7 +24,7 @@ from keras_attention.layers.state_attention import OF_PAIRS
 from keras_attention.spec import Positions
 
 
-class LowRankAttention(MultiHeadAttention):
+class LowRankAttention(MultiHeadAttention, saved=False):
     """Multi-head attention through few keys, which the `attend` of a subclass makes."""
 
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")

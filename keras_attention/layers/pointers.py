@@ -25,14 +25,14 @@ from keras_attention.layers import projections
 from keras_attention.layers.attention import Attention
 
 
-class _Scores(normalizations.Normalization):
+class _Scores(normalizations.Normalization, saved=False):
     """The scores themselves."""
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return scores
 
 
-class _Pointing(Attention):
+class _Pointing(Attention, saved=False):
     """Attention whose weights are logits."""
 
     has_weights = False

@@ -17,7 +17,7 @@ from keras_attention.positions.rotary import Layout, angles
 MergeMode = Literal["add", "concat", "none"]
 
 
-class PositionEmbedding(saving.ConfigurableLayer):
+class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     """The base of both: computes each row's positions, and merges the vectors of `embed`."""
 
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.

@@ -108,7 +108,7 @@ class LocalSelfAttention(SelfAttention):
         self.preset_pattern = patterns.every(self.preset_pattern, near)
 
 
-class _ByRate(SelfAttention):
+class _ByRate(SelfAttention, saved=False):
     """The base of both: a pattern of one rate."""
 
     _near: Callable[[int], patterns.Pattern]

@@ -187,7 +187,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
 Initial = Literal["gaussian", "learned"]
 
 
-class CompetingAttention(Attention):
+class CompetingAttention(Attention, saved=False):
     """Attention whose softmax is over the queries. Locatello et al. 2020, equations 1 and 2.
 
     The output of a query is the mean of the values by `a + ε`, where a are the weights of the
@@ -364,7 +364,7 @@ class _Orthogonal(keras.initializers.Orthogonal):
         return ops.cast(super().__call__(shape, shapes.full_precision(dtype)), dtype)
 
 
-class GaussianQueries(LearnedQueries):
+class GaussianQueries(LearnedQueries, saved=False):
     """Vectors `mean + exp(log_deviation) · noise`, with new noise for each call, row and vector.
 
     Args:

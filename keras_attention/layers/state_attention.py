@@ -32,7 +32,7 @@ OF_PAIRS = (
 )
 
 
-class StateAttention(MultiHeadAttention):
+class StateAttention(MultiHeadAttention, saved=False):
     """Multi-head attention whose heads are combined through a state, by `recurrence`."""
 
     _fixed_arguments: tuple[str, ...] = FIXED
@@ -220,7 +220,7 @@ class StateHeads(EinsumHeads):
         return super().join(result, query)
 
 
-class GatedStateAttention(StateAttention):
+class GatedStateAttention(StateAttention, saved=False):
     """The base of those whose heads are normalized and gated before the output projection."""
 
     _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")

@@ -47,7 +47,7 @@ class Rows(NamedTuple):
         return x if self.order is None else self.order.restored(x)
 
 
-class Stack(saving.ConfigurableModel):
+class Stack(saving.ConfigurableModel, saved=False):
     """Blocks one after another, with what stands before and after them."""
 
     def __init__(

@@ -4,17 +4,6 @@ A pattern stores no array. Kernels evaluate it at positions, so training,
 cached decoding (queries that start at an offset) and T ≠ S are one rule, and a kernel that reads
 few keys evaluates few pairs. Patterns combine with `&`, `|` and `~`, compare and hash by value,
 and are saved with the model.
-
-A custom pattern is a subclass with one method:
-
->>> import keras
->>> from keras_attention import patterns
->>> @keras.saving.register_keras_serializable(package="my_package")
-... class Even(patterns.Pattern):
-...     def attends(self, i, j):
-...         return j % 2 == 0
->>> bool((patterns.Causal() & Even())(5, 4)), bool((patterns.Causal() & Even())(5, 3))
-(True, False)
 """
 
 from __future__ import annotations

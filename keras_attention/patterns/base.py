@@ -35,7 +35,7 @@ class Span:
     exact: bool = False
 
 
-class Pattern(saving.Configurable):
+class Pattern(saving.Configurable, saved=False):
     """A rule whether the query at position i may attend to the key at position j.
 
     Subclasses implement `attends(i, j)` on integer arrays that broadcast against each other, with
@@ -161,7 +161,7 @@ def _depth(parts):
     return 1 + max(getattr(part, "depth", 0) for part in parts)
 
 
-class _Combination(Pattern):
+class _Combination(Pattern, saved=False):
     """Two or more patterns under a commutative and idempotent operator."""
 
     symbol = ""

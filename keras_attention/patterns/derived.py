@@ -10,7 +10,7 @@ from keras_attention.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span, booleans
 
 
-class Distances(Pattern):
+class Distances(Pattern, saved=False):
     """Attends at distances from `lowest` to `highest`: lowest ≤ j − i ≤ highest; None is no bound.
 
     >>> from keras_attention.patterns.derived import Distances
@@ -35,7 +35,7 @@ class Distances(Pattern):
         return Span(left, self.highest, by_distance=True, exact=True)
 
 
-class Stretched(Pattern):
+class Stretched(Pattern, saved=False):
     """A pattern of positions that are `rate` apart, renumbered consecutively.
 
     >>> from keras_attention import patterns

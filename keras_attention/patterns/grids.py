@@ -13,7 +13,7 @@ from keras_attention.patterns.base import And, Not, Pattern, Span
 from keras_attention.patterns.groups import Groups, boxes
 
 
-class _Grid(Pattern):
+class _Grid(Pattern, saved=False):
     """A pattern on `grid`, after `prefix` positions that all see, and that see all."""
 
     sees_itself = True

@@ -17,7 +17,7 @@ from keras_attention.spec import AttentionSpec, PositionBias
 _DEFINING = ("encode", "bias", "query_bias")
 
 
-class Position(saving.ConfigurableLayer):
+class Position(saving.ConfigurableLayer, saved=False):
     """The base of all positions. It is a layer, so that it can own weights, and works in float32.
 
     Subclasses override `encode`, `bias` or `query_bias`, or several of them, and create weights in

@@ -5,21 +5,6 @@ implements `prepare_query` and `prepare_key`, or `prepare` for both. Every kerne
 score of pairs overrides `compare`, after the same preparation, or simply `call`.
 Scores are layers, so that they can own weights; they compute in float32 for every dtype policy,
 and are built by their attention layer.
-
-A custom score is a subclass with one method:
-
->>> import keras
->>> from keras_attention import scores
->>> @keras.saving.register_keras_serializable(package="my_package")
-... class NegativeDistance(scores.Score):
-...     def call(self, query, key):                                  # (B, T, H, K), (B, S, H, K)
-...         difference = query[:, :, None] - key[:, None]            # (B, T, S, H, K)
-...         distance = keras.ops.sum(keras.ops.square(difference), axis=-1)
-...         return -keras.ops.transpose(distance, (0, 3, 1, 2))      # (B, H, T, S)
->>> import keras_attention
->>> x = keras.random.normal((2, 5, 8))
->>> keras_attention.Attention(score=NegativeDistance())([x, x]).shape
-(2, 5, 8)
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def full_precision() -> str:
 _DEFINING = ("call", "compare", "factor", "prepare", "prepare_query", "prepare_key", "into_spec")
 
 
-class Score(saving.ConfigurableLayer):
+class Score(saving.ConfigurableLayer, saved=False):
     """The base of all scores: an inner product of prepared queries and keys.
 
     Subclasses override `prepare_query(query)` and `prepare_key(key)` (or `prepare(query, key)` for
@@ -151,7 +151,7 @@ class Score(saving.ConfigurableLayer):
         return (query_shape[0], query_shape[2], query_shape[1], key_shape[1])
 
 
-class Learned(Score):
+class Learned(Score, saved=False):
     """The base of scores with weights.
 
     Args:
@@ -189,7 +189,7 @@ class Learned(Score):
         return self._add_weight("kernel", shape, name=name)
 
 
-class LearnedWithBias(Learned):
+class LearnedWithBias(Learned, saved=False):
     """The base of scores with weights that multiply and weights that add.
 
     Args:
