@@ -28,12 +28,12 @@ from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.gated_states import GatedDeltaNet, GatedLinearAttention, Retention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
-from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.layers.linear_attention import LinearAttention
 from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.norms import LayerScale, RMSNorm
 from keras_attention.layers.patches import PatchEmbedding, PatchMerging
 from keras_attention.layers.pointers import PointerGenerator, PointerHead
 from keras_attention.layers.position_embedding import (
@@ -50,7 +50,6 @@ from keras_attention.layers.presets import (
     SelfAttention,
     SparseSelfAttention,
 )
-from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.sets import InducedSetAttentionBlock, LearnedQueries, SlotAttention
 from keras_attention.layers.transformer_block import TransformerBlock

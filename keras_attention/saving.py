@@ -312,6 +312,8 @@ class ConfigurableLayer(keras.layers.Layer):
     _unrounded: tuple[str, ...] | None = None
     # Whether its dtype is not that of the layer around it.
     _has_own_dtype = False
+    # What it was built for beside shapes: names of attributes, which begin with an underscore.
+    _build_sizes: tuple[str, ...] = ()
     # The parts that were frozen in an `.h5` file.
     _frozen_parts: tuple[str, ...] = ()
 
@@ -434,12 +436,15 @@ class ConfigurableLayer(keras.layers.Layer):
             "frozen": parts.frozen(self),
             "seeds": parts.seeds(self) if keras_private.saving_a_model() else None,
         }
-        return {**config, **{name: value for name, value in kept.items() if value}}
+        sizes = {name: getattr(self, f"_{name}") for name in self._build_sizes}
+        return {**config, **sizes, **{name: value for name, value in kept.items() if value}}
 
     def build_from_config(self, config):
         config = dict(config)
         quantized = config.pop("quantized", {})
         frozen, seeds = config.pop("frozen", []), config.pop("seeds", [])
+        for name in self._build_sizes:
+            setattr(self, f"_{name}", config.pop(name))
         super().build_from_config(config)
         found = dict(parts.named(self))
         for path, quantization in quantized.items():

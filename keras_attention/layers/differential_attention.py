@@ -13,7 +13,7 @@ from keras_attention.backend import backend
 from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.rms_norm import RMSNorm
+from keras_attention.layers.norms import RMSNorm
 
 
 class DifferentialAttention(MultiHeadAttention):

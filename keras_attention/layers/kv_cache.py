@@ -53,18 +53,12 @@ def layout(cache, window, needs_length=False, kinds=None):
         if names == set(kind.arrays) and kind.fits(cache, window):
             return kind(window, needs_length)
     received = type(cache).__name__ if names is None else sorted(names)
+    *first, last = map(repr, kinds[-1].arrays)
+    context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
     raise ValueError(
-        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(kinds[-1])}"
-        f"{_OR_CONTEXT if Context in kinds else ''}. Received: {received}"
+        f"`cache` must be what `make_cache` or a call gave, a dict of {', '.join(first)} and {last}"
+        f"{context if Context in kinds else ''}. Received: {received}"
     )
-
-
-def _named(kind):
-    *names, last = map(repr, kind.arrays)
-    return f"{', '.join(names)} and {last}"
-
-
-_OR_CONTEXT = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
 
 
 def check(cache, layout, batch, heads, *sizes):

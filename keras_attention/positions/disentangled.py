@@ -71,6 +71,7 @@ class Disentangled(Position):
 
     scores = (scores.ScaledDot,)
     encodes_alone = True
+    _build_sizes = ("features",)
     has_query_bias = True
 
     def __init__(
@@ -111,15 +112,6 @@ class Disentangled(Position):
         self.embeddings = self._add_weight("embeddings", (self.num_buckets, self._features))
         if self.norm is not None and not self.norm.built:
             self.norm.build(self.embeddings.shape)
-
-    def get_build_config(self):
-        config = super().get_build_config()
-        return config and {**config, "features": self._features}
-
-    def build_from_config(self, config):
-        config = dict(config)
-        self._features = config.pop("features")
-        super().build_from_config(config)
 
     def check_score(self, score):
         super().check_score(score)

@@ -45,6 +45,7 @@ class Shaw(Position):
 
     scores = (scores.Dot, scores.ScaledDot)
     encodes_alone = True
+    _build_sizes = ("value_size",)
 
     def __init__(
         self,
@@ -73,17 +74,6 @@ class Shaw(Position):
         self._of_values = None
         if self.use_values:
             self._of_values = self._embeddings("value_embeddings", self._value_size)
-
-    def get_build_config(self):
-        config = super().get_build_config()
-        return config and {**config, "value_size": self._value_size}
-
-    def build_from_config(self, config):
-        config = dict(config)
-        self._value_size = config.pop("value_size")
-        # 0.1.0 wrote a size of nothing for a position that was not built.
-        if config:
-            super().build_from_config(config)
 
     def _check(self, name, built, received):
         if built != received:

@@ -14,9 +14,17 @@ from typing import Annotated, TypeAlias
 from keras_attention import saving
 from keras_attention.hints import Config
 from keras_attention.scores.base import Score, full_precision
-from keras_attention.scores.location import Location
-from keras_attention.scores.perceptrons import Additive, Concat, KeyOnly
-from keras_attention.scores.products import Cosine, Dot, General, ReducedRank, ScaledDot
+from keras_attention.scores.built_in import (
+    Additive,
+    Concat,
+    Cosine,
+    Dot,
+    General,
+    KeyOnly,
+    Location,
+    ReducedRank,
+    ScaledDot,
+)
 
 __all__ = [
     "BUILTIN",

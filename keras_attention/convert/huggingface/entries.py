@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention.layers.rms_norm import RMSNorm
+from keras_attention.layers.norms import RMSNorm
 
 ROLES = ("query", "key", "value", "output")
 # The projections of an attention that are often one tensor.

@@ -3,8 +3,8 @@
 import keras
 
 from keras_attention import activations, patterns
+from keras_attention.layers.norms import RMSNorm
 from keras_attention.layers.position_embedding import LearnedPositionEmbedding
-from keras_attention.layers.rms_norm import RMSNorm
 from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder, Embeddings, Logits

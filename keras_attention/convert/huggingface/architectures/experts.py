@@ -8,7 +8,7 @@ from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.convert.huggingface.entries import Entry, part
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.mixture_of_experts import MixtureOfExperts
-from keras_attention.layers.rms_norm import RMSNorm
+from keras_attention.layers.norms import RMSNorm
 
 _EXPERTS = {
     **fields.fixed(output_router_logits=False),
