@@ -20,22 +20,20 @@ from keras_attention import (
 )
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_cell import AttentionCell
-from keras_attention.layers.attention_pooling import AttentionPooling, FeedForwardAttention
 from keras_attention.layers.attention_rnn import AttentionRNN
-from keras_attention.layers.class_token import ClassToken
 from keras_attention.layers.differential_attention import DifferentialAttention
-from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.layers.feed_forward import FeedForward, MixtureOfExperts
 from keras_attention.layers.gated_states import GatedDeltaNet, GatedLinearAttention, Retention
 from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 from keras_attention.layers.linear_attention import LinearAttention
 from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
-from keras_attention.layers.mixture_of_experts import MixtureOfExperts
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.norms import LayerScale, RMSNorm
 from keras_attention.layers.patches import PatchEmbedding, PatchMerging
 from keras_attention.layers.pointers import PointerGenerator, PointerHead
+from keras_attention.layers.pooling import AttentionPooling, ClassToken, FeedForwardAttention
 from keras_attention.layers.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,

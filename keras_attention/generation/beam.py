@@ -10,9 +10,8 @@ from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.generation.constraints import Constraints
+from keras_attention.generation.constraints import NONE, Constraints
 from keras_attention.generation.loop import Generated, Step, Steps, check_found, normalized
-from keras_attention.generation.rules import NONE
 from keras_attention.hints import Tensor, Tensors
 
 

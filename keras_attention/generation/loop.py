@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_attention import inputs, shapes
 from keras_attention.backend import backend
-from keras_attention.generation.constraints import Constraints
-from keras_attention.generation.rules import NONE, Rules
+from keras_attention.generation.constraints import NONE, Constraints, Rules
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels.compiled import raise_where
 

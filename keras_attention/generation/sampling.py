@@ -9,9 +9,8 @@ from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.generation.constraints import Constraints
+from keras_attention.generation.constraints import NO_TOKEN, Constraints, penalized
 from keras_attention.generation.loop import Generated, Step, Steps, generate
-from keras_attention.generation.rules import NO_TOKEN, penalized
 from keras_attention.hints import Seed, Tensor, Tensors
 
 # Logits this far below the best have a probability of 0 in float32.

@@ -5,9 +5,10 @@ from keras_attention.inspection.heads import ablate_heads, prune_heads
 from keras_attention.inspection.measures import (
     attention_distance,
     attention_entropy,
+    attention_flow,
+    attention_rollout,
     head_importance,
 )
-from keras_attention.inspection.rollout import attention_flow, attention_rollout
 
 __all__ = [
     "ablate_heads",

@@ -13,7 +13,7 @@ from keras import ops
 from keras_attention import keras_private
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
-from keras_attention.inspection.weights import Gradients
+from keras_attention.inspection.measures import Gradients
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.visualization import collect
