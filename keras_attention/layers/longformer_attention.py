@@ -14,6 +14,45 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.spec import Positions, mapped, part
 
 
+class GlobalTokensAttention(MultiHeadAttention, saved=False):
+    """Two attentions: the first `num_global` queries over all keys, and the others by a pattern.
+
+    The heads of a subclass return keys and values (B, 2S, G, K): the first S are those of the
+    pattern, and the others those of the first queries.
+    """
+
+    num_global: int
+
+    _order_matters = True
+    refused_arguments = ("positions", "use_causal_mask")
+    refusal_reason = (
+        "counts its global tokens from the first position, and they attend to later ones"
+    )
+
+    def attend(self, query, key, value, positions, training=None, **given):
+        query_mask, seen = positions.query_mask, positions.key_mask
+        length = backend.shape(key)[1] // 2
+        (near_key, key), (near_value, value) = (
+            (x[:, :length], x[:, length:]) for x in (key, value)
+        )
+        others = super().attend(
+            *(query, near_key, near_value),
+            Positions.of_heads(query, near_key).of_padded(query_mask, seen),
+            training=training,
+            **given,
+        )
+        rows = mapped(given, part("t", 0, self.num_global))
+        query, query_mask = (
+            x if x is None else x[:, : self.num_global] for x in (query, query_mask)
+        )
+        first = super().attend(
+            *(query, key, value, Positions.of_heads(query, key).of_padded(query_mask, seen)),
+            training=training,
+            **{**given, **rows, "pattern": None},
+        )
+        return _joined(first, others, self.num_global)
+
+
 def _joined(first, others, count):
     """One result of that of the first `count` queries, and that of all, without theirs."""
 
@@ -71,7 +110,7 @@ class LongformerHeads(EinsumHeads):
         ]
 
 
-class LongformerAttention(MultiHeadAttention):
+class LongformerAttention(GlobalTokensAttention):
     r"""Attention of Longformer (Beltagy et al. 2020, section 3.1), in linear time.
 
     Each token attends to those at most `window` positions away, and to the first `num_global`
@@ -118,11 +157,6 @@ class LongformerAttention(MultiHeadAttention):
     """
 
     _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
-    _order_matters = True
-    refused_arguments = ("positions", "use_causal_mask")
-    refusal_reason = (
-        "counts its global tokens from the first position, and they attend to later ones"
-    )
 
     def __init__(
         self,
@@ -141,29 +175,6 @@ class LongformerAttention(MultiHeadAttention):
         self.heads = LongformerHeads(self)
         reason = "its global tokens attend to later ones"
         self.heads.no_cache_reason = self.heads.no_decoding_reason = reason
-
-    def attend(self, query, key, value, positions, training=None, **given):
-        query_mask, seen = positions.query_mask, positions.key_mask
-        length = backend.shape(key)[1] // 2
-        (near_key, key), (near_value, value) = (
-            (x[:, :length], x[:, length:]) for x in (key, value)
-        )
-        others = super().attend(
-            *(query, near_key, near_value),
-            Positions.of_heads(query, near_key).of_padded(query_mask, seen),
-            training=training,
-            **given,
-        )
-        rows = mapped(given, part("t", 0, self.num_global))
-        query, query_mask = (
-            x if x is None else x[:, : self.num_global] for x in (query, query_mask)
-        )
-        first = super().attend(
-            *(query, key, value, Positions.of_heads(query, key).of_padded(query_mask, seen)),
-            training=training,
-            **{**given, **rows, "pattern": None},
-        )
-        return _joined(first, others, self.num_global)
 
     global_query_dense = parts.part(
         "_global_query_dense", "The layer that projects the queries of global tokens."

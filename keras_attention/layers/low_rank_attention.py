@@ -25,7 +25,11 @@ from keras_attention.spec import Positions
 
 
 class LowRankAttention(MultiHeadAttention, saved=False):
-    """Multi-head attention through few keys, which the `attend` of a subclass makes."""
+    """Multi-head attention through few keys.
+
+    Subclasses have `through_few(query, key, value, query_mask, key_mask, training)`, which returns
+    an `AttentionResult`.
+    """
 
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
     has_weights = False
@@ -38,6 +42,19 @@ class LowRankAttention(MultiHeadAttention, saved=False):
     @property
     def _order_matters(self):
         return True
+
+    def attend(self, query, key, value, positions, training=None, **given):
+        query_mask, key_mask = positions.query_mask, given["key_mask"]
+        return self.through_few(query, key, value, query_mask, key_mask, training)
+
+    def through_few(self, query, key, value, query_mask, key_mask, training):
+        """The `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
+
+        Args:
+            query_mask, key_mask: (B, T) and (B, S), True = a real token, or None.
+            training: whether weights are dropped.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `through_few`.")
 
     def over_few(self, query, key, value, query_mask, key_mask, training=None, **given):
         """Attention of the pipeline, over other queries or keys than those of the call."""
@@ -108,8 +125,7 @@ class LinformerAttention(LowRankAttention):
         self.heads = LinformerHeads(self)
         self._refuse_caches()
 
-    def attend(self, query, key, value, positions, training=None, **given):
-        key_mask = given["key_mask"]
+    def through_few(self, query, key, value, query_mask, key_mask, training):
         length = _known_length(key.shape[1], self.max_length)
         # A query without keys has output 0, not the mean of projections of nothing.
         any_key = None if key_mask is None else ops.any(key_mask, axis=1, keepdims=True)
@@ -119,7 +135,7 @@ class LinformerAttention(LowRankAttention):
         kernel = backend.first(kernel, backend.shape(key)[1])
         key = self._to_few(key, kernel[0], key_mask)
         value = self._to_few(value, kernel[-1], key_mask)
-        return self.over_few(query, key, value, positions.query_mask, any_key, training)
+        return self.over_few(query, key, value, query_mask, any_key, training)
 
     def _to_few(self, heads, kernel, mask):
         """Heads (B, rank, G, K) of (B, S, G, K), by a kernel (G or 1, rank, S)."""
@@ -237,14 +253,13 @@ class NystromAttention(LowRankAttention):
         # Landmarks are means of real tokens, wherever these are.
         return self.conv_kernel_size is not None or self.score.needs_length
 
-    def attend(self, query, key, value, positions, training=None, **given):
-        query_mask, key_mask = positions.query_mask, given["key_mask"]
+    def through_few(self, query, key, value, query_mask, key_mask, training):
         wide = shapes.accumulation_dtype(query, key, value)
         queries, real_queries = nystrom.landmarks(query, query_mask, self.num_landmarks)
         keys, real_keys = nystrom.landmarks(key, key_mask, self.num_landmarks)
         first, other = ops.cast(queries, wide), ops.cast(keys, wide)
-        few = first, other, other, real_queries, real_keys
-        between = self.over_few(*few, return_weights=True).weights
+        given = first, other, other, real_queries, real_keys
+        between = self.over_few(*given, return_weights=True).weights
         found = self.over_few(queries, key, value, real_queries, key_mask).output
         # In half precision, what an inverse has multiplied might overflow.
         found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
@@ -252,7 +267,8 @@ class NystromAttention(LowRankAttention):
         found = ops.transpose(found, (0, 2, 1, 3))
         if keys.shape[2] < query.shape[2] and self.score.weights:
             # The score has weights for each head of the keys, fewer than what is summed has.
-            result = self.over_few(query, keys, keys, query_mask, real_keys, return_weights=True)
+            given = query, keys, keys, query_mask, real_keys
+            result = self.over_few(*given, return_weights=True)
             output = ops.einsum("bhts,bshv->bthv", ops.cast(result.weights, wide), found)
         else:
             keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)

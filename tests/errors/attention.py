@@ -5,6 +5,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import feature_maps, ops, patterns, positions, scores
+from keras_attention.layers.low_rank_attention import LowRankAttention
 from keras_attention.layers.state_attention import StateAttention
 from tests.errors.calls import (
     SHARED,
@@ -97,6 +98,10 @@ ROWS = {
         X, use_causal_mask=True, positions=np.arange(T)
     ),
     # Few vectors in place of the sequence
+    r"LowRankAttention must implement `through_few`": (
+        TypeError,
+        lambda: LowRankAttention(2, 4)(X),
+    ),
     r"LinformerAttention attends to vectors made of all tokens.*"
     r"Received: use_causal_mask": lambda: ka.LinformerAttention(2, 4, T, 2)(
         X, use_causal_mask=True
