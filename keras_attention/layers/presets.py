@@ -233,7 +233,7 @@ class RelativePositionAttention(Attention):
         self,
         num_heads: int,
         key_dim: int,
-        max_distance: int,
+        max_distance: Count,
         value_dim: int | None = None,
         use_values: bool = True,
         per_head: bool = False,
@@ -243,18 +243,11 @@ class RelativePositionAttention(Attention):
         **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
-        of_shaw: dict[str, Any] = {
-            "use_values": use_values,
-            "per_head": per_head,
-            "embeddings_initializer": embeddings_initializer,
-            "embeddings_regularizer": embeddings_regularizer,
-            "embeddings_constraint": embeddings_constraint,
-        }
-        position = positions.Shaw(max_distance, name="shaw", **of_shaw)
-        kwargs["position"] = position
+        embeddings = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        given = max_distance, use_values, per_head, *embeddings
+        kwargs["position"] = positions.Shaw(*given, name="shaw")
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        for name in ("max_distance", *of_shaw):
-            setattr(self, name, getattr(position, name))
+        keep(self, locals())
 
 
 Mode = Literal["monotonic", "predictive"]

@@ -141,15 +141,9 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         self._points = LearnedQueries(
             num_inducing_points, initializer=initializer, dtype=self.dtype_policy, name="points"
         )
-        options = {
-            "dropout": dropout,
-            "activation": activation,
-            "layer_norm_epsilon": layer_norm_epsilon,
-            "norm": norm,
-            "key_dim": key_dim,
-            "residual": residual,
-            "kernel_initializer": kernel_initializer,
-        }
+        names = "dropout", "activation", "layer_norm_epsilon", "norm", "key_dim", "residual"
+        given = locals()
+        options: dict[str, Any] = {name: given[name] for name in names}
         self._to_points, self._to_elements = (
             TransformerBlock(
                 *(intermediate_dim, num_heads),
@@ -157,12 +151,13 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
                 self_attention=False,
                 dtype=self.dtype_policy,
                 name=name,
-                **{**options, "kernel_initializer": saving.clone_initializer(kernel_initializer)},
+                kernel_initializer=saving.clone_initializer(kernel_initializer),
+                **options,
             )
             for name in ("to_points", "to_elements")
         )
         self.intermediate_dim, self.num_heads = intermediate_dim, num_heads
-        for name in options:
+        for name in (*names, "kernel_initializer"):
             setattr(self, name, getattr(self._to_points, name))
 
     def build(self, x_shape, mask_shape=None):

@@ -214,7 +214,12 @@ class Stack(saving.ConfigurableModel, saved=False):
             if cache is not None:
                 x, after = x
                 caches.append(after)
-        output = self._finish(rows.restored(x), mask)
+        x = rows.restored(x)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        if self.logits is not None:
+            x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
+        output = masks.carry(x, mask)
         return output if cache is None else (output, caches)
 
     @property
@@ -242,14 +247,6 @@ class Stack(saving.ConfigurableModel, saved=False):
                 f"blocks makes it. Received: {kinds}, and {len(self.blocks)} blocks"
             )
         return list(given)
-
-    def _finish(self, x, mask):
-        """The output, of the vectors after the last block."""
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        if self.logits is not None:
-            x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
-        return masks.carry(x, mask)
 
     def compute_mask(self, inputs, previous_mask=None):
         if self.embeddings is None:

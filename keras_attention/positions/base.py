@@ -55,6 +55,8 @@ class Position(saving.ConfigurableLayer, saved=False):
     no_decoding_reason: str | None = None
     # The supported classes of score; None for all.
     scores: tuple[type, ...] | None = None
+    # What it divides by itself, so that a score may not; or None.
+    divides: str | None = None
 
     def __init__(self, **kwargs: Any):
         kwargs["dtype"] = kwargs.get("dtype") or full_precision()
@@ -155,6 +157,11 @@ class Position(saving.ConfigurableLayer, saved=False):
                 f"{type(self).__name__} supports only these scores: {expected}. "
                 f"Received: score={type(score).__name__}"
             )
+        if self.divides and isinstance(score, ScaledDot) and score.scale is not None:
+            raise ValueError(
+                f"{type(self).__name__} divides {self.divides}, so that the score can have no "
+                f"other scale. Received: score=ScaledDot(scale={score.scale})"
+            )
 
     def bias_between(self, num_heads):
         """`bias` as a `PositionBias`, or None."""
@@ -178,13 +185,4 @@ def check_heads(position, built, received):
         raise ValueError(
             f"Layers sharing a {type(position).__name__} need one number of heads. It was built "
             f"for {built}. Received: num_heads={received}"
-        )
-
-
-def check_scale(position, score, what):
-    """Raises if a position that divides its own terms, as `what` says, has a scale beside it."""
-    if isinstance(score, ScaledDot) and score.scale is not None:
-        raise ValueError(
-            f"{type(position).__name__} divides {what}, so that the score can have no other "
-            f"scale. Received: score=ScaledDot(scale={score.scale})"
         )

@@ -14,7 +14,7 @@ from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
 from keras_attention.kinds import keep
-from keras_attention.positions.base import Position, check_scale
+from keras_attention.positions.base import Position
 from keras_attention.positions.learned_bias import check_distance
 from keras_attention.spec import Positions
 
@@ -70,6 +70,7 @@ class Disentangled(Position):
     """
 
     scores = (scores.ScaledDot,)
+    divides = "all three terms by √(3 K)"
     encodes_alone = True
     _build_sizes = ("features",)
     has_query_bias = True
@@ -112,10 +113,6 @@ class Disentangled(Position):
         self.embeddings = self._add_weight("embeddings", (self.num_buckets, self._features))
         if self.norm is not None and not self.norm.built:
             self.norm.build(self.embeddings.shape)
-
-    def check_score(self, score):
-        super().check_score(score)
-        check_scale(self, score, "all three terms by √(3 K)")
 
     def projected_table(self) -> Tensor:
         table = ops.convert_to_tensor(self.embeddings)

@@ -11,7 +11,7 @@ from keras_attention import saving, scores, shapes
 from keras_attention.hints import Initializer
 from keras_attention.kernels import semantics
 from keras_attention.kinds import keep
-from keras_attention.positions.base import Position, check_scale
+from keras_attention.positions.base import Position
 from keras_attention.positions.rotary import angles
 
 
@@ -58,6 +58,7 @@ class TransformerXL(Position):
     """
 
     scores = (scores.ScaledDot,)
+    divides = "both terms by √K"
     encodes_alone = True
     has_query_bias = True
 
@@ -87,10 +88,6 @@ class TransformerXL(Position):
             initializer = saving.clone_initializer(self.bias_initializer)
             weight = self.add_weight(name=name, shape=(heads, size), initializer=initializer)
             setattr(self, name, weight)
-
-    def check_score(self, score):
-        super().check_score(score)
-        check_scale(self, score, "both terms by √K")
 
     def into_spec(self, spec, query, key, key_mask=None, projected=()):
         wide = shapes.accumulation_dtype(query, key)
