@@ -7,8 +7,7 @@
 from keras_attention.generation.beam import beam_search
 from keras_attention.generation.compiling import compiled
 from keras_attention.generation.constraints import Constraints
-from keras_attention.generation.greedy import greedy
 from keras_attention.generation.loop import Generated
-from keras_attention.generation.sampling import sample
+from keras_attention.generation.sampling import greedy, sample
 
 __all__ = ["Constraints", "Generated", "beam_search", "compiled", "greedy", "sample"]

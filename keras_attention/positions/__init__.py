@@ -20,10 +20,9 @@ from keras_attention.positions.fire import FIRE
 from keras_attention.positions.grid_rotary import AxialRotary, MixedRotary
 from keras_attention.positions.learned_bias import GridRelativeBias, RelativeBias
 from keras_attention.positions.penalties import ALiBi, Kerple
-from keras_attention.positions.rotary import Rotary
+from keras_attention.positions.rotary import Rotary, XPos
 from keras_attention.positions.shaw import Shaw
 from keras_attention.positions.transformer_xl import TransformerXL
-from keras_attention.positions.xpos import XPos
 
 __all__ = [
     "BUILTIN",
