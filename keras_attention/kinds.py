@@ -8,39 +8,26 @@ checks that `units` is an integer of at least 1, and `scale` a number above 0, a
 attributes. For readers, editors and type checkers they are an `int` and a `float`.
 """
 
-import functools
 import types
 import typing
+from functools import cache, partial
 from typing import Annotated, TypeAlias
 
 import keras
 
 from keras_attention import saving, shapes
 
-
-class Check:
-    """A function of the name and the value of an argument, which returns the value to store.
-
-    A kind has one, or the `get` of Keras or of a slot, a function of the value alone.
-
-    Args:
-        function: the function.
-        **options: further arguments of it.
-    """
-
-    def __init__(self, function, **options):
-        self.of = functools.partial(function, **options)
-
-
-Count: TypeAlias = Annotated[int, Check(shapes.check_count)]
+# Beside the type there is a partial function of the name and the value of an argument, or the `get`
+# of Keras or of a slot, a function of the value alone.
+Count: TypeAlias = Annotated[int, partial(shapes.check_count)]
 # From 0.
-Natural: TypeAlias = Annotated[int, Check(shapes.check_count, minimum=0)]
-Number: TypeAlias = Annotated[float, Check(shapes.check_number)]
-Positive: TypeAlias = Annotated[float, Check(shapes.check_number, above=0)]
+Natural: TypeAlias = Annotated[int, partial(shapes.check_count, minimum=0)]
+Number: TypeAlias = Annotated[float, partial(shapes.check_number)]
+Positive: TypeAlias = Annotated[float, partial(shapes.check_number, above=0)]
 # In [0, 1).
-Rate: TypeAlias = Annotated[float, Check(shapes.check_rate)]
+Rate: TypeAlias = Annotated[float, partial(shapes.check_rate)]
 # Of random numbers; None for any.
-RandomSeed: TypeAlias = Annotated[int | None, Check(shapes.check_integer, unsigned=True)]
+RandomSeed: TypeAlias = Annotated[int | None, partial(shapes.check_integer, unsigned=True)]
 
 
 def keep(layer, given):
@@ -57,7 +44,7 @@ def keep(layer, given):
         setattr(layer, name, check(name, given[name]))
 
 
-@functools.cache
+@cache
 def _checks(cls):
     """The names of the arguments that a class adds, with functions of a name and a value."""
     bases = (getattr(base.__init__, "__annotations__", ()) for base in cls.__mro__[1:])
@@ -79,14 +66,14 @@ def _check(hint):
         hint, optional = hints[0], {"optional": True}
     if typing.get_origin(hint) is Annotated:
         [kind] = hint.__metadata__
-        if not isinstance(kind, Check):
+        if not isinstance(kind, partial):
             return lambda name, value: kind(value)
-        return functools.partial(kind.of, **optional)
+        return partial(kind, **optional)
     if typing.get_origin(hint) is typing.Literal:
         choices = (*[None] * bool(optional), *typing.get_args(hint))
-        return functools.partial(shapes.check_choice, choices=choices)
+        return partial(shapes.check_choice, choices=choices)
     if hint is bool:
-        return functools.partial(shapes.check_flag, **optional)
+        return partial(shapes.check_flag, **optional)
     if isinstance(hint, type) and issubclass(hint, keras.layers.Layer):
-        return functools.partial(saving.check_layer, kind=hint, **optional)
+        return partial(saving.check_layer, kind=hint, **optional)
     return None

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
@@ -165,6 +165,7 @@ class _Combination(Pattern, saved=False):
     """Two or more patterns under a commutative and idempotent operator."""
 
     symbol = ""
+    combined: Callable[[Tensor, Tensor], Tensor]
 
     def __init__(self, patterns: Sequence[Pattern]):
         if not isinstance(patterns, (list, tuple)):
@@ -190,6 +191,9 @@ class _Combination(Pattern, saved=False):
     def counts(self) -> bool:  # type: ignore[override]
         return all(part.counts for part in self.patterns)
 
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return functools.reduce(self.combined, [booleans(part, i, j) for part in self.patterns])
+
     def _key(self):
         return frozenset(self.patterns)
 
@@ -208,10 +212,7 @@ class And(_Combination):
     [3, 4, 5]
     """
 
-    symbol = "&"
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return functools.reduce(ops.logical_and, [booleans(part, i, j) for part in self.patterns])
+    symbol, combined = "&", staticmethod(ops.logical_and)
 
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
@@ -250,10 +251,7 @@ class Or(_Combination):
     [0, 4, 5]
     """
 
-    symbol = "|"
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return functools.reduce(ops.logical_or, [booleans(part, i, j) for part in self.patterns])
+    symbol, combined = "|", staticmethod(ops.logical_or)
 
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
