@@ -66,7 +66,8 @@ def attention_gradients(
     pooling/attention (1, 1, 1, 4)
     """
     weights = collect.collect_attention(model, inputs, **kwargs)
-    target = _largest if target is None else target
+    # The largest number of each row.
+    target = target or functools.partial(ops.max, axis=-1)
     names = list(weights)
 
     def total(*factors):
@@ -101,11 +102,6 @@ def attention_gradients(
         {name: array.astype("float32") for name, array in zip(names, found, strict=True)},
         normed={name for name in names if name.partition(" (call ")[0] in normed},
     )
-
-
-def _largest(output):
-    """The largest number of each row of a model's output."""
-    return ops.max(output, axis=-1)
 
 
 def _of_calls(factors, name):

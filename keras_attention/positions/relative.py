@@ -1,0 +1,391 @@
+"""Vectors of distances, compared with queries and keys: learned, of sines, or projected."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention import saving, scores, shapes
+from keras_attention.backend import backend
+from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.kernels import relative, semantics
+from keras_attention.kinds import Count, keep
+from keras_attention.positions.base import Position
+from keras_attention.positions.learned_bias import check_distance
+from keras_attention.positions.rotary import angles
+from keras_attention.spec import Positions
+
+
+class Shaw(Position):
+    r"""Relative position representations of Shaw et al. 2018, equations 3 and 4.
+
+    `score[i, j] = q_i · (k_j + a^K[d]) · scale` and `output_i = Σ_j weight[i, j] (v_j + a^V[d])`,
+    with `d = clip(j − i, −max_distance, max_distance)` and learned `a^K`, `a^V` of
+    2 · max_distance + 1 rows. No table of all pairs, (T, S, key_dim), is materialized: see
+    `kernels.relative`.
+
+    Args:
+        max_distance: k of the paper; larger distances are clipped to k.
+        use_values: whether the values have embeddings too. The paper found that those of the keys
+            may be enough (table 3).
+        per_head: whether each head has its own embeddings; the paper shares them.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of both.
+
+    Raises:
+        ValueError: `max_distance` is no integer of at least 1; the attention's score is not an
+            inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
+            sizes share one object.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> layer = keras_attention.SelfAttention(2, 4, position=positions.Shaw(3))
+    >>> layer(keras.random.normal((2, 5, 8))).shape
+    (2, 5, 8)
+    >>> [tuple(weight.shape) for weight in layer.position.weights]
+    [(1, 7, 4), (1, 7, 4)]
+    """
+
+    scores = (scores.Dot, scores.ScaledDot)
+    encodes_alone = True
+    _build_sizes = ("value_size",)
+
+    def __init__(
+        self,
+        max_distance: Count,
+        use_values: bool = True,
+        per_head: bool = False,
+        embeddings_initializer: Initializer = "glorot_uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        keep(self, locals())
+        self._value_size = None
+
+    def build_values(self, value_shape):
+        if self.use_values:
+            size = value_shape[-1]
+            if self.built:
+                self._check("value_dim", self._value_size, size)
+            self._value_size = size
+
+    def build(self, query_shape, key_shape):
+        self._num_heads = query_shape[2]
+        self._of_keys = self._embeddings("key_embeddings", query_shape[-1])
+        self._of_values = None
+        if self.use_values:
+            self._of_values = self._embeddings("value_embeddings", self._value_size)
+
+    def _check(self, name, built, received):
+        if built != received:
+            raise ValueError(
+                "Layers sharing a Shaw need equal sizes. It was built for "
+                f"{name}={built}. Received: {name}={received}"
+            )
+
+    def _embeddings(self, name, size):
+        return self._add_weight(
+            "embeddings",
+            (self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
+            name=name,
+        )
+
+    def encode(self, query, key, query_positions, key_positions):
+        self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
+        return query, key
+
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
+        if self.per_head:
+            self._check("num_heads", self._num_heads, query.shape[2])
+        tables = self._of_keys, self._of_values
+        keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
+        return spec.replace(relative_keys=keys, relative_values=values)
+
+
+class TransformerXL(Position):
+    r"""Relative positions of Transformer-XL. Dai et al. 2019 (arXiv 1901.02860), section 3.3.
+
+    `score(i, j) = ((q_i + u) · k_j + (q_i + v) · W r_{i − j}) / √K` with u, v and W learned by each
+    head, and the sines and cosines of the distance, of `dim` features:
+
+        r_d = [sin(d θ_n), …, cos(d θ_n), …],  θ_n = max_wavelength^(−2 n / dim)
+
+    The second term is an inner product of two vectors that each depend on one position, since
+    `sin(a − b)` is such a sum, so that positions of any kind, and caches, cost the same. Kernels
+    get it as a bias of all pairs, (B, H, T, S).
+
+    The memory of the segment before is a cache, of a layer whose pattern is a window.
+
+    Args:
+        dim: number of sines and cosines, even. None is that of a head's features; the paper has
+            that of the model's.
+        max_wavelength: the longest wavelength, divided by 2π.
+        kernel_initializer: of W.
+        bias_initializer: of u and v.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number is not as described, the score is not "scaled_dot" or has another
+            scale, or layers of different sizes share it.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import patterns, positions
+    >>> layer = keras_attention.MultiHeadAttention(
+    ...     8, 4, position="transformer_xl", pattern=patterns.SlidingWindow(3, 0)
+    ... )
+    >>> segments = keras.random.normal((2, 10, 32))
+    >>> whole = layer(segments, use_causal_mask=True)
+    >>> memory = layer.make_cache(2, 4)
+    >>> first, memory = layer(segments[:, :5], cache=memory)
+    >>> second, memory = layer(segments[:, 5:], cache=memory)
+    >>> bool(keras.ops.max(keras.ops.abs(second - whole[:, 5:])) < 1e-5)
+    True
+    """
+
+    scores = (scores.ScaledDot,)
+    divides = "both terms by √K"
+    encodes_alone = True
+    has_query_bias = True
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        max_wavelength: float = 10000,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        keep(self, locals())
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
+        if dim is not None and dim % 2:
+            raise ValueError(
+                "TransformerXL has a sine and a cosine of each wavelength, so that `dim` must be "
+                f"even. Received: dim={dim}"
+            )
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
+
+    def build(self, query_shape, key_shape):
+        heads, size = query_shape[2:]
+        dim = self.dim or size + size % 2
+        self.kernel = self.add_weight((dim, heads, size), self.kernel_initializer, name="kernel")
+        for name in ("content_bias", "position_bias"):
+            initializer = saving.clone_initializer(self.bias_initializer)
+            weight = self.add_weight(name=name, shape=(heads, size), initializer=initializer)
+            setattr(self, name, weight)
+
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
+        wide = shapes.accumulation_dtype(query, key)
+        sizes = zip(("Heads", "Features"), self.kernel.shape[1:], query.shape[2:], strict=True)
+        for what, built, received in sizes:
+            what = f"{what} of layers that share a TransformerXL"
+            shapes.check_same(what, built=built, received=received)
+        query, key = (semantics.finite(ops.cast(x, wide)) for x in (query, key))
+        kernel, u, v = (
+            ops.cast(weight, wide)
+            for weight in (self.kernel, self.content_bias, self.position_bias)
+        )
+        scale = query.shape[-1] ** -0.5
+        # Groups (G, H / G, K) of heads that share a key.
+        u = ops.reshape(u * scale, (key.shape[2], -1, u.shape[-1]))
+        of_keys = ops.einsum("grk,bsgk->bgrs", u, key)
+        batch, length = ops.shape(key)[:2]
+        of_keys = ops.reshape(of_keys, (batch, query.shape[2], 1, length))
+        of_queries = ops.einsum("bthk,nhk->bhtn", (query + v) * scale, kernel)
+        sines, cosines = ops.split(of_queries, 2, axis=-1)
+        dim = kernel.shape[0]
+        theta = float(self.max_wavelength) ** (-np.arange(0, dim, 2) / dim)
+        at: Any = spec.positions
+        (sin_i, cos_i), (sin_j, cos_j) = (
+            (ops.sin(found), ops.cos(found))
+            for found in (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
+        )
+        if len(at.query.shape) == 2:
+            sin_i, cos_i = sin_i[:, None], cos_i[:, None]
+        # sin(i − j) = sin i cos j − cos i sin j,  cos(i − j) = cos i cos j + sin i sin j
+        of_queries = ops.concatenate(
+            [sines * sin_i + cosines * cos_i, cosines * sin_i - sines * cos_i], axis=-1
+        )
+        of_positions = ops.concatenate([cos_j, sin_j], axis=-1)
+        keys = "bsn" if len(at.key.shape) == 2 else "sn"
+        pairs = ops.einsum(f"bhtn,{keys}->bhts", of_queries, of_positions)
+        return spec.replace(biases=(*spec.biases, of_keys, pairs))
+
+
+# The number of terms: content to content, content to position, position to content.
+_TERMS = 3
+
+
+class Disentangled(Position):
+    r"""Disentangled attention of DeBERTa: He et al. 2021 (arXiv 2006.03654), equation 4.
+
+    `score(i, j) = (q_i · k_j + q_i · k^r_δ + k_j · q^r_δ) / √(3 K)`, where `k^r` and `q^r` are the
+    rows of a learned table E, (2k, D), projected by the layer's own weights of keys and queries, as
+    its inputs are; and, of distances i − j,
+
+        δ = clip(k + bucket(i − j), 0, 2k − 1)
+
+        bucket(d) = d                                                        for |d| ≤ e = k / 2
+        bucket(d) = sign(d) (e + ⌈(e − 1) · ln(|d| / e) / ln((m − 1) / e)⌉)    otherwise
+
+    with m = `max_distance`. The buckets are those of DeBERTa's versions 2 and 3, in float32 as in
+    their code; the paper has none, which is `max_distance=None`: bucket(d) = d. In the third term
+    the paper writes δ of j − i; trained weights are of the code, and of i − j.
+
+    DeBERTa shares one table among its layers: pass one `Disentangled` to all. Kernels get the last
+    two terms as a bias of all pairs, (B, H, T, S).
+
+    Args:
+        num_buckets: 2k, rows of the table, for both directions together.
+        max_distance: the distance from which on all share a row, or None for a row per distance.
+        norm: None, or a Keras layer that is applied to the table, such as
+            `keras.layers.LayerNormalization` (versions 2 and 3).
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number is too small, or `num_buckets` no multiple of 4; the score is not
+            "scaled_dot", or has another scale; queries and keys are projected from inputs of
+            unequal sizes, or layers of different sizes share it; or it is used in a function, which
+            projects nothing.
+        TypeError: `norm` is not a layer.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> position = positions.Disentangled(16, 50)
+    >>> layers = [keras_attention.SelfAttention(8, 4, position=position) for _ in range(2)]
+    >>> layers[1](layers[0](x)).shape
+    (2, 5, 32)
+    >>> position.embeddings.shape
+    (16, 32)
+    """
+
+    scores = (scores.ScaledDot,)
+    divides = "all three terms by √(3 K)"
+    encodes_alone = True
+    _build_sizes = ("features",)
+    has_query_bias = True
+
+    def __init__(
+        self,
+        num_buckets: int = 512,
+        max_distance: int | None = 512,
+        norm: keras.layers.Layer | None = None,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        keep(self, locals())
+        self.num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
+        if num_buckets % 4:
+            raise ValueError(
+                "Each of two directions has near and far buckets, as many of either, so "
+                f"`num_buckets` must be a multiple of 4. Received: num_buckets={num_buckets}"
+            )
+        # With fewer the logarithm of (m − 1) / e would not be above 0.
+        least = self.num_buckets // 4 + 2
+        self.max_distance = check_distance(max_distance, least, optional=True)
+        self._features: int | None = None
+
+    def build_inputs(self, query_shape, key_shape):
+        name = "Numbers of features that Disentangled's table is projected from"
+        shapes.check_same(name, query=query_shape[-1], key=key_shape[-1])
+        if self.built and self._features != query_shape[-1]:
+            raise ValueError(
+                "Layers sharing a Disentangled need inputs of one number of features. It was built "
+                f"for {self._features}. Received: {query_shape[-1]}"
+            )
+        self._features = query_shape[-1]
+
+    def build(self, query_shape, key_shape):
+        _check_of_a_layer(self._features is not None)
+        self.embeddings = self._add_weight("embeddings", (self.num_buckets, self._features))
+        if self.norm is not None and not self.norm.built:
+            self.norm.build(self.embeddings.shape)
+
+    def projected_table(self) -> Tensor:
+        table = ops.convert_to_tensor(self.embeddings)
+        return table if self.norm is None else self.norm(table)
+
+    def rows(self) -> np.ndarray:
+        """The row of each j − i, from −m to m for m = `max_distance`: a NumPy array of int32.
+
+        Larger distances have the rows of ±m, which is k with `max_distance=None`.
+        """
+        return _rows(self.num_buckets, self.max_distance)
+
+    def encode(self, query, key, query_positions, key_positions):
+        return query * _TERMS**-0.5, key
+
+    def into_spec(self, spec, query, key, key_mask=None, projected=()):
+        _check_of_a_layer(bool(projected))
+        wide = shapes.accumulation_dtype(query, key)
+        query, key, of_queries, of_keys = (
+            semantics.finite(ops.cast(x, wide)) for x in (query, key, *projected)
+        )
+        heads, size = query.shape[2:]
+        at: Positions = spec.positions
+        # Positions with queries and keys exchanged.
+        back = Positions(at.key, at.query, at.consecutive, -at.offset)
+        to_position = _products(query, of_keys, self.rows(), heads, at)
+        # `encode` has divided queries by √3.
+        of_queries = of_queries * _TERMS**-0.5
+        to_content = _products(key, of_queries, self.rows()[::-1].copy(), heads, back)
+        bias = (to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5
+        return spec.replace(biases=(*spec.biases, bias))
+
+
+def _check_of_a_layer(known):
+    """Raises if nothing is known of a layer."""
+    if not known:
+        raise ValueError(
+            "Disentangled has a table that a layer projects by its own weights: use an attention "
+            "layer. Received: a call of a function"
+        )
+
+
+def _products(array, table, rows, heads, positions):
+    """Products (B, H, T, S) of an array (B, T, H, K) and, for each pair, a row of (N, H, K).
+
+    Either may have fewer heads. `rows` has the row of each distance from −m to m.
+    """
+    array, table = (
+        x if x.shape[axis] == heads else ops.repeat(x, heads // x.shape[axis], axis=axis)
+        for x, axis in ((array, 2), (table, 1))
+    )
+    table = ops.transpose(backend.take(table, ops.convert_to_tensor(rows), axis=0), (1, 0, 2))
+    length = ops.shape(positions.key)[-1]
+    return relative.scores(ops.transpose(array, (0, 2, 1, 3)), table, length, positions)
+
+
+@functools.lru_cache(maxsize=64)
+def _rows(num_buckets, max_distance):
+    k = num_buckets // 2
+    last = k if max_distance is None else max_distance
+    distance = np.arange(last + 1)
+    bucket = distance
+    if max_distance is not None:
+        exact = k // 2
+        # Every step in float32, as in DeBERTa's code: a distance may lie on the edge of two.
+        ratio = np.maximum(distance, exact).astype("float32") / np.float32(exact)
+        steps = np.log(ratio) / np.log(np.float32((last - 1) / exact)) * np.float32(exact - 1)
+        far = np.ceil(steps).astype("int32") + exact
+        bucket = np.where(distance <= exact, distance, far)
+    # Keys before the query, at −last … −1, are at positive distances i − j.
+    both = np.concatenate([np.flip(bucket[1:]), -bucket])
+    found = np.clip(k + both, 0, num_buckets - 1).astype("int32")
+    return np.broadcast_to(found, found.shape)  # which may not be written
