@@ -120,6 +120,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.attention_activation = keras.activations.get(attention_activation)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
+        # The number of states of the alignment.
+        self._aligned = 0 if self.alignment is None else self.alignment.num_states
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
         self.memory_shape: Any = None
         self._loop = Loop()
@@ -138,7 +140,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     def _sizes(self, output, pairs):
         """Those of all states, of an output and of an alignment of all pairs."""
-        aligned = [pairs] * self._alignment_count()
+        aligned = [pairs] * self._aligned
         return [output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
 
     @property
@@ -182,21 +184,18 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def state_dtypes(self):
         """The dtypes in which states of `state_size` are returned; steps are counted in int32."""
         # Sums over many steps, and their number, need the precision.
-        wide = [shapes.full_precision(self.compute_dtype)] * (self._alignment_count() + 1)
+        wide = [shapes.full_precision(self.compute_dtype)] * (self._aligned + 1)
         return [self.compute_dtype] * (self._state_count() - len(wide)) + wide
 
     def _apart(self, states):
         """The output, states of the wrapped cell and of the alignment, and steps, of flat ones."""
         output, *states, time = states
-        own = len(states) - self._alignment_count()
+        own = len(states) - self._aligned
         return output, states[:own], states[own:], time
 
     def _state_count(self):
         """The number of states of the loop: see `state_size`."""
         return len(self._sizes(None, None))
-
-    def _alignment_count(self):
-        return 0 if self.alignment is None else self.alignment.num_states
 
     # Building
 
@@ -440,7 +439,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         mask = masks.padding(memory, mask, "memory")
         states = [] if states is None else keras.tree.flatten(states)
         count = self._state_count()
-        own = count - 2 - self._alignment_count()
+        own = count - 2 - self._aligned
         if len(states) not in (0, own, count):
             raise ValueError(
                 f"`states` must be the {own} of the wrapped cell, or the {count} that an "

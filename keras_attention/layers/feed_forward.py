@@ -15,7 +15,7 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
 from keras_attention.kinds import Count, Number, Positive, RandomSeed, Rate, keep
 from keras_attention.layers import projections
-from keras_attention.layers.dropout import Dropout
+from keras_attention.layers.projections import Dropout
 
 
 class FeedForward(saving.ConfigurableLayer):

@@ -1,14 +1,16 @@
-"""What the `Dense` layers inside a layer make of each position, as a product of two matrices.
+"""What the `Dense` layers and the dropout inside a layer make of each position.
 
 Without their calls, which cost more than a small product does. TensorFlow would multiply a batch of
 matrices, one sequence at a time. One product for query, key and value of a sequence is slower than
 three: what it finds is copied apart.
 """
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 
-from keras_attention import saving
+from keras_attention import rematerialization, saving
 from keras_attention.backend import backend
 
 
@@ -86,3 +88,22 @@ def gated(layer, dense, gate, x):
     if plain(layer, dense):
         return backend.multiply_fresh(hidden, factor)
     return ops.multiply(hidden, factor)
+
+
+class Dropout(keras.layers.Dropout):
+    """`Dropout` that is fast under XLA on CPU."""
+
+    def call(self, inputs, training=False):
+        if self.rate and training:
+            return backend.dropout(inputs, self.rate, self.seed_generator)
+        return inputs
+
+    def drop(self, x, training):
+        """What a call gives; without a call, which costs more than it does, if that is `x`."""
+        keeps_dtype = keras.backend.standardize_dtype(x.dtype) == self.compute_dtype
+        return x if keeps_dtype and not (self.rate and training) else self(x, training=training)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        return rematerialization.of_call(
+            self, super().rematerialized_call, layer_call, *args, **kwargs
+        )

@@ -26,9 +26,9 @@ from keras_attention.kinds import Count, Positive, RandomSeed, Rate, keep
 from keras_attention.layers import block_norms, kv_cache
 from keras_attention.layers.attention import Attention, QkNorm, UseBias
 from keras_attention.layers.block_norms import RESIDUALS, Norm
-from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.projections import Dropout
 
 Residual = Literal["post", "pre", "sandwich", "parallel"]
 

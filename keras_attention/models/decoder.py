@@ -9,7 +9,7 @@ from keras import ops
 from keras_attention import masks, shapes
 from keras_attention.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.models import history, prompts
-from keras_attention.models.stack import Stack
+from keras_attention.models.encoder import Stack
 
 
 class Decoder(Stack):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention import TransformerBlock
-from keras_attention.layers.dropout import Dropout
+from keras_attention.layers.projections import Dropout
 
 numpy = keras.ops.convert_to_numpy
 RATE = 0.3
