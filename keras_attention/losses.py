@@ -96,7 +96,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        if len(y_pred.shape) != len(y_true.shape) + 1 or not _go_together(y_true, y_pred):
+        known = zip(*(map(backend.known_size, x.shape) for x in (y_true, y_pred)), strict=False)
+        fit = all(None in pair or pair[0] == pair[1] for pair in known)
+        if len(y_pred.shape) != len(y_true.shape) + 1 or not fit:
             raise ValueError(
                 "`y_pred` must be logits with the axes of the integer targets `y_true` and one "
                 "more, the vocabulary. Received: "
@@ -164,12 +166,6 @@ def _token_losses(logits, targets, smoothing):
         return forward, backward
 
     return backend.custom_vjp(make, [logits], targets)[0]
-
-
-def _go_together(y_true, y_pred):
-    """Whether the shapes agree as far as they are known."""
-    known = [map(backend.known_size, array.shape) for array in (y_true, y_pred)]
-    return all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=False))
 
 
 def _for_each_token(y_true, sample_weight):

@@ -17,11 +17,7 @@ History = Literal["previous", "cumulative", "both"]
 
 
 class OfAdditive(Alignment, saved=False):
-    """The base of alignments that add a term to the hidden units of an additive score.
-
-    Args:
-        kernel_initializer: of its weights.
-    """
+    """The base of alignments that add a term to the hidden units of an additive score."""
 
     def __init__(self, kernel_initializer: Any = "glorot_uniform", **kwargs: Any):
         super().__init__(**kwargs)

@@ -259,11 +259,7 @@ class DenseHeads(Heads):
 
 
 class EinsumHeads(DenseHeads):
-    """Projections of any number of axes, in the order of Keras's `MultiHeadAttention`.
-
-    Args:
-        layer: the attention layer: also `attention_axes`, `use_gate` and its output's shape.
-    """
+    """Projections of any number of axes, in the order of Keras's `MultiHeadAttention`."""
 
     def __init__(self, layer):
         super().__init__(layer)

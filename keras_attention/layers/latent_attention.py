@@ -234,9 +234,6 @@ class AbsorbedHeads:
 
     `qᵀ (W c) = (Wᵀ q)ᵀ c`: queries are those of latents, and so are outputs, (B, T, H, R + C), of
     which the first R features count for nothing.
-
-    Args:
-        heads: the `LatentHeads`.
     """
 
     def __init__(self, heads):

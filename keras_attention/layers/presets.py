@@ -319,9 +319,6 @@ class PredictedCenter:
 
     It has what `Attention` uses of a `Position`, but is no layer of its own: the weights are
     attributes of the `LocalAttention`, where saved files expect them.
-
-    Args:
-        layer: the `LocalAttention`.
     """
 
     no_decoding_reason = "mode='predictive' depends on the number of keys"
@@ -416,14 +413,13 @@ class HardAttention(Attention):
         key_dim: int | None = None,
         value_dim: int | None = None,
         gradient: normalizations.Gradient = "straight_through",
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
         kwargs["normalization"] = normalizations.Hard(gradient, temperature)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        self.gradient = self.normalization.gradient
-        self.temperature = self.normalization.temperature
+        keep(self, locals())
 
 
 class ReinforceLoss(saving.ConfigurableLayer):

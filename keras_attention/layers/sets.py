@@ -186,11 +186,8 @@ class CompetingAttention(Attention, saved=False):
     """Attention whose softmax is over the queries. Locatello et al. 2020, equations 1 and 2.
 
     The output of a query is the mean of the values by `a + ε`, where a are the weights of the
-    softmax. The weights that a call returns are a itself, which show what each key went to.
-
-    Args:
-        epsilon: ε, so that a query that won no key has a mean too.
-        **kwargs: arguments of `Attention`.
+    softmax, so that a query that won no key has a mean too. The weights that a call returns are a
+    itself, which show what each key went to.
     """
 
     def __init__(self, epsilon: float, **kwargs: Any):
@@ -360,13 +357,7 @@ class _Orthogonal(keras.initializers.Orthogonal):
 
 
 class GaussianQueries(LearnedQueries, saved=False):
-    """Vectors `mean + exp(log_deviation) · noise`, with new noise for each call, row and vector.
-
-    Args:
-        *args: as in `LearnedQueries`.
-        seed: of the noise.
-        **kwargs: as in `LearnedQueries`; `initializer` is of `mean` and of `log_deviation`.
-    """
+    """Vectors `mean + exp(log_deviation) · noise`, with new noise for each call, row and vector."""
 
     def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
