@@ -639,14 +639,18 @@ class Attention(saving.ConfigurableLayer):
         given = inputs.three_shapes(query_shape, value_shape, key_shape)
         self.heads.check_shapes(*given)
         if self.one_sequence:
-            sizes = [shape[1:] for shape in given]
-            known = [{n for n in axis if isinstance(n, int)} for axis in zip(*sizes, strict=False)]
-            if len(set(map(len, sizes))) > 1 or max(map(len, known)) > 1:
-                raise ValueError(
-                    f"{type(self).__name__} takes one sequence. Received: query.shape={given[0]}, "
-                    f"value.shape={given[1]}, key.shape={given[2]}"
-                )
+            self._check_one_sequence(*given)
         return given
+
+    def _check_one_sequence(self, query_shape, value_shape, key_shape):
+        """Raises unless the shapes are of one sequence, as far as sizes are known."""
+        sizes = [shape[1:] for shape in (query_shape, value_shape, key_shape)]
+        known = [{n for n in axis if isinstance(n, int)} for axis in zip(*sizes, strict=False)]
+        if len(set(map(len, sizes))) > 1 or max(map(len, known)) > 1:
+            raise ValueError(
+                f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
+                f"value.shape={value_shape}, key.shape={key_shape}"
+            )
 
     def _refuse(self, given):
         """Raises if any of these arguments is given."""
