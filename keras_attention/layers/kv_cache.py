@@ -53,12 +53,16 @@ def layout(cache, window, needs_length=False, kinds=None):
         if names == set(kind.arrays) and kind.fits(cache, window):
             return kind(window, needs_length)
     received = type(cache).__name__ if names is None else sorted(names)
+    raise ValueError(
+        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(kinds)}. "
+        f"Received: {received}"
+    )
+
+
+def _named(kinds):
     *first, last = map(repr, kinds[-1].arrays)
     context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
-    raise ValueError(
-        f"`cache` must be what `make_cache` or a call gave, a dict of {', '.join(first)} and {last}"
-        f"{context if Context in kinds else ''}. Received: {received}"
-    )
+    return f"{', '.join(first)} and {last}{context if Context in kinds else ''}"
 
 
 def check(cache, layout, batch, heads, *sizes):
