@@ -73,7 +73,7 @@ class Coverage(OfAdditive):
         self.kernel = self.add_kernel("kernel", tuple(prepared_shape[2:]))
 
     def term(self, states: list[Tensor]) -> Tensor:
-        return keras.ops.einsum("bhs,hu->bshu", states[0], self.kernel)
+        return ops.einsum("bhs,hu->bshu", states[0], self.kernel)
 
 
 class LocationSensitive(OfAdditive):

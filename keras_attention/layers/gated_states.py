@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -99,7 +98,7 @@ class Retention(GatedStateAttention):
         ]
 
     def recurrence(self, query, key, value, *, mask, causal, state):
-        decay = keras.ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
+        decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
         key, decay = (masks.clear(x, mask) for x in (key, decay))
         return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)
 

@@ -109,11 +109,11 @@ class Embeddings(saving.ConfigurableLayer):
         mask = masks.implicit(x)
         # Of inputs of another shape, if no layer of a `keras.Sequential` has made one of it.
         if mask is not None and not masks.may_fit(mask, x.shape[1]):
-            x, mask = keras.ops.copy(x), None
+            x, mask = ops.copy(x), None
         if self.token_projection is not None:
             x = self.token_projection(x)
         if self.types is not None:
-            x = x + self.types(keras.ops.zeros_like(inputs) if types is None else types)
+            x = x + self.types(ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
             x = self.positions(masks.carry(x, mask), positions=positions)
         if self.norm is not None:

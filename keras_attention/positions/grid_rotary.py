@@ -74,7 +74,7 @@ class AxialRotary(Rotary):
         frequencies = self._frequencies(size // len(self.grid), None)
         numbers = Grid(self.grid, self.prefix).numbers(positions)
         found = [angles(along, frequencies) for along in numbers]
-        return keras.ops.concatenate(found, axis=-1)
+        return ops.concatenate(found, axis=-1)
 
 
 def check_axes(position, size):
