@@ -96,9 +96,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        known = zip(*(map(backend.known_size, x.shape) for x in (y_true, y_pred)), strict=False)
-        fit = all(None in pair or pair[0] == pair[1] for pair in known)
-        if len(y_pred.shape) != len(y_true.shape) + 1 or not fit:
+        known = [map(backend.known_size, array.shape) for array in (y_true, y_pred)]
+        agree = all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=False))
+        if len(y_pred.shape) != len(y_true.shape) + 1 or not agree:
             raise ValueError(
                 "`y_pred` must be logits with the axes of the integer targets `y_true` and one "
                 "more, the vocabulary. Received: "
@@ -112,9 +112,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
         # Keras multiplies by the mask: NaN at a masked position would stay NaN.
         real = masks.both(real, masks.boolean("mask", masks.implicit(y_pred)))
         size = ops.shape(y_pred)[-1]
-        known = ops.logical_and(targets >= 0, targets < size)
-        losses = _token_losses(y_pred, ops.where(known, targets, 0), self.label_smoothing)
-        losses = ops.where(known, losses, float("nan"))
+        inside = ops.logical_and(targets >= 0, targets < size)
+        losses = _token_losses(y_pred, ops.where(inside, targets, 0), self.label_smoothing)
+        losses = ops.where(inside, losses, float("nan"))
         if real is None:
             return losses
         # Keras divides by the number of unmasked tokens.
