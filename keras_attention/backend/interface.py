@@ -9,13 +9,15 @@ unknown in a graph, or symbolic dimensions if a program of JAX is traced for all
 
 from __future__ import annotations
 
+import functools
+import pathlib
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from keras_attention.hints import Seed, Tensor, Tensors
+from keras_attention.hints import Seed, Tensor
 
 ops = keras.ops
 
@@ -110,12 +112,6 @@ class Backend(typing.Protocol):
     def cond(self, condition, true_fn, false_fn):
         """`true_fn()` or `false_fn()`, and not the other, unless PyTorch records a step."""
 
-    def sum_over(self, function, start, arrays):
-        """`start` and `function` of each slice of `arrays` along their first axis, summed."""
-
-    def map_over(self, function: Callable[..., Tensors], arrays: Sequence[Tensor]) -> Tensors:
-        """`function` of each slice of `arrays`, each result an array of the slice's shape."""
-
     # Arrays that loops fill
 
     def make_buffer(self, count, shape, dtype, zeros=True):
@@ -191,6 +187,11 @@ class Backend(typing.Protocol):
         `swapped` exchanges the two features of each pair, (d/2, 2) for `axis` = −1 and (2, d/2) for
         −2. `cos` is the same for both, and `sin` of opposite signs; they have no gradient.
         """
+        # LiteRT lacks `roll`; two slices have gradients that are padded with zeros and added.
+        wide, sizes = ops.cast(array, cos.dtype), self.shape(array)
+        pairs = (2, sizes[-1] // 2) if axis == -2 else (sizes[-1] // 2, 2)
+        swapped = ops.flip(ops.reshape(wide, (*sizes[:-1], *pairs)), len(sizes) + 1 + axis)
+        return ops.cast(wide * cos + ops.reshape(swapped, sizes) * sin, array.dtype)
 
     def masked_products(self, products: Tensor, mask: Tensor, masked: float) -> Tensor:
         """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
@@ -202,11 +203,13 @@ class Backend(typing.Protocol):
         """The same of scores with added terms, which are not tiny, and exactly `masked`, which is
         negative, and of which no score has the magnitude.
         """
+        return ops.where(mask, scores, ops.cast(masked, scores.dtype))
 
     def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
         """exp of floats, at most `highest`; of many it may be 0, as of masked scores. `array` is
         read nowhere else, and may hold the result.
         """
+        return ops.exp(array if highest is None else ops.minimum(array, highest))
 
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
@@ -372,3 +375,13 @@ class Backend(typing.Protocol):
     def trace_id(self) -> Any:
         """Identifies a program, or a loop within it, while it is traced."""
         return None
+
+
+@functools.cache
+def multiplies_bfloat16():
+    """Whether the processor has instructions for products of bfloat16, as far as Linux says."""
+    try:
+        flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)

@@ -19,8 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
 
 from keras_attention import keras_private
-from keras_attention.backend import processor
-from keras_attention.backend.interface import Backend
+from keras_attention.backend.interface import Backend, multiplies_bfloat16
 
 ops = keras.ops
 
@@ -101,12 +100,6 @@ class JAX(Backend):
             )
         return true_fn() if condition else false_fn()
 
-    def sum_over(self, function, start, arrays):
-        return lax.scan(lambda total, part: (total + function(part), None), start, arrays)[0]
-
-    def map_over(self, function, arrays):
-        return lax.map(function, arrays)
-
     def make_buffer(self, count, shape, dtype, zeros=True):
         return jnp.zeros((count, *shape), dtype)
 
@@ -152,22 +145,13 @@ class JAX(Backend):
             return array * lax.rsqrt(mean + epsilon) * ops.convert_to_tensor(scale, array.dtype)
         return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
-    def rotate(self, array, cos, sin, axis):
-        wide, half = array.astype(cos.dtype), array.shape[-1] // 2
-        pairs = (2, half) if axis == -2 else (half, 2)
-        swapped = jnp.flip(wide.reshape(*array.shape[:-1], *pairs), axis).reshape(array.shape)
-        return (wide * cos + swapped * sin).astype(array.dtype)
-
     def masked(self, scores, mask, masked):
         # A number computed from the scores: of a constant, JAX makes an array outside of a loop.
         filler = jnp.isnan(scores).astype(scores.dtype) * 0 + masked
         return jnp.where(mask, scores, filler)
 
-    def exp(self, array, highest=None):
-        return jnp.exp(array if highest is None else jnp.minimum(array, highest))
-
     def has_wide_products(self, array):
-        on_processor = array.dtype == "bfloat16" and processor.multiplies_bfloat16()
+        on_processor = array.dtype == "bfloat16" and multiplies_bfloat16()
         return self.on_accelerator(array) or on_processor
 
     def clip(self, array, limit):

@@ -75,23 +75,6 @@ class Torch(Backend):
             return keras.tree.map_structure(lambda *x: torch.where(condition, *x), *found)
         return true_fn() if condition else false_fn()
 
-    def sum_over(self, function, start, arrays):
-        for part in zip(*arrays, strict=True):
-            start = start + function(part)
-        return start
-
-    def map_over(self, function, arrays):
-        if _transforming():
-            parts = [function(part) for part in zip(*arrays, strict=True)]
-            return tuple(torch.stack(found) for found in zip(*parts, strict=True))
-        # Small persistent results, allocated between large temporary ones, would fragment PyTorch's
-        # memory. So they are allocated first.
-        results = [torch.empty_like(array) for array in arrays]
-        for index, part in enumerate(zip(*arrays, strict=True)):
-            for result, found in zip(results, function(part), strict=True):
-                result[index] = found
-        return tuple(results)
-
     def make_buffer(self, count, shape, dtype, zeros=True):
         given = {"dtype": getattr(torch, dtype), "device": keras_private.torch_device()}
         if _transforming():

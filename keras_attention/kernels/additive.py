@@ -62,13 +62,24 @@ def _scores(query, key, v):
 def _chunked(query, key, v):
     """Scores of chunks of units: (C, B, H, U, T), (C, B, H, U, S) and (C, H, U)."""
 
-    def forward(query, key, v):
-        first = ops.expand_dims(query[0, :, :, 0], -1) + ops.expand_dims(key[0, :, :, 0], -2)
-        zeros = ops.zeros_like(first)
-        return (backend.sum_over(lambda units: _scores(*units), zeros, (query, key, v)),), ()
+    def forward(*arrays):
+        query, key = (array[0, :, :, 0] for array in arrays[:2])
+        zeros = ops.zeros_like(ops.expand_dims(query, -1) + ops.expand_dims(key, -2))
+
+        def step(n, total):
+            return total + _scores(*(array[n] for array in arrays))
+
+        return (backend.fori_loop(0, v.shape[0], step, zeros),), ()
 
     def backward(arrays, outputs, saved, upstream):
-        return backend.map_over(lambda units: _gradients(*units, upstream[0]), arrays)
+        def step(n, buffers):
+            found = _gradients(*(array[n] for array in arrays), upstream[0])
+            return tuple(map(backend.write_buffer, buffers, (n,) * len(found), found))
+
+        count, dtype = v.shape[0], keras.backend.standardize_dtype(v.dtype)
+        sizes = [backend.shape(array)[1:] for array in arrays]
+        buffers = tuple(backend.make_buffer(count, size, dtype, zeros=False) for size in sizes)
+        return tuple(map(backend.stack_buffer, backend.fori_loop(0, count, step, buffers)))
 
     return backend.custom_vjp(lambda _: (forward, backward), [query, key, v], saves=False)[0]
 
