@@ -116,17 +116,15 @@ class Order(NamedTuple):
         return self._moved(x, self.inverse, self.order)
 
     def _moved(self, x, order, inverse):
-        shape, axes = ops.shape(x), self.axes
+        axes = self.axes
         if axes is not None:
+            shape = ops.shape(x)
             lead = len(axes.positions) + len(axes.free) + 1
             like = ops.reshape(x, (*shape[:lead], -1)) if len(shape) > lead + 1 else x
             rows = axes.fold(like[..., None, :])[:, :, 0]
             rows = folding.reordered(rows, order, inverse)
             return ops.reshape(axes.unfold(rows[:, :, None], like), shape)
-        if len(shape) == 3:
-            return folding.reordered(x, order, inverse)
-        rows = ops.reshape(x, (*shape[:2], -1))
-        return ops.reshape(folding.reordered(rows, order, inverse), shape)
+        return folding.reordered(x, order, inverse)
 
     def numbers(self, array):
         """Numbers of tokens, (B or 1, T), such as a mask, with the real tokens first."""

@@ -240,16 +240,6 @@ def mapped(fields, function):
     return found
 
 
-def complete(cls):
-    """The class of a specification, each of whose fields has its axes in `AXES`."""
-    if other := {field.name for field in dataclasses.fields(cls)} ^ AXES.keys():
-        raise TypeError(
-            f"`AXES` must have the fields of {cls.__name__}. Received: only one has {sorted(other)}"
-        )
-    return cls
-
-
-@complete
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
     """The specification of attention, without its query, key and value.

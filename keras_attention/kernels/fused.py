@@ -255,11 +255,6 @@ def _by_lengths(spec, query, key, value):
     """As `_by_mask`."""
     causal, keys = spec.pattern is not None, key.shape[1]
 
-    def by_tiles(masks, query, key, value):
-        # Of this, no array of another trace: `cond_vjp` traces it again.
-        positions = Positions.of(query.shape[1], keys)
-        return _by_tiles(spec.replace(masks=masks, positions=positions), query, key, value)
-
     def by_fused(lengths, query, key, value):
         left = _left(spec)
         lengths = lengths if lengths is None else ops.maximum(lengths, 1)
@@ -282,7 +277,7 @@ def _by_lengths(spec, query, key, value):
 
         def by_real_first(query, key, value, real, lengths):
             order, back = folding.real_first(real > 0)
-            key, value = (_reordered(array, order, back) for array in (key, value))
+            key, value = (folding.reordered(array, order, back) for array in (key, value))
             return by_fused(lengths, query, key, value)
 
         return on_device(by_real_first, real, lengths), None, (lengths > 0)[:, None, None]
@@ -294,17 +289,16 @@ def _by_lengths(spec, query, key, value):
         """All by as many positions, which keeps their order: padding then comes last."""
         at, first = ops.arange(keys, dtype="int32"), constants["first"][:, None]
         order, back = (at + first) % keys, (at - first) % keys
-        output = by_fused(
-            constants["lengths"], *(_reordered(array, order, back) for array in arrays)
-        )
-        return _reordered(output, back, order)
+        arrays = (folding.reordered(array, order, back) for array in arrays)
+        return folding.reordered(by_fused(constants["lengths"], *arrays), back, order)
 
     def not_last(constants, *arrays):
         def with_gaps(constants, *arrays):
-            return by_tiles(constants["masks"], *arrays)
+            # Of this, no array of another trace: `cond_vjp` traces it again.
+            positions = Positions.of(arrays[0].shape[1], keys)
+            return _by_tiles(spec.replace(masks=constants["masks"], positions=positions), *arrays)
 
-        together = constants["together"]
-        return backend.cond_vjp(together, moved, with_gaps, arrays, constants)
+        return backend.cond_vjp(constants["together"], moved, with_gaps, arrays, constants)
 
     def by_one(query, key, value, real, lengths, *given):
         at = ops.arange(keys, dtype="int32")
@@ -322,9 +316,3 @@ def _by_lengths(spec, query, key, value):
 
     output = on_device(by_one, real, lengths, *spec.masks)
     return output, None, _from_first(real)[:, None]
-
-
-def _reordered(array, order, back):
-    """The rows of an array (B, N, …) in an order (B, N), whose inverse is `back`."""
-    flat = ops.reshape(array, (*array.shape[:2], -1))
-    return ops.reshape(folding.reordered(flat, order, back), array.shape)

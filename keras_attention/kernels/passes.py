@@ -40,9 +40,9 @@ class Passes:
     `scale`, queries, keys and values are of half precision, and the products are multiplied by it;
     without, queries are scaled.
 
-    A subclass has `_row`, the output of a block of queries; `_columns`, a loop over the tiles of
-    their keys; `_weights`, the weights of a tile again, and `_share`, what they lack; `_of_weights`
-    and `_less_delta`, the gradient of weights.
+    A subclass has `_row`, the output of a block of queries; `_weights`, the weights of a tile
+    again; and maybe other `_columns`, a loop over the tiles of their keys, `_share`, what weights
+    lack, and `_of_weights` and `_less_delta`, of the gradient of weights.
     """
 
     def __init__(self, tiles, inputs, wide, narrow, needs_lse, scale=None):
@@ -195,6 +195,21 @@ class Passes:
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
         return x["query"], x["key"]
 
+    def _columns(self, chunk, i, body, first, zeros):
+        return self.tiles.over_columns(chunk, i, body, first, zeros)
+
+    def _share(self, saved, lse):
+        """By what the weights of a query must be multiplied, or None."""
+        return None
+
+    def _of_weights(self, do, v, delta):
+        """Rows and columns whose products are dO Vᵀ, or that less delta, and `delta`."""
+        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
+
+    def _less_delta(self, dp, mask, delta):
+        """By what weights are multiplied for the gradient of scores."""
+        return self._dropped(dp, mask) - delta
+
     def _of_scores(self, p, dp, mask, delta):
         """The gradient of scores, of that of weights."""
         return p * self._less_delta(dp, mask, delta)
@@ -249,9 +264,6 @@ class Passes:
 class Blocks(Passes):
     """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
 
-    def _columns(self, chunk, i, body, first, zeros):
-        return self.tiles.over_columns(chunk, i, body, first, zeros)
-
     def _row(self, scored, value, arrays, chunk, i, saved):
         """The output and lse of a block of queries; `saved` gets what the gradient needs."""
         tiles = self.tiles
@@ -291,14 +303,6 @@ class Blocks(Passes):
             saved.insert(1, share)
         return o * share, lse
 
-    def _of_weights(self, do, v, delta):
-        """Rows and columns whose products are dO Vᵀ, or that less delta, and `delta`."""
-        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
-
-    def _less_delta(self, dp, mask, delta):
-        """By what weights are multiplied for the gradient of scores."""
-        return self._dropped(dp, mask) - delta
-
     def _weights(self, spec, t):
         """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
         lse = ops.where(t["lse"] > HAS_KEYS, t["lse"], -MASKED)
@@ -306,13 +310,11 @@ class Blocks(Passes):
         return backend.exp(self._scores(spec, t["q"], t["k"]) - lse, highest=0.0)
 
     def _share(self, saved, lse):
-        """By what the weights of a query must be multiplied, or None: those stored are not
-        divided by their sums.
-        """
+        # Those stored are not divided by their sums.
         return saved[1][None] if saved else None
 
 
-class Elementwise(Blocks):
+class Elementwise(Passes):
     """Blocks of keys whose weights depend on their own scores alone: outputs are added up.
 
     The place of lse has the largest score, which says whether a query has keys.
@@ -344,9 +346,6 @@ class Elementwise(Blocks):
     def _weights(self, spec, t):
         return self.spec.normalization.function(self._scores(spec, t["q"], t["k"]))
 
-    def _share(self, saved, lse):
-        return None
-
 
 class WholeRows(Passes):
     """All keys that queries see in one tile, by the backend's softmax."""
@@ -366,7 +365,10 @@ class WholeRows(Passes):
         if self.plan.single:
             saved.extend([self._narrow(p)] if mask is None else [self._narrow(p), mask])
         o = self._weighted(spec, self._dropped(p, mask), v)
-        lse = self._lse(s, p) if self.needs_lse else ops.zeros_like(o[..., :1])
+        lse = ops.zeros_like(o[..., :1])
+        if self.needs_lse:
+            # The largest weight is 1 / l.
+            lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
         if not self.spec.restricted:
             return o, lse
         lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
@@ -379,10 +381,6 @@ class WholeRows(Passes):
     def _normalized(self, s):
         """Weights of the scores of a tile."""
         return backend.softmax(s)
-
-    def _lse(self, s, p):
-        # The largest weight is 1 / l.
-        return ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
 
     def _has_keys(self, spec, tile):
         """Whether queries have keys, as an array that broadcasts to (b, h, t, 1)."""
@@ -431,12 +429,7 @@ class NormalizedRows(WholeRows):
     def _normalized(self, s):
         return self.spec.normalization(s, None)
 
-    def _lse(self, s, p):
-        # Nothing but softmax has one, and nobody reads it.
-        return ops.zeros_like(p[..., :1])
-
-    def _of_weights(self, do, v, delta):
-        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
+    _of_weights = Passes._of_weights
 
     def _of_scores(self, p, dp, mask, delta):
         slope, dp = self.spec.normalization.slope(p), self._dropped(dp, mask)

@@ -62,7 +62,7 @@ def run(spec, query, key, value):
     # A query without keys has equal weights over masked keys. Zeroing them here, once, gives exact
     # zeros in the output, the weights and every gradient.
     output = ops.cast(semantics.where_keys(output, has_keys, "bthv"), dtype)
-    lse = _lse(logits, sink, has_keys) if spec.return_lse else None
+    lse = log_sum_exp(logits, sink, has_keys) if spec.return_lse else None
     result = AttentionResult(output, lse, has_keys=has_keys, log_probability=log_probability)
     if not spec.return_weights:
         return result
@@ -137,7 +137,7 @@ def _beside_sink(logits, sink):
     return ops.concatenate([logits, column + sink[:, None, None]], axis=-1)
 
 
-def _lse(logits, sink, has_keys):
+def log_sum_exp(logits, sink, has_keys):
     """The log-sum-exp (B, H, T) of scores; of the sink alone if there is no key."""
     if logits.shape[-1] == 0 and sink is None:
         return ops.sum(logits, axis=-1) + semantics.MASKED

@@ -9,8 +9,8 @@ import keras
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, semantics
-from keras_attention.kernels.semantics import HAS_KEYS, MASKED
+from keras_attention.kernels import blockwise, reference, semantics
+from keras_attention.kernels.semantics import HAS_KEYS
 
 ops = keras.ops
 
@@ -49,8 +49,7 @@ def run(spec, query, key, value):
         output = output + semantics.relative_values(spec, weights)
     # Weights of a query without keys are not zero: one pass over the output, none over the keys.
     output = semantics.where_keys(ops.transpose(output, (0, 2, 1, 3)), has_keys, "bthv")
-    needs_lse = spec.return_lse or spec.sink is not None
-    lse = _lse(scores, has_keys) if needs_lse else largest
+    lse = reference.log_sum_exp(scores, None, has_keys) if blockwise.needs_lse(spec) else largest
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
 
@@ -91,9 +90,3 @@ def _scores(spec, rows, key):
     if semantics.adjustments(spec):
         scores = semantics.adjust(spec, scores, rows)
     return semantics.masked(scores, semantics.mask(spec))
-
-
-def _lse(scores, has_keys):
-    """The log-sum-exp (B, H, 1) of scores."""
-    lse = ops.logsumexp(scores, axis=-1)
-    return lse if has_keys is None else ops.where(has_keys, lse, ops.cast(MASKED, lse.dtype))

@@ -66,8 +66,7 @@ class Sums:
             columns = sums[name][None] if self.plan.single else backend.stack_buffer(sums[name])
             found[name] = ops.swapaxes(columns, -1, -2)
         if not self.plan.single:
-            each = zip(sums["biases"], self.arrays["biases"], strict=True)
-            found["biases"] = tuple(self._bias_together(total, like) for total, like in each)
+            found["biases"] = tuple(map(self._bias_together, sums["biases"], self.arrays["biases"]))
         return found
 
     def _wider(self, array):
