@@ -104,7 +104,6 @@ def former_names(cls):
 
 
 def _alias(name):
-    """A property that stands for another attribute."""
     return property(
         lambda self: getattr(self, name), lambda self, value: setattr(self, name, value)
     )
@@ -423,7 +422,7 @@ class ConfigurableLayer(keras.layers.Layer):
         kept = {
             "quantized": {
                 path: _quantization(part)
-                for path, part in parts.named(self)
+                for path, part in parts.inside(self)
                 if getattr(part, "quantization_mode", None) is not None
             },
             "frozen": parts.frozen(self),
@@ -436,7 +435,7 @@ class ConfigurableLayer(keras.layers.Layer):
         quantized = config.pop("quantized", {})
         frozen, seeds = config.pop("frozen", []), config.pop("seeds", [])
         super().build_from_config(config)
-        found = dict(parts.named(self))
+        found = dict(parts.inside(self))
         for path, quantization in quantized.items():
             part = found.get(path)
             if part is not None and part.quantization_mode is None:

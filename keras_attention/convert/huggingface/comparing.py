@@ -103,7 +103,6 @@ def _difference(first, second, path=""):
 
 
 def _shown(value):
-    """A value for a message: an object by its class."""
     if value is _NONE:
         return "not there"
     return value.get("class_name", "an object") if isinstance(value, dict) else repr(value)

@@ -90,7 +90,6 @@ def _of_method(settings, method):
 
 
 def _constraints(settings, stops):
-    """The `Constraints`, or None without any."""
     first = settings["forced_bos_token_id"]
     if settings["force_bos_token_to_be_generated"]:
         first = settings["bos_token_id"]

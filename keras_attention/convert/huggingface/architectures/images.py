@@ -216,7 +216,6 @@ def _stages(config, grid):
 
 
 def _swin_block(config, stage, grid, number):
-    """The options of a block."""
     window, dim = config["window_size"], config["embed_dim"] * 2**stage
     # There is nothing to shift where a window is as long as the grid.
     shift = window // 2 if number % 2 and min(grid) > window else 0

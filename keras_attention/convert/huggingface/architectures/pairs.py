@@ -71,7 +71,6 @@ def _pair(config, logits, residual, encoder, decoder):
 
 
 def _text(config, residual="post", sines=False):
-    """A pair of texts."""
     heads = ["ForConditionalGeneration", "MTModel"]
     has_head = stacks.has_head(config, "Bart MBart Marian Pegasus", heads)
     if config.get("decoder_vocab_size") is not None:

@@ -59,7 +59,6 @@ def _make(config):
 
 
 def _options(config):
-    """What all blocks have."""
     given = config["feed_forward_proj"]
     gate, _, name = given.rpartition("-")
     # In T5 1.1 "gelu" is its approximation.
