@@ -133,8 +133,7 @@ class _Flow:
 
     def follow(self, model, inputs, path):
         """Runs a functional or sequential model, each operation watched; returns flat outputs."""
-        # A sequential model keeps its graph private; a second model over the same tensors adds
-        # nothing to it.
+        # A sequential model keeps its graph private; another over its tensors changes nothing.
         graph = keras.Model(model.inputs, model.outputs, name="check_masks")
 
         def watched(operation):

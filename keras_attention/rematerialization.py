@@ -92,8 +92,7 @@ def _pure(layer, wrap, call, args, kwargs):
     # recomputation must read the state of a seed that has advanced by then.
     with keras_private.uncast_variables():
         values = [ops.copy(ops.convert_to_tensor(variable.value)) for variable in variables]
-    # One tensor in several roles stays one. Only floats have gradients, and TensorFlow
-    # does not accept booleans.
+    # One tensor in several roles stays one. Only floats have gradients.
     tensors = {id(x): x for x in [*flat, *values] if ops.is_tensor(x) and _has_gradient(x)}
     carried = {key: masks.implicit(x) for key, x in tensors.items()}
     found = {}

@@ -148,8 +148,7 @@ class Pairs(NamedTuple):
         attention_mask: boolean, of pairs, or None.
         attention_bias: the numbers to add, as given, or None.
         seen: (B, S), the keys that are neither padding nor left out by all queries; or None.
-        one_sequence: whether the query is the value, as they came: zeros for padding may make two
-            tensors of it.
+        one_sequence: whether the query is the value, as they came: zeros may make two of one.
         positions, segment_ids: integers (B, T) and (B, S), of tokens and of their texts; or None.
         given: whether a caller gave the positions.
         counts_tokens: whether positions are to count the real tokens of these rows.
@@ -218,9 +217,9 @@ class Pairs(NamedTuple):
             attention_bias=found._pairs_in_order(self.attention_bias),
         )
 
-    def _pairs_in_order(self, array):
+    def _pairs_in_order(self, array, back=False):
         for order, axis in ((self.of_query, 2), (self.of_key, 3)):
-            array = array if array is None or order is None else order.pairs(array, axis)
+            array = array if array is None or order is None else order.pairs(array, axis, back)
         return array
 
     @staticmethod
@@ -253,18 +252,11 @@ class Pairs(NamedTuple):
         """The output of a layer, and its `AttentionResult` but for its own, as the inputs were."""
         if self.of_query is not None:
             output = self.of_query.restored(output)
-        changes = {}
-        for name in ("weights", "mask", "log_probability"):
-            array = getattr(result, name)
-            if array is None:
-                continue
-            if self.of_query is not None and name == "log_probability":
-                array = self.of_query.pairs(array[..., None], 2, back=True)[..., 0]
-            elif name != "log_probability":
-                for order, axis in ((self.of_query, 2), (self.of_key, 3)):
-                    array = array if order is None else order.pairs(array, axis, back=True)
-            changes[name] = array
-        return output, result.replace(**changes)
+        pairs = (self._pairs_in_order(x, back=True) for x in (result.weights, result.mask))
+        weights, mask, chosen = *pairs, result.log_probability
+        if chosen is not None:
+            chosen = self._pairs_in_order(chosen[..., None], back=True)[..., 0]
+        return output, result.replace(weights=weights, mask=mask, log_probability=chosen)
 
 
 def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_tokens):

@@ -13,8 +13,7 @@
 | `U` | hidden units of a score that is a small network |
 
 Heads come before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
-before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these
-letters in lower case.
+before positions in scores, `(B, H, T, S)`. Every einsum has these letters in lower case.
 """
 
 import math
@@ -24,8 +23,7 @@ import numpy as np
 
 _MOST_ELEMENTS = 2**40
 
-# The largest count, window, rate or offset. Positions are int32, and the sum of two such numbers
-# must be one too.
+# The largest count, window, rate or offset: Positions are int32, and sums of two of these too.
 LARGEST = 2**30 - 1
 
 

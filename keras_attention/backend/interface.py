@@ -35,6 +35,7 @@ class Backend(typing.Protocol):
 
     def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
+        return array.shape
 
     def known_size(self, size: Size | None) -> int | None:
         """A size of an array's `shape`, or None if it is not known, or made up.
@@ -92,8 +93,7 @@ class Backend(typing.Protocol):
         """What runs code on each device of an axis of a mesh, with its part of arrays, or None.
 
         It is `mapped(function, arrays, axes, outputs)`, where `axes` are those of the arrays that
-        the devices share, or None, and `outputs` those of the results; it is for programs that
-        compute with `like`.
+        the devices share, or None, and `outputs` those of the results; for programs with `like`.
         """
         return None
 
@@ -132,8 +132,7 @@ class Backend(typing.Protocol):
     def of_numpy(self, array: Any) -> Tensor:
         """A tensor that takes over a NumPy array: on a CPU its memory, not a copy.
 
-        Nobody else may have the array, which begins at a multiple of 64 bytes. Of the dtypes of
-        `ml_dtypes` it may have bfloat16.
+        Nobody else may have the array, which begins at a multiple of 64 bytes, maybe of bfloat16.
         """
 
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
@@ -149,8 +148,7 @@ class Backend(typing.Protocol):
     def first(self, array: Tensor, size: Size) -> Tensor:
         """The first `size` elements along the last axis.
 
-        If there are fewer, it fails, but in a program of JAX for all sizes: there the missing ones
-        are NaN.
+        If there are fewer, it fails; in a program of JAX for all sizes the missing ones are NaN.
         """
         return self.dynamic_slice(array, len(array.shape) - 1, 0, size)
 
@@ -293,8 +291,7 @@ class Backend(typing.Protocol):
         `constants` are all other arrays that they read, in tuples, lists and dictionaries: a
         function that is traced later than it was created cannot close over arrays. `forward`
         returns two tuples of arrays: the outputs, and what `backward` needs besides; `saves` says
-        whether the second has any. `backward(arrays, outputs, saved, upstream)` returns a gradient
-        for each of `arrays`.
+        whether the second has any. `backward(arrays, outputs, saved, upstream)` returns gradients.
         """
 
     def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
@@ -335,8 +332,7 @@ class Backend(typing.Protocol):
         """The output (B, T, H, V).
 
         `mask` is (1 or B, 1 or H, 1 or T, S), boolean or added to scores, and `lengths` (B,) the
-        number of keys in each row. With `causal` a query may see `left` keys before it at most,
-        where `FUSED_READS` has "lengths".
+        number of keys in each row. If `causal`, with "lengths", a query sees `left` keys before it.
         """
         return None
 

@@ -33,9 +33,6 @@ class JAX(Backend):
     # cuDNN's kernel. Tests replace it with one that runs on CPUs.
     FUSED: ClassVar[dict[str, str]] = {"platform": "cuda", "implementation": "cudnn"}
 
-    def shape(self, array):
-        return array.shape
-
     def known_size(self, size):
         return size if isinstance(size, int) else None
 
@@ -343,8 +340,6 @@ def _varying(body, index, carry):
 
 
 class _Axis:
-    """The axis of a mesh over which a `shard_map` maps."""
-
     def __init__(self, name):
         self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
 

@@ -353,8 +353,7 @@ class Torch(Backend):
             return found.transpose(1, 2).reshape(batch, 1, heads, -1)
         masked_or_wide = mask is not None or query.itemsize > 2
         if groups != heads and masked_or_wide and self.on_accelerator(query):
-            # Of PyTorch's kernels for a GPU only that without masks, in half precision, groups
-            # heads.
+            # On a GPU, PyTorch groups heads in half precision without a mask alone.
             key, value = (x.repeat_interleave(heads // groups, 2) for x in (key, value))
             groups = heads
         found = torch.nn.functional.scaled_dot_product_attention(

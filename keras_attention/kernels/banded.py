@@ -99,7 +99,6 @@ def _has_tables(spec):
 
 
 def _unsupported_reason(spec, query, key, value):
-    """The reason this kernel cannot compute a part, or None."""
     no_groups = grouped.unsupported_reason(spec, query, key, value)
     if no_groups is None:
         return None

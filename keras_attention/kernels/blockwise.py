@@ -1,7 +1,6 @@
 """Attention tile by tile, with a custom gradient: memory grows with T + S, in training too.
 
-`passes` has the mathematics, `strategies` the choice among ways, `plans` the sizes of tiles;
-`tiling` cuts arrays into tiles.
+`passes` has the mathematics, `strategies` the choice, `plans` sizes, `tiling` cuts of arrays.
 """
 
 import keras
@@ -26,16 +25,14 @@ def unsupported_reason(spec, query, key, value):
 
 def softmax_unsupported_reason(spec, query, key, value):
     """The same, of a kernel that has softmax alone."""
-    for given, why in (
+    reasons = (
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
         (spec.normalization is not None, "the normalization is not softmax"),
         (spec.multiplier is not None, "the weights are multiplied by something"),
         (0 in (*query.shape, *key.shape), "a length is 0"),
-    ):
-        if given:
-            return why
-    return None
+    )
+    return next((why for given, why in reasons if given), None)
 
 
 def run(spec, query, key, value):
@@ -73,8 +70,7 @@ def finite_half(array):
 def attend(spec, query, key, value, needs_lse):
     """The output (B, T, H, V) in float32 (float64 for float64 inputs), and lse, (B, H, T).
 
-    A query without keys has an output of 0, and an lse below `HAS_KEYS`; that is all that lse says
-    unless `needs_lse`.
+    A query without keys has an output of 0 and an lse below `HAS_KEYS`: all unless `needs_lse`.
     """
     wide = shapes.accumulation_dtype(query, key, value)
     sizes = plans.Sizes.of(query, key)

@@ -3,8 +3,7 @@
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
 mask of all pairs is allowed if it is small. So are biases of queries and keys, if no gradient of
-theirs is asked for (the kernel would store all scores) and none is rounded, as on a GPU in half
-precision.
+theirs is asked for (the kernel would store all scores) and none is rounded, as in half precision.
 Sinks and the log-sum-exp are there on CPUs: of a softmax over the keys with its log-sum-exp, the
 weight of a sink is known.
 
@@ -15,8 +14,7 @@ first. With one, a row whose real keys lie together is shifted, queries and all.
 known only when the program runs: both kernels are compiled, and `blockwise` takes the batches that
 have gaps. It takes a mask of all pairs for what lengths do not say.
 
-Neither defines the output of queries without keys: they get some keys, and their outputs are
-zeroed.
+Neither defines the output of queries without keys: they get some keys, and zeros as output.
 """
 
 import functools
@@ -43,7 +41,7 @@ def unsupported_reason(spec, query, key, value):
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     adjustments = semantics.adjustments(spec.replace(biases=(), position_biases=()))
-    for given, why in (
+    reasons = (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (
             spec.return_lse and any(map(backend.needs_gradient, (query, key, value, spec.sink))),
@@ -54,11 +52,10 @@ def unsupported_reason(spec, query, key, value):
         (spec.relative_values is not None, "it has no embeddings of distances"),
         (key.shape[3] != value.shape[3], "keys and values have unequal sizes"),
         (len(dtypes) > 1, "the dtypes differ"),
-    ):
-        if given:
-            return why
+    )
     arrays = query, key, value
-    return blockwise.softmax_unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
+    reason = next((why for given, why in reasons if given), None)
+    return reason or blockwise.softmax_unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
 
 
 def _form(spec, query, key, value):
@@ -228,7 +225,6 @@ def _from_first(real):
 
 
 def _by_tiles(spec, query, key, value):
-    """The output, by blocks."""
     return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
 
 
@@ -237,7 +233,7 @@ def _by_tiles(spec, query, key, value):
 
 def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
-    for given, why in (
+    reasons = (
         (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
@@ -245,10 +241,8 @@ def _reason_by_lengths(spec, query, key, value):
         (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
-    ):
-        if given:
-            return why
-    return None
+    )
+    return next((why for given, why in reasons if given), None)
 
 
 def _by_lengths(spec, query, key, value):

@@ -1,8 +1,7 @@
 """Patterns of groups of queries that see the same few keys, such as windows of an image.
 
 The tokens of each group become a short sequence of a larger batch, by an index that is known
-beforehand (`patterns.Groups`); `blockwise` computes it. `banded` calls this for each part of a
-pattern.
+beforehand (`patterns.Groups`), for `blockwise`. `banded` calls this for each part of a pattern.
 """
 
 import functools

@@ -15,8 +15,7 @@ delta = dO · O − dlse
     dV = Pᵀ dO    dS = P ∘ (dO Vᵀ − delta)    dQ = dS K    dK = dSᵀ Q
 
 lse is an output with a gradient too: it merges results over different keys
-(`kernels.merge`). Blocks of keys that no query of a block can see are skipped. A problem of one
-tile stores its weights.
+(`kernels.merge`). Blocks of keys that no query sees are skipped. A single tile stores its weights.
 
 Where the backend's own softmax is one pass over the scores, a tile has few queries and all keys
 that they see, so that P = softmax(S) needs no l, and the gradient computes it again.
@@ -37,8 +36,7 @@ class Passes:
 
     All is computed in the dtype `wide`, but products of the gradient of plain attention in
     `narrow`, which rounds each once, after its sum over the keys or queries of a tile. With
-    `scale`, queries, keys and values are of half precision, and the products are multiplied by it;
-    without, queries are scaled.
+    `scale`, factors are of half precision, and products are multiplied by it, not queries.
 
     A subclass has `_row`, the output of a block of queries; `_weights`, the weights of a tile
     again; and maybe other `_columns`, a loop over the tiles of their keys, `_share`, what weights
@@ -164,7 +162,6 @@ class Passes:
         return output + tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(p)))
 
     def _cut(self, tile, columns, arrays):
-        """The spec of a tile, and its keys and values."""
         tiles = self.tiles
         spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
         return spec, *(tiles.cut_columns(array, tile) for array in columns)
@@ -217,8 +214,7 @@ class Passes:
     def _gradients(self, tile, arrays, p, mask, t):
         """The gradient of the query, and the others by name; `mask` is that of dropout.
 
-        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), since products are
-        faster if their large side is not.
+        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s): faster products.
         """
         tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
         dropped = self._dropped(p, mask)
@@ -264,6 +260,9 @@ class Passes:
 class Blocks(Passes):
     """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
 
+    # Features of what is summed beside the output.
+    _summed: tuple[int, ...] = (1,)
+
     def _row(self, scored, value, arrays, chunk, i, saved):
         """The output and lse of a block of queries; `saved` gets what the gradient needs."""
         tiles = self.tiles
@@ -271,32 +270,35 @@ class Blocks(Passes):
 
         def column(tile, state):
             spec, k, v = self._cut(tile, (scored[1], value), arrays)
-            s = self._scores(spec, q, k)
-            m = ops.max(s, axis=-1, keepdims=True)
-            if state is not None:
-                m = backend.maximum(m, state[0])
-            # The sum is of the weights as they are multiplied, so that rounding changes both and
-            # values that are alike keep their mean.
-            p = ops.cast(backend.exp(s - m), v.dtype)
-            ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
-            o = self._output(spec, p, v, tile, saved)
-            if state is None:
-                return m, ell, o
-            shrink = backend.exp(state[0] - m)
-            return m, state[1] * shrink + ell, state[2] * shrink + o
+            return self._updated(state, self._scores(spec, q, k), spec, v, tile, saved)
 
         def zeros():
             shape = backend.shape(q)[:3]
-            return (
-                ops.full((*shape, 1), MASKED, dtype=self.wide),
-                ops.zeros((*shape, 1), dtype=self.wide),
-                ops.zeros((*shape, value.shape[-1]), dtype=self.wide),
-            )
+            features = *self._summed, value.shape[-1]
+            lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
+            return lowest, *(ops.zeros((*shape, n), dtype=self.wide) for n in features)
 
-        m, ell, o = self._columns(chunk, i, column, None, zeros)
+        return self._finished(*self._columns(chunk, i, column, None, zeros), saved)
+
+    def _updated(self, state, s, spec, v, tile, saved):
+        """The state with a tile of scores; that of the first is None."""
+        m = ops.max(s, axis=-1, keepdims=True)
+        if state is not None:
+            m = backend.maximum(m, state[0])
+        # The sum is of the weights as they are multiplied, so that rounding changes both and
+        # values that are alike keep their mean.
+        p = ops.cast(backend.exp(s - m), v.dtype)
+        ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
+        o = self._output(spec, p, v, tile, saved)
+        if state is None:
+            return m, ell, o
+        shrink = backend.exp(state[0] - m)
+        return m, state[1] * shrink + ell, state[2] * shrink + o
+
+    def _finished(self, m, ell, o, saved):
         # The output is divided by the sum, and not the weights, which have more elements.
         share, lse = 1.0 / ell, m + ops.log(ell)
-        if tiles.restricted:
+        if self.tiles.restricted:
             share = ops.where(m > HAS_KEYS, share, 0.0)
             lse = ops.where(m > HAS_KEYS, lse, MASKED)
         if self.plan.single:
@@ -314,30 +316,21 @@ class Blocks(Passes):
         return saved[1][None] if saved else None
 
 
-class Elementwise(Passes):
+class Elementwise(Blocks):
     """Blocks of keys whose weights depend on their own scores alone: outputs are added up.
 
     The place of lse has the largest score, which says whether a query has keys.
     """
 
-    def _row(self, scored, value, arrays, chunk, i, saved):
-        """As of `Blocks`."""
-        tiles = self.tiles
-        q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
+    _summed = ()
+    _share = Passes._share
 
-        def column(tile, state):
-            spec, k, v = self._cut(tile, (scored[1], value), arrays)
-            s = self._scores(spec, q, k)
-            p = ops.cast(self.spec.normalization.function(s), v.dtype)
-            m, o = ops.max(s, axis=-1, keepdims=True), self._output(spec, p, v, tile, saved)
-            return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
+    def _updated(self, state, s, spec, v, tile, saved):
+        p = ops.cast(self.spec.normalization.function(s), v.dtype)
+        m, o = ops.max(s, axis=-1, keepdims=True), self._output(spec, p, v, tile, saved)
+        return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
 
-        def zeros():
-            shape = backend.shape(q)[:3]
-            lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
-            return lowest, ops.zeros((*shape, value.shape[-1]), dtype=self.wide)
-
-        m, o = self._columns(chunk, i, column, None, zeros)
+    def _finished(self, m, o, saved):
         return o, m
 
     def _of_scores(self, p, dp, mask, delta):
@@ -354,7 +347,6 @@ class WholeRows(Passes):
         return body(self._visible(chunk, i), first)
 
     def _row(self, scored, value, arrays, chunk, i, saved):
-        """As of `Blocks`."""
         tiles = self.tiles
         tile = self._visible(chunk, i)
         q = tiles.cut_rows(scored[0], tile)
@@ -375,11 +367,9 @@ class WholeRows(Passes):
         return o * self._share((), lse), lse
 
     def _visible(self, chunk, i):
-        """The tile of all keys that a block of queries sees."""
         return self.tiles.visible(chunk, i)
 
     def _normalized(self, s):
-        """Weights of the scores of a tile."""
         return backend.softmax(s)
 
     def _has_keys(self, spec, tile):

@@ -114,8 +114,7 @@ def masks_apart(strategy, spec):
 def _of_blocks(strategy, sizes, all_heads, skips):
     """A `Plan` of blocks of queries and of keys.
 
-    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
-    requires several.
+    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped.
     """
     scores, repeats, pairs = strategy.scores, sizes.repeats, sizes.pairs
     groups = sizes.groups

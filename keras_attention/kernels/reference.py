@@ -124,15 +124,13 @@ def _repeat(key, heads):
 
 
 def _softmax(logits):
-    # Keras warns about a softmax over one element. Over one key, as at the first step of a decoder,
-    # it is correct.
+    # Keras warns of a softmax over one element, as at the first step of a decoder: it is correct.
     return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _beside_sink(logits, sink):
     """Scores (B, H, T, S + 1), the sink's last."""
-    # By a sum, also without keys: XLA cannot compile TensorFlow's gradient of a broadcast inside a
-    # loop.
+    # By a sum, also without keys: XLA compiles no gradient of TensorFlow's broadcast in a loop.
     column = ops.sum(ops.zeros_like(logits), axis=-1, keepdims=True)
     return ops.concatenate([logits, column + sink[:, None, None]], axis=-1)
 

@@ -7,8 +7,7 @@ has the gradient
 
     do = dO · exp(l − L)    dl = exp(l − L) · (dO · (o − O) + dL)
 
-so the gradient goes round as well, with the keys and their gradients: a device never holds more
-than its share and one more.
+so the gradient goes round too, with the keys: a device never holds more than its share and another.
 
 With a causal mask, the device of the last queries would do most of the work. In zig-zag order
 (Grattafiori et al. 2024, "The Llama 3 Herd of Models", section 3.3.2) the sequence is 2n chunks, of

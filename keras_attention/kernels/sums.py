@@ -132,5 +132,4 @@ def _interleave(tiles, counts, sizes):
 
 
 def _add(buffer, index, array):
-    """The buffer with an array added to the one at an index."""
     return backend.write_buffer(buffer, index, backend.read_buffer(buffer, index) + array)

@@ -171,7 +171,6 @@ class Tiling:
         return Tile(chunk, row, 0, first, last - first)
 
     def _is_whole(self, tile):
-        """Whether a tile has all keys of its block."""
         return tile.keys is self.plan.keys
 
     def _first_key(self, tile):

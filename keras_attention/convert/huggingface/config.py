@@ -51,10 +51,8 @@ class Config:
             if field.same_as is None or value is None:
                 continue
             if given.setdefault(field.same_as, value) != value:
-                raise ValueError(
-                    f"{name!r} of `{self.where}` must be equal to {field.same_as!r}, of which it "
-                    f"is a second name. Received: {value!r} and {given[field.same_as]!r}"
-                )
+                wanted = f"equal to {field.same_as!r}, of which it is a second name"
+                self.refuse(name, wanted, f"{value!r} and {given[field.same_as]!r}")
         return given
 
     def _value(self, name, field, given):
@@ -78,12 +76,9 @@ class Config:
         # An integer is a float too, and a bool is no number.
         known = isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
         if not (bool in kinds if isinstance(value, bool) else known):
-            wanted = " or ".join(_NAMES[kind] for kind in kinds)
-            raise ValueError(f"{name!r} of `{self.where}` must be {wanted}. Received: {value!r}")
+            self.refuse(name, " or ".join(_NAMES[kind] for kind in kinds), repr(value))
         if field.least is not None and value is not None and value < field.least:
-            raise ValueError(
-                f"{name!r} of `{self.where}` must be at least {field.least}. Received: {value!r}"
-            )
+            self.refuse(name, f"at least {field.least}", value)
 
     def __getitem__(self, name):
         return self._found[self.first(name)]
@@ -103,10 +98,12 @@ class Config:
 
     def _require(self, name, value, supported):
         if value not in supported:
-            raise ValueError(
-                f"{name!r} of `{self.where}` must be one of {supported}: nothing else is supported "
-                f"for model_type={self.model_type!r}. Received: {value!r}"
-            )
+            no_other = f"nothing else is supported for model_type={self.model_type!r}"
+            self.refuse(name, f"one of {supported}: {no_other}", repr(value))
+
+    def refuse(self, name, wanted, received):
+        """Raises for the value of a field: what it must be, and what it is."""
+        raise ValueError(f"{name!r} of `{self.where}` must be {wanted}. Received: {received}")
 
     @property
     def architecture(self):

@@ -16,8 +16,7 @@ class Field:
     Args:
         kind: the type of its values, or a union of types; None for a field that is ignored.
         default: its value in files without it.
-        choices: the values that are supported, none for all; or a dictionary from these to what
-            they are here.
+        choices: the values that are supported, none for all; or from these to what they are here.
         least: the smallest number.
         inside: the table of a field that is an object, which is a `Config` then.
         same_as: the field that this is a second name of.

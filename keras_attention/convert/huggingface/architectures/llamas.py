@@ -95,10 +95,7 @@ def _smollm3(config, n):
     if rotated is None:
         rotated = [(n + 1) % config["no_rope_layer_interval"] for n in range(layers)]
     elif len(rotated) < layers:
-        raise ValueError(
-            f"'no_rope_layers' of `{config.where}` must have a value for each of {layers} layers. "
-            f"Received: {rotated}"
-        )
+        config.refuse("no_rope_layers", f"a list of a value for each of {layers} layers", rotated)
     # Windows, if any, are in the layers without positions.
     size = config["sliding_window"]
     near = config["use_sliding_window"] and size is not None

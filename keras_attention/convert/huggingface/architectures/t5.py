@@ -65,10 +65,8 @@ def _options(config):
     name = fields.ACTIVATIONS.get("gelu_new" if given == "gated-gelu" else name)
     name = config["dense_act_fn"] or name
     if name is None or gate not in ("", "gated"):
-        raise ValueError(
-            f"'feed_forward_proj' of `{config.where}` must be an activation among "
-            f"{sorted(fields.ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
-        )
+        wanted = f"an activation among {sorted(fields.ACTIVATIONS)}, or 'gated-' and one of these"
+        config.refuse("feed_forward_proj", wanted, repr(given))
     gated = config["is_gated_act"]
     return stacks.block(
         config,
