@@ -26,10 +26,7 @@ from keras.src.saving.serialization_lib import ObjectSharingScope as ObjectShari
 # cells of this class prepare tensors that its loop closes over; there is no public hook before the
 # loop. A wrapped cell draws its dropout there, and files of 0.1.0 give the loop a memory that is
 # not prepared, and neither the first output nor the number of steps. Keys and values among the
-# states would be returned with them, and a masked loop copies each state at each step: a training
-# step of a GRU of 256 features (B32 T40 S80, two CPU cores) took 257 ms instead of 204 on
-# TensorFlow, 328 instead of 169 with XLA, 346 instead of 241 on PyTorch. Without a mask there was
-# no difference.
+# states would be returned with them, and a masked loop copies each state at each step: slower.
 
 # The loop of `keras.layers.RNN`, whose method `inner_loop` is public, and calls it with `self.cell`
 # as the step, which gets no more than inputs and states: what else it reads would have to be stored

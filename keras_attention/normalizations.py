@@ -285,10 +285,9 @@ class TopK(Normalization):
         return spec.replace(normalization=RowNormalization(self.normalize, _slope(1)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        length = scores.shape[-1]
+        length, scores = scores.shape[-1], semantics.masked(scores, mask)
         if known(length) and length <= self.k:
-            return ops.softmax(semantics.masked(scores, mask), axis=-1)
-        scores = semantics.masked(scores, mask)
+            return ops.softmax(scores, axis=-1)
         padded = ops.stop_gradient(scores)
         if not known(length):
             # There may be fewer than k at run time.

@@ -68,15 +68,13 @@ def _place(n, part):
     return f"{n}.{type(part).__name__}"
 
 
-def check_h5(layer):
-    """Raises if the parts that are frozen do not say which weights are trained.
+def check_h5(layer, part=None, trained=True):
+    """Raises if the parts that are frozen do not say which weights of one of them are trained.
 
     An `.h5` file has the weights of a layer in an order, those that are trained before the others.
     """
-    _check_trained(layer, layer, layer.trainable)
-
-
-def _check_trained(layer, part, trained):
+    part = layer if part is None else part
+    trained = trained and part.trainable
     changed = [
         w for w, made in keras_private.own_weights(part) if w.trainable != (made and trained)
     ]
@@ -88,7 +86,7 @@ def _check_trained(layer, part, trained):
             f"layer {layer.name!r} with {names} of its part {part.name!r}"
         )
     for child in keras_private.sublayers(part, recursive=False):
-        _check_trained(layer, child, trained and child.trainable)
+        check_h5(layer, child, trained)
 
 
 def seeds(layer):

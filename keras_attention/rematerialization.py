@@ -93,7 +93,8 @@ def _pure(layer, wrap, call, args, kwargs):
     with keras_private.uncast_variables():
         values = [ops.copy(ops.convert_to_tensor(variable.value)) for variable in variables]
     # One tensor in several roles stays one. Only floats have gradients.
-    tensors = {id(x): x for x in [*flat, *values] if ops.is_tensor(x) and _has_gradient(x)}
+    given = [x for x in (*flat, *values) if ops.is_tensor(x)]
+    tensors = {id(x): x for x in given if "float" in keras.backend.standardize_dtype(x.dtype)}
     carried = {key: masks.implicit(x) for key, x in tensors.items()}
     found = {}
 
@@ -118,7 +119,3 @@ def _pure(layer, wrap, call, args, kwargs):
     for _ in range(found["losses"]):
         layer.add_loss(outputs.pop())
     return keras.tree.pack_sequence_as(found["output"], outputs)
-
-
-def _has_gradient(tensor):
-    return "float" in keras.backend.standardize_dtype(tensor.dtype)

@@ -37,7 +37,7 @@ class Positions:
     """Positions of queries and keys, as arrays with static information.
 
     `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` means that
-    distances are those of consecutive positions: key s is s − t − `offset` after query t.
+    key s is s − t − `offset` after query t in each row, wherever the first key is.
 
     `own` means that each query is one of the keys too, at its own position. `filled`, (B, 1, 1, S)
     or None, marks the entries of a cache that have a key, the queries' own among them.
@@ -258,7 +258,7 @@ class AttentionSpec:
         biases: arrays to add, with four axes that broadcast to (B, H, T, S).
         position_biases: `PositionBias`es to add.
         masks: boolean arrays, True = attend, with four axes that broadcast to (B, H, T, S).
-        pattern: None, or a `Pattern`, of two position arrays a boolean one for (B, T, S).
+        pattern: None, or a `Pattern`: booleans for (B, T, S) of two arrays of positions.
         segment_ids: None, or integers (B, T) and (B, S): a query sees only keys of its number.
         positions: the `Positions`.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
@@ -291,7 +291,6 @@ class AttentionSpec:
     return_lse: bool = False
 
     def replace(self, **changes):
-        """The same but for `changes`."""
         return dataclasses.replace(self, **changes)
 
     def rows(self, start, length):
@@ -394,5 +393,4 @@ class AttentionResult:
     state: dict[str, Tensor] | None = None
 
     def replace(self, **changes):
-        """The same but for `changes`."""
         return dataclasses.replace(self, **changes)

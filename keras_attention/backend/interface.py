@@ -71,10 +71,7 @@ class Backend(typing.Protocol):
         """What to pass instead of a ragged or sparse tensor, or None for one that layers take."""
 
     def warn_of_recorded_length(self, length: Size) -> None:
-        """Warns if a file is being written for a number of keys that Keras may have made up.
-
-        For ONNX on PyTorch it records an unknown length as 1.
-        """
+        """Warns if ONNX is written of an unknown length, which PyTorch records as 1."""
         return None
 
     def may_share_arrays(self) -> bool:
@@ -103,10 +100,7 @@ class Backend(typing.Protocol):
         """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
 
     def while_loop(self, cond, body, carry, constants=()):
-        """`carry = body(constants, *carry)` while `cond(*carry)`.
-
-        `constants` are all other arrays that the body reads and that are computed in the program.
-        """
+        """`carry = body(constants, *carry)` while `cond(*carry)`; `constants` are other arrays."""
         return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
     def cond(self, condition, true_fn, false_fn):
@@ -159,10 +153,7 @@ class Backend(typing.Protocol):
         """
 
     def affine(self, array, features, kernel, bias, shape):
-        """The array as rows of `features`, times the kernel as a matrix, plus the bias as a row.
-
-        All of one float dtype; the result has another `shape`.
-        """
+        """Rows of `features` times a kernel plus a bias, of one float dtype, in another `shape`."""
 
     def argmax(self, array: Tensor) -> Tensor:
         """The index of the first of the largest elements along the last axis."""
@@ -192,21 +183,15 @@ class Backend(typing.Protocol):
         return ops.cast(wide * cos + ops.reshape(swapped, sizes) * sin, array.dtype)
 
     def masked_products(self, products: Tensor, mask: Tensor, masked: float) -> Tensor:
-        """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
-        which they are tiny.
-        """
+        """Products where `mask`, which broadcasts, is True, else about `masked`, far below them."""
         return self.masked(products, mask, masked)
 
     def masked(self, scores: Tensor, mask: Tensor, masked: float) -> Tensor:
-        """The same of scores with added terms, which are not tiny, and exactly `masked`, which is
-        negative, and of which no score has the magnitude.
-        """
+        """The same of scores with added terms, and exactly `masked`, which no score comes near."""
         return ops.where(mask, scores, ops.cast(masked, scores.dtype))
 
     def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
-        """exp of floats, at most `highest`; of many it may be 0, as of masked scores. `array` is
-        read nowhere else, and may hold the result.
-        """
+        """exp of at most `highest`, maybe 0 of masked scores; `array` may hold the result."""
         return ops.exp(array if highest is None else ops.minimum(array, highest))
 
     def cumsum(self, array: Tensor) -> Tensor:
@@ -218,10 +203,7 @@ class Backend(typing.Protocol):
         return ops.maximum(first, second)
 
     def tile_scores(self, array: Tensor) -> int:
-        """About how many scores a tile of blocks should have.
-
-        On CPUs, few enough to stay in the cache; an accelerator is busy only with many.
-        """
+        """About how many scores a tile of blocks has: on CPUs, few enough to stay in the cache."""
         return 2**23 if self.on_accelerator(array) else 2**21
 
     def prefers_whole_rows(self, scores: int | None) -> bool:
@@ -353,10 +335,7 @@ class Backend(typing.Protocol):
         return False
 
     def fused_unsupported_reason(self, query, key, value, by, causal, left, lse):
-        """Why the fused kernel cannot compute this, or None.
-
-        `by` is the form of masks, of `FUSED_READS`, and `lse` is of `fused_with_lse`.
-        """
+        """Why it cannot compute this, `by` a form of `FUSED_READS`, with `lse` or not; or None."""
         return "no fused kernel of this backend is used"
 
     def where_fused(self, function, otherwise, arrays):

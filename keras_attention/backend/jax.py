@@ -62,7 +62,12 @@ class JAX(Backend):
         return jax.device_count() > 1
 
     def fori_loop(self, start, stop, body, carry):
-        return lax.fori_loop(start, stop, body, _varying(body, start, carry))
+        before = None
+        # As different between devices as a step makes it: zeros are the same.
+        while _mapped() and jax.tree.map(jax.typeof, carry) != before:
+            before = jax.tree.map(jax.typeof, carry)
+            carry = _like(carry, jax.eval_shape(body, start, carry))
+        return lax.fori_loop(start, stop, body, carry)
 
     def mesh_axis(self, name):
         known = name in jax.sharding.get_abstract_mesh().manual_axes
@@ -330,15 +335,6 @@ def _like(arrays, *others):
     return jax.tree.map(like, arrays, *others)
 
 
-def _varying(body, index, carry):
-    """The carry of a loop, as different between devices as a step makes it: zeros are the same."""
-    before = None
-    while _mapped() and jax.tree.map(jax.typeof, carry) != before:
-        before = jax.tree.map(jax.typeof, carry)
-        carry = _like(carry, jax.eval_shape(body, index, carry))
-    return carry
-
-
 class _Axis:
     def __init__(self, name):
         self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
@@ -387,6 +383,7 @@ def _written_rows(primals, tangents):
 # cannot be mapped, nor differentiated by what it keeps.
 _LINEAR = Primitive("keras_attention_linear")
 _LINEAR.multiple_results = True
+_LINEAR.def_abstract_eval(lambda *_, avals, **__: avals)
 
 
 def _linear(function, transpose, kept, given, like):
@@ -419,11 +416,6 @@ def _linear(function, transpose, kept, given, like):
 @_LINEAR.def_impl
 def _linear_result(*arrays, function, **_):
     return function(*arrays)
-
-
-@_LINEAR.def_abstract_eval
-def _linear_avals(*_, avals, **__):
-    return avals
 
 
 def _linear_jvp(arrays, tangents, *, function, **_):

@@ -109,9 +109,15 @@ class Torch(Backend):
     def matmul(self, first, second, transpose_first=False, transpose_second=False):
         first = first.transpose(-1, -2) if transpose_first else first
         second = second.transpose(-1, -2) if transpose_second else second
-        if min(first.itemsize, second.itemsize) == 2 and self.has_wide_products(first):
-            return _wide_product(first, second)
-        return torch.matmul(first, second)
+        if min(first.itemsize, second.itemsize) != 2 or not self.has_wide_products(first):
+            return torch.matmul(first, second)
+        tracked = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
+        # The product with a dtype of its own has no gradient, and one axis of matrices.
+        if tracked or first.dtype != second.dtype or first.shape[:-2] != second.shape[:-2]:
+            return torch.matmul(first.float(), second.float())
+        shape = *first.shape[:-1], second.shape[-1]
+        first, second = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
+        return torch.bmm(first, second, out_dtype=torch.float32).reshape(shape)
 
     def affine(self, array, features, kernel, bias, shape):
         # Keras's operations take three times as long for a small array, here and on TensorFlow.
@@ -435,16 +441,6 @@ class Torch(Backend):
 
 # Other layouts are a vendor's, of dense arrays.
 _SPARSE = {getattr(torch, f"sparse_{kind}") for kind in ("coo", "csr", "csc", "bsr", "bsc")}
-
-
-def _wide_product(first, second):
-    tracked = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    # The product with a dtype of its own has no gradient, and one axis of matrices.
-    if tracked or first.dtype != second.dtype or first.shape[:-2] != second.shape[:-2]:
-        return torch.matmul(first.float(), second.float())
-    shape = *first.shape[:-1], second.shape[-1]
-    first, second = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
-    return torch.bmm(first, second, out_dtype=torch.float32).reshape(shape)
 
 
 def _with_gradient(forward, backward, *arrays):

@@ -43,10 +43,7 @@ def record(function, arrays):
 
 
 def optimized(module, arrays, carried):
-    """The `Graphs` of a recorded step of `arrays`, of which the first `carried` change.
-
-    None if the step has effects, such as writing to an argument, which cannot be functional.
-    """
+    """The `Graphs` of a step of `arrays`, of which `carried` change; None if it has effects."""
     try:
         module = record(torch.func.functionalize(module), arrays)
     except RuntimeError:

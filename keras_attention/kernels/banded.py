@@ -14,7 +14,6 @@ from keras_attention import shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import (
     blockwise,
-    explanation,
     folding,
     fused,
     grouped,
@@ -72,7 +71,7 @@ def in_words(spec, query, key, value):
 
 def _in_words(spec, query, key, value):
     if _unsupported_reason(spec, query, key, value):
-        return explanation.strategy(spec, query, key, value)
+        return blockwise.in_words(spec, query, key, value)
     if grouped.unsupported_reason(spec, query, key, value) is None:
         return grouped.in_words(spec)
     span = spec.pattern.span()
@@ -217,10 +216,7 @@ def _windows(spec, query, key, value, span, needs_lse):
 
 
 def _fit(array, axis, start, length):
-    """`length` elements along an axis from `start`, with zeros before the first and after the last.
-
-    `start` may be negative.
-    """
+    """`length` elements of an axis from `start`, maybe negative; zeros where there are none."""
     before = min(length, max(0, -start))
     array = folding.cut(array, axis, max(0, start), array.shape[axis])
     after = length - before - array.shape[axis]

@@ -9,6 +9,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import passes, plans, semantics, strategies, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
+from keras_attention.sizes import known
 from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
 
 ops = keras.ops
@@ -25,20 +26,44 @@ def unsupported_reason(spec, query, key, value):
 
 def softmax_unsupported_reason(spec, query, key, value):
     """The same, of a kernel that has softmax alone."""
-    reasons = (
+    for given, why in (
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
         (spec.normalization is not None, "the normalization is not softmax"),
         (spec.multiplier is not None, "the weights are multiplied by something"),
         (0 in (*query.shape, *key.shape), "a length is 0"),
-    )
-    return next((why for given, why in reasons if given), None)
+    ):
+        if given:
+            return why
+    return None
 
 
 def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
     output, lse = attend(spec, query, key, value, needs_lse(spec))
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
+
+
+def in_words(spec, query, key, value):
+    """What `strategies` decides, for `ops.explain`."""
+    sizes = plans.Sizes.of(query, key)
+    chosen = strategies.choose(spec, query, key, value, sizes)
+    plan = plans.of(chosen, spec, sizes)
+    by = "by whole rows of keys" if chosen.whole_rows else "by blocks of keys"
+    if plan.single:
+        return f"one tile, {by}, whose weights are stored for the gradient"
+    counts = plan.chunks, plan.query_blocks, plan.key_blocks
+    several = f"{counts[0] * counts[1] * counts[2]} tiles" if known(*counts) else "tiles"
+    each = ", ".join(
+        f"{size if known(size) else 'some'} {what}"
+        for size, what in (
+            (plan.batch, "sequences"),
+            (plan.heads, "heads"),
+            (plan.queries, "queries"),
+            (plan.keys, "keys"),
+        )
+    )
+    return f"{several} of {each}, {by}, whose weights the gradient computes again"
 
 
 def needs_lse(spec):
@@ -70,7 +95,8 @@ def finite_half(array):
 def attend(spec, query, key, value, needs_lse):
     """The output (B, T, H, V) in float32 (float64 for float64 inputs), and lse, (B, H, T).
 
-    A query without keys has an output of 0 and an lse below `HAS_KEYS`: all unless `needs_lse`.
+    A query without keys has an output of 0, and an lse below `HAS_KEYS`; that is all that lse says
+    unless `needs_lse`.
     """
     wide = shapes.accumulation_dtype(query, key, value)
     sizes = plans.Sizes.of(query, key)

@@ -21,10 +21,7 @@ def batched(array, axis, count, size, apart=False):
 
 
 def reordered(x, order, inverse):
-    """The tokens of each row of `x` (B, T, …) in an order (B, T), whose gradient is the inverse.
-
-    The gradient of any `take` is a sum, which takes up to a hundred times longer.
-    """
+    """Tokens of `x` (B, T, …) in an order (B, T); the gradient takes by the inverse: no sum."""
     shape = backend.shape(x)
 
     def make(orders):
@@ -57,10 +54,7 @@ def real_first(mask):
 
 
 class Fold:
-    """Folds arrays with T or S, not both, like queries or keys, into `count` parts of each row.
-
-    The elements of a part are `count` positions `apart`, or next to each other.
-    """
+    """Folds arrays with T or S, not both, into `count` parts of rows: stretches, or `apart`."""
 
     def __init__(self, batch, count, of_queries, of_keys, apart=False):
         self.batch, self.count, self.apart = batch, count, apart

@@ -4,8 +4,7 @@ On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materiali
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
 mask of all pairs is allowed if it is small. So are biases of queries and keys, if no gradient of
 theirs is asked for (the kernel would store all scores) and none is rounded, as in half precision.
-Sinks and the log-sum-exp are there on CPUs: of a softmax over the keys with its log-sum-exp, the
-weight of a sink is known.
+Sinks and the log-sum-exp are there on CPUs: by the latter, of keys alone, a sink's weight is known.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
 with a window or without, and takes the number of keys per row, so padding must
@@ -41,7 +40,7 @@ def unsupported_reason(spec, query, key, value):
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
     adjustments = semantics.adjustments(spec.replace(biases=(), position_biases=()))
-    reasons = (
+    for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (
             spec.return_lse and any(map(backend.needs_gradient, (query, key, value, spec.sink))),
@@ -52,10 +51,11 @@ def unsupported_reason(spec, query, key, value):
         (spec.relative_values is not None, "it has no embeddings of distances"),
         (key.shape[3] != value.shape[3], "keys and values have unequal sizes"),
         (len(dtypes) > 1, "the dtypes differ"),
-    )
+    ):
+        if given:
+            return why
     arrays = query, key, value
-    reason = next((why for given, why in reasons if given), None)
-    return reason or blockwise.softmax_unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
+    return blockwise.softmax_unsupported_reason(spec, *arrays) or _form(spec, *arrays)[1]
 
 
 def _form(spec, query, key, value):
@@ -92,15 +92,11 @@ def run(spec, query, key, value):
     output, lse, has_keys = by(rest, query, key, value)
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     output = semantics.where_keys(output, has_keys, "bthv")
-    return AttentionResult(output, _of_keys(spec, lse, has_keys), has_keys=has_keys)
-
-
-def _of_keys(spec, lse, has_keys):
-    """The log-sum-exp (B, H, T); without keys that of the sink alone."""
-    if not spec.return_lse or has_keys is None:
-        return lse if spec.return_lse else None
-    without = MASKED if spec.sink is None else _sink(spec, lse.dtype)[:, None]
-    return ops.where(has_keys, lse, ops.cast(without, lse.dtype))
+    if spec.return_lse and has_keys is not None:
+        # Without keys that of the sink alone.
+        without = MASKED if spec.sink is None else _sink(spec, lse.dtype)[:, None]
+        lse = ops.where(has_keys, lse, ops.cast(without, lse.dtype))
+    return AttentionResult(output, lse if spec.return_lse else None, has_keys=has_keys)
 
 
 def _sink(spec, dtype):
@@ -173,10 +169,7 @@ def _has_biases(spec):
 
 
 def _by_mask(spec, query, key, value):
-    """The output, the log-sum-exp or None, and which queries have keys or None: all.
-
-    The latter two are (B, H, T).
-    """
+    """The output; the log-sum-exp or None; which queries have keys, or None: both (B, H, T)."""
     causal = _causal_alone(spec)
     mask = None if causal else semantics.mask(spec)
     has_keys = None

@@ -17,10 +17,7 @@ ops = keras.ops
 
 
 class _Union(typing.NamedTuple):
-    """A pattern `also & (near | first)`.
-
-    `keys` of the first keys are seen by all, and `queries` of the first queries see all.
-    """
+    """`also & (near | first)`: `keys` of the first are seen by all, and `queries` see all."""
 
     keys: int
     queries: int

@@ -153,26 +153,23 @@ class Passes:
             s = backend.masked_products(s, mask, MASKED)
         return tiles.by_groups(s)
 
-    def _weighted(self, spec, p, v):
-        """Values, and embeddings of distances, summed by weights."""
-        output = backend.matmul(ops.cast(p, v.dtype), v)
-        if spec.relative_values is None:
-            return output
-        tiles = self.tiles
-        return output + tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(p)))
-
     def _cut(self, tile, columns, arrays):
         tiles = self.tiles
         spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
         return spec, *(tiles.cut_columns(array, tile) for array in columns)
 
-    def _output(self, spec, p, v, tile, saved):
-        """Values summed by weights after dropout; `saved` gets these of a single tile."""
+    def _output(self, spec, p, v, tile, saved, stored=lambda p: p):
+        """Values summed by weights after dropout; `saved` gets these of a single tile, `stored`."""
         mask = self._dropout_mask(p, tile)
         if self.plan.single:
             # Below, the share of `Blocks` becomes the second of them, where `_share` reads it.
-            saved.extend([p] if mask is None else [p, mask])
-        return self._weighted(spec, self._dropped(p, mask), v)
+            saved.extend([stored(p)] if mask is None else [stored(p), mask])
+        dropped = self._dropped(p, mask)
+        output = backend.matmul(ops.cast(dropped, v.dtype), v)
+        if spec.relative_values is None:
+            return output
+        more = semantics.relative_values(spec, self.tiles.by_heads(dropped))
+        return output + self.tiles.by_groups(more)
 
     def _dropout_mask(self, p, tile):
         if not self.spec.dropout:
@@ -212,10 +209,7 @@ class Passes:
         return p * self._less_delta(dp, mask, delta)
 
     def _gradients(self, tile, arrays, p, mask, t):
-        """The gradient of the query, and the others by name; `mask` is that of dropout.
-
-        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s): faster products.
-        """
+        """That of the query, and others by name: of key and value transposed, for fast products."""
         tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
         dropped = self._dropped(p, mask)
         dp = backend.matmul(t["of_weights"], t["of_weights_v"], transpose_second=True)
@@ -317,10 +311,7 @@ class Blocks(Passes):
 
 
 class Elementwise(Blocks):
-    """Blocks of keys whose weights depend on their own scores alone: outputs are added up.
-
-    The place of lse has the largest score, which says whether a query has keys.
-    """
+    """Weights that depend on their own scores alone; for lse stands the largest score."""
 
     _summed = ()
     _share = Passes._share
@@ -353,10 +344,7 @@ class WholeRows(Passes):
         spec, k, v = self._cut(tile, (scored[1], value), arrays)
         s = self._scores(spec, q, k)
         p = self._normalized(s)
-        mask = self._dropout_mask(p, tile)
-        if self.plan.single:
-            saved.extend([self._narrow(p)] if mask is None else [self._narrow(p), mask])
-        o = self._weighted(spec, self._dropped(p, mask), v)
+        o = self._output(spec, p, v, tile, saved, self._narrow)
         lse = ops.zeros_like(o[..., :1])
         if self.needs_lse:
             # The largest weight is 1 / l.

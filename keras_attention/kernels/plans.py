@@ -67,12 +67,10 @@ class Plan:
 
     @property
     def heads(self):
-        """Query heads of a tile."""
         return self.groups * self.repeats
 
     @property
     def chunks(self):
-        """The number of chunks of sequences and heads."""
         return self.batches * self.groupings
 
     @property
@@ -101,7 +99,12 @@ def of(strategy, spec, sizes):
             many = sizes.queries
         return _of_rows(strategy, sizes, all_heads, many, pads=masks_apart(strategy, spec))
     if backend.may_share_arrays() and known(*sizes):
-        return _of_shared(strategy, sizes, skips)
+        # All sequences and heads in each tile: devices that share them then have their part of
+        # every tile. A loop over chunks of them would gather each chunk on every device.
+        batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
+        one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
+        plan = _of_blocks(strategy, one, True, skips)
+        return dataclasses.replace(plan, batch=batch, groups=groups)
     return _of_blocks(strategy, sizes, all_heads, skips)
 
 
@@ -112,10 +115,7 @@ def masks_apart(strategy, spec):
 
 
 def _of_blocks(strategy, sizes, all_heads, skips):
-    """A `Plan` of blocks of queries and of keys.
-
-    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped.
-    """
+    """A `Plan` of blocks, with `all_heads` in each tile or some; `skips`: some may be skipped."""
     scores, repeats, pairs = strategy.scores, sizes.repeats, sizes.pairs
     groups = sizes.groups
     if known(pairs) and not all_heads:
@@ -144,23 +144,10 @@ def _of_blocks(strategy, sizes, all_heads, skips):
     return _plan(sizes, batch, groups, queries, keys)
 
 
-def _of_shared(strategy, sizes, skips):
-    """A `Plan` of blocks, with all sequences and heads in each tile.
-
-    Devices that share the sequences or the heads then have their part of every tile. A loop over
-    chunks of them would gather each chunk on every device.
-    """
-    batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
-    one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
-    plan = _of_blocks(strategy, one, True, skips)
-    return dataclasses.replace(plan, batch=batch, groups=groups)
-
-
 def _of_rows(strategy, sizes, all_heads, many, pads):
     """A `Plan` whose tiles have all keys.
 
-    A tile has fewer heads rather than fewer than `many` queries. `pads` allows more keys than there
-    are.
+    A tile has fewer heads rather than fewer queries than `many`. `pads` allows keys after the last.
     """
     scores, groups, repeats, keys = strategy.scores, sizes.groups, sizes.repeats, sizes.keys
     if known(sizes.queries, keys) and not all_heads:

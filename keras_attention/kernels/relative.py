@@ -136,8 +136,7 @@ def by_distance(function, queries, keys, offset):
     """A function of the distance only, for each pair of consecutive positions.
 
     `function` takes positions (1, 1) and (1, N) and gives (H, 1, N), or what broadcasts to it.
-    Queries are at positions `offset`, `offset` + 1, …, and keys at 0, 1, …. Gives (1, H, T, S) from
-    T + S − 1 distances.
+    Queries are at `offset`, `offset` + 1, …, keys at 0, 1, …: (1, H, T, S) of T + S − 1 distances.
     """
     # Lengths unknown in a graph may be 0.
     rows, columns = sizes.most(1, queries), sizes.most(1, keys)

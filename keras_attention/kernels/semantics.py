@@ -56,10 +56,7 @@ def adjustments(spec):
 
 
 def adjust(spec, logits, query):
-    """Scores (B, H, T, S) of products, with all added terms.
-
-    `query` is (B, H, T, K), scaled, as it entered the products.
-    """
+    """Scores (B, H, T, S) of products, with all added terms; `query` is (B, H, T, K), scaled."""
     dtype = logits.dtype
     # By the operator: on TensorFlow, Keras's `add` treats an array with one axis longer than 1 as a
     # bias of the features, and fails if another has length 0.

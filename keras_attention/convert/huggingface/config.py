@@ -30,7 +30,13 @@ class Config:
         self.values, self.where, self.folder = values, where, folder
         self.model_type = model_type or values.get("model_type")
         self._first = {name: field.same_as for name, field in fields.items() if field.same_as}
-        given = self._by_first_names(fields)
+        # The values, with those of second names under the first.
+        given = dict(values)
+        for name, first in self._first.items():
+            value = given.get(name)
+            if value is not None and given.setdefault(first, value) != value:
+                wanted = f"equal to {first!r}, of which it is a second name"
+                self.refuse(name, wanted, f"{value!r} and {given[first]!r}")
         self._found = {
             name: self._value(name, field, given)
             for name, field in fields.items()
@@ -42,18 +48,6 @@ class Config:
                 f"`{where}` has fields that are not supported for model_type="
                 f"{self.model_type!r}. Received: {unknown}"
             )
-
-    def _by_first_names(self, fields):
-        """The values, with those of second names under the first."""
-        given = dict(self.values)
-        for name, field in fields.items():
-            value = given.get(name)
-            if field.same_as is None or value is None:
-                continue
-            if given.setdefault(field.same_as, value) != value:
-                wanted = f"equal to {field.same_as!r}, of which it is a second name"
-                self.refuse(name, wanted, f"{value!r} and {given[field.same_as]!r}")
-        return given
 
     def _value(self, name, field, given):
         value = given.get(name, field.default)

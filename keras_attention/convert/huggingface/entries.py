@@ -46,12 +46,10 @@ class Entry:
     at: int | None = None
 
     def arrays(self):
-        """The arrays of which the tensor is."""
         given = [v if self.at is None else v[self.at] for v in self.variables]
         return [keras.ops.convert_to_numpy(x) for x in given]
 
     def shape(self):
-        """The shape of the tensor."""
         first = 0 if self.at is None else 1
         return self.join([np.zeros(v.shape[first:], "bool") for v in self.variables]).shape
 
@@ -99,10 +97,7 @@ def norms(names):
 
 
 def attention(names, layer="attention", heads=HEADS):
-    """The projections of query, key, value and output; or one of the first three, and output.
-
-    `heads` is the layout of the former.
-    """
+    """Projections of query, key, value and output; or the first three as `heads`, and output."""
     query, key, value, output = (f"{layer}.{role}_dense" for role in ROLES)
     return _named(names, (query, key, value, output), (heads, output))
 

@@ -24,10 +24,7 @@ KINDS = {kind: kind for kind in ("default", "linear", "dynamic", "yarn", "llama3
 
 
 def fields(length, theta=10000.0):
-    """The fields of positions that all layers share, as a part of a table.
-
-    `length` and `theta` are the defaults of the longest text and of the longest wavelength.
-    """
+    """Fields that all layers share, with defaults of the longest text and wavelength."""
     return {
         **each("rope_parameters rope_scaling", part(_INSIDE)),
         "rope_theta": read(theta, float),
@@ -39,10 +36,7 @@ def fields(length, theta=10000.0):
 
 
 def fields_by_type(length, bases):
-    """The fields of positions of each type of layers, as a part of a table.
-
-    `bases` has the field of the longest wavelength, and its default, of each type.
-    """
+    """Fields of types of layers; `bases` has that of each longest wavelength, and its default."""
     return {
         "rope_parameters": part({kind: part(_INSIDE, dict) for kind in bases}),
         "rope_scaling": part(_INSIDE),

@@ -181,10 +181,7 @@ def masked_logits(config, activation, norm, size, name="transform", dense_bias=T
 
 
 def classes(config, activation, count=None):
-    """The logits of `count` labels after a dense layer, for every token: the first is of the text.
-
-    By default there are as many labels as the configuration says.
-    """
+    """The logits of `count` labels, or those of the configuration, after a dense layer."""
     dense = keras.layers.Dense(config["hidden_size"], activations.get(activation), name="dense")
     return classifier(config, count, transform=dense)
 

@@ -40,10 +40,7 @@ _GATED_IN_ONE = entries.gated_in_one("mlp. gate_up_proj down_proj")
 
 
 def llama(fields, block, tensors=_BLOCK, further=lambda config: {}, others=None, unread=()):
-    """The architecture whose blocks have the tensors `tensors`, and whose stack has Llama's.
-
-    All are as of `language_model`.
-    """
+    """As of `language_model`, with Llama's names of the stack, and of tensors by default."""
     names, unread = "model. embed_tokens layers norm", {**buffers.ROTARY, **dict(unread)}
     return language_model(fields, block, names, tensors, further, others, unread=unread)
 
