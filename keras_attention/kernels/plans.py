@@ -1,6 +1,5 @@
 """The sizes of a problem, and of the tiles that it is cut into."""
 
-import dataclasses
 import typing
 
 import keras
@@ -42,8 +41,7 @@ class Sizes(typing.NamedTuple):
         return self.batch * self.heads * self.pairs if known_all else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(typing.NamedTuple):
     """The sizes of a tile, and the number of tiles along each axis.
 
     A tile has `batch` sequences, `groups` of their key heads (and the `repeats` query heads of
@@ -104,7 +102,7 @@ def of(strategy, spec, sizes):
         batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
         one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
         plan = _of_blocks(strategy, one, True, skips)
-        return dataclasses.replace(plan, batch=batch, groups=groups)
+        return plan._replace(batch=batch, groups=groups)
     return _of_blocks(strategy, sizes, all_heads, skips)
 
 

@@ -48,12 +48,12 @@ def values(weights, table, positions, near=False):
         return ops.zeros((batch, heads, queries, table.shape[-1]), weights.dtype)
     start = _band(queries, keys, table, positions) if near else None
     if start is not None:
-        return _outer(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
+        return _matrices(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
     if positions.consecutive and not sizes.symbolic(queries, keys):
         embeddings = _embeddings(table, queries, keys, positions.offset)
-        return _outer(_to_distances(weights), embeddings)
+        return _matrices(_to_distances(weights), embeddings)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
-    return _outer(backend.bucket_sums(weights, buckets, table.shape[1]), table)
+    return _matrices(backend.bucket_sums(weights, buckets, table.shape[1]), table)
 
 
 def _nothing(*lengths):
@@ -93,11 +93,6 @@ def _out_of_band(by_key, start, distances):
 def _inner(query, embeddings):
     """(B, H, T, R) of query (B, H, T, K) and embeddings (H or 1, R, K)."""
     return _matrices(query, ops.swapaxes(embeddings, 1, 2))
-
-
-def _outer(weights, embeddings):
-    """(B, H, T, V) of weights (B, H, T, R) and embeddings (H or 1, R, V)."""
-    return _matrices(weights, embeddings)
 
 
 def _matrices(array, matrices):

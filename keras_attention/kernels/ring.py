@@ -15,7 +15,7 @@ which device r has r and 2n − 1 − r: each then computes two of four pairs of
 """
 
 import copy
-import dataclasses
+import typing
 
 import keras
 
@@ -46,8 +46,7 @@ def attend(spec, query, key, value, axis, zigzag=False):
     return backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Chunk:
+class Chunk(typing.NamedTuple):
     """A run of consecutive positions: `size` elements from `first`, the first at `position`."""
 
     first: int

@@ -43,7 +43,7 @@ def run(spec, query, key, value):
     has_keys = largest > HAS_KEYS if spec.may_lack_keys else None
 
     grouped = ops.reshape(weights, (batch, groups, heads // groups, -1))
-    output = backend.matmul(grouped, ops.cast(_transposed(value), wide))
+    output = backend.matmul(grouped, ops.cast(ops.transpose(value, (0, 2, 1, 3)), wide))
     output = ops.reshape(output, (batch, heads, 1, size))
     if spec.relative_values is not None:
         output = output + semantics.relative_values(spec, weights)
@@ -53,16 +53,12 @@ def run(spec, query, key, value):
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
 
-def _transposed(array):
-    """A key or value (B, S, G, K) as (B, G, S, K)."""
-    return ops.transpose(array, (0, 2, 1, 3))
-
-
 def _scores(spec, rows, key):
     """The scores (B, H, 1, S) of queries (B, H, 1, K), masked."""
     batch, heads, _, _ = backend.shape(rows)
     groups, features = key.shape[2:]
-    key = semantics.two_features(ops.cast(_transposed(key), rows.dtype))
+    key = ops.cast(ops.transpose(key, (0, 2, 1, 3)), rows.dtype)
+    key = semantics.two_features(key)
     rows = semantics.two_features(rows)
     grouped = ops.reshape(rows, (batch, groups, heads // groups, rows.shape[3]))
     columns = ops.transpose(grouped, (0, 1, 3, 2))

@@ -10,10 +10,9 @@ does not have has no tensors. Other than a path there may be
   layouts that are not the usual ones.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -27,8 +26,7 @@ HEADS = ("attention.query_dense", "attention.key_dense", "attention.value_dense"
 KERNELS = tuple(f"feed_forward.{role}_kernel" for role in ("gate", "intermediate", "output"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor.
 
     Args:
@@ -226,8 +224,8 @@ def without_bias(name, owner, path):
 def transposed(name, owner, what):
     """The same with a matrix in the layout (inputs, outputs)."""
     weight, *bias = _entries(name, owner, what)
-    turned = dataclasses.replace(
-        weight, split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
+    turned = weight._replace(
+        split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
     )
     return [turned, *bias]
 

@@ -3,14 +3,12 @@
 A field is read, ignored or refused. Defaults are those of the classes of `transformers`.
 """
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 NEEDED = object()
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """What a field is for.
 
     Args:
@@ -66,7 +64,7 @@ def nullable(**fields):
     """The same where null is a value too: a default that is null is of integers."""
     table = defaults(**{name: 1 if x is None else x for name, x in fields.items()})
     return {
-        name: dataclasses.replace(field, kind=field.kind | None, default=fields[name])
+        name: field._replace(kind=field.kind | None, default=fields[name])
         for name, field in table.items()
     }
 

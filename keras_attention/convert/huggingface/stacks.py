@@ -9,8 +9,6 @@ from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder, Embeddings, Logits
 
-# Models
-
 
 def decoder(config, block, further):
     """The `Decoder` of a configuration: see `language_model`."""
