@@ -100,7 +100,10 @@ class Backend(typing.Protocol):
         """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
 
     def while_loop(self, cond, body, carry, constants=()):
-        """`carry = body(constants, *carry)` while `cond(*carry)`; `constants` are other arrays."""
+        """`carry = body(constants, *carry)` while `cond(*carry)`.
+
+        `constants` are all other arrays that the body reads and that are computed in the program.
+        """
         return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
     def cond(self, condition, true_fn, false_fn):
@@ -191,7 +194,9 @@ class Backend(typing.Protocol):
         return ops.where(mask, scores, ops.cast(masked, scores.dtype))
 
     def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
-        """exp of at most `highest`, maybe 0 of masked scores; `array` may hold the result."""
+        """exp of floats, at most `highest`; of many it may be 0, as of masked scores. `array` is
+        read nowhere else, and may hold the result.
+        """
         return ops.exp(array if highest is None else ops.minimum(array, highest))
 
     def cumsum(self, array: Tensor) -> Tensor:

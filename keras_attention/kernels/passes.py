@@ -345,10 +345,11 @@ class WholeRows(Passes):
         s = self._scores(spec, q, k)
         p = self._normalized(s)
         o = self._output(spec, p, v, tile, saved, self._narrow)
-        lse = ops.zeros_like(o[..., :1])
         if self.needs_lse:
             # The largest weight is 1 / l.
             lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
+        else:
+            lse = ops.zeros_like(o[..., :1])
         if not self.spec.restricted:
             return o, lse
         lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
