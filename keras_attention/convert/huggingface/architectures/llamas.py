@@ -92,7 +92,7 @@ def _smollm3(config, n):
     if rotated is None:
         rotated = [(n + 1) % config["no_rope_layer_interval"] for n in range(layers)]
     elif len(rotated) < layers:
-        config.refuse("no_rope_layers", f"a list of a value for each of {layers} layers", rotated)
+        config.refuse("no_rope_layers", f"a list of at least {layers} values", rotated)
     # Windows, if any, are in the layers without positions.
     size = config["sliding_window"]
     near = config["use_sliding_window"] and size is not None
