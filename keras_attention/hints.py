@@ -5,13 +5,8 @@ time. The types of a slot are defined beside it: `scores.ScoreLike` and the like
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack as Unpack
-else:
-    # Of annotations of `**kwargs`, which only type checkers read; Python has it from 3.11 on.
-    Unpack = None
+from typing import Any, TypeAlias
+from typing import Unpack as Unpack
 
 # Keras has no static type of tensors. One is a tensor of any backend, a symbolic `KerasTensor`, and
 # where it is given an array of NumPy or nested numbers too.

@@ -97,7 +97,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        if len(y_pred.shape) != len(y_true.shape) + 1 or not _go_together(y_true, y_pred):
+        known = [map(backend.known_size, array.shape) for array in (y_true, y_pred)]
+        agree = all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=False))
+        if len(y_pred.shape) != len(y_true.shape) + 1 or not agree:
             raise ValueError(
                 "`y_pred` must be logits with the axes of the integer targets `y_true` and one "
                 "more, the vocabulary. Received: "
@@ -111,9 +113,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
         # Keras multiplies by the mask: NaN at a masked position would stay NaN.
         real = masks.both(real, masks.boolean("mask", masks.implicit(y_pred)))
         size = ops.shape(y_pred)[-1]
-        known = ops.logical_and(targets >= 0, targets < size)
-        losses = _token_losses(y_pred, ops.where(known, targets, 0), self.label_smoothing)
-        losses = ops.where(known, losses, float("nan"))
+        inside = ops.logical_and(targets >= 0, targets < size)
+        losses = _token_losses(y_pred, ops.where(inside, targets, 0), self.label_smoothing)
+        losses = ops.where(inside, losses, float("nan"))
         if real is None:
             return losses
         # Keras divides by the number of unmasked tokens.
@@ -165,12 +167,6 @@ def _token_losses(logits, targets, smoothing):
         return forward, backward
 
     return backend.custom_vjp(make, [logits], targets)[0]
-
-
-def _go_together(y_true, y_pred):
-    """Whether the shapes agree as far as they are known."""
-    known = [map(backend.known_size, array.shape) for array in (y_true, y_pred)]
-    return all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=False))
 
 
 def _for_each_token(y_true, sample_weight):
