@@ -29,6 +29,7 @@ from tests.problems import (
     compare,
     given,
     inputs,
+    integers,
     largest_in_training,
     on_tensorflow,
     random,
@@ -272,3 +273,13 @@ def test_scores_are_never_whole_in_training(name):
     assert 40 * 64 <= largest <= LONG * LONG / 16
     if name == "plain":
         assert largest_in_training("reference", arrays, rest) >= 2 * LONG * LONG
+
+
+@pytest.mark.parametrize("given", [{}, {"query_positions": integers(0, 64, 64)}], ids=["", "moved"])
+def test_no_array_has_features_for_every_pair(given):
+    """Of embeddings of distances."""
+    length, size = 64, 40
+    arrays = inputs(1, length, length, 2, 2, size, size)
+    arrays |= {f"relative_{name}": random(1, 9, size) for name in ("keys", "values")}
+    largest = largest_in_training("auto", arrays, given)
+    assert length * length <= largest < length * length * size / 4
