@@ -233,6 +233,10 @@ def test_dropout(rate, blocks):
         assert len(found) == B * H * 4 * 3
 
 
+def test_dropout_of_the_reference():
+    check_dropout("reference", inputs(), {}, 0.3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all masks", "shaw of heads", "sink", "causal", "relative bias"])
 def test_dropout_beside_all_else(name):

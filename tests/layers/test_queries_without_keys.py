@@ -107,11 +107,18 @@ def test_of_slots(name):
     assert 0 < sum(lacks) < len(lacks)
 
 
+@pytest.mark.parametrize("use_sink", [False, True])
 @pytest.mark.parametrize("mode", ["monotonic", "predictive"])
-def test_of_local_attention(mode):
+def test_of_local_attention(mode, use_sink):
+    """A sink takes its share before the Gaussian."""
+    expected = {"sink": random(H, seed=9)} if use_sink else {}
     for pattern, causal, padded in itertools.product(PATTERNS, (False, True), (False, True)):
-        layer = ka.LocalAttention(1, mode, H, K, score="scaled_dot", pattern=pattern)
+        layer = ka.LocalAttention(
+            1, mode, H, K, score="scaled_dot", pattern=pattern, use_sink=use_sink
+        )
         layer.build(X.shape)
+        if use_sink:
+            layer.sink.assign(expected["sink"])
         if mode == "predictive":
             # The centers of glorot's would all lie near the middle.
             layer.centre_kernel.assign(2 * random(H, K, K, seed=3))
@@ -119,7 +126,23 @@ def test_of_local_attention(mode):
         else:
             window = patterns.SlidingWindow(1, 1)
             pattern = window if pattern is None else window & pattern
-        check(layer, pattern, causal, padded, {}, {})
+        check(layer, pattern, causal, padded, {}, expected)
+
+
+def test_a_window_without_projections_is_round_the_position_of_the_query():
+    memory = random(B, 9, 8, seed=5)
+    layer = ka.LocalAttention(2, score="dot")
+    heads = [x[:, :, None] for x in (X, memory, memory)]
+    for shift in (0, 3):
+        at = np.arange(T) + shift
+        near = np.abs(at[:, None] - np.arange(9)) <= 2
+        found = layer(X, memory, positions=(at, None), return_attention_scores=True)
+        output, weights = definition.attend(*heads, score="dot", mask=near)
+        np.testing.assert_allclose(numpy(found[0]), output[:, :, 0], atol=1e-5)
+        np.testing.assert_allclose(numpy(found[1]), weights, atol=1e-6)
+    layer = ka.LocalAttention(2, "predictive", score="dot")
+    layer.build(X.shape, memory.shape)
+    assert layer.centre_kernel.shape == (1, 8, 8)
 
 
 def test_the_future_stays_hidden_from_a_predicted_window():
