@@ -256,8 +256,8 @@ def test_every_call_uses_its_own_arrays(made):
     model, state, memory = decoder()
     write = made(model)
     program = ka.generation.compiled(write, model)
-    for k in range(4):
-        arrays = (np.array([1, 2], "int32") + k % 3, state + k, (1 - 3 * k) * memory)
+    for k in range(2):
+        arrays = (np.array([1, 2], "int32") + k, state + k, (1 - 3 * k) * memory)
         assert_same_texts(program(*arrays), write(*arrays))
 
 
@@ -339,7 +339,8 @@ def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
     assert not calls  # Replayed.
 
 
-@pytest.mark.parametrize("size", [1.0, 1e9])
+# Only PyTorch reads how large they are.
+@pytest.mark.parametrize("size", [1.0, 1e9] if keras.config.backend() == "torch" else [1e9])
 def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
     """It clips keys only where scores are huge, which no recorded step can see."""
     layer = ka.MultiHeadAttention(2, 4, position=ka.positions.Shaw(max_distance=4))

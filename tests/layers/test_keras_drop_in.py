@@ -168,11 +168,6 @@ def inside(layer):
     return [(weight.path.split("/", 1)[1], tuple(weight.shape)) for weight in layer.weights]
 
 
-def test_weights_have_the_names_shapes_and_order_of_keras(case):
-    theirs, ours, _, _ = case
-    assert inside(ours) == inside(theirs)
-
-
 def test_initial_weights_are_drawn_as_in_keras():
     """The same seed gives the same start: nothing else is drawn, and in the same order."""
     starts = []
@@ -188,8 +183,10 @@ def test_initial_weights_are_drawn_as_in_keras():
 # Numbers
 
 
-def test_outputs_and_scores_are_those_of_keras(case):
+def test_weights_outputs_and_scores_are_those_of_keras(case):
+    """Weights by their names, shapes and order."""
     theirs, ours, inputs, call = case
+    assert inside(ours) == inside(theirs)
     expected, expected_scores = theirs(*inputs, return_attention_scores=True, **call)
     output, scores = ours(*inputs, return_attention_scores=True, **call)
     assert output.shape == expected.shape and scores.shape == expected_scores.shape
