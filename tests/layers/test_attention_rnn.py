@@ -6,7 +6,6 @@ import pytest
 
 import keras_attention as ka
 from tests.arrays import close, numpy, random, wide
-from tests.compiled import program
 
 layers, ops = keras.layers, keras.ops
 
@@ -123,22 +122,20 @@ def test_dropout_without_the_hook_is_one_draw_for_a_sequence(monkeypatch):
 
 
 def test_steps_are_counted_beyond_what_bfloat16_can_count():
-    steps = 260
-    layer = ka.AttentionRNN(
-        ka.AttentionCell(
-            layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
-            ka.Attention(pattern=ka.patterns.SlidingWindow(0, 0), dtype="bfloat16"),
-            output_context=True,
-            dtype="bfloat16",
-        ),
-        return_sequences=True,
+    first, length = 299, 303
+    cell = ka.AttentionCell(
+        layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
+        ka.Attention(pattern=ka.patterns.SlidingWindow(0, 0), dtype="bfloat16"),
+        output_context=True,
         dtype="bfloat16",
     )
-    memory = np.random.default_rng(0).integers(0, 2, (1, steps, 8)).astype("float32")
-    x = np.zeros((1, steps, 2), "float32")
-    layer.build(x.shape, memory.shape)
-    output = numpy(program(layer)(*map(ops.convert_to_tensor, (x, memory))))
-    np.testing.assert_array_equal(output[..., :8], memory)
+    layer = ka.AttentionRNN(cell, return_sequences=True, return_state=True, dtype="bfloat16")
+    memory = np.random.default_rng(0).integers(0, 2, (1, length, 8)).astype("float32")
+    x = np.zeros((1, length - first, 2), "float32")
+    # The last state is the number of steps.
+    *states, count = keras.tree.flatten(layer(x[:, :1], memory)[1:])
+    output, *_ = layer(x, memory, initial_state=[*states, count + (first - 1)])
+    np.testing.assert_array_equal(numpy(output)[..., :8], memory[:, first:])
 
 
 @pytest.mark.parametrize("recurrent", ["AttentionRNN", "RNN"])

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import FeedForward, MultiHeadAttention, RMSNorm, TransformerBlock
+from keras_attention import FeedForward, LayerScale, MultiHeadAttention, RMSNorm, TransformerBlock
 from tests.arrays import numpy
 
 B, T, D, HIDDEN, H = 2, 5, 8, 16, 2
@@ -109,6 +109,13 @@ def test_an_offset_is_added_before_rounding():
     wide.scale.assign(np.full(D, 2.0**-9))
     expected = numpy(keras.ops.cast(keras.ops.cast(wide(x), "bfloat16"), "float32"))
     np.testing.assert_array_equal(numpy(keras.ops.cast(norm(x), "float32")), expected)
+
+
+def test_a_layer_scale_is_a_factor_for_each_feature():
+    layer = LayerScale(0.5)
+    np.testing.assert_array_equal(numpy(layer(X)), X / 2)
+    layer.scale.assign(np.arange(D))
+    np.testing.assert_allclose(numpy(layer(X)), X * np.arange(D), rtol=1e-6)
 
 
 def test_heads_of_another_size():

@@ -99,11 +99,11 @@ def test_of_slots(name):
     options, expected = SLOTS[name]
     in_call = {k: v for k, v in options.items() if k == "attention_bias"}
     options = {k: v for k, v in options.items() if k not in in_call}
-    lacks = [
-        check(ka.Attention(H, K, pattern=pattern, **options), pattern, *more, in_call, expected)
-        for pattern in PATTERNS
-        for more in ((False, False), (True, False), (True, True))
-    ]
+    lacks = []
+    for pattern in PATTERNS:
+        layer = ka.Attention(H, K, pattern=pattern, **options)
+        for causal, padded in ((False, False), (True, False), (True, True)):
+            lacks.append(check(layer, pattern, causal, padded, in_call, expected))
     assert 0 < sum(lacks) < len(lacks)
 
 
@@ -112,7 +112,7 @@ def test_of_slots(name):
 def test_of_local_attention(mode, use_sink):
     """A sink takes its share before the Gaussian."""
     expected = {"sink": random(H, seed=9)} if use_sink else {}
-    for pattern, causal, padded in itertools.product(PATTERNS, (False, True), (False, True)):
+    for pattern in PATTERNS:
         layer = ka.LocalAttention(
             1, mode, H, K, score="scaled_dot", pattern=pattern, use_sink=use_sink
         )
@@ -126,7 +126,8 @@ def test_of_local_attention(mode, use_sink):
         else:
             window = patterns.SlidingWindow(1, 1)
             pattern = window if pattern is None else window & pattern
-        check(layer, pattern, causal, padded, {}, expected)
+        for causal, padded in itertools.product((False, True), (False, True)):
+            check(layer, pattern, causal, padded, {}, expected)
 
 
 def test_a_window_without_projections_is_round_the_position_of_the_query():

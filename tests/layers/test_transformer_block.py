@@ -137,13 +137,17 @@ def test_a_learned_score_has_weights_for_each_attention():
 # Decoding
 
 
-def test_scores_of_a_step():
+def test_scores_of_both_attentions_and_of_a_step():
     block = made(**DECODER)
-    _, expected = block(X, CONTEXT, return_attention_scores=True)
+    given = {"return_attention_scores": True}
+    _, expected = block(X, CONTEXT, **given)
+    symbols = block(keras.Input((T, D)), keras.Input((S, WIDTH)), **given)[1]
     memory = block.cache_context(CONTEXT)
     cache = block(X[:, :4], memory, cache=block.make_cache(B, T))[1]
-    _, scores, cache = block(X[:, 4:], memory, cache=cache, return_attention_scores=True)
+    _, scores, cache = block(X[:, 4:], memory, cache=cache, **given)
+    assert list(expected) == ["attention", "cross_attention"]
     for name, weights in expected.items():
+        assert symbols[name].shape == (None, *weights.shape[1:])
         np.testing.assert_allclose(
             numpy(scores[name]), numpy(weights)[:, :, 4:], rtol=1e-4, atol=1e-5
         )
