@@ -35,7 +35,6 @@ CELLS = {
         layers.GRUCell(H), ka.Attention(2, 3), mode="luong", return_attention_scores=True
     ),
 }
-every_cell = pytest.mark.parametrize("name", CELLS)
 # Keras 3.16 says so of its own `RNN`, whose outputs are compared here.
 pytestmark = pytest.mark.filterwarnings("ignore:Layer 'rnn.*does not support masking:UserWarning")
 
@@ -61,8 +60,7 @@ def each(returned):
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-@every_cell
-@pytest.mark.parametrize("sequences", [True, False])
+@pytest.mark.parametrize("name, sequences", [*((name, True) for name in CELLS), ("scores", False)])
 def test_it_is_the_rnn_of_its_cell(name, sequences):
     layer = made(name, return_sequences=sequences)
     found = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
@@ -94,7 +92,7 @@ def test_it_starts_from_states():
     assert np.abs(numpy(found - layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))).max() > 0.01
 
 
-@every_cell
+@pytest.mark.parametrize("name", ["luong", "heads, a window, a stack"])
 def test_keras_s_private_hook_is_not_needed(name, monkeypatch):
     layer = made(name)
     with_hook = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))

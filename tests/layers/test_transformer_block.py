@@ -7,6 +7,7 @@ import pytest
 
 from keras_attention import TransformerBlock
 from tests.arrays import numpy, random
+from tests.pairwise import pairwise
 
 B, T, D, HIDDEN, H = 3, 5, 8, 16, 2
 
@@ -82,9 +83,7 @@ def by_hand(block, x, context=None, context_mask=None, **attention):
 # Equations
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("normalize_first, gated, causal", pairwise(*[[False, True]] * 3))
 def test_block_is_its_equations(normalize_first, gated, causal):
     block = made(
         normalize_first=normalize_first, gated=gated, causal=causal, layer_norm_epsilon=0.1
@@ -93,9 +92,9 @@ def test_block_is_its_equations(normalize_first, gated, causal):
     np.testing.assert_allclose(numpy(block(X)), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize(
+    "norm, causal, normalize_first", pairwise(["layer", "rms"], *[[False, True]] * 2)
+)
 def test_decoder_is_its_equations(norm, causal, normalize_first):
     block = made(
         normalize_first=normalize_first, causal=causal, cross_attention=True, norm=norm, gated=True

@@ -69,7 +69,7 @@ def test_some_buckets_of_t5_are_known():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("start", [0, 3, 10**6])
+@pytest.mark.parametrize("start", [0, 10**6])
 def test_the_bias_is_the_table(start, rule):
     position, table = built(*rule)
     at, key_at = start + np.arange(T), np.array([0, 1, 2, 3, 8, 20, 500])
