@@ -328,6 +328,7 @@ def test_a_query_without_keys_where_no_length_is_known(score):
     call = tf.function(
         lambda query, value: layer(query, value, return_attention_scores=True),
         [tf.TensorSpec((None, None, 4))] * 2,
+        autograph=False,
     )
     for found, other in zip(call(query, value), expected, strict=True):
         np.testing.assert_allclose(numpy(found), numpy(other), atol=1e-6)

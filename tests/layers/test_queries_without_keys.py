@@ -100,19 +100,21 @@ def test_of_slots(name):
     in_call = {k: v for k, v in options.items() if k == "attention_bias"}
     options = {k: v for k, v in options.items() if k not in in_call}
     lacks = []
-    for pattern in PATTERNS:
+    # Normalizations add no mask.
+    for pattern in PATTERNS[1::3] if "normalization" in options else PATTERNS:
         layer = ka.Attention(H, K, pattern=pattern, **options)
         for causal, padded in ((False, False), (True, False), (True, True)):
             lacks.append(check(layer, pattern, causal, padded, in_call, expected))
     assert 0 < sum(lacks) < len(lacks)
 
 
-@pytest.mark.parametrize("use_sink", [False, True])
-@pytest.mark.parametrize("mode", ["monotonic", "predictive"])
+@pytest.mark.parametrize(
+    "mode, use_sink", [("monotonic", False), ("predictive", False), ("predictive", True)]
+)
 def test_of_local_attention(mode, use_sink):
     """A sink takes its share before the Gaussian."""
     expected = {"sink": random(H, seed=9)} if use_sink else {}
-    for pattern in PATTERNS:
+    for pattern in PATTERNS[::3] if use_sink else PATTERNS:
         layer = ka.LocalAttention(
             1, mode, H, K, score="scaled_dot", pattern=pattern, use_sink=use_sink
         )

@@ -151,6 +151,7 @@ def test_location_never_answers_where_its_length_shows_only_when_run(max_length,
     call = tf.function(
         lambda query, value, mask: layer(query, value, value_mask=mask),
         [*signature, mask],
+        autograph=False,
         jit_compile=jit_compile,
     )
     query = random(B, T, D)
