@@ -122,6 +122,9 @@ def test_in_keras_layers_and_by_hand_it_is_the_same_loop(name):
     outputs = layers.RNN(cell, return_sequences=True)(X, initial_state=start)
     for one, other in zip(cell.split_outputs(outputs), (expected, weights), strict=True):
         np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-5, atol=1e-5)
+    symbols = rnn(*(keras.Input((None, array.shape[-1])) for array in (X, MEMORY)))
+    assert symbols[0].shape == (None, None, expected.shape[-1])
+    assert symbols[1].shape == (None, 1, None, None)
     states, stepped = cell.start_states(MEMORY, STATE, MASK), []
     assert all(state.shape[0] == B for state in keras.tree.flatten(states))
     for t in range(T):
