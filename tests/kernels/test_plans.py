@@ -19,7 +19,7 @@ def test_sizes_whose_product_is_beyond_32_bits():
 
     sizes = [tf.TensorSpec((), "int32")] * 3
 
-    @tf.function(input_signature=sizes)
+    @tf.function(autograph=False, input_signature=sizes)
     def sequences(batch, queries, keys):
         blocks = Strategy(whole_rows=False, scores=2**21, of_few_heads=2**19)
         return plans.of(blocks, AttentionSpec(), plans.Sizes(batch, 4, 4, queries, keys)).batch
