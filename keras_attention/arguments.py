@@ -30,7 +30,12 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
     mask = masks.boolean("mask", given.mask)
     if mask is not None:
         mask = inputs.four_axes("mask", mask)
-        query, key, value = _without_padding(query, key, value, mask)
+        # Zeros for what is masked in all pairs, where one axis says it: to find such rows and
+        # columns in masks of pairs would cost more.
+        if mask.shape[1] == 1 and mask.shape[2] == 1:
+            key, value = (masks.clear(x, mask[:, 0, 0]) for x in (key, value))
+        if mask.shape[1] == 1 and mask.shape[3] == 1:
+            query = masks.clear(query, mask[:, 0, :, 0])
     if given.logit_soft_cap is not None:
         shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
     normalization = _slot("normalization", given.normalization)
@@ -142,47 +147,32 @@ def _built(name, slot, query, key, value=None):
 
 
 def _positions(given, query, key):
+    """The `Positions`, whose offset is an integer, or an int32 tensor without axes or (B,)."""
     offset = given.offset
     if given.query_positions is not None and not (isinstance(offset, int) and offset == 0):
         raise ValueError(
             "`offset` and `query_positions` both give the positions of queries: pass one of them. "
             f"Received: offset={offset!r} beside `query_positions`"
         )
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        offset = shapes.check_count("offset", offset, -shapes.LARGEST)
+    else:
+        inputs.check_within("offset", offset, "int32")
+        offset = keras.ops.convert_to_tensor(offset)
+        dtype = keras.backend.standardize_dtype(offset.dtype)
+        if "int" not in dtype or len(offset.shape) > 1:
+            raise ValueError(
+                "`offset` must be an integer, or integers (B,). "
+                f"Received dtype {dtype} and shape {tuple(offset.shape)}"
+            )
+        if len(offset.shape) == 1 and offset.shape[0] != 1:
+            sizes = {"query": query.shape[0], "offset": offset.shape[0]}
+            shapes.check_same("Batch sizes of `query` and `offset`", **sizes)
+        offset = keras.ops.cast(offset, "int32")
     return Positions.of(
         keras.ops.shape(query)[1],
         keras.ops.shape(key)[1],
         inputs.integers("query_positions", "query", given.query_positions, query),
         inputs.integers("key_positions", "key", given.key_positions, key),
-        _offset(offset, query),
+        offset,
     )
-
-
-def _without_padding(query, key, value, mask):
-    """The three with zeros for elements masked in all pairs, if the mask has one axis for it.
-
-    Finding such rows and columns in masks of pairs would cost more than the zeros.
-    """
-    if mask.shape[1] == 1 and mask.shape[2] == 1:
-        key, value = (masks.clear(x, mask[:, 0, 0]) for x in (key, value))
-    if mask.shape[1] == 1 and mask.shape[3] == 1:
-        query = masks.clear(query, mask[:, 0, :, 0])
-    return query, key, value
-
-
-def _offset(offset, query):
-    """`offset` as an integer, or an int32 tensor without axes or (B,)."""
-    if isinstance(offset, int) and not isinstance(offset, bool):
-        return shapes.check_count("offset", offset, -shapes.LARGEST)
-    inputs.check_within("offset", offset, "int32")
-    offset = keras.ops.convert_to_tensor(offset)
-    dtype = keras.backend.standardize_dtype(offset.dtype)
-    if "int" not in dtype or len(offset.shape) > 1:
-        raise ValueError(
-            "`offset` must be an integer, or integers (B,). "
-            f"Received dtype {dtype} and shape {tuple(offset.shape)}"
-        )
-    if len(offset.shape) == 1 and offset.shape[0] != 1:
-        shapes.check_same(
-            "Batch sizes of `query` and `offset`", query=query.shape[0], offset=offset.shape[0]
-        )
-    return keras.ops.cast(offset, "int32")

@@ -102,8 +102,7 @@ class RandomFeatures(Score):
     def prepare_key(self, key: Tensor) -> Tensor:
         """The features (B, S, H, m), those of all keys divided by the largest of them.
 
-        So they are those of whole sequences alone, without padding: `LinearAttention` takes
-        `exponents` instead.
+        So they are of whole sequences without padding: `LinearAttention` takes `exponents` instead.
         """
         return _divided_by_largest(self.exponents(key), axis=(1, 3))
 

@@ -25,7 +25,6 @@ class Grid(typing.NamedTuple):
 
     @property
     def count(self):
-        """The number of positions."""
         return self.prefix + math.prod(self.sizes)
 
     @property
@@ -34,10 +33,7 @@ class Grid(typing.NamedTuple):
         return [math.prod(self.sizes[axis + 1 :]) for axis in range(len(self.sizes))]
 
     def coordinates(self, positions):
-        """The coordinate of each axis, of positions.
-
-        The first one goes on beyond the grid: it is also that of the next image in the sequence.
-        """
+        """The coordinate of each axis, of positions; the first goes on into the next image."""
         positions, found = positions - self.prefix if self.prefix else positions, []
         for size in reversed(self.sizes[1:]):
             found.append(positions % size)

@@ -5,15 +5,10 @@ defined beside it: `scores.ScoreLike` and the like; numbers that constructors ch
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+from typing import Unpack as Unpack
 
 import keras
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack as Unpack
-else:
-    # Of annotations of `**kwargs`, which only type checkers read; Python has it from 3.11 on.
-    Unpack = None
 
 # Keras has no static type of tensors. One is a tensor of any backend, a symbolic `KerasTensor`, and
 # where it is given an array of NumPy or nested numbers too.

@@ -26,10 +26,7 @@ from keras.src.saving.serialization_lib import ObjectSharingScope as ObjectShari
 # cells of this class prepare tensors that its loop closes over; there is no public hook before the
 # loop. A wrapped cell draws its dropout there, and files of 0.1.0 give the loop a memory that is
 # not prepared, and neither the first output nor the number of steps. Keys and values among the
-# states would be returned with them, and a masked loop copies each state at each step: a training
-# step of a GRU of 256 features (B32 T40 S80, two CPU cores) took 257 ms instead of 204 on
-# TensorFlow, 328 instead of 169 with XLA, 346 instead of 241 on PyTorch. Without a mask there was
-# no difference.
+# states would be returned with them, and a masked loop copies each state at each step: slower.
 
 # The loop of `keras.layers.RNN`, whose method `inner_loop` is public, and calls it with `self.cell`
 # as the step, which gets no more than inputs and states: what else it reads would have to be stored
@@ -37,8 +34,7 @@ from keras.src.saving.serialization_lib import ObjectSharingScope as ObjectShari
 # Keras 3.16 has a module of this name, with the function in it.
 recurrent_loop = getattr(rnn, "rnn", rnn)
 
-# The mask that a tensor carries, or None. Keras sets `tensor._keras_mask`; there is no public
-# accessor to read or write it.
+# The mask that a tensor carries, `tensor._keras_mask`, or None: there is no public accessor.
 get_keras_mask = masking.get_keras_mask
 
 # Lets a tensor carry a mask, as Keras does with what `compute_mask` returns, which is the public
@@ -129,8 +125,7 @@ def rematerialization(layer):
 def never_rematerialize(layer):
     """Lets a layer be as if it were made outside of any `keras.RematScope`.
 
-    In public, it would have to be made within `keras.RematScope(mode=None)`; parts may have been
-    made before, by others.
+    In public, it would have to be made within `keras.RematScope(mode=None)`, by whoever made it.
     """
     layer._remat_mode = None
 
@@ -139,8 +134,7 @@ def replace_rematerialized_call(wrap):
     """Lets `wrap(method)` be the method `rematerialized_call` of Keras's layers.
 
     The method is public, and a class of a user's own may override it; those of functional models
-    and of other layers around ours are Keras's, and there is no other place between the scope and
-    the framework.
+    and of other layers around ours are Keras's, and nothing else is before the framework.
     """
     keras.Layer.rematerialized_call = wrap(keras.Layer.rematerialized_call)
 

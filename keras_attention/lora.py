@@ -11,14 +11,8 @@ import keras
 from keras_attention import keras_private, saving, shapes
 
 # The properties of attention layers and of `FeedForward` that are projections.
-PROJECTIONS = (
-    "query_dense",
-    "key_dense",
-    "value_dense",
-    "output_dense",
-    "gate_dense",
-    "intermediate_dense",
-)
+_ROLES = ("query", "key", "value", "output", "gate", "intermediate")
+PROJECTIONS = tuple(f"{role}_dense" for role in _ROLES)
 
 
 def enable_lora(

@@ -86,7 +86,7 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
     shapes.check_count("length", length)
     flows = []
 
-    def run(*inputs):
+    def run(inputs):
         flows.append(_Flow())  # PyTorch traces again if its abstract tensors do not work.
         flows[-1].follow(model, inputs, path=())
         return keras.ops.zeros(())
@@ -102,19 +102,9 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
     with warnings.catch_warnings():
         # Keras warns about some layers that drop masks, used or not.
         warnings.simplefilter("ignore")
-        _Traced(run).compute_output_spec(*specs)
+        # Keras traces the function of a layer on abstract values, on each backend in its own way.
+        keras.layers.Lambda(run, dtype="float32").compute_output_spec(specs)
     return flows[-1].findings()
-
-
-class _Traced(keras.Layer):
-    """Keras traces the `call` of a layer on abstract values, on each backend in its own way."""
-
-    def __init__(self, run):
-        super().__init__(dtype="float32")
-        self._run = run
-
-    def call(self, *inputs):
-        return self._run(*inputs)
 
 
 class _Drop(NamedTuple):
@@ -143,8 +133,7 @@ class _Flow:
 
     def follow(self, model, inputs, path):
         """Runs a functional or sequential model, each operation watched; returns flat outputs."""
-        # A sequential model keeps its graph private; a second model over the same tensors adds
-        # nothing to it.
+        # A sequential model keeps its graph private; another over its tensors changes nothing.
         graph = keras.Model(model.inputs, model.outputs, name="check_masks")
 
         def watched(operation):

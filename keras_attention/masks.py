@@ -4,6 +4,8 @@ True means attend. Nothing here modifies its inputs; `carry` marks only outputs 
 the calling layer has just created.
 """
 
+import functools
+
 import keras
 import numpy as np
 
@@ -35,10 +37,7 @@ def both(first, second):
 
 def every(found):
     """All of the masks, combined with AND; None without any."""
-    whole = None
-    for mask in found:
-        whole = mask if whole is None else both(whole, mask)
-    return whole
+    return functools.reduce(both, found, None)
 
 
 def padding(tensor, passed, name="x", mask_name="mask", features=True):
@@ -98,10 +97,7 @@ def check_axes(mask, axes, name="x", mask_name="mask"):
 
 
 def of_pairs(query_mask, key_mask, attention_mask):
-    """Masks (B, T), (B, S) and (B, H, T, S), or None, as a tuple of those that broadcast to pairs.
-
-    Combined they would be an array (B, 1, T, S).
-    """
+    """Masks (B, T), (B, S) and (B, H, T, S), or None, as a tuple that broadcasts to pairs."""
     found = []
     if query_mask is not None:
         found.append(ops.expand_dims(query_mask, (1, 3)))

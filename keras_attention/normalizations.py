@@ -1,21 +1,4 @@
-"""Normalizations: from scores to weights.
-
-Every kernel implements softmax. A custom one is a subclass with one method, which gets
-the float32 scores (masked ones hugely negative) and the boolean mask (or None), both
-broadcasting to (B, H, T, S); the kernel then sets the weights of masked keys to exactly zero.
-
->>> import keras
->>> from keras_attention import normalizations
->>> @keras.saving.register_keras_serializable(package="my_package")
-... class Squared(normalizations.Normalization):
-...     def normalize(self, scores, mask):
-...         weights = keras.ops.square(keras.ops.relu(scores))
-...         return weights / (1e-6 + keras.ops.sum(weights, axis=-1, keepdims=True))
->>> import keras_attention
->>> x = keras.random.normal((2, 5, 8))
->>> keras_attention.Attention(normalization=Squared())([x, x]).shape
-(2, 5, 8)
-"""
+"""Normalizations: from scores to weights. Every kernel implements softmax."""
 
 from __future__ import annotations
 
@@ -51,6 +34,9 @@ GRADIENTS = get_args(Gradient)
 
 class Normalization(saving.Configurable, saved=False):
     """Turns scores into weights over the last axis. Subclasses implement `normalize`.
+
+    It gets the float32 scores (masked ones hugely negative) and the boolean mask (or None), both
+    broadcasting to (B, H, T, S); the kernel then sets the weights of masked keys to exactly zero.
 
     >>> import keras
     >>> from keras_attention import normalizations
@@ -292,10 +278,9 @@ class TopK(Normalization):
         return spec.replace(normalization=RowNormalization(self.normalize, _slope(1)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        length = scores.shape[-1]
+        length, scores = scores.shape[-1], semantics.masked(scores, mask)
         if known(length) and length <= self.k:
-            return ops.softmax(semantics.masked(scores, mask), axis=-1)
-        scores = semantics.masked(scores, mask)
+            return ops.softmax(scores, axis=-1)
         padded = ops.stop_gradient(scores)
         if not known(length):
             # There may be fewer than k at run time.

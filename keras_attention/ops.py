@@ -326,5 +326,4 @@ def _mesh_axis(name):
 
 
 def _given(*args, **kwargs):
-    """All arguments of `attend`, by name."""
     return inputs.arguments(attend, *args, **kwargs)

@@ -12,12 +12,12 @@ import keras
 from keras_attention import keras_private
 
 
-def named(layer, prefix=""):
-    """Every layer inside `layer`, with its path of names relative to it."""
-    for child in keras_private.sublayers(layer, recursive=False):
-        path = f"{prefix}{child.name}"
+def inside(layer, name=lambda n, part: part.name, prefix=""):
+    """Every layer inside `layer`, with its path relative to it, of `name(n, part)` of each part."""
+    for n, child in enumerate(keras_private.sublayers(layer, recursive=False)):
+        path = f"{prefix}{name(n, child)}"
         yield path, child
-        yield from named(child, f"{path}/")
+        yield from inside(child, name, f"{path}/")
 
 
 def part(attribute, doc):
@@ -50,7 +50,7 @@ def freezing(build):
 def frozen(layer):
     """The places of the parts that are not trainable, but for those inside another of them."""
     found: list[str] = []
-    for place, part in _placed(layer):
+    for place, part in inside(layer, _place):
         if not part.trainable and not any(place.startswith(f"{outer}/") for outer in found):
             found.append(place)
     return found if layer.trainable else []
@@ -58,21 +58,23 @@ def frozen(layer):
 
 def freeze(layer, places):
     """Sets parts not trainable, by their places."""
-    parts = dict(_placed(layer))
-    for place in places:
-        if place in parts:
-            parts[place].trainable = False
+    for place, part in inside(layer, _place):
+        if place in places:
+            part.trainable = False
 
 
-def check_h5(layer):
-    """Raises if the parts that are frozen do not say which weights are trained.
+def _place(n, part):
+    # Names that Keras gives differ in each process.
+    return f"{n}.{type(part).__name__}"
+
+
+def check_h5(layer, part=None, trained=True):
+    """Raises if the parts that are frozen do not say which weights of one of them are trained.
 
     An `.h5` file has the weights of a layer in an order, those that are trained before the others.
     """
-    _check_trained(layer, layer, layer.trainable)
-
-
-def _check_trained(layer, part, trained):
+    part = layer if part is None else part
+    trained = trained and part.trainable
     changed = [
         w for w, made in keras_private.own_weights(part) if w.trainable != (made and trained)
     ]
@@ -84,15 +86,7 @@ def _check_trained(layer, part, trained):
             f"layer {layer.name!r} with {names} of its part {part.name!r}"
         )
     for child in keras_private.sublayers(part, recursive=False):
-        _check_trained(layer, child, trained and child.trainable)
-
-
-def _placed(layer, prefix=""):
-    """Every layer inside `layer`, with its place: names that Keras gives differ in each process."""
-    for n, child in enumerate(keras_private.sublayers(layer, recursive=False)):
-        place = f"{prefix}{n}.{type(child).__name__}"
-        yield place, child
-        yield from _placed(child, f"{place}/")
+        check_h5(layer, child, trained)
 
 
 def seeds(layer):

@@ -61,11 +61,7 @@ class DoublyStochastic(Regularizer):
 
     def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         received = ops.sum(weights, axis=-2)
-        seen, queries = ops.ones_like(received), ops.ones_like(ops.sum(weights, axis=-1))
-        if mask is not None:
-            mask = ops.broadcast_to(mask, ops.shape(weights))
-            seen = ops.cast(ops.any(mask, axis=-2), weights.dtype)
-            queries = ops.cast(ops.any(mask, axis=-1), weights.dtype)
+        seen, queries = _real(weights, mask, -2), _real(weights, mask, -1)
         target = self.target
         if target is None:
             keys = ops.clip(ops.sum(seen, axis=-1, keepdims=True), 1.0, math.inf)
@@ -98,7 +94,7 @@ class Entropy(Regularizer):
         positive = weights > 0
         logs = ops.log(ops.where(positive, weights, ops.ones_like(weights)))
         entropy = -ops.sum(weights * logs, axis=-1)
-        return self.factor * _mean(entropy, _has_keys(weights, mask))
+        return self.factor * _mean(entropy, _real(weights, mask))
 
 
 class CoverageLoss(Regularizer):
@@ -125,7 +121,7 @@ class CoverageLoss(Regularizer):
         before = backend.cumsum(ops.swapaxes(weights, -1, -2))
         before = ops.swapaxes(before, -1, -2) - weights
         again = ops.sum(ops.where(weights < before, weights, before), axis=-1)
-        return self.factor * _mean(again, _has_keys(weights, mask))
+        return self.factor * _mean(again, _real(weights, mask))
 
 
 class Guided(Regularizer):
@@ -152,31 +148,27 @@ class Guided(Regularizer):
         self.width = shapes.check_number("width", width, above=0)
 
     def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            mask = ops.ones_like(weights, dtype="bool")
-        mask = ops.broadcast_to(mask, ops.shape(weights))
-        queries, query, query_is_real = _relative(mask, -1, weights.dtype)
-        keys, key, key_is_real = _relative(mask, -2, weights.dtype)
+        rows, columns = _real(weights, mask, -1), _real(weights, mask, -2)
+        (queries, query), (keys, key) = map(_relative, (rows, columns))
         distance = (query[..., None] - key[..., None, :]) / self.width
-        real = query_is_real[..., None] * key_is_real[..., None, :]
+        real = rows[..., None] * columns[..., None, :]
         away = (1 - ops.exp(-0.5 * ops.square(distance))) * real
         loss = ops.sum(weights * away, axis=(-2, -1)) / (queries * keys)
         return self.factor * _mean(loss, ops.ones_like(loss))
 
 
-def _relative(mask, axis, dtype):
-    """Of the queries (axis −1) or keys (−2) of a mask: number, relative positions, whether real."""
-    real = ops.cast(ops.any(mask, axis=axis), dtype)
+def _relative(real):
+    """The number of real queries or keys, and the position of each as a part of it."""
     count = ops.clip(ops.sum(real, axis=-1), 1.0, math.inf)
-    return count, (backend.cumsum(real) - 1) / count[..., None], real
+    return count, (backend.cumsum(real) - 1) / count[..., None]
 
 
-def _has_keys(weights, mask):
-    """1 for queries that may see a key, 0 for others."""
+def _real(weights, mask, axis=-1):
+    """1 for queries that may see a key, or with −2 keys that a query may see; 0 for others."""
     if mask is None:
         # Not the first key's: there may be none.
-        return ops.ones_like(ops.sum(weights, axis=-1))
-    mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=-1)
+        return ops.ones_like(ops.sum(weights, axis=axis))
+    mask = ops.any(ops.broadcast_to(mask, ops.shape(weights)), axis=axis)
     return ops.cast(mask, weights.dtype)
 
 

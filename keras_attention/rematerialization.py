@@ -92,9 +92,9 @@ def _pure(layer, wrap, call, args, kwargs):
     # recomputation must read the state of a seed that has advanced by then.
     with keras_private.uncast_variables():
         values = [ops.copy(ops.convert_to_tensor(variable.value)) for variable in variables]
-    # One tensor in several roles stays one. Only floats have gradients, and TensorFlow
-    # does not accept booleans.
-    tensors = {id(x): x for x in [*flat, *values] if ops.is_tensor(x) and _has_gradient(x)}
+    # One tensor in several roles stays one. Only floats have gradients.
+    given = [x for x in (*flat, *values) if ops.is_tensor(x)]
+    tensors = {id(x): x for x in given if "float" in keras.backend.standardize_dtype(x.dtype)}
     carried = {key: masks.implicit(x) for key, x in tensors.items()}
     found = {}
 
@@ -119,7 +119,3 @@ def _pure(layer, wrap, call, args, kwargs):
     for _ in range(found["losses"]):
         layer.add_loss(outputs.pop())
     return keras.tree.pack_sequence_as(found["output"], outputs)
-
-
-def _has_gradient(tensor):
-    return "float" in keras.backend.standardize_dtype(tensor.dtype)

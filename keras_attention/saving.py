@@ -1,8 +1,7 @@
 """Serialization: configurations are derived from the constructor's signature, so none can be lost.
 
 The convention of the package is one attribute per constructor argument, of the same name. Given
-that, `get_config` needs no hand-written list, and custom subclasses of any slot or layer save and
-load without one either.
+that, neither `get_config` nor a subclass of a slot or layer needs a list written by hand.
 """
 
 import functools
@@ -15,8 +14,7 @@ from keras_attention import inputs, keras_private, parts, rematerialization, sha
 
 PACKAGE = "keras_attention"
 
-# The maximum nesting depth of objects: far more than needed, and far less than Python's stack
-# allows.
+# The maximum nesting depth of objects: far more than needed, far less than Python's stack has.
 DEEPEST = 100
 
 register = keras.saving.register_keras_serializable(package=PACKAGE)
@@ -110,7 +108,6 @@ def former_names(cls):
 
 
 def _alias(name):
-    """A property that stands for another attribute."""
     return property(
         lambda self: getattr(self, name), lambda self, value: setattr(self, name, value)
     )
@@ -164,8 +161,7 @@ def deserialize(value):
 def _as_written(cls, config):
     """A configuration with strings where Keras's reader of `.h5` files has put functions.
 
-    It replaces any string that names a function of `keras.layers`, such as "add", or of
-    `custom_objects`.
+    It replaces strings that name functions of `keras.layers`, such as "add", or of a custom scope.
     """
     parameters = _parameters(cls, ConfigurableLayer)
 
@@ -377,8 +373,7 @@ class ConfigurableLayer(keras.layers.Layer):
             value = argument(self, name, private if private in vars(self) else name)
             config[name] = serialize(value)
             if self.built:
-                # This layer builds it again: otherwise the paths of its variables would lose this
-                # layer's name.
+                # This layer builds it again, so that the paths of its variables have this name.
                 for inner in config[name] if isinstance(value, list) else [config[name]]:
                     if isinstance(inner, dict):
                         inner.pop("build_config", None)
@@ -430,7 +425,7 @@ class ConfigurableLayer(keras.layers.Layer):
         kept = {
             "quantized": {
                 path: _quantization(part)
-                for path, part in parts.named(self)
+                for path, part in parts.inside(self)
                 if getattr(part, "quantization_mode", None) is not None
             },
             "frozen": parts.frozen(self),
@@ -446,7 +441,7 @@ class ConfigurableLayer(keras.layers.Layer):
         for name in self._build_sizes:
             setattr(self, f"_{name}", config.pop(name))
         super().build_from_config(config)
-        found = dict(parts.named(self))
+        found = dict(parts.inside(self))
         for path, quantization in quantized.items():
             part = found.get(path)
             if part is not None and part.quantization_mode is None:

@@ -116,17 +116,15 @@ class Order(NamedTuple):
         return self._moved(x, self.inverse, self.order)
 
     def _moved(self, x, order, inverse):
-        shape, axes = ops.shape(x), self.axes
+        axes = self.axes
         if axes is not None:
+            shape = ops.shape(x)
             lead = len(axes.positions) + len(axes.free) + 1
             like = ops.reshape(x, (*shape[:lead], -1)) if len(shape) > lead + 1 else x
             rows = axes.fold(like[..., None, :])[:, :, 0]
             rows = folding.reordered(rows, order, inverse)
             return ops.reshape(axes.unfold(rows[:, :, None], like), shape)
-        if len(shape) == 3:
-            return folding.reordered(x, order, inverse)
-        rows = ops.reshape(x, (*shape[:2], -1))
-        return ops.reshape(folding.reordered(rows, order, inverse), shape)
+        return folding.reordered(x, order, inverse)
 
     def numbers(self, array):
         """Numbers of tokens, (B or 1, T), such as a mask, with the real tokens first."""
@@ -150,8 +148,7 @@ class Pairs(NamedTuple):
         attention_mask: boolean, of pairs, or None.
         attention_bias: the numbers to add, as given, or None.
         seen: (B, S), the keys that are neither padding nor left out by all queries; or None.
-        one_sequence: whether the query is the value, as they came: zeros for padding may make two
-            tensors of it.
+        one_sequence: whether the query came as the value: zeros for padding make two of one.
         positions, segment_ids: integers (B, T) and (B, S), of tokens and of their texts; or None.
         given: whether a caller gave the positions.
         counts_tokens: whether positions are to count the real tokens of these rows.
@@ -220,9 +217,9 @@ class Pairs(NamedTuple):
             attention_bias=found._pairs_in_order(self.attention_bias),
         )
 
-    def _pairs_in_order(self, array):
+    def _pairs_in_order(self, array, back=False):
         for order, axis in ((self.of_query, 2), (self.of_key, 3)):
-            array = array if array is None or order is None else order.pairs(array, axis)
+            array = array if array is None or order is None else order.pairs(array, axis, back)
         return array
 
     @staticmethod
@@ -255,18 +252,11 @@ class Pairs(NamedTuple):
         """The output of a layer, and its `AttentionResult` but for its own, as the inputs were."""
         if self.of_query is not None:
             output = self.of_query.restored(output)
-        changes = {}
-        for name in ("weights", "mask", "log_probability"):
-            array = getattr(result, name)
-            if array is None:
-                continue
-            if self.of_query is not None and name == "log_probability":
-                array = self.of_query.pairs(array[..., None], 2, back=True)[..., 0]
-            elif name != "log_probability":
-                for order, axis in ((self.of_query, 2), (self.of_key, 3)):
-                    array = array if order is None else order.pairs(array, axis, back=True)
-            changes[name] = array
-        return output, result.replace(**changes)
+        pairs = (self._pairs_in_order(x, back=True) for x in (result.weights, result.mask))
+        weights, mask, chosen = *pairs, result.log_probability
+        if chosen is not None:
+            chosen = self._pairs_in_order(chosen[..., None], back=True)[..., 0]
+        return output, result.replace(weights=weights, mask=mask, log_probability=chosen)
 
 
 def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_tokens):
@@ -302,31 +292,26 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_
     return Pairs(query, value, key, of_query, of_key, *pairs, seen, **more)
 
 
-def check_one_sequence(mask, query, value):
-    """Raises unless `mask` is unambiguous: the padding of all inputs."""
-    if mask is None or mask is False:
-        return
-    listed = isinstance(query, (list, tuple))
+def query_mask(query_mask, mask, query, value):
+    """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs.
+
+    Raises unless the latter is unambiguous: the padding of all inputs.
+    """
+    listed, received = isinstance(query, (list, tuple)), None
     if listed != isinstance(mask, (list, tuple)):
         received = f"a {type(query).__name__} and a mask of type {type(mask).__name__}"
     elif value is not None:
         received = "a `value` beside it"
     elif not listed and len(query.shape) == 3 and len(mask.shape) != 2:
         received = f"mask.shape={tuple(mask.shape)}"
-    else:
-        return
-    raise ValueError(
-        "`mask` must be the padding (B, T) of one sequence that attends to itself, or a list of "
-        "masks for a list of tensors. Pass padding of two sequences as `query_mask` (B, T) and "
-        "`value_mask` (B, S), and a mask of pairs, (T, S), (B, T, S) or (B, H, T, S), as "
-        f"`attention_mask`. Received: {received}"
-    )
-
-
-def query_mask(query_mask, mask, query, value):
-    """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs."""
-    check_one_sequence(mask, query, value)
-    if isinstance(mask, (list, tuple)):
+    if received is not None:
+        raise ValueError(
+            "`mask` must be the padding (B, T) of one sequence that attends to itself, or a list "
+            "of masks for a list of tensors. Pass padding of two sequences as `query_mask` (B, T) "
+            "and `value_mask` (B, S), and a mask of pairs, (T, S), (B, T, S) or (B, H, T, S), as "
+            f"`attention_mask`. Received: {received}"
+        )
+    if listed:
         if query_mask is not None and not isinstance(query_mask, (list, tuple)):
             return [masks.both(mask[0], query_mask), *mask[1:]]
         return mask
@@ -337,10 +322,7 @@ def query_mask(query_mask, mask, query, value):
 
 
 def three_inputs(tensors, explicit):
-    """Query, value and key from any form of the three, and their masks.
-
-    A mask combines the one that the tensor carries and the one passed for it.
-    """
+    """Query, value and key from any form, and their masks: those carried and passed, combined."""
     query, value, key = tensors
     query_mask, value_mask, key_mask = explicit
     if isinstance(query, (list, tuple)):
@@ -372,10 +354,7 @@ def three_inputs(tensors, explicit):
 
 
 def without_padding(tensors, padding):
-    """The tensors with zeros for their padding, by a mask (B, T) or None for each.
-
-    One in several roles stays one where its masks are one.
-    """
+    """The tensors with zeros for padding, by masks or None; one in several roles stays one."""
     cleared = {}
     for x, mask in zip(tensors, padding, strict=True):
         if mask is not None and (id(x), id(mask)) not in cleared:

@@ -13,8 +13,7 @@
 | `U` | hidden units of a score that is a small network |
 
 Heads come before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_product_attention`, and
-before positions in scores, `(B, H, T, S)`. Every einsum in the package is spelled with these
-letters in lower case.
+before positions in scores, `(B, H, T, S)`. Every einsum has these letters in lower case.
 """
 
 import math
@@ -24,8 +23,7 @@ import numpy as np
 
 _MOST_ELEMENTS = 2**40
 
-# The largest count, window, rate or offset. Positions are int32, and the sum of two such numbers
-# must be one too.
+# The largest count, window, rate or offset: the sum of two such positions must be int32 too.
 LARGEST = 2**30 - 1
 
 
@@ -109,10 +107,7 @@ def check_scores(scores, query, key):
 
 
 def check_count(name, value, minimum=1, optional=False):
-    """`value` as an int; raises unless an integer (not a bool) from `minimum` to `LARGEST`.
-
-    If it is `optional`, None stays None, here and below.
-    """
+    """`value` as an int from `minimum` to `LARGEST`; or None, if `optional`, here and below."""
     if optional and value is None:
         return None
     if not _is_integer(value) or not minimum <= value <= LARGEST:
@@ -148,10 +143,7 @@ def check_axes(name, value, grid, minimum=1):
 
 
 def check_integer(name, value, unsigned=False):
-    """`value` as an int, or None; raises for anything else, and outside int32.
-
-    With `unsigned` uint32 too, of which seeds are.
-    """
+    """`value` as an int within int32, or uint32 if `unsigned`, as seeds are; or None."""
     if value is None:
         return None
     if not _is_integer(value):
@@ -214,10 +206,7 @@ def _is_integer(value):
 
 
 def check_memory(name, shape):
-    """Raises if an array of a known shape has more elements than any memory can store.
-
-    A backend may raise too, but XLA aborts the whole process if it cannot count the bytes.
-    """
+    """Raises if an array has more elements than any memory: XLA would abort the process."""
     if math.prod(size for size in shape if size is not None) > _MOST_ELEMENTS:
         raise ValueError(
             f"`{name}` would have more than {_MOST_ELEMENTS} elements. Received sizes that give it "

@@ -37,8 +37,7 @@ class Positions:
     """Positions of queries and keys, as arrays with static information.
 
     `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` means that
-    distances are those of consecutive positions: key s is s − t − `offset` after query t, in each
-    row, wherever the first key is.
+    key s is s − t − `offset` after query t in each row, wherever the first key is.
 
     `own` means that each query is one of the keys too, at its own position. `filled`, (B, 1, 1, S)
     or None, marks the entries of a cache that have a key, the queries' own among them.
@@ -240,16 +239,6 @@ def mapped(fields, function):
     return found
 
 
-def complete(cls):
-    """The class of a specification, each of whose fields has its axes in `AXES`."""
-    if other := {field.name for field in dataclasses.fields(cls)} ^ AXES.keys():
-        raise TypeError(
-            f"`AXES` must have the fields of {cls.__name__}. Received: only one has {sorted(other)}"
-        )
-    return cls
-
-
-@complete
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
     """The specification of attention, without its query, key and value.
@@ -260,8 +249,7 @@ class AttentionSpec:
 
     Args:
         scale: multiplier of inner products.
-        score: None for the inner product, or a function of query and key, both with H heads,
-            giving (B, H, T, S).
+        score: None for the inner product, or (B, H, T, S) of query and key, both with H heads.
         relative_keys, relative_values: None, or embeddings of distances clipped at k that join the
             keys in the scores, (H or 1, 2k + 1, K), and the values in the output,
             (H or 1, 2k + 1, V). See `kernels.relative`.
@@ -270,8 +258,7 @@ class AttentionSpec:
         biases: arrays to add, with four axes that broadcast to (B, H, T, S).
         position_biases: `PositionBias`es to add.
         masks: boolean arrays, True = attend, with four axes that broadcast to (B, H, T, S).
-        pattern: None, or a `Pattern`, of two position arrays a boolean array that broadcasts to
-            (B, T, S).
+        pattern: None, or a `Pattern`: booleans for (B, T, S) of two arrays of positions.
         segment_ids: None, or integers (B, T) and (B, S): a query sees only keys of its number.
         positions: the `Positions`.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
@@ -304,7 +291,6 @@ class AttentionSpec:
     return_lse: bool = False
 
     def replace(self, **changes):
-        """The same but for `changes`."""
         return dataclasses.replace(self, **changes)
 
     def rows(self, start, length):
@@ -392,8 +378,7 @@ class AttentionResult:
         lse: (B, H, T), the logarithm of the sum of the exponentials of all scores of a query, the
             sink's too; −1.5e38 for queries without keys. None if it was not requested.
         weights: (B, H, T, S), before dropout, or None if they were not requested.
-        has_keys: boolean, broadcasts to (B, H, T): whether a query has a key to attend to; None
-            means that all have.
+        has_keys: boolean, broadcasts to (B, H, T): whether a query has a key; None means all have.
         mask: the whole mask, from padding, pattern and segments, if weights are returned.
         log_probability: of the keys chosen by hard attention, (B, H, T), if requested.
         state: the next cache, of a recurrence that was given one.
@@ -408,5 +393,4 @@ class AttentionResult:
     state: dict[str, Tensor] | None = None
 
     def replace(self, **changes):
-        """The same but for `changes`."""
         return dataclasses.replace(self, **changes)

@@ -8,7 +8,7 @@ import pytest
 
 from keras_attention import patterns
 from keras_attention.kernels import reference
-from keras_attention.spec import PositionBias, Positions
+from keras_attention.spec import AXES, AttentionSpec, PositionBias, Positions
 from tests.problems import given, integers, random, some
 
 ops = keras.ops
@@ -65,3 +65,8 @@ def test_columns_may_lack_the_key_of_a_query():
     cached = dataclasses.replace(spec, positions=at, masks=(at.filled,))
     assert not cached.rows(1, 2).may_lack_keys
     assert cached.columns(2, 3).may_lack_keys
+
+
+@pytest.mark.any_backend
+def test_each_field_has_its_axes():
+    assert {field.name for field in dataclasses.fields(AttentionSpec)} == AXES.keys()

@@ -9,13 +9,15 @@ unknown in a graph, or symbolic dimensions if a program of JAX is traced for all
 
 from __future__ import annotations
 
+import functools
+import pathlib
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from keras_attention.hints import Seed, Tensor, Tensors
+from keras_attention.hints import Seed, Tensor
 
 ops = keras.ops
 
@@ -33,6 +35,7 @@ class Backend(typing.Protocol):
 
     def shape(self, array: Tensor) -> Sequence[Size]:
         """The shape, each size an integer where it is known."""
+        return array.shape
 
     def known_size(self, size: Size | None) -> int | None:
         """A size of an array's `shape`, or None if it is not known, or made up.
@@ -68,10 +71,7 @@ class Backend(typing.Protocol):
         """What to pass instead of a ragged or sparse tensor, or None for one that layers take."""
 
     def warn_of_recorded_length(self, length: Size) -> None:
-        """Warns if a file is being written for a number of keys that Keras may have made up.
-
-        For ONNX on PyTorch it records an unknown length as 1.
-        """
+        """Warns if ONNX is written of an unknown length, which PyTorch records as 1."""
         return None
 
     def may_share_arrays(self) -> bool:
@@ -90,8 +90,7 @@ class Backend(typing.Protocol):
         """What runs code on each device of an axis of a mesh, with its part of arrays, or None.
 
         It is `mapped(function, arrays, axes, outputs)`, where `axes` are those of the arrays that
-        the devices share, or None, and `outputs` those of the results; it is for programs that
-        compute with `like`.
+        the devices share, or None, and `outputs` those of the results; for programs with `like`.
         """
         return None
 
@@ -109,12 +108,6 @@ class Backend(typing.Protocol):
 
     def cond(self, condition, true_fn, false_fn):
         """`true_fn()` or `false_fn()`, and not the other, unless PyTorch records a step."""
-
-    def sum_over(self, function, start, arrays):
-        """`start` and `function` of each slice of `arrays` along their first axis, summed."""
-
-    def map_over(self, function: Callable[..., Tensors], arrays: Sequence[Tensor]) -> Tensors:
-        """`function` of each slice of `arrays`, each result an array of the slice's shape."""
 
     # Arrays that loops fill
 
@@ -136,8 +129,7 @@ class Backend(typing.Protocol):
     def of_numpy(self, array: Any) -> Tensor:
         """A tensor that takes over a NumPy array: on a CPU its memory, not a copy.
 
-        Nobody else may have the array, which begins at a multiple of 64 bytes. Of the dtypes of
-        `ml_dtypes` it may have bfloat16.
+        Nobody else may have the array, which begins at a multiple of 64 bytes, maybe of bfloat16.
         """
 
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
@@ -153,8 +145,7 @@ class Backend(typing.Protocol):
     def first(self, array: Tensor, size: Size) -> Tensor:
         """The first `size` elements along the last axis.
 
-        If there are fewer, it fails, but in a program of JAX for all sizes: there the missing ones
-        are NaN.
+        If there are fewer, it fails; in a program of JAX for all sizes the missing ones are NaN.
         """
         return self.dynamic_slice(array, len(array.shape) - 1, 0, size)
 
@@ -165,10 +156,7 @@ class Backend(typing.Protocol):
         """
 
     def affine(self, array, features, kernel, bias, shape):
-        """The array as rows of `features`, times the kernel as a matrix, plus the bias as a row.
-
-        All of one float dtype; the result has another `shape`.
-        """
+        """Rows of `features` times a kernel plus a bias, of one float dtype, in another `shape`."""
 
     def argmax(self, array: Tensor) -> Tensor:
         """The index of the first of the largest elements along the last axis."""
@@ -191,22 +179,25 @@ class Backend(typing.Protocol):
         `swapped` exchanges the two features of each pair, (d/2, 2) for `axis` = −1 and (2, d/2) for
         −2. `cos` is the same for both, and `sin` of opposite signs; they have no gradient.
         """
+        # LiteRT lacks `roll`; two slices have gradients that are padded with zeros and added.
+        wide, sizes = ops.cast(array, cos.dtype), self.shape(array)
+        pairs = (2, sizes[-1] // 2) if axis == -2 else (sizes[-1] // 2, 2)
+        swapped = ops.flip(ops.reshape(wide, (*sizes[:-1], *pairs)), len(sizes) + 1 + axis)
+        return ops.cast(wide * cos + ops.reshape(swapped, sizes) * sin, array.dtype)
 
     def masked_products(self, products: Tensor, mask: Tensor, masked: float) -> Tensor:
-        """Products where `mask`, which broadcasts to them, is True, else about `masked`, beside
-        which they are tiny.
-        """
+        """Products where `mask`, which broadcasts, is True, else about `masked`, far below them."""
         return self.masked(products, mask, masked)
 
     def masked(self, scores: Tensor, mask: Tensor, masked: float) -> Tensor:
-        """The same of scores with added terms, which are not tiny, and exactly `masked`, which is
-        negative, and of which no score has the magnitude.
-        """
+        """The same of scores with added terms, and exactly `masked`, which no score comes near."""
+        return ops.where(mask, scores, ops.cast(masked, scores.dtype))
 
     def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
         """exp of floats, at most `highest`; of many it may be 0, as of masked scores. `array` is
         read nowhere else, and may hold the result.
         """
+        return ops.exp(array if highest is None else ops.minimum(array, highest))
 
     def cumsum(self, array: Tensor) -> Tensor:
         """The cumulative sums over the last axis, in the array's dtype."""
@@ -217,10 +208,7 @@ class Backend(typing.Protocol):
         return ops.maximum(first, second)
 
     def tile_scores(self, array: Tensor) -> int:
-        """About how many scores a tile of blocks should have.
-
-        On CPUs, few enough to stay in the cache; an accelerator is busy only with many.
-        """
+        """About how many scores a tile of blocks has: on CPUs, few enough to stay in the cache."""
         return 2**23 if self.on_accelerator(array) else 2**21
 
     def prefers_whole_rows(self, scores: int | None) -> bool:
@@ -290,8 +278,7 @@ class Backend(typing.Protocol):
         `constants` are all other arrays that they read, in tuples, lists and dictionaries: a
         function that is traced later than it was created cannot close over arrays. `forward`
         returns two tuples of arrays: the outputs, and what `backward` needs besides; `saves` says
-        whether the second has any. `backward(arrays, outputs, saved, upstream)` returns a gradient
-        for each of `arrays`.
+        whether the second has any. `backward(arrays, outputs, saved, upstream)` returns gradients.
         """
 
     def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
@@ -332,8 +319,7 @@ class Backend(typing.Protocol):
         """The output (B, T, H, V).
 
         `mask` is (1 or B, 1 or H, 1 or T, S), boolean or added to scores, and `lengths` (B,) the
-        number of keys in each row. With `causal` a query may see `left` keys before it at most,
-        where `FUSED_READS` has "lengths".
+        number of keys in each row. If `causal`, with "lengths", a query sees `left` keys before it.
         """
         return None
 
@@ -354,10 +340,7 @@ class Backend(typing.Protocol):
         return False
 
     def fused_unsupported_reason(self, query, key, value, by, causal, left, lse):
-        """Why the fused kernel cannot compute this, or None.
-
-        `by` is the form of masks, of `FUSED_READS`, and `lse` is of `fused_with_lse`.
-        """
+        """Why it cannot compute this, `by` a form of `FUSED_READS`, with `lse` or not; or None."""
         return "no fused kernel of this backend is used"
 
     def where_fused(self, function, otherwise, arrays):
@@ -372,3 +355,13 @@ class Backend(typing.Protocol):
     def trace_id(self) -> Any:
         """Identifies a program, or a loop within it, while it is traced."""
         return None
+
+
+@functools.cache
+def multiplies_bfloat16():
+    """Whether the processor has instructions for products of bfloat16, as far as Linux says."""
+    try:
+        flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)

@@ -19,8 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
 
 from keras_attention import keras_private
-from keras_attention.backend import processor
-from keras_attention.backend.interface import Backend
+from keras_attention.backend.interface import Backend, multiplies_bfloat16
 
 ops = keras.ops
 
@@ -33,9 +32,6 @@ class JAX(Backend):
     FUSED_GAIN = 8
     # cuDNN's kernel. Tests replace it with one that runs on CPUs.
     FUSED: ClassVar[dict[str, str]] = {"platform": "cuda", "implementation": "cudnn"}
-
-    def shape(self, array):
-        return array.shape
 
     def known_size(self, size):
         return size if isinstance(size, int) else None
@@ -66,7 +62,12 @@ class JAX(Backend):
         return jax.device_count() > 1
 
     def fori_loop(self, start, stop, body, carry):
-        return lax.fori_loop(start, stop, body, _varying(body, start, carry))
+        before = None
+        # As different between devices as a step makes it: zeros are the same.
+        while _mapped() and jax.tree.map(jax.typeof, carry) != before:
+            before = jax.tree.map(jax.typeof, carry)
+            carry = _like(carry, jax.eval_shape(body, start, carry))
+        return lax.fori_loop(start, stop, body, carry)
 
     def mesh_axis(self, name):
         known = name in jax.sharding.get_abstract_mesh().manual_axes
@@ -100,12 +101,6 @@ class JAX(Backend):
                 condition, *(lambda f=f: _like(f(), *found) for f in (true_fn, false_fn))
             )
         return true_fn() if condition else false_fn()
-
-    def sum_over(self, function, start, arrays):
-        return lax.scan(lambda total, part: (total + function(part), None), start, arrays)[0]
-
-    def map_over(self, function, arrays):
-        return lax.map(function, arrays)
 
     def make_buffer(self, count, shape, dtype, zeros=True):
         return jnp.zeros((count, *shape), dtype)
@@ -152,22 +147,13 @@ class JAX(Backend):
             return array * lax.rsqrt(mean + epsilon) * ops.convert_to_tensor(scale, array.dtype)
         return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
 
-    def rotate(self, array, cos, sin, axis):
-        wide, half = array.astype(cos.dtype), array.shape[-1] // 2
-        pairs = (2, half) if axis == -2 else (half, 2)
-        swapped = jnp.flip(wide.reshape(*array.shape[:-1], *pairs), axis).reshape(array.shape)
-        return (wide * cos + swapped * sin).astype(array.dtype)
-
     def masked(self, scores, mask, masked):
         # A number computed from the scores: of a constant, JAX makes an array outside of a loop.
         filler = jnp.isnan(scores).astype(scores.dtype) * 0 + masked
         return jnp.where(mask, scores, filler)
 
-    def exp(self, array, highest=None):
-        return jnp.exp(array if highest is None else jnp.minimum(array, highest))
-
     def has_wide_products(self, array):
-        on_processor = array.dtype == "bfloat16" and processor.multiplies_bfloat16()
+        on_processor = array.dtype == "bfloat16" and multiplies_bfloat16()
         return self.on_accelerator(array) or on_processor
 
     def clip(self, array, limit):
@@ -349,18 +335,7 @@ def _like(arrays, *others):
     return jax.tree.map(like, arrays, *others)
 
 
-def _varying(body, index, carry):
-    """The carry of a loop, as different between devices as a step makes it: zeros are the same."""
-    before = None
-    while _mapped() and jax.tree.map(jax.typeof, carry) != before:
-        before = jax.tree.map(jax.typeof, carry)
-        carry = _like(carry, jax.eval_shape(body, index, carry))
-    return carry
-
-
 class _Axis:
-    """The axis of a mesh over which a `shard_map` maps."""
-
     def __init__(self, name):
         self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
 
@@ -408,6 +383,7 @@ def _written_rows(primals, tangents):
 # cannot be mapped, nor differentiated by what it keeps.
 _LINEAR = Primitive("keras_attention_linear")
 _LINEAR.multiple_results = True
+_LINEAR.def_abstract_eval(lambda *_, avals, **__: avals)
 
 
 def _linear(function, transpose, kept, given, like):
@@ -440,11 +416,6 @@ def _linear(function, transpose, kept, given, like):
 @_LINEAR.def_impl
 def _linear_result(*arrays, function, **_):
     return function(*arrays)
-
-
-@_LINEAR.def_abstract_eval
-def _linear_avals(*_, avals, **__):
-    return avals
 
 
 def _linear_jvp(arrays, tangents, *, function, **_):

@@ -7,8 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention import keras_private
-from keras_attention.backend import processor
-from keras_attention.backend.interface import Backend
+from keras_attention.backend.interface import Backend, multiplies_bfloat16
 
 ops = keras.ops
 
@@ -67,15 +66,6 @@ class TensorFlow(Backend):
 
     def cond(self, condition, true_fn, false_fn):
         return tf.cond(condition, true_fn, false_fn)
-
-    def sum_over(self, function, start, arrays):
-        # A graph runs up to ten steps of a loop at once, and would store ten slices.
-        return tf.foldl(
-            lambda total, part: total + function(part), arrays, start, parallel_iterations=1
-        )
-
-    def map_over(self, function, arrays):
-        return tf.map_fn(function, arrays, parallel_iterations=1)
 
     def make_buffer(self, count, shape, dtype, zeros=True):
         static = tf.TensorShape([size if isinstance(size, int) else None for size in shape])
@@ -152,19 +142,6 @@ class TensorFlow(Backend):
         # Keras's own keeps the scores alive as long as the weights.
         return tf.nn.softmax(array)
 
-    def rotate(self, array, cos, sin, axis):
-        # LiteRT lacks `roll`; two slices have gradients that are padded with zeros and added.
-        wide, sizes = tf.cast(array, cos.dtype), self.shape(array)
-        pairs = (2, -1) if axis == -2 else (-1, 2)
-        swapped = tf.reverse(tf.reshape(wide, (*sizes[:-1], *pairs)), [len(sizes) + 1 + axis])
-        return tf.cast(wide * cos + tf.reshape(swapped, sizes) * sin, array.dtype)
-
-    def masked(self, scores, mask, masked):
-        return tf.where(mask, scores, tf.cast(masked, scores.dtype))
-
-    def exp(self, array, highest=None):
-        return tf.exp(array if highest is None else tf.minimum(array, highest))
-
     def prefers_whole_rows(self, scores):
         # oneDNN's softmax, on CPUs, is one pass. XLA's takes several, and its sizes do not vary.
         graph = tf.compat.v1.get_default_graph()
@@ -172,7 +149,7 @@ class TensorFlow(Backend):
 
     def has_fast_bfloat16(self):
         # Without instructions for it, oneDNN emulates bfloat16.
-        return processor.multiplies_bfloat16()
+        return multiplies_bfloat16()
 
     def has_wide_products(self, array):
         # Only XLA has products with float32 results of half-precision inputs.

@@ -75,23 +75,6 @@ class Torch(Backend):
             return keras.tree.map_structure(lambda *x: torch.where(condition, *x), *found)
         return true_fn() if condition else false_fn()
 
-    def sum_over(self, function, start, arrays):
-        for part in zip(*arrays, strict=True):
-            start = start + function(part)
-        return start
-
-    def map_over(self, function, arrays):
-        if _transforming():
-            parts = [function(part) for part in zip(*arrays, strict=True)]
-            return tuple(torch.stack(found) for found in zip(*parts, strict=True))
-        # Small persistent results, allocated between large temporary ones, would fragment PyTorch's
-        # memory. So they are allocated first.
-        results = [torch.empty_like(array) for array in arrays]
-        for index, part in enumerate(zip(*arrays, strict=True)):
-            for result, found in zip(results, function(part), strict=True):
-                result[index] = found
-        return tuple(results)
-
     def make_buffer(self, count, shape, dtype, zeros=True):
         given = {"dtype": getattr(torch, dtype), "device": keras_private.torch_device()}
         if _transforming():
@@ -126,9 +109,15 @@ class Torch(Backend):
     def matmul(self, first, second, transpose_first=False, transpose_second=False):
         first = first.transpose(-1, -2) if transpose_first else first
         second = second.transpose(-1, -2) if transpose_second else second
-        if min(first.itemsize, second.itemsize) == 2 and self.has_wide_products(first):
-            return _wide_product(first, second)
-        return torch.matmul(first, second)
+        if min(first.itemsize, second.itemsize) != 2 or not self.has_wide_products(first):
+            return torch.matmul(first, second)
+        tracked = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
+        # The product with a dtype of its own has no gradient, and one axis of matrices.
+        if tracked or first.dtype != second.dtype or first.shape[:-2] != second.shape[:-2]:
+            return torch.matmul(first.float(), second.float())
+        shape = *first.shape[:-1], second.shape[-1]
+        first, second = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
+        return torch.bmm(first, second, out_dtype=torch.float32).reshape(shape)
 
     def affine(self, array, features, kernel, bias, shape):
         # Keras's operations take three times as long for a small array, here and on TensorFlow.
@@ -370,8 +359,7 @@ class Torch(Backend):
             return found.transpose(1, 2).reshape(batch, 1, heads, -1)
         masked_or_wide = mask is not None or query.itemsize > 2
         if groups != heads and masked_or_wide and self.on_accelerator(query):
-            # Of PyTorch's kernels for a GPU only that without masks, in half precision, groups
-            # heads.
+            # On a GPU, PyTorch groups heads in half precision without a mask alone.
             key, value = (x.repeat_interleave(heads // groups, 2) for x in (key, value))
             groups = heads
         found = torch.nn.functional.scaled_dot_product_attention(
@@ -453,16 +441,6 @@ class Torch(Backend):
 
 # Other layouts are a vendor's, of dense arrays.
 _SPARSE = {getattr(torch, f"sparse_{kind}") for kind in ("coo", "csr", "csc", "bsr", "bsc")}
-
-
-def _wide_product(first, second):
-    tracked = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    # The product with a dtype of its own has no gradient, and one axis of matrices.
-    if tracked or first.dtype != second.dtype or first.shape[:-2] != second.shape[:-2]:
-        return torch.matmul(first.float(), second.float())
-    shape = *first.shape[:-1], second.shape[-1]
-    first, second = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
-    return torch.bmm(first, second, out_dtype=torch.float32).reshape(shape)
 
 
 def _with_gradient(forward, backward, *arrays):

@@ -19,8 +19,7 @@ aten = torch.ops.aten
 
 # Operators that copy their first argument: of use only where somebody writes to the copy.
 COPIES = {aten.clone.default, aten.lift_fresh_copy.default}
-# Operators that write a few elements into a copy of their first argument, and those that write
-# into the argument itself.
+# Operators that write into a copy of their first argument, and those that write into itself.
 IN_PLACE = {aten.index_put.default: aten.index_put_.default}
 
 
@@ -44,11 +43,7 @@ def record(function, arrays):
 
 
 def optimized(module, arrays, carried):
-    """The `Graphs` of a recorded step of `arrays`, of which the first `carried` change.
-
-    None if the step has effects, such as writing to an array that it is given, or operators that
-    PyTorch cannot make functional.
-    """
+    """The `Graphs` of a step of `arrays`, of which `carried` change; None if it has effects."""
     try:
         module = record(torch.func.functionalize(module), arrays)
     except RuntimeError:
@@ -102,7 +97,6 @@ def _remove_copies(module):
 
 
 def _remove_repetitions(graph):
-    """Each node that repeats an earlier one is replaced by it."""
     first = {}
     for node in list(graph.nodes):
         if node.op == "get_attr":

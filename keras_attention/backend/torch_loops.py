@@ -146,10 +146,7 @@ def _recorded(body, carry, constants, layer):
 
 
 def _cause(error):
-    """The error that ended a recording, and the line that it comes from.
-
-    PyTorch's own may have no text, and the line is the last that is neither PyTorch's nor Keras's.
-    """
+    """The error that ended a recording, and the last line that is not PyTorch's or Keras's."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)
     own = [x for x in frames if not x.filename.startswith(_FRAMEWORKS)] or frames

@@ -106,10 +106,6 @@ def _block(layer, attention_class="MultiHeadAttention", causal=False):
     return ours
 
 
-def _sine(layer):
-    return SinCosPositionEmbedding(merge_mode="none", **utils.arguments(layer, "max_wavelength"))
-
-
 def _learned(layer, merge_mode="none"):
     ours = LearnedPositionEmbedding(
         layer.sequence_length,
@@ -158,7 +154,9 @@ def _rotary(layer):
 CONVERTERS = {
     "TransformerEncoder": _block,
     "TransformerDecoder": lambda layer: _block(layer, "CachedMultiHeadAttention", causal=True),
-    "SinePositionEncoding": _sine,
+    "SinePositionEncoding": lambda layer: SinCosPositionEmbedding(
+        merge_mode="none", **utils.arguments(layer, "max_wavelength")
+    ),
     "PositionEmbedding": _learned,
     "TokenAndPositionEmbedding": _token_and_position,
     "RotaryEmbedding": _rotary,

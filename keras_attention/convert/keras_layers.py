@@ -70,21 +70,19 @@ def _with_heads(layer):
 
 def _attention(layer):
     if layer.score_mode == "concat":
-        factor = 1.0 if layer.scale is None else layer.scale
-        return _additive(layer, inner=factor, outer=layer.concat_score_weight)
+        return _additive(layer, inner=layer.scale, outer=layer.concat_score_weight)
     scale = 1.0 if layer.scale is None else float(keras.ops.convert_to_numpy(layer.scale))
     return _without_heads(layer, "dot" if layer.scale is None else scores.ScaledDot(scale))
 
 
-def _additive_attention(layer):
-    return _additive(layer, inner=1.0, outer=1.0 if layer.scale is None else layer.scale)
-
-
-def _additive(layer, inner, outer):
-    """outer · Σ tanh(inner · (q + k)), with weights where Keras has none."""
+def _additive(layer, inner=None, outer=None):
+    """outer · Σ tanh(inner · (q + k)), with weights where Keras has none; None is 1."""
     size = layer.get_build_config()["input_shape"][0][-1]
     ours = _without_heads(layer, scores.Additive(size, use_bias=False))
-    inner, outer = (np.asarray(keras.ops.convert_to_numpy(x), "float64") for x in (inner, outer))
+    inner, outer = (
+        np.asarray(1.0 if x is None else keras.ops.convert_to_numpy(x), "float64")
+        for x in (inner, outer)
+    )
     for kernel in (ours.score.query_kernel, ours.score.key_kernel):
         utils.assign(kernel, inner * np.eye(size))
     utils.assign(ours.score.v, outer * np.ones(size))
@@ -103,5 +101,5 @@ CONVERTERS = {
     "MultiHeadAttention": _with_heads,
     "GroupedQueryAttention": _with_heads,
     "Attention": _attention,
-    "AdditiveAttention": _additive_attention,
+    "AdditiveAttention": lambda layer: _additive(layer, outer=layer.scale),
 }

@@ -16,10 +16,7 @@ def refuse(peer, why, instead):
 
 
 def converter(peer, package, converters):
-    """The function of `converters` for the class of `peer`, by its name.
-
-    The class itself: a subclass may compute something else.
-    """
+    """The function of `converters` for the very class of `peer`: a subclass may differ."""
     cls = type(peer)
     if not cls.__module__.startswith(f"{package}.") or cls.__name__ not in converters:
         refuse(

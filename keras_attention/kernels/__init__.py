@@ -13,7 +13,6 @@ from keras_attention.backend import backend
 from keras_attention.kernels import (
     banded,
     blockwise,
-    explanation,
     few_scores,
     fused,
     global_tokens,
@@ -80,7 +79,7 @@ KERNELS = [
         blockwise,
         "no more than a tile of scores is stored at once",
         "time O(T · S), memory O(T + S)",
-        explanation.strategy,
+        blockwise.in_words,
     ),
     Kernel("reference", reference, "{blockwise}", "time and memory O(T · S)"),
 ]
@@ -113,7 +112,20 @@ def explain(spec, query, key, value, kernel="auto"):
     why = chosen.why.format(**reasons) if kernel == "auto" else "it was requested by name"
     how = [chosen.how(spec, query, key, value)] if chosen.how else []
     others = [f"not {name!r}: {reason}" for name, reason in reasons.items() if reason != why]
-    return chosen.name, "; ".join([why, chosen.cost, explanation.mask(spec), *how, *others])
+    return chosen.name, "; ".join([why, chosen.cost, _masks(spec), *how, *others])
+
+
+def _masks(spec):
+    """What `semantics.mask` combines, in words."""
+    found = []
+    for array in spec.masks:
+        axis = "keys" if array.shape[2] == 1 else "queries" if array.shape[3] == 1 else "pairs"
+        found.append(f"{axis} {tuple(array.shape)}")
+    if spec.pattern is not None:
+        found.append(f"pattern {spec.pattern!r}")
+    if spec.segment_ids is not None:
+        found.append("segments")
+    return "mask: " + " and ".join(found) if found else "no mask"
 
 
 def choose(spec, query, key, value, kernel="auto"):

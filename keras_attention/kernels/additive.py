@@ -20,15 +20,33 @@ _UNKNOWN = 1024
 
 
 def additive(query, key, v):
-    """Scores (B, H, T, S) of query (B, T, H, U) and key (B, S, H, U), with the weights v (H, U).
-
-    The three are of one dtype.
-    """
+    """Scores (B, H, T, S) of query (B, T, H, U), key (B, S, H, U), v (H, U), of one dtype."""
     query, key = ops.transpose(query, (0, 2, 3, 1)), ops.transpose(key, (0, 2, 3, 1))
     size = chunk(query.shape[3], key.shape[3], v.shape[1])
     if size == v.shape[1]:
         return _scores(query, key, v)
-    return _chunked(_split(query, 2, size), _split(key, 2, size), _split(v, 1, size))
+    query, key, v = _split(query, 2, size), _split(key, 2, size), _split(v, 1, size)
+
+    def forward(*arrays):
+        query, key = (array[0, :, :, 0] for array in arrays[:2])
+        zeros = ops.zeros_like(ops.expand_dims(query, -1) + ops.expand_dims(key, -2))
+
+        def step(n, total):
+            return total + _scores(*(array[n] for array in arrays))
+
+        return (backend.fori_loop(0, v.shape[0], step, zeros),), ()
+
+    def backward(arrays, outputs, saved, upstream):
+        def step(n, buffers):
+            found = _gradients(*(array[n] for array in arrays), upstream[0])
+            return tuple(map(backend.write_buffer, buffers, (n,) * len(found), found))
+
+        count, dtype = v.shape[0], keras.backend.standardize_dtype(v.dtype)
+        sizes = [backend.shape(array)[1:] for array in arrays]
+        buffers = tuple(backend.make_buffer(count, size, dtype, zeros=False) for size in sizes)
+        return tuple(map(backend.stack_buffer, backend.fori_loop(0, count, step, buffers)))
+
+    return backend.custom_vjp(lambda _: (forward, backward), [query, key, v], saves=False)[0]
 
 
 def chunk(queries, keys, units):
@@ -57,20 +75,6 @@ def _hidden(query, key):
 def _scores(query, key, v):
     """Scores (B, H, T, S) by all units of the arguments."""
     return ops.sum(ops.multiply(_hidden(query, key), v[:, :, None, None]), axis=2)
-
-
-def _chunked(query, key, v):
-    """Scores of chunks of units: (C, B, H, U, T), (C, B, H, U, S) and (C, H, U)."""
-
-    def forward(query, key, v):
-        first = ops.expand_dims(query[0, :, :, 0], -1) + ops.expand_dims(key[0, :, :, 0], -2)
-        zeros = ops.zeros_like(first)
-        return (backend.sum_over(lambda units: _scores(*units), zeros, (query, key, v)),), ()
-
-    def backward(arrays, outputs, saved, upstream):
-        return backend.map_over(lambda units: _gradients(*units, upstream[0]), arrays)
-
-    return backend.custom_vjp(lambda _: (forward, backward), [query, key, v], saves=False)[0]
 
 
 def _gradients(query, key, v, upstream):

@@ -14,7 +14,6 @@ from keras_attention import shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import (
     blockwise,
-    explanation,
     folding,
     fused,
     grouped,
@@ -72,7 +71,7 @@ def in_words(spec, query, key, value):
 
 def _in_words(spec, query, key, value):
     if _unsupported_reason(spec, query, key, value):
-        return explanation.strategy(spec, query, key, value)
+        return blockwise.in_words(spec, query, key, value)
     if grouped.unsupported_reason(spec, query, key, value) is None:
         return grouped.in_words(spec)
     span = spec.pattern.span()
@@ -99,7 +98,6 @@ def _has_tables(spec):
 
 
 def _unsupported_reason(spec, query, key, value):
-    """The reason this kernel cannot compute a part, or None."""
     no_groups = grouped.unsupported_reason(spec, query, key, value)
     if no_groups is None:
         return None
@@ -147,23 +145,17 @@ def _apart(spec, query, key, value, rate, needs_lse):
     """Positions a rate apart as separate sequences."""
     length = query.shape[1]
     size = -(-length // rate)
-    batch = ops.shape(query)[0]
 
     def fold(array, axis=1):
         """(B, T, …) as (B · rate, T / rate, …)."""
-        whole = _fit(array, axis, 0, size * rate)
-        shape = list(ops.shape(whole))
-        split = ops.reshape(whole, (*shape[:axis], size, rate, *shape[axis + 1 :]))
-        split = ops.moveaxis(split, axis + 1, 1)
-        shape[axis] = size
-        return ops.reshape(split, (shape[0] * rate, *shape[1:]))
+        return folding.batched(_fit(array, axis, 0, size * rate), axis, rate, size, apart=True)
 
     def stretched(bias):
         return dataclasses.replace(
             bias, function=lambda i, j, *arrays: bias.function(i * rate, j * rate, *arrays)
         )
 
-    fold_mask = folding.Fold(batch, rate, fold, fold)
+    fold_mask = folding.Fold(ops.shape(query)[0], rate, fold, fold, apart=True)
     folded = spec.folded(fold_mask, Positions.of(size, size))
     # A mask of existing keys, here and below, that is folded like the keys.
     real = (fold_mask(ops.ones((1, 1, 1, length), "bool")),) if length % rate else ()
@@ -174,14 +166,7 @@ def _apart(spec, query, key, value, rate, needs_lse):
     )
     folded = folded, fold(query), fold(key), fold(value)
     attend = blockwise.attend if _unsupported_reason(*folded) else _attend
-    output, lse = attend(*folded, needs_lse)
-    heads, features = query.shape[2], value.shape[3]
-    output = ops.reshape(output, (batch, rate, size, heads, features))
-    output = ops.reshape(
-        ops.transpose(output, (0, 2, 1, 3, 4)), (batch, size * rate, heads, features)
-    )
-    lse = ops.reshape(lse, (batch, rate, heads, size))
-    lse = ops.reshape(ops.transpose(lse, (0, 2, 3, 1)), (batch, heads, size * rate))
+    output, lse = fold_mask.back(*attend(*folded, needs_lse), size)
     return folding.cut(output, 1, 0, length), folding.cut(lse, 2, 0, length)
 
 
@@ -231,10 +216,7 @@ def _windows(spec, query, key, value, span, needs_lse):
 
 
 def _fit(array, axis, start, length):
-    """`length` elements along an axis from `start`, with zeros before the first and after the last.
-
-    `start` may be negative.
-    """
+    """`length` elements of an axis from `start`, maybe negative; zeros where there are none."""
     before = min(length, max(0, -start))
     array = folding.cut(array, axis, max(0, start), array.shape[axis])
     after = length - before - array.shape[axis]

@@ -1,7 +1,6 @@
 """Attention tile by tile, with a custom gradient: memory grows with T + S, in training too.
 
-`passes` has the mathematics, `strategies` the choice among ways, `plans` the sizes of tiles;
-`tiling` cuts arrays into tiles.
+`passes` has the mathematics, `strategies` the choice, `plans` sizes, `tiling` cuts of arrays.
 """
 
 import keras
@@ -10,6 +9,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import passes, plans, semantics, strategies, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
+from keras_attention.sizes import known
 from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
 
 ops = keras.ops
@@ -42,6 +42,28 @@ def run(spec, query, key, value):
     """The `AttentionResult`, its output in the dtype of `value`."""
     output, lse = attend(spec, query, key, value, needs_lse(spec))
     return finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
+
+
+def in_words(spec, query, key, value):
+    """What `strategies` decides, for `ops.explain`."""
+    sizes = plans.Sizes.of(query, key)
+    chosen = strategies.choose(spec, query, key, value, sizes)
+    plan = plans.of(chosen, spec, sizes)
+    by = "by whole rows of keys" if chosen.whole_rows else "by blocks of keys"
+    if plan.single:
+        return f"one tile, {by}, whose weights are stored for the gradient"
+    counts = plan.chunks, plan.query_blocks, plan.key_blocks
+    several = f"{counts[0] * counts[1] * counts[2]} tiles" if known(*counts) else "tiles"
+    each = ", ".join(
+        f"{size if known(size) else 'some'} {what}"
+        for size, what in (
+            (plan.batch, "sequences"),
+            (plan.heads, "heads"),
+            (plan.queries, "queries"),
+            (plan.keys, "keys"),
+        )
+    )
+    return f"{several} of {each}, {by}, whose weights the gradient computes again"
 
 
 def needs_lse(spec):

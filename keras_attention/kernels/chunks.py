@@ -64,13 +64,10 @@ class Chunks:
 
     def products(self, query, key):
         """The inner products (N, B, G, R, C, C) of queries and keys."""
-        return self._grouped(query, key, transpose_second=True)
+        return self.combine(query, key, transpose_second=True)
 
-    def combine(self, rows, arrays):
+    def combine(self, rows, arrays, **transposed):
         """(N, B, G, R, C, V) of rows (N, B, G, R, C, K) and arrays (N, B, G, K, V)."""
-        return self._grouped(rows, arrays)
-
-    def _grouped(self, rows, arrays, **transposed):
         count, batch, groups, repeats, size, features = backend.shape(rows)
         rows = ops.reshape(rows, (count, batch, groups, repeats * size, features))
         found = backend.matmul(rows, arrays, **transposed)

@@ -24,24 +24,24 @@ def raise_where(bad, message):
         raise ValueError(message)
 
 
-def _noted(function, *arrays):
-    """The result of `function`, and by message the unknown values it passed to `raise_where`."""
-    outer = getattr(_tracing, "notes", [])
-    _tracing.notes = []
-    try:
-        outputs, trace, errors = function(*arrays), backend.trace_id(), {}
-        for origin, message, bad in _tracing.notes:
-            # Values computed in a loop inside the function do not leave the loop.
-            if origin == trace:
-                errors[message] = keras.ops.logical_or(errors.get(message, False), bad)
-        return outputs, errors
-    finally:
-        _tracing.notes = outer
-
-
 def compiled_function(function, layer):
     """`function`, compiled for each shape; see the public `generation.compiled`."""
-    program = backend.compile(lambda *arrays: _noted(function, *arrays), layer)
+
+    def noted(*arrays):
+        """The result, and by message the unknown values that were passed to `raise_where`."""
+        outer = getattr(_tracing, "notes", [])
+        _tracing.notes = []
+        try:
+            outputs, trace, errors = function(*arrays), backend.trace_id(), {}
+            for origin, message, bad in _tracing.notes:
+                # Values computed in a loop inside the function do not leave the loop.
+                if origin == trace:
+                    errors[message] = keras.ops.logical_or(errors.get(message, False), bad)
+            return outputs, errors
+        finally:
+            _tracing.notes = outer
+
+    program = backend.compile(noted, layer)
 
     def call(*arrays):
         arrays = keras.tree.map_structure(keras.ops.convert_to_tensor, arrays)

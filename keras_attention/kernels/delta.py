@@ -38,7 +38,11 @@ def run(query, key, value, rate, log_decay=None, state=None, chunk=None):
     last = decay[..., -1:, :]
     into_state = key * ops.exp(last - decay)
 
-    written, read = _written(key, value, rate, decay, ratios)
+    # (I + A)^{−1} β v, (N, B, G, C, V), and (I + A)^{−1} β exp(c) k, (N, B, G, C, K).
+    products = backend.matmul(key, key, transpose_second=True) * ratios * rate
+    both = ops.concatenate([rate * value, rate * ops.exp(decay) * key], axis=-1)
+    (both,) = backend.custom_vjp(_make_solve, [products, both])
+    written, read = both[..., : value.shape[-1]], both[..., value.shape[-1] :]
     weights = chunks.products(query, key) * ratios[:, :, :, None]
     updates = backend.matmul(into_state, written, transpose_first=True)
     if state is None and chunks.alone:
@@ -51,14 +55,6 @@ def run(query, key, value, rate, log_decay=None, state=None, chunk=None):
     output = chunks.combine(weights, written)
     output = output + chunks.combine(query * ops.exp(decay)[:, :, :, None], before)
     return chunks.together(output), state
-
-
-def _written(key, value, rate, decay, ratios):
-    """(I + A)^{−1} β v, (N, B, G, C, V), and (I + A)^{−1} β exp(c) k, (N, B, G, C, K)."""
-    products = backend.matmul(key, key, transpose_second=True) * ratios * rate
-    both = ops.concatenate([rate * value, rate * ops.exp(decay) * key], axis=-1)
-    (both,) = backend.custom_vjp(_make_solve, [products, both])
-    return both[..., : value.shape[-1]], both[..., value.shape[-1] :]
 
 
 def _make_solve(constants):

@@ -32,16 +32,8 @@ def sparsemax(scores, mask=None):
     # Only differences count, and no key is in the support unless it is less than 1 below the
     # largest. Raising the others to 2 below keeps the sums small for any scores.
     shifted = _below_largest(scores, mask)
-    support = _support(ops.stop_gradient(ops.clip(shifted, -2.0, 0.0)))
-    inside = ops.where(support, shifted, ops.zeros_like(shifted))
-    size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
-    threshold = (ops.sum(inside, axis=-1, keepdims=True) - 1.0) / size
-    return ops.where(support, ops.relu(inside - threshold), ops.zeros_like(shifted))
-
-
-def _support(scores):
-    """Which of the scores, in [-2, 0], get a weight above zero."""
-    descending = ops.flip(ops.sort(scores, axis=-1), axis=-1)
+    fixed = ops.stop_gradient(ops.clip(shifted, -2.0, 0.0))
+    descending = ops.flip(ops.sort(fixed, axis=-1), axis=-1)
     # The k largest are in the support if the k-th is above the threshold that they would have,
     # (Σ of the k largest − 1) / k. The first always is.
     count = ops.cast(ops.arange(1, ops.shape(scores)[-1] + 1), scores.dtype)
@@ -49,7 +41,11 @@ def _support(scores):
     within = 1.0 + count * descending > sums
     size = ops.sum(ops.cast(within, scores.dtype), axis=-1, keepdims=True)
     total = ops.sum(ops.where(within, descending, ops.zeros_like(sums)), axis=-1, keepdims=True)
-    return scores > (total - 1.0) / size
+    support = fixed > (total - 1.0) / size
+    inside = ops.where(support, shifted, ops.zeros_like(shifted))
+    size = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
+    threshold = (ops.sum(inside, axis=-1, keepdims=True) - 1.0) / size
+    return ops.where(support, ops.relu(inside - threshold), ops.zeros_like(shifted))
 
 
 def entmax15(scores, mask=None):

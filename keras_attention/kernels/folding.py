@@ -10,20 +10,19 @@ from keras_attention.spec import cut
 ops = keras.ops
 
 
-def batched(array, axis, count, size):
-    """(B, …, count · size, …) as (B · count, …, size, …)."""
+def batched(array, axis, count, size, apart=False):
+    """(B, …, count · size, …) as (B · count, …, size, …): stretches, or elements `count` apart."""
     shape = list(ops.shape(array))
-    split = ops.reshape(array, (*shape[:axis], count, size, *shape[axis + 1 :]))
-    split = ops.moveaxis(split, axis, 1)
+    sizes = (size, count) if apart else (count, size)
+    split = ops.reshape(array, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+    split = ops.moveaxis(split, axis + apart, 1)
     shape[axis] = size
     return ops.reshape(split, (shape[0] * count, *shape[1:]))
 
 
 def reordered(x, order, inverse):
-    """The tokens of each row of `x` (B, T, D) in an order (B, T), whose gradient is the inverse.
-
-    The gradient of any `take` is a sum, which takes up to a hundred times longer.
-    """
+    """Tokens of `x` (B, T, …) in an order (B, T); the gradient takes by the inverse: no sum."""
+    shape = backend.shape(x)
 
     def make(orders):
         def forward(x):
@@ -34,7 +33,9 @@ def reordered(x, order, inverse):
 
         return forward, backward
 
-    return backend.custom_vjp(make, [x], (order, inverse), saves=False)[0]
+    rows = x if len(shape) == 3 else ops.reshape(x, (*shape[:2], -1))
+    found = backend.custom_vjp(make, [rows], (order, inverse), saves=False)[0]
+    return found if len(shape) == 3 else ops.reshape(found, shape)
 
 
 def real_first(mask):
@@ -53,10 +54,10 @@ def real_first(mask):
 
 
 class Fold:
-    """Folds arrays with T or S, not both, like queries or keys, into `count` parts of each row."""
+    """Folds arrays with T or S, not both, into `count` parts of rows: stretches, or `apart`."""
 
-    def __init__(self, batch, count, of_queries, of_keys):
-        self.batch, self.count = batch, count
+    def __init__(self, batch, count, of_queries, of_keys, apart=False):
+        self.batch, self.count, self.apart = batch, count, apart
         self.of_queries, self.of_keys = of_queries, of_keys
 
     def __call__(self, array, axes="bhts"):
@@ -75,7 +76,11 @@ class Fold:
         """The output (B, T, H, V) and lse (B, H, T) of those of parts of `size` queries."""
         heads, features = output.shape[2:]
         length = self.count * size
-        lse = ops.transpose(ops.reshape(lse, (self.batch, self.count, heads, size)), (0, 2, 1, 3))
+        lse = ops.reshape(lse, (self.batch, self.count, heads, size))
+        lse = ops.transpose(lse, (0, 2, 3, 1) if self.apart else (0, 2, 1, 3))
+        if self.apart:
+            output = ops.reshape(output, (self.batch, self.count, size, heads, features))
+            output = ops.transpose(output, (0, 2, 1, 3, 4))
         return (
             ops.reshape(output, (self.batch, length, heads, features)),
             ops.reshape(lse, (self.batch, heads, length)),

@@ -3,10 +3,8 @@
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
 mask of all pairs is allowed if it is small. So are biases of queries and keys, if no gradient of
-theirs is asked for (the kernel would store all scores) and none is rounded, as on a GPU in half
-precision.
-Sinks and the log-sum-exp are there on CPUs: of a softmax over the keys with its log-sum-exp, the
-weight of a sink is known.
+theirs is asked for (the kernel would store all scores) and none is rounded, as in half precision.
+Sinks and the log-sum-exp are there on CPUs: by the latter, of keys alone, a sink's weight is known.
 
 On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
 with a window or without, and takes the number of keys per row, so padding must
@@ -15,8 +13,7 @@ first. With one, a row whose real keys lie together is shifted, queries and all.
 known only when the program runs: both kernels are compiled, and `blockwise` takes the batches that
 have gaps. It takes a mask of all pairs for what lengths do not say.
 
-Neither defines the output of queries without keys: they get some keys, and their outputs are
-zeroed.
+Neither defines the output of queries without keys: they get some keys, and zeros as output.
 """
 
 import functools
@@ -95,15 +92,11 @@ def run(spec, query, key, value):
     output, lse, has_keys = by(rest, query, key, value)
     has_keys = masks.every([has_keys, *(mask[..., 0] for mask in of_queries)])
     output = semantics.where_keys(output, has_keys, "bthv")
-    return AttentionResult(output, _of_keys(spec, lse, has_keys), has_keys=has_keys)
-
-
-def _of_keys(spec, lse, has_keys):
-    """The log-sum-exp (B, H, T); without keys that of the sink alone."""
-    if not spec.return_lse or has_keys is None:
-        return lse if spec.return_lse else None
-    without = MASKED if spec.sink is None else _sink(spec, lse.dtype)[:, None]
-    return ops.where(has_keys, lse, ops.cast(without, lse.dtype))
+    if spec.return_lse and has_keys is not None:
+        # Without keys that of the sink alone.
+        without = MASKED if spec.sink is None else _sink(spec, lse.dtype)[:, None]
+        lse = ops.where(has_keys, lse, ops.cast(without, lse.dtype))
+    return AttentionResult(output, lse if spec.return_lse else None, has_keys=has_keys)
 
 
 def _sink(spec, dtype):
@@ -176,10 +169,7 @@ def _has_biases(spec):
 
 
 def _by_mask(spec, query, key, value):
-    """The output, the log-sum-exp or None, and which queries have keys or None: all.
-
-    The latter two are (B, H, T).
-    """
+    """The output; the log-sum-exp or None; which queries have keys, or None: both (B, H, T)."""
     causal = _causal_alone(spec)
     mask = None if causal else semantics.mask(spec)
     has_keys = None
@@ -228,7 +218,6 @@ def _from_first(real):
 
 
 def _by_tiles(spec, query, key, value):
-    """The output, by blocks."""
     return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
 
 
@@ -237,7 +226,7 @@ def _by_tiles(spec, query, key, value):
 
 def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
-    for given, why in (
+    reasons = (
         (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
@@ -245,20 +234,13 @@ def _reason_by_lengths(spec, query, key, value):
         (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
-    ):
-        if given:
-            return why
-    return None
+    )
+    return next((why for given, why in reasons if given), None)
 
 
 def _by_lengths(spec, query, key, value):
     """As `_by_mask`."""
     causal, keys = spec.pattern is not None, key.shape[1]
-
-    def by_tiles(masks, query, key, value):
-        # Of this, no array of another trace: `cond_vjp` traces it again.
-        positions = Positions.of(query.shape[1], keys)
-        return _by_tiles(spec.replace(masks=masks, positions=positions), query, key, value)
 
     def by_fused(lengths, query, key, value):
         left = _left(spec)
@@ -282,7 +264,7 @@ def _by_lengths(spec, query, key, value):
 
         def by_real_first(query, key, value, real, lengths):
             order, back = folding.real_first(real > 0)
-            key, value = (_reordered(array, order, back) for array in (key, value))
+            key, value = (folding.reordered(array, order, back) for array in (key, value))
             return by_fused(lengths, query, key, value)
 
         return on_device(by_real_first, real, lengths), None, (lengths > 0)[:, None, None]
@@ -294,17 +276,16 @@ def _by_lengths(spec, query, key, value):
         """All by as many positions, which keeps their order: padding then comes last."""
         at, first = ops.arange(keys, dtype="int32"), constants["first"][:, None]
         order, back = (at + first) % keys, (at - first) % keys
-        output = by_fused(
-            constants["lengths"], *(_reordered(array, order, back) for array in arrays)
-        )
-        return _reordered(output, back, order)
+        arrays = (folding.reordered(array, order, back) for array in arrays)
+        return folding.reordered(by_fused(constants["lengths"], *arrays), back, order)
 
     def not_last(constants, *arrays):
         def with_gaps(constants, *arrays):
-            return by_tiles(constants["masks"], *arrays)
+            # Of this, no array of another trace: `cond_vjp` traces it again.
+            positions = Positions.of(arrays[0].shape[1], keys)
+            return _by_tiles(spec.replace(masks=constants["masks"], positions=positions), *arrays)
 
-        together = constants["together"]
-        return backend.cond_vjp(together, moved, with_gaps, arrays, constants)
+        return backend.cond_vjp(constants["together"], moved, with_gaps, arrays, constants)
 
     def by_one(query, key, value, real, lengths, *given):
         at = ops.arange(keys, dtype="int32")
@@ -322,9 +303,3 @@ def _by_lengths(spec, query, key, value):
 
     output = on_device(by_one, real, lengths, *spec.masks)
     return output, None, _from_first(real)[:, None]
-
-
-def _reordered(array, order, back):
-    """The rows of an array (B, N, …) in an order (B, N), whose inverse is `back`."""
-    flat = ops.reshape(array, (*array.shape[:2], -1))
-    return ops.reshape(folding.reordered(flat, order, back), array.shape)

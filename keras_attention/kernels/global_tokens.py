@@ -2,8 +2,7 @@
 
 The first tokens are seen by all, and may see all (Longformer, BigBird). So attention is three
 problems: of all queries over the first keys, of all queries over the others, which `banded`
-computes, and of the first queries over all keys. The first two are merged, and the third replaces
-the rows that it has.
+computes, and of the first queries over all keys: merged, but for the last, which replaces rows.
 """
 
 import typing
@@ -18,11 +17,7 @@ ops = keras.ops
 
 
 class _Union(typing.NamedTuple):
-    """A pattern `also & (near | first)`.
-
-    `keys` is how many of the first keys are seen by all, and `queries` how many of the first
-    queries see all.
-    """
+    """`also & (near | first)`: `keys` of the first are seen by all, and `queries` see all."""
 
     keys: int
     queries: int
@@ -31,7 +26,6 @@ class _Union(typing.NamedTuple):
 
 
 def _union(pattern):
-    """The `_Union` of a pattern, or None."""
     among = pattern.patterns if isinstance(pattern, And) else [pattern]
     for one in among:
         first = [p for p in getattr(one, "patterns", ()) if isinstance(p, (Global, Prefix))]

@@ -1,8 +1,7 @@
 """Patterns of groups of queries that see the same few keys, such as windows of an image.
 
 The tokens of each group become a short sequence of a larger batch, by an index that is known
-beforehand (`patterns.Groups`); `blockwise` computes it. `banded` calls this for each part of a
-pattern.
+beforehand (`patterns.Groups`), for `blockwise`. `banded` calls this for each part of a pattern.
 """
 
 import functools
@@ -58,18 +57,6 @@ def in_words(spec):
 
 def attend(spec, query, key, value, needs_lse):
     """As `blockwise.attend`."""
-    prefix = _groups(spec).prefix
-    found = _attend(spec, query, key, value, needs_lse)
-    if not prefix:
-        return found
-    rows = spec.rows(0, prefix).share(1)
-    first = blockwise.attend(rows, query[:, :prefix], key, value, needs_lse)
-    pairs = zip(first, found, (1, 2), strict=True)
-    return tuple(ops.concatenate([own, rest], axis) for own, rest, axis in pairs)
-
-
-def _attend(spec, query, key, value, needs_lse):
-    """That of the queries after the prefix."""
     groups = _groups(spec)
     of_queries, of_keys, back, real = _takes(groups)
     batch, (count, size), keys = ops.shape(query)[0], of_queries.shape, of_keys.shape[1]
@@ -107,7 +94,14 @@ def _attend(spec, query, key, value, needs_lse):
     )
     arrays = fold_queries(query), fold_keys(key), fold_keys(value)
     output, lse = fold.back(*blockwise.attend(folded, *arrays, needs_lse), size)
-    return back(output, 1), back(lse, 2)
+    rest = back(output, 1), back(lse, 2)
+    if not groups.prefix:
+        return rest
+    # The queries of the prefix see all keys.
+    rows = spec.rows(0, groups.prefix).share(1)
+    first = blockwise.attend(rows, query[:, : groups.prefix], key, value, needs_lse)
+    pairs = zip(first, rest, (1, 2), strict=True)
+    return tuple(ops.concatenate(pair, axis) for *pair, axis in pairs)
 
 
 def _is_alike(bias, groups):
@@ -120,10 +114,7 @@ def _is_alike(bias, groups):
 
 @functools.lru_cache(maxsize=64)
 def _takes(groups):
-    """How to take queries and keys into groups, and results back; and which keys are real, or None.
-
-    The mask is (N, 1, 1, s).
-    """
+    """Ways into groups of queries and keys, the way back, and real keys (N, 1, 1, s) or None."""
     queries, keys, prefix = groups.queries, groups.keys, groups.prefix
     if prefix:
         first = np.broadcast_to(np.arange(prefix), (len(keys), prefix))

@@ -33,10 +33,7 @@ def landmarks(heads, mask, count):
 
 
 def pseudo_inverse(matrix, steps):
-    """The Moore-Penrose inverse (…, s, t) of matrices (…, t, s), by equation 14.
-
-    It is that of the other rows and columns where some are zero.
-    """
+    """The Moore-Penrose inverse (…, s, t), by equation 14; rows and columns of 0 are left out."""
     columns = ops.max(ops.sum(ops.abs(matrix), axis=-2), axis=-1, initial=0.0)
     rows = ops.max(ops.sum(ops.abs(matrix), axis=-1), axis=-1, initial=0.0)
     norms = (columns * rows)[..., None, None]

@@ -15,8 +15,7 @@ delta = dO · O − dlse
     dV = Pᵀ dO    dS = P ∘ (dO Vᵀ − delta)    dQ = dS K    dK = dSᵀ Q
 
 lse is an output with a gradient too: it merges results over different keys
-(`kernels.merge`). Blocks of keys that no query of a block can see are skipped. A problem of one
-tile stores its weights.
+(`kernels.merge`). Blocks of keys that no query sees are skipped. A single tile stores its weights.
 
 Where the backend's own softmax is one pass over the scores, a tile has few queries and all keys
 that they see, so that P = softmax(S) needs no l, and the gradient computes it again.
@@ -37,12 +36,11 @@ class Passes:
 
     All is computed in the dtype `wide`, but products of the gradient of plain attention in
     `narrow`, which rounds each once, after its sum over the keys or queries of a tile. With
-    `scale`, queries, keys and values are of half precision, and the products are multiplied by it;
-    without, queries are scaled.
+    `scale`, factors are of half precision, and products are multiplied by it, not queries.
 
-    A subclass has `_row`, the output of a block of queries; `_columns`, a loop over the tiles of
-    their keys; `_weights`, the weights of a tile again, and `_share`, what they lack; `_of_weights`
-    and `_less_delta`, the gradient of weights.
+    A subclass has `_row`, the output of a block of queries; `_weights`, the weights of a tile
+    again; and maybe other `_columns`, a loop over the tiles of their keys, `_share`, what weights
+    lack, and `_of_weights` and `_less_delta`, of the gradient of weights.
     """
 
     def __init__(self, tiles, inputs, wide, narrow, needs_lse, scale=None):
@@ -155,27 +153,23 @@ class Passes:
             s = backend.masked_products(s, mask, MASKED)
         return tiles.by_groups(s)
 
-    def _weighted(self, spec, p, v):
-        """Values, and embeddings of distances, summed by weights."""
-        output = backend.matmul(ops.cast(p, v.dtype), v)
-        if spec.relative_values is None:
-            return output
-        tiles = self.tiles
-        return output + tiles.by_groups(semantics.relative_values(spec, tiles.by_heads(p)))
-
     def _cut(self, tile, columns, arrays):
-        """The spec of a tile, and its keys and values."""
         tiles = self.tiles
         spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
         return spec, *(tiles.cut_columns(array, tile) for array in columns)
 
-    def _output(self, spec, p, v, tile, saved):
-        """Values summed by weights after dropout; `saved` gets these of a single tile."""
+    def _output(self, spec, p, v, tile, saved, stored=lambda p: p):
+        """Values summed by weights after dropout; `saved` gets these of a single tile, `stored`."""
         mask = self._dropout_mask(p, tile)
         if self.plan.single:
             # Below, the share of `Blocks` becomes the second of them, where `_share` reads it.
-            saved.extend([p] if mask is None else [p, mask])
-        return self._weighted(spec, self._dropped(p, mask), v)
+            saved.extend([stored(p)] if mask is None else [stored(p), mask])
+        dropped = self._dropped(p, mask)
+        output = backend.matmul(ops.cast(dropped, v.dtype), v)
+        if spec.relative_values is None:
+            return output
+        more = semantics.relative_values(spec, self.tiles.by_heads(dropped))
+        return output + self.tiles.by_groups(more)
 
     def _dropout_mask(self, p, tile):
         if not self.spec.dropout:
@@ -195,16 +189,27 @@ class Passes:
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
         return x["query"], x["key"]
 
+    def _columns(self, chunk, i, body, first, zeros):
+        return self.tiles.over_columns(chunk, i, body, first, zeros)
+
+    def _share(self, saved, lse):
+        """By what the weights of a query must be multiplied, or None."""
+        return None
+
+    def _of_weights(self, do, v, delta):
+        """Rows and columns whose products are dO Vᵀ, or that less delta, and `delta`."""
+        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
+
+    def _less_delta(self, dp, mask, delta):
+        """By what weights are multiplied for the gradient of scores."""
+        return self._dropped(dp, mask) - delta
+
     def _of_scores(self, p, dp, mask, delta):
         """The gradient of scores, of that of weights."""
         return p * self._less_delta(dp, mask, delta)
 
     def _gradients(self, tile, arrays, p, mask, t):
-        """The gradient of the query, and the others by name; `mask` is that of dropout.
-
-        Those of key and value are transposed, (b, g, K, s) and (b, g, V, s), since products are
-        faster if their large side is not.
-        """
+        """That of the query, and others by name: of key and value transposed, for fast products."""
         tiles, q, k, do = self.tiles, t["q"], t["k"], t["do"]
         dropped = self._dropped(p, mask)
         dp = backend.matmul(t["of_weights"], t["of_weights_v"], transpose_second=True)
@@ -249,8 +254,8 @@ class Passes:
 class Blocks(Passes):
     """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
 
-    def _columns(self, chunk, i, body, first, zeros):
-        return self.tiles.over_columns(chunk, i, body, first, zeros)
+    # Features of what is summed beside the output.
+    _summed: tuple[int, ...] = (1,)
 
     def _row(self, scored, value, arrays, chunk, i, saved):
         """The output and lse of a block of queries; `saved` gets what the gradient needs."""
@@ -259,45 +264,40 @@ class Blocks(Passes):
 
         def column(tile, state):
             spec, k, v = self._cut(tile, (scored[1], value), arrays)
-            s = self._scores(spec, q, k)
-            m = ops.max(s, axis=-1, keepdims=True)
-            if state is not None:
-                m = backend.maximum(m, state[0])
-            # The sum is of the weights as they are multiplied, so that rounding changes both and
-            # values that are alike keep their mean.
-            p = ops.cast(backend.exp(s - m), v.dtype)
-            ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
-            o = self._output(spec, p, v, tile, saved)
-            if state is None:
-                return m, ell, o
-            shrink = backend.exp(state[0] - m)
-            return m, state[1] * shrink + ell, state[2] * shrink + o
+            return self._updated(state, self._scores(spec, q, k), spec, v, tile, saved)
 
         def zeros():
             shape = backend.shape(q)[:3]
-            return (
-                ops.full((*shape, 1), MASKED, dtype=self.wide),
-                ops.zeros((*shape, 1), dtype=self.wide),
-                ops.zeros((*shape, value.shape[-1]), dtype=self.wide),
-            )
+            features = *self._summed, value.shape[-1]
+            lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
+            return lowest, *(ops.zeros((*shape, n), dtype=self.wide) for n in features)
 
-        m, ell, o = self._columns(chunk, i, column, None, zeros)
+        return self._finished(*self._columns(chunk, i, column, None, zeros), saved)
+
+    def _updated(self, state, s, spec, v, tile, saved):
+        """The state with a tile of scores; that of the first is None."""
+        m = ops.max(s, axis=-1, keepdims=True)
+        if state is not None:
+            m = backend.maximum(m, state[0])
+        # The sum is of the weights as they are multiplied, so that rounding changes both and
+        # values that are alike keep their mean.
+        p = ops.cast(backend.exp(s - m), v.dtype)
+        ell = ops.sum(ops.cast(p, self.wide), axis=-1, keepdims=True)
+        o = self._output(spec, p, v, tile, saved)
+        if state is None:
+            return m, ell, o
+        shrink = backend.exp(state[0] - m)
+        return m, state[1] * shrink + ell, state[2] * shrink + o
+
+    def _finished(self, m, ell, o, saved):
         # The output is divided by the sum, and not the weights, which have more elements.
         share, lse = 1.0 / ell, m + ops.log(ell)
-        if tiles.restricted:
+        if self.tiles.restricted:
             share = ops.where(m > HAS_KEYS, share, 0.0)
             lse = ops.where(m > HAS_KEYS, lse, MASKED)
         if self.plan.single:
             saved.insert(1, share)
         return o * share, lse
-
-    def _of_weights(self, do, v, delta):
-        """Rows and columns whose products are dO Vᵀ, or that less delta, and `delta`."""
-        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
-
-    def _less_delta(self, dp, mask, delta):
-        """By what weights are multiplied for the gradient of scores."""
-        return self._dropped(dp, mask) - delta
 
     def _weights(self, spec, t):
         """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
@@ -306,36 +306,22 @@ class Blocks(Passes):
         return backend.exp(self._scores(spec, t["q"], t["k"]) - lse, highest=0.0)
 
     def _share(self, saved, lse):
-        """By what the weights of a query must be multiplied, or None: those stored are not
-        divided by their sums.
-        """
+        # Those stored are not divided by their sums.
         return saved[1][None] if saved else None
 
 
 class Elementwise(Blocks):
-    """Blocks of keys whose weights depend on their own scores alone: outputs are added up.
+    """Weights that depend on their own scores alone; for lse stands the largest score."""
 
-    The place of lse has the largest score, which says whether a query has keys.
-    """
+    _summed = ()
+    _share = Passes._share
 
-    def _row(self, scored, value, arrays, chunk, i, saved):
-        """As of `Blocks`."""
-        tiles = self.tiles
-        q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
+    def _updated(self, state, s, spec, v, tile, saved):
+        p = ops.cast(self.spec.normalization.function(s), v.dtype)
+        m, o = ops.max(s, axis=-1, keepdims=True), self._output(spec, p, v, tile, saved)
+        return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
 
-        def column(tile, state):
-            spec, k, v = self._cut(tile, (scored[1], value), arrays)
-            s = self._scores(spec, q, k)
-            p = ops.cast(self.spec.normalization.function(s), v.dtype)
-            m, o = ops.max(s, axis=-1, keepdims=True), self._output(spec, p, v, tile, saved)
-            return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
-
-        def zeros():
-            shape = backend.shape(q)[:3]
-            lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
-            return lowest, ops.zeros((*shape, value.shape[-1]), dtype=self.wide)
-
-        m, o = self._columns(chunk, i, column, None, zeros)
+    def _finished(self, m, o, saved):
         return o, m
 
     def _of_scores(self, p, dp, mask, delta):
@@ -343,9 +329,6 @@ class Elementwise(Blocks):
 
     def _weights(self, spec, t):
         return self.spec.normalization.function(self._scores(spec, t["q"], t["k"]))
-
-    def _share(self, saved, lse):
-        return None
 
 
 class WholeRows(Passes):
@@ -355,34 +338,28 @@ class WholeRows(Passes):
         return body(self._visible(chunk, i), first)
 
     def _row(self, scored, value, arrays, chunk, i, saved):
-        """As of `Blocks`."""
         tiles = self.tiles
         tile = self._visible(chunk, i)
         q = tiles.cut_rows(scored[0], tile)
         spec, k, v = self._cut(tile, (scored[1], value), arrays)
         s = self._scores(spec, q, k)
         p = self._normalized(s)
-        mask = self._dropout_mask(p, tile)
-        if self.plan.single:
-            saved.extend([self._narrow(p)] if mask is None else [self._narrow(p), mask])
-        o = self._weighted(spec, self._dropped(p, mask), v)
-        lse = self._lse(s, p) if self.needs_lse else ops.zeros_like(o[..., :1])
+        o = self._output(spec, p, v, tile, saved, self._narrow)
+        if self.needs_lse:
+            # The largest weight is 1 / l.
+            lse = ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
+        else:
+            lse = ops.zeros_like(o[..., :1])
         if not self.spec.restricted:
             return o, lse
         lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
         return o * self._share((), lse), lse
 
     def _visible(self, chunk, i):
-        """The tile of all keys that a block of queries sees."""
         return self.tiles.visible(chunk, i)
 
     def _normalized(self, s):
-        """Weights of the scores of a tile."""
         return backend.softmax(s)
-
-    def _lse(self, s, p):
-        # The largest weight is 1 / l.
-        return ops.max(s, axis=-1, keepdims=True) - ops.log(ops.max(p, axis=-1, keepdims=True))
 
     def _has_keys(self, spec, tile):
         """Whether queries have keys, as an array that broadcasts to (b, h, t, 1)."""
@@ -431,12 +408,7 @@ class NormalizedRows(WholeRows):
     def _normalized(self, s):
         return self.spec.normalization(s, None)
 
-    def _lse(self, s, p):
-        # Nothing but softmax has one, and nobody reads it.
-        return ops.zeros_like(p[..., :1])
-
-    def _of_weights(self, do, v, delta):
-        return {"of_weights": self._narrow(do), "delta": delta}, {"of_weights_v": v}
+    _of_weights = Passes._of_weights
 
     def _of_scores(self, p, dp, mask, delta):
         slope, dp = self.spec.normalization.slope(p), self._dropped(dp, mask)

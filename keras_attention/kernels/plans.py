@@ -1,6 +1,5 @@
 """The sizes of a problem, and of the tiles that it is cut into."""
 
-import dataclasses
 import typing
 
 import keras
@@ -42,8 +41,7 @@ class Sizes(typing.NamedTuple):
         return self.batch * self.heads * self.pairs if known_all else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(typing.NamedTuple):
     """The sizes of a tile, and the number of tiles along each axis.
 
     A tile has `batch` sequences, `groups` of their key heads (and the `repeats` query heads of
@@ -67,12 +65,10 @@ class Plan:
 
     @property
     def heads(self):
-        """Query heads of a tile."""
         return self.groups * self.repeats
 
     @property
     def chunks(self):
-        """The number of chunks of sequences and heads."""
         return self.batches * self.groupings
 
     @property
@@ -101,7 +97,12 @@ def of(strategy, spec, sizes):
             many = sizes.queries
         return _of_rows(strategy, sizes, all_heads, many, pads=masks_apart(strategy, spec))
     if backend.may_share_arrays() and known(*sizes):
-        return _of_shared(strategy, sizes, skips)
+        # All sequences and heads in each tile: devices that share them then have their part of
+        # every tile. A loop over chunks of them would gather each chunk on every device.
+        batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
+        one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
+        plan = _of_blocks(strategy, one, True, skips)
+        return plan._replace(batch=batch, groups=groups)
     return _of_blocks(strategy, sizes, all_heads, skips)
 
 
@@ -112,11 +113,7 @@ def masks_apart(strategy, spec):
 
 
 def _of_blocks(strategy, sizes, all_heads, skips):
-    """A `Plan` of blocks of queries and of keys.
-
-    `all_heads` puts all heads in each tile. `skips` means that tiles may be skipped, which
-    requires several.
-    """
+    """A `Plan` of blocks, with `all_heads` in each tile or some; `skips`: some may be skipped."""
     scores, repeats, pairs = strategy.scores, sizes.repeats, sizes.pairs
     groups = sizes.groups
     if known(pairs) and not all_heads:
@@ -145,23 +142,10 @@ def _of_blocks(strategy, sizes, all_heads, skips):
     return _plan(sizes, batch, groups, queries, keys)
 
 
-def _of_shared(strategy, sizes, skips):
-    """A `Plan` of blocks, with all sequences and heads in each tile.
-
-    Devices that share the sequences or the heads then have their part of every tile. A loop over
-    chunks of them would gather each chunk on every device.
-    """
-    batch, heads, groups = sizes.batch, sizes.heads, sizes.groups
-    one = sizes._replace(batch=1, heads=batch * heads, groups=batch * groups)
-    plan = _of_blocks(strategy, one, True, skips)
-    return dataclasses.replace(plan, batch=batch, groups=groups)
-
-
 def _of_rows(strategy, sizes, all_heads, many, pads):
     """A `Plan` whose tiles have all keys.
 
-    A tile has fewer heads rather than fewer than `many` queries. `pads` allows more keys than there
-    are.
+    A tile has fewer heads rather than fewer queries than `many`. `pads` allows keys after the last.
     """
     scores, groups, repeats, keys = strategy.scores, sizes.groups, sizes.repeats, sizes.keys
     if known(sizes.queries, keys) and not all_heads:

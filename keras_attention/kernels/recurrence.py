@@ -29,8 +29,7 @@ CHUNK, FEATURE_CHUNK = 64, 32
 EXPONENTS_CHUNK, GROUP = 32, 16
 # Half a chunk of it is exp(80), within float32.
 SMALLEST = -5.0
-# Exponents: of what is not there, and the least product of features of a pair, whose inverse has a
-# finite gradient.
+# Exponents: of what is not there, and the least one of a pair, whose inverse has a finite gradient.
 NOTHING, SMALLEST_PAIR = -1e30, -75.0
 
 

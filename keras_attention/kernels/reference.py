@@ -62,7 +62,7 @@ def run(spec, query, key, value):
     # A query without keys has equal weights over masked keys. Zeroing them here, once, gives exact
     # zeros in the output, the weights and every gradient.
     output = ops.cast(semantics.where_keys(output, has_keys, "bthv"), dtype)
-    lse = _lse(logits, sink, has_keys) if spec.return_lse else None
+    lse = log_sum_exp(logits, sink, has_keys) if spec.return_lse else None
     result = AttentionResult(output, lse, has_keys=has_keys, log_probability=log_probability)
     if not spec.return_weights:
         return result
@@ -124,20 +124,18 @@ def _repeat(key, heads):
 
 
 def _softmax(logits):
-    # Keras warns about a softmax over one element. Over one key, as at the first step of a decoder,
-    # it is correct.
+    # Keras warns of a softmax over one element, as at the first step of a decoder: it is correct.
     return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _beside_sink(logits, sink):
     """Scores (B, H, T, S + 1), the sink's last."""
-    # By a sum, also without keys: XLA cannot compile TensorFlow's gradient of a broadcast inside a
-    # loop.
+    # By a sum, also without keys: XLA compiles no gradient of TensorFlow's broadcast in a loop.
     column = ops.sum(ops.zeros_like(logits), axis=-1, keepdims=True)
     return ops.concatenate([logits, column + sink[:, None, None]], axis=-1)
 
 
-def _lse(logits, sink, has_keys):
+def log_sum_exp(logits, sink, has_keys):
     """The log-sum-exp (B, H, T) of scores; of the sink alone if there is no key."""
     if logits.shape[-1] == 0 and sink is None:
         return ops.sum(logits, axis=-1) + semantics.MASKED

@@ -48,12 +48,12 @@ def values(weights, table, positions, near=False):
         return ops.zeros((batch, heads, queries, table.shape[-1]), weights.dtype)
     start = _band(queries, keys, table, positions) if near else None
     if start is not None:
-        return _outer(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
+        return _matrices(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
     if positions.consecutive and not sizes.symbolic(queries, keys):
         embeddings = _embeddings(table, queries, keys, positions.offset)
-        return _outer(_to_distances(weights), embeddings)
+        return _matrices(_to_distances(weights), embeddings)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
-    return _outer(backend.bucket_sums(weights, buckets, table.shape[1]), table)
+    return _matrices(backend.bucket_sums(weights, buckets, table.shape[1]), table)
 
 
 def _nothing(*lengths):
@@ -95,11 +95,6 @@ def _inner(query, embeddings):
     return _matrices(query, ops.swapaxes(embeddings, 1, 2))
 
 
-def _outer(weights, embeddings):
-    """(B, H, T, V) of weights (B, H, T, R) and embeddings (H or 1, R, V)."""
-    return _matrices(weights, embeddings)
-
-
 def _matrices(array, matrices):
     """(B, H, T, N) of (B, H, T, M) and (H or 1, M, N)."""
     if matrices.shape[0] != 1:
@@ -136,8 +131,7 @@ def by_distance(function, queries, keys, offset):
     """A function of the distance only, for each pair of consecutive positions.
 
     `function` takes positions (1, 1) and (1, N) and gives (H, 1, N), or what broadcasts to it.
-    Queries are at positions `offset`, `offset` + 1, …, and keys at 0, 1, …. Gives (1, H, T, S) from
-    T + S − 1 distances.
+    Queries are at `offset`, `offset` + 1, …, keys at 0, 1, …: (1, H, T, S) of T + S − 1 distances.
     """
     # Lengths unknown in a graph may be 0.
     rows, columns = sizes.most(1, queries), sizes.most(1, keys)

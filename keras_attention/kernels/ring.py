@@ -7,8 +7,7 @@ has the gradient
 
     do = dO · exp(l − L)    dl = exp(l − L) · (dO · (o − O) + dL)
 
-so the gradient goes round as well, with the keys and their gradients: a device never holds more
-than its share and one more.
+so the gradient goes round too, with the keys: a device never holds more than its share and another.
 
 With a causal mask, the device of the last queries would do most of the work. In zig-zag order
 (Grattafiori et al. 2024, "The Llama 3 Herd of Models", section 3.3.2) the sequence is 2n chunks, of
@@ -16,7 +15,7 @@ which device r has r and 2n − 1 − r: each then computes two of four pairs of
 """
 
 import copy
-import dataclasses
+import typing
 
 import keras
 
@@ -47,8 +46,7 @@ def attend(spec, query, key, value, axis, zigzag=False):
     return backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Chunk:
+class Chunk(typing.NamedTuple):
     """A run of consecutive positions: `size` elements from `first`, the first at `position`."""
 
     first: int
@@ -146,24 +144,20 @@ class _Ring:
             found, moving = carry
 
             def add(pair, found):
-                return self._merged(found, pair, query, moving, own)
+                q, _, visible = pair
+                so_far = _of_queries(found, q)
+
+                def more():
+                    part, arrays = self._part(pair, query, moving, own)
+                    return tuple(merge.merge([so_far, part(*arrays)]))
+
+                return _with_queries(found, q, backend.cond(visible, more, lambda: so_far))
 
             return self._over_pairs(n, add, found), self._moved(moving)
 
         start = (nothing, (key, value, self.constants["travelling"]))
         found, _ = backend.fori_loop(0, self.count, step, start)
         return found, ()
-
-    def _merged(self, found, pair, query, moving, own):
-        """The result so far, and that of a pair of chunks."""
-        q, _, visible = pair
-        so_far = _of_queries(found, q)
-
-        def more():
-            part, arrays = self._part(pair, query, moving, own)
-            return tuple(merge.merge([so_far, part(*arrays)]))
-
-        return _with_queries(found, q, backend.cond(visible, more, lambda: so_far))
 
     def backward(self, arrays, outputs, saved, upstream):
         """The gradients of query, key, value and the arrays of the spec."""
@@ -243,10 +237,7 @@ class _Ring:
         )
 
     def _over_pairs(self, n, body, carry):
-        """`carry = body(pair, carry)` for the pairs of chunks that a device has in step n.
-
-        A pair is a chunk of queries, one of keys, and whether any of these sees any of those.
-        """
+        """`carry = body((q, k, visible), carry)` for the pairs of chunks of a device in step n."""
         device = self.constants["device"]
         source = (device - n) % self.count
         queries, keys = self.lengths
@@ -260,14 +251,12 @@ class _Ring:
 
     def _visible(self, q, k):
         """Whether a query of a chunk can see a key of another."""
+        left, right = (None, None) if self.span is None else (self.span.left, self.span.right)
         visible = ops.ones((), "bool")
-        if self.span is not None and self.span.left is not None:
-            visible = ops.logical_and(
-                visible, k.position + k.size - 1 >= q.position - self.span.left
-            )
-        if self.span is not None and self.span.right is not None:
-            last = q.position + q.size - 1 + self.span.right
-            visible = ops.logical_and(visible, k.position <= last)
+        if left is not None:
+            visible = ops.logical_and(visible, k.position + k.size > q.position - left)
+        if right is not None:
+            visible = ops.logical_and(visible, k.position < q.position + q.size + right)
         return visible
 
     def _moved(self, arrays):

@@ -2,8 +2,7 @@
 
     S_{n+1} = F_n S_n + U_n
 
-Only this is sequential in the kernels of `recurrence` and `delta`: all else they compute for all
-chunks at once.
+Only this is sequential in the kernels of `recurrence` and `delta`: all else is of all chunks.
 """
 
 import keras

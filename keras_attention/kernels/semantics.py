@@ -4,8 +4,7 @@
     segments mask a pair
 
 Every function takes an `AttentionSpec`: of the whole problem, or of a tile of it, whose arrays
-and positions are cut to the tile. So a tiled kernel has the semantics of one that
-computes all scores at once.
+and positions are cut to the tile: a tiled kernel has the semantics of one that has no tiles.
 """
 
 import functools
@@ -57,10 +56,7 @@ def adjustments(spec):
 
 
 def adjust(spec, logits, query):
-    """Scores (B, H, T, S) of products, with all added terms.
-
-    `query` is (B, H, T, K), scaled, as it entered the products.
-    """
+    """Scores (B, H, T, S) of products, with all added terms; `query` is (B, H, T, K), scaled."""
     dtype = logits.dtype
     # By the operator: on TensorFlow, Keras's `add` treats an array with one axis longer than 1 as a
     # bias of the features, and fails if another has length 0.
@@ -93,22 +89,12 @@ def _clipped(spec, array):
 
 
 def _position_bias(spec, bias, dtype):
-    def then(term):
-        term = ops.cast(term, dtype)
-        return term if bias.bounded else _clipped(spec, term)
-
-    return of_positions(bias, spec, then)
-
-
-def of_positions(bias, spec, then=lambda term: term):
-    """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S).
-
-    `then` is a function of each of its elements.
-    """
+    """A `PositionBias` for all pairs, as an array that broadcasts to (B, H, T, S)."""
     positions = spec.positions
 
     def function(i, j):
-        return then(bias.function(i, j, *bias.arrays))
+        term = ops.cast(bias.function(i, j, *bias.arrays), dtype)
+        return term if bias.bounded else _clipped(spec, term)
 
     # Without arrays the function is arithmetic, cheaper than few distances and many copies.
     if bias.arrays and bias.by_distance and positions.consecutive:

@@ -19,7 +19,7 @@ def unsupported_reason(spec, query, key, value):
     if by is None or by.exchanges_heads(query, key):
         return "no ring of devices shares the sequence"
     name, count = by.sequence_dim_name, by.devices()
-    if backend.mesh_axis(name) is not None or _axis_map(by, query) is None:
+    if backend.mesh_axis(name) is not None or backend.axis_map(by.device_mesh, name, query) is None:
         return "the program is not one of all devices"
     lengths = query.shape[1], key.shape[1]
     if any(length is None or length % count or length < 2 * count for length in lengths):
@@ -71,15 +71,11 @@ def run(spec, query, key, value):
             output, lse = (ring.from_zigzag(x, n, axis) for x, n in ((output, 1), (lse, 2)))
         return output, lse
 
-    flat = keras.tree.flatten(given)
-    output, lse = _axis_map(by, query)(attend, flat, splits, (1, 2))
+    over_devices = backend.axis_map(by.device_mesh, by.sequence_dim_name, query)
+    output, lse = over_devices(attend, keras.tree.flatten(given), splits, (1, 2))
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
 
 
 def _split(array, axes):
     """The axis of queries or keys of an array that has one of them."""
     return 2 if len(axes) == 4 and array.shape[2] > 1 else len(axes) - 1
-
-
-def _axis_map(by, like):
-    return backend.axis_map(by.device_mesh, by.sequence_dim_name, like)

@@ -9,8 +9,8 @@ import keras
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, semantics
-from keras_attention.kernels.semantics import HAS_KEYS, MASKED
+from keras_attention.kernels import blockwise, reference, semantics
+from keras_attention.kernels.semantics import HAS_KEYS
 
 ops = keras.ops
 
@@ -43,27 +43,22 @@ def run(spec, query, key, value):
     has_keys = largest > HAS_KEYS if spec.may_lack_keys else None
 
     grouped = ops.reshape(weights, (batch, groups, heads // groups, -1))
-    output = backend.matmul(grouped, ops.cast(_transposed(value), wide))
+    output = backend.matmul(grouped, ops.cast(ops.transpose(value, (0, 2, 1, 3)), wide))
     output = ops.reshape(output, (batch, heads, 1, size))
     if spec.relative_values is not None:
         output = output + semantics.relative_values(spec, weights)
     # Weights of a query without keys are not zero: one pass over the output, none over the keys.
     output = semantics.where_keys(ops.transpose(output, (0, 2, 1, 3)), has_keys, "bthv")
-    needs_lse = spec.return_lse or spec.sink is not None
-    lse = _lse(scores, has_keys) if needs_lse else largest
+    lse = reference.log_sum_exp(scores, None, has_keys) if blockwise.needs_lse(spec) else largest
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
-
-
-def _transposed(array):
-    """A key or value (B, S, G, K) as (B, G, S, K)."""
-    return ops.transpose(array, (0, 2, 1, 3))
 
 
 def _scores(spec, rows, key):
     """The scores (B, H, 1, S) of queries (B, H, 1, K), masked."""
     batch, heads, _, _ = backend.shape(rows)
     groups, features = key.shape[2:]
-    key = semantics.two_features(ops.cast(_transposed(key), rows.dtype))
+    key = ops.cast(ops.transpose(key, (0, 2, 1, 3)), rows.dtype)
+    key = semantics.two_features(key)
     rows = semantics.two_features(rows)
     grouped = ops.reshape(rows, (batch, groups, heads // groups, rows.shape[3]))
     columns = ops.transpose(grouped, (0, 1, 3, 2))
@@ -91,9 +86,3 @@ def _scores(spec, rows, key):
     if semantics.adjustments(spec):
         scores = semantics.adjust(spec, scores, rows)
     return semantics.masked(scores, semantics.mask(spec))
-
-
-def _lse(scores, has_keys):
-    """The log-sum-exp (B, H, 1) of scores."""
-    lse = ops.logsumexp(scores, axis=-1)
-    return lse if has_keys is None else ops.where(has_keys, lse, ops.cast(MASKED, lse.dtype))

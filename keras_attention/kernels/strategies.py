@@ -1,7 +1,6 @@
 """How a problem is computed: at once or in tiles, in what tiles, and by which passes over them.
 
-`choose` decides all of it, `ops.explain` prints it, and tests decide it with `using`. No choice
-changes a result beyond rounding.
+`choose` decides all of it, and tests decide it with `using`. It changes results by rounding alone.
 """
 
 import contextlib
@@ -45,8 +44,7 @@ class Strategy:
         gradient_dtype: of the factors of the gradient's products.
         window: the fewest queries in a block of `banded`: fewer make poor products of matrices.
         shortest: the length from which `merge` splits a problem; None is by what it splits.
-        hidden: how many hidden units of pairs `additive` computes at once, for each head of each
-            sequence.
+        hidden: how many hidden units of pairs `additive` computes at once for each head.
     """
 
     few: int = 2**16

@@ -66,8 +66,7 @@ class Sums:
             columns = sums[name][None] if self.plan.single else backend.stack_buffer(sums[name])
             found[name] = ops.swapaxes(columns, -1, -2)
         if not self.plan.single:
-            each = zip(sums["biases"], self.arrays["biases"], strict=True)
-            found["biases"] = tuple(self._bias_together(total, like) for total, like in each)
+            found["biases"] = tuple(map(self._bias_together, sums["biases"], self.arrays["biases"]))
         return found
 
     def _wider(self, array):
@@ -111,27 +110,17 @@ class Sums:
         return _add(buffer, index, array)
 
     def _bias_together(self, buffer, like):
-        tiles = backend.stack_buffer(buffer)
-        array = _interleave(tiles, self._counts(like), backend.shape(tiles)[1:])
-        return ops.reshape(array, backend.shape(like))
-
-
-def _interleave(tiles, counts, sizes):
-    """An array of axes counts[n] · sizes[n] from its tiles.
-
-    `tiles` has counts[0] · counts[1] · … arrays of `sizes`, in row-major order.
-    """
-    # Without the axes of one tile: LiteRT transposes no more than eight.
-    several = [n for n, count in enumerate(counts) if not (known(count) and count == 1)]
-    tiles = ops.reshape(tiles, (*(counts[n] for n in several), *sizes))
-    order = []
-    for n in range(len(sizes)):
-        order += [several.index(n)] if n in several else []
-        order.append(len(several) + n)
-    tiles = ops.transpose(tiles, order)
-    return ops.reshape(tiles, [count * size for count, size in zip(counts, sizes, strict=True)])
+        # Axes (counts, sizes), without those of one tile: LiteRT transposes no more than eight.
+        tiles, counts = backend.stack_buffer(buffer), self._counts(like)
+        sizes = backend.shape(tiles)[1:]
+        several = [n for n, count in enumerate(counts) if not (known(count) and count == 1)]
+        tiles = ops.reshape(tiles, (*(counts[n] for n in several), *sizes))
+        order = []
+        for n in range(len(sizes)):
+            order += [several.index(n)] if n in several else []
+            order.append(len(several) + n)
+        return ops.reshape(ops.transpose(tiles, order), backend.shape(like))
 
 
 def _add(buffer, index, array):
-    """The buffer with an array added to the one at an index."""
     return backend.write_buffer(buffer, index, backend.read_buffer(buffer, index) + array)

@@ -27,10 +27,7 @@ ops = keras.ops
 
 
 class Tile(typing.NamedTuple):
-    """Which tile: the chunk of sequences and heads, the block of queries, the block of keys.
-
-    Of that block it has `keys` keys from `first`, which counts from the start of the block.
-    """
+    """A chunk, a block of queries and one of keys, of which it has `keys` from its `first` on."""
 
     chunk: object
     row: object
@@ -155,7 +152,6 @@ class Tiling:
     # Cutting
 
     def tile(self, chunk, row, column):
-        """The `Tile` of a block of queries and a block of keys."""
         return Tile(chunk, row, column, 0, self.plan.keys)
 
     def visible(self, chunk, row):
@@ -171,7 +167,6 @@ class Tiling:
         return Tile(chunk, row, 0, first, last - first)
 
     def _is_whole(self, tile):
-        """Whether a tile has all keys of its block."""
         return tile.keys is self.plan.keys
 
     def _first_key(self, tile):
@@ -282,9 +277,7 @@ class Tiling:
         )
 
     def _reach(self, row, size, count):
-        """Of `count` blocks of `size` keys, the first that queries of a block can see, and the one
-        after the last.
-        """
+        """Of `count` blocks of `size` keys, the first that queries of a block see, and the end."""
         start = self._start() + row * self.plan.queries
         first, last = 0, count
         if self.span.left is not None:

@@ -201,29 +201,15 @@ def gradients_are_slopes(subject):
         return
     # Keras's recurrent cells round float64 on PyTorch.
     wide = BACKEND == "tensorflow" or (BACKEND == "torch" and not recurs(subject))
-    edges = ka.LocalAttention, ka.MixtureOfExperts, ka.SlotAttention, keras.Model
-    if not wide and issubclass(subject.entry.cls, edges):
-        return  # Windows and choices have edges, and others are too curved, for steps of float32.
     if wide:
         subject = subject.of_policy("float64")
         arrays = [x.astype("float64") for x in arrays]
         of_weights, of_inputs = weight_gradients(
             subject.layer, lambda *x: loss(subject, *x), arrays
         )
-    step, tolerance = (1e-7, 1e-5) if wide else (3e-3, 2e-2)
-    rng = np.random.default_rng(4)
-    variables, values, slope = subject.layer.trainable_variables, ([], []), 0.0
-    for value, gradient in zip(
-        [*map(rows.numpy, variables), *arrays], of_weights + of_inputs, strict=True
-    ):
-        direction = step * rng.normal(size=value.shape)
-        both = [(value + sign * direction).astype(value.dtype) for sign in (1, -1)]
-        # By how much it moved in its own dtype.
-        with np.errstate(invalid="ignore"):
-            moved = np.nan_to_num(both[0].astype("float64") - both[1], posinf=0, neginf=0)
-        slope += (moved * gradient).sum()
-        for found, array in zip(values, both, strict=True):
-            found.append(ops.convert_to_tensor(array))
+    # In float32, longer steps leave the slope, and shorter ones are lost in rounding.
+    step, tolerance = (1e-7, 1e-5) if wide else (1e-4, 2e-2)
+    variables = subject.layer.trainable_variables
     count = len(variables)
 
     def moved_to(*moved):
@@ -232,9 +218,28 @@ def gradients_are_slopes(subject):
             return loss(subject, *moved[count:])
 
     program = Program(moved_to, subject.layer)
-    found = [float(rows.numpy(program(*moved))) for moved in values]
-    scale = step * np.sqrt(sum(np.square(g).sum() for g in of_weights + of_inputs))
-    assert abs(found[0] - found[1] - slope) < tolerance * max(step, scale), (found, slope, scale)
+    values, gradients = [*map(rows.numpy, variables), *arrays], of_weights + of_inputs
+    scale = step * max(1.0, np.sqrt(sum(np.square(g).sum() for g in gradients)))
+    rng = np.random.default_rng(4)
+
+    def error():
+        """Of the slope in a direction."""
+        slope, ends = 0.0, ([], [])
+        for value, gradient in zip(values, gradients, strict=True):
+            direction = step * rng.normal(size=value.shape)
+            both = [(value + sign * direction).astype(value.dtype) for sign in (1, -1)]
+            # By how much it moved in its own dtype.
+            with np.errstate(invalid="ignore"):
+                moved = np.nan_to_num(both[0].astype("float64") - both[1], posinf=0, neginf=0)
+            slope += (moved * gradient).sum()
+            for end, array in zip(ends, both, strict=True):
+                end.append(ops.convert_to_tensor(array))
+        found = [float(rows.numpy(program(*end))) for end in ends]
+        return abs(found[0] - found[1] - slope) / scale
+
+    # Windows, choices and rectified units have edges, and one direction may cross one.
+    errors = [error() for _ in range(3)]
+    assert np.median(errors) < tolerance, errors
 
 
 # Dtypes

@@ -211,8 +211,8 @@ ROWS = {
     r"Received: \['full_attention', 'linear_attention'\]": lambda: read(
         model_type="qwen2", layer_types=["full_attention", "linear_attention"]
     ),
-    r"'no_rope_layers' of `.*` must have a value for each of 1 layers\. Received: \[\]": lambda: (
-        read(model_type="smollm3", no_rope_layers=[])
+    r"'no_rope_layers' of `.*` must be a list of at least 1 values\. Received: \[\]": lambda: read(
+        model_type="smollm3", no_rope_layers=[]
     ),
     r"must have its weights in `model\.safetensors`\. Received: no such file, and "
     r"\['pytorch_model\.bin'\], which are pickles: opening one may run any code": lambda: read(

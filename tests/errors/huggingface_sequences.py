@@ -73,7 +73,7 @@ ROWS = {
     r"'patch_size' of .* must be a positive integer, or two\. Received: \[4, 0\]": read(
         VIT, patch_size=[4, 0]
     ),
-    r"'window_size' of .* must divide the grid .* Received: 4, for a grid of \(2, 2\)": read(
+    r"'window_size' of .* must be a divisor .* Received: 4, for a grid of \(2, 2\)": read(
         SWIN, depths=[1, 1, 1], num_heads=[2, 2, 2]
     ),
     r"'depths' of .* must be positive integers, .* Received: \[1, 1\] and \[2\]": read(

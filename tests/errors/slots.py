@@ -1,9 +1,7 @@
 """What is raised by patterns, scores, normalizations, kernels, heads and regularizers."""
 
-import dataclasses
-
 import keras_attention as ka
-from keras_attention import normalizations, ops, patterns, positions, regularizers, scores, spec
+from keras_attention import normalizations, ops, patterns, positions, regularizers, scores
 from tests.errors.calls import (
     B,
     Both,
@@ -23,10 +21,6 @@ from tests.errors.calls import (
 ADAPTIVE = normalizations.AdaptiveEntmax()
 
 ROWS = {
-    r"`AXES` must have the fields of Other\. Received: only one has \['further'\]": (
-        TypeError,
-        lambda: spec.complete(dataclasses.make_dataclass("Other", ["further", *spec.AXES])),
-    ),
     # patterns
     r"Pattern must implement `attends\(self, i, j\)`\.": (
         TypeError,

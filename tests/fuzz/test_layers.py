@@ -391,6 +391,9 @@ def whole_block(c, layer, weights, x, allowed, bias, i, j):
 @campaign.few(tensorflow=25, jax=5, torch=30)
 @hypothesis.given(CALLS)
 @hypothesis.example(Call(position="shaw of heads", moved=True))
+@hypothesis.example(Call(position="alibi", moved=True, heads=(4, 2)))
+@hypothesis.example(Call(position="relative_bias", moved=True, keys=9))
+@hypothesis.example(Call(position="part", moved=True, keys=9))
 @hypothesis.example(Call(layer="MultiHeadAttention", position="shaw", moved=True, keys=9))
 def test_layers(call):
     check(call)

@@ -9,7 +9,7 @@ import pytest
 
 import keras_attention as ka
 from tests.arrays import random
-from tests.generation.toy import numpy, ops, padded
+from tests.generation.toy import numpy, ops
 
 
 class Decoder(keras.Model):
@@ -72,69 +72,6 @@ def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
     # Other shapes are another program, of the same variables.
     one = program(*(array[:1] for array in arrays))
     np.testing.assert_array_equal(numpy(one.tokens), numpy(after.tokens)[:1])
-
-
-@pytest.mark.slow
-def test_beams_of_a_decoder_are_the_hypotheses_of_whole_passes():
-    """The states that beams were given are those of their own prefixes."""
-    model, state, memory = decoder()
-
-    def step(tokens, cache, memory):
-        return model(tokens, cache, memory)
-
-    def write(tokens, state, memory):
-        return ka.generation.beam_search(
-            step, tokens, state, memory, num_beams=125, num_return=3, max_tokens=3, stop_tokens=(0,)
-        )
-
-    first = np.array([1, 2], "int32")
-    found = ka.generation.compiled(write, model)(first, state, memory)
-    scores = numpy(found.scores)
-    for row in range(2):
-        expected = []
-        prefixes = np.array(list(itertools.product(range(5), repeat=3)), "int32")
-        count = len(prefixes)
-        inputs = np.concatenate([np.full((count, 1), first[row]), prefixes[:, :2]], axis=1)
-        now, gains = np.zeros((count, model.units), "float32"), []
-        for t in range(3):
-            logits, now = model(inputs[:, t], now, np.repeat(memory[row : row + 1], count, 0))
-            chances = numpy(ops.log_softmax(logits))
-            gains.append(chances[np.arange(count), prefixes[:, t]])
-        seen = {}
-        for tokens, gain in zip(prefixes.tolist(), np.array(gains).T, strict=True):
-            length = tokens.index(0) + 1 if 0 in tokens else 3
-            seen[tuple(tokens[:length])] = gain[:length].sum() / ((5 + length) / 6) ** 0.6
-        expected = sorted(seen.items(), key=lambda item: -item[1])
-        np.testing.assert_allclose(scores[row], [e[1] for e in expected[:3]], rtol=1e-4)
-        best = padded(expected[0][0], 3, 0)
-        np.testing.assert_array_equal(numpy(found.tokens)[row, 0], best)
-
-
-@pytest.mark.slow
-def test_an_attention_cell_generates():
-    memory = np.random.default_rng(13).normal(size=(2, 4, 6)).astype("float32")
-    cell = ka.AttentionCell(keras.layers.LSTMCell(6), "general", mode="luong", attention_dim=6)
-    table = np.random.default_rng(14).normal(size=(7, 6)).astype("float32")
-    x = table[None, :2].repeat(2, axis=0)
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-    rnn(x, initial_state=cell.initial_state(memory))
-    head = keras.layers.Dense(7, kernel_initializer=keras.initializers.Orthogonal(2))
-    head.build((None, 6))
-    model = keras.Sequential([rnn])
-    model.built = True
-
-    def write(tokens, memory):
-        def step(tokens, states):
-            output, states = cell(ops.take(table, tokens, axis=0), states)
-            return head(output), states
-
-        return ka.generation.greedy(step, tokens, cell.start_states(memory), max_tokens=5)
-
-    found = numpy(ka.generation.compiled(write, model)(np.array([1, 2], "int32"), memory).tokens)
-    # The whole pass over what was written gives each token again.
-    before = np.concatenate([[[1], [2]], found[:, :-1]], axis=1)
-    outputs = rnn(table[before], initial_state=cell.initial_state(memory))
-    np.testing.assert_array_equal(np.argmax(numpy(head(outputs)), axis=-1), found)
 
 
 # `compiled`
@@ -256,8 +193,8 @@ def test_every_call_uses_its_own_arrays(made):
     model, state, memory = decoder()
     write = made(model)
     program = ka.generation.compiled(write, model)
-    for k in range(4):
-        arrays = (np.array([1, 2], "int32") + k % 3, state + k, (1 - 3 * k) * memory)
+    for k in range(2):
+        arrays = (np.array([1, 2], "int32") + k, state + k, (1 - 3 * k) * memory)
         assert_same_texts(program(*arrays), write(*arrays))
 
 
@@ -339,7 +276,8 @@ def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
     assert not calls  # Replayed.
 
 
-@pytest.mark.parametrize("size", [1.0, 1e9])
+# Only PyTorch reads how large they are.
+@pytest.mark.parametrize("size", [1.0, 1e9] if keras.config.backend() == "torch" else [1e9])
 def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
     """It clips keys only where scores are huge, which no recorded step can see."""
     layer = ka.MultiHeadAttention(2, 4, position=ka.positions.Shaw(max_distance=4))

@@ -1,6 +1,5 @@
-"""Rows, dtypes and compilation of generation: none changes what is found."""
+"""Rows and dtypes of generation: none changes what is found."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,8 +13,6 @@ from tests.generation.toy import (
     ops,
     random_table,
     toy,
-    toy_start,
-    toy_step,
 )
 
 
@@ -60,32 +57,3 @@ def test_half_precision_logits_are_summed_in_float32(method):
     assert half.log_probabilities.dtype == half.scores.dtype == "float32"
     for one, other in zip(half, full, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("greedy", {}),
-        ("sample", {"seed": 3, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.5}),
-        ("beam_search", {"num_beams": 3, "num_return": 3}),
-    ],
-)
-def test_compiled_gives_what_eager_gives(method, options):
-    table, tokens = random_table(8, seed=7), np.array([0, 1, 2, 3], "int32")
-    options = {"max_tokens": 6, "stop_tokens": (5,), **options}
-
-    def run(table, tokens, state):
-        cache, memory = toy_start(tokens.shape[0] * [0])
-        return getattr(generation, method)(
-            toy_step(table), tokens, {**cache, "state": state}, memory, **options
-        )
-
-    state = np.arange(4, dtype="int32")
-    layer = keras.layers.Dense(1)
-    layer.build((1, 1))
-    eager = run(*map(ops.convert_to_tensor, (table, tokens, state)))
-    compiled = generation.compiled(run, layer)(table, tokens, state)
-    assert isinstance(compiled, generation.Generated)
-    for one, other in zip(numpy(tuple(compiled)), numpy(tuple(eager)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -29,6 +29,7 @@ from tests.problems import (
     compare,
     given,
     inputs,
+    integers,
     largest_in_training,
     on_tensorflow,
     random,
@@ -95,17 +96,19 @@ def _rounded(array, dtype):
 
 
 BY_ROWS = [name for name in BLOCKS if "rows" in name]
+# On JAX there are none.
+BFLOAT16 = list(zip(["all masks", "causal", "shaw of heads"], BY_ROWS, strict=False))
+BFLOAT16 += list(zip(["nothing allowed", "all masks", "all masks"], BY_ROWS, strict=False))
 
 
-@pytest.mark.parametrize("rows", BY_ROWS)
-@pytest.mark.parametrize("name", ["all masks", "causal", "shaw of heads", "nothing allowed"])
+@pytest.mark.parametrize(("name", "rows"), BFLOAT16)
 def test_products_in_bfloat16_are_those_of_the_reference(rows, name):
     with BLOCKS[rows]():
         # Weights and their gradients are rounded too.
         compare("blockwise", *problem(name), "bfloat16", roundings=1.5)
 
 
-@pytest.mark.parametrize("rows", BY_ROWS)
+@pytest.mark.parametrize("rows", BY_ROWS[1:2])
 def test_dropout_in_bfloat16_is_that_of_float32(rows):
     arrays, rest = problem("all masks")
     rest = {**rest, "dropout": 0.4, "seed": 3}
@@ -232,6 +235,10 @@ def test_dropout(rate, blocks):
         assert len(found) == B * H * 4 * 3
 
 
+def test_dropout_of_the_reference():
+    check_dropout("reference", inputs(), {}, 0.3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all masks", "shaw of heads", "sink", "causal", "relative bias"])
 def test_dropout_beside_all_else(name):
@@ -272,3 +279,13 @@ def test_scores_are_never_whole_in_training(name):
     assert 40 * 64 <= largest <= LONG * LONG / 16
     if name == "plain":
         assert largest_in_training("reference", arrays, rest) >= 2 * LONG * LONG
+
+
+@pytest.mark.parametrize("given", [{}, {"query_positions": integers(0, 64, 64)}], ids=["", "moved"])
+def test_no_array_has_features_for_every_pair(given):
+    """Of embeddings of distances."""
+    length, size = 64, 40
+    arrays = inputs(1, length, length, 2, 2, size, size)
+    arrays |= {f"relative_{name}": random(1, 9, size) for name in ("keys", "values")}
+    largest = largest_in_training("auto", arrays, given)
+    assert length * length <= largest < length * length * size / 4

@@ -12,6 +12,7 @@ from keras_attention.kernels import strategies
 from keras_attention.spec import AttentionSpec
 from tests import problems
 from tests.arrays import random
+from tests.gradients import gradients
 from tests.kernels.small_blocks import SHAW, K, tensor
 
 B, N, H = 2, 40, 4
@@ -39,7 +40,7 @@ GIVEN = {
 }
 
 
-def answers(kernel, arrays, given):
+def answers(kernel, arrays, given, differentiate=gradients):
     """Gradients of query, key and value, and that of the output's weights, the output itself."""
 
     def total(query, key, value, weights):
@@ -48,7 +49,7 @@ def answers(kernel, arrays, given):
         return keras.ops.sum(keras.ops.cast(attended, "float32") * weights)
 
     weights = tensor(random(*arrays[0].shape, seed=6))
-    found = problems.by_xla(total, [*map(tensor, arrays), weights])
+    found = differentiate(total, [*map(tensor, arrays), weights])
     return [array.astype("float32") for array in found]
 
 
@@ -89,7 +90,7 @@ def test_tiles_of_half_precision_are_the_definition(name, dtype, elements, monke
         monkeypatch.setattr(backend, "has_wide_products", lambda _: True)
         if keras.config.backend() == "torch":
             multiply_widely(monkeypatch)
-        found = answers(kernel, arrays, given)
+        found = answers(kernel, arrays, given, problems.by_xla)
     # As of rounding queries, keys, values and weights once.
     rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
     for one, expected in zip(found, wide, strict=True):
@@ -108,7 +109,7 @@ def test_the_mean_of_gradients_that_are_alike_is_not_rounded(normalization, monk
     wide = answers("reference", [keras.ops.cast(x, "float32") for x in arrays], given)
     monkeypatch.setattr(backend, "has_fast_bfloat16", lambda: True)
     with problems.at_once(2**10):
-        found = answers("blockwise", arrays, given)
+        found = answers("blockwise", arrays, given, problems.by_xla)
     for one, expected in zip(found[:2], wide, strict=False):
         error = np.linalg.norm(one - expected) / np.linalg.norm(expected)
         assert error < 0.02

@@ -68,50 +68,6 @@ def test_the_kernel_counts_positions_from_zero_and_calls_a_bias_with_them():
     assert numpy(attended.has_keys, "bool").all()
 
 
-# Dropout
-
-
-def test_dropout_is_reproducible_by_its_seed_and_off_at_rate_zero():
-    def attend(**given):
-        output, weights = ops.attend(
-            *tensors(*arrays()), mask=EXPLICIT, return_attention_scores=True, **given
-        )
-        return numpy(output), numpy(weights)
-
-    plain, weights = attend()
-    np.testing.assert_array_equal(attend(dropout=0.0, seed=3)[0], plain)
-    dropped, dropped_weights = attend(dropout=0.5, seed=3)
-    np.testing.assert_array_equal(attend(dropout=0.5, seed=3)[0], dropped)
-    assert np.abs(attend(dropout=0.5, seed=4)[0] - dropped).max() > 0.1
-    assert np.abs(dropped - plain).max() > 0.1
-    # Scores are the weights before dropout.
-    np.testing.assert_array_equal(dropped_weights, weights)
-
-
-def test_a_seed_generator_draws_anew_at_each_call():
-    generator = keras.random.SeedGenerator(1)
-    first, second = (
-        numpy(ops.attend(*tensors(*arrays()), dropout=0.5, seed=generator)) for _ in range(2)
-    )
-    assert np.abs(first - second).max() > 0.1
-
-
-def test_dropout_drops_at_its_rate_and_keeps_the_expectation():
-    query, key, _ = tensors(*(0 * array for array in arrays()))
-    # The values are unit vectors, so that the output shows each weight: all were 1 / S.
-    (value,) = tensors(np.broadcast_to(np.eye(S)[None, :, None], (B, S, H, S)))
-    weights = S * np.stack(
-        [numpy(ops.attend(query, key, value, dropout=0.3, seed=seed)) for seed in range(40)]
-    )
-    kept = weights > 0
-    assert abs(kept.mean() - 0.7) < 0.03
-    np.testing.assert_allclose(weights[kept], 1 / 0.7, rtol=1e-5)
-    assert abs(weights.mean() - 1) < 0.04
-
-
-# Offsets
-
-
 def test_what_attend_takes_is_documented():
     for name in inspect.signature(ops.attend).parameters:
         assert f"{name}:" in ops.attend.__doc__

@@ -39,7 +39,7 @@ def test_kernels_give_the_reference_or_refuse(normalization, pattern):
     given = {"normalization": NORMALIZATIONS[normalization], "pattern": PATTERNS[pattern]}
     expected = numpy(ops.attend(*arrays, kernel="reference", **given))
     computed = []
-    for kernel in ("auto", *(kernel.name for kernel in KERNELS)):
+    for kernel in ("auto", *(kernel.name for kernel in KERNELS if kernel.name != "reference")):
         with short_sequences(), strategies.using(few=0):
             try:
                 found = ops.attend(*arrays, kernel=kernel, **given)

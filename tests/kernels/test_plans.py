@@ -6,7 +6,7 @@ import sys
 import keras
 import pytest
 
-from keras_attention.backend import processor
+from keras_attention.backend import interface
 from keras_attention.kernels import plans
 from keras_attention.kernels.strategies import Strategy
 from keras_attention.spec import AttentionSpec
@@ -19,7 +19,7 @@ def test_sizes_whose_product_is_beyond_32_bits():
 
     sizes = [tf.TensorSpec((), "int32")] * 3
 
-    @tf.function(input_signature=sizes)
+    @tf.function(autograph=False, input_signature=sizes)
     def sequences(batch, queries, keys):
         blocks = Strategy(whole_rows=False, scores=2**21, of_few_heads=2**19)
         return plans.of(blocks, AttentionSpec(), plans.Sizes(batch, 4, 4, queries, keys)).batch
@@ -73,4 +73,4 @@ def test_products_in_bfloat16_are_for_processors_that_have_them(monkeypatch, fla
         return flags
 
     monkeypatch.setattr(pathlib.Path, "read_text", read_text)
-    assert processor.multiplies_bfloat16.__wrapped__() is fast
+    assert interface.multiplies_bfloat16.__wrapped__() is fast

@@ -118,5 +118,5 @@ def test_one_feature_in_a_graph_that_is_compiled_later(kernel):
     specs = [tf.TensorSpec(array.shape, "float32") for array in arrays]
     graph = tf.function(attend, autograph=False).get_concrete_function(*specs)
     arrays = [tensor(array) for array in arrays]
-    found = tf.function(lambda *x: graph(*x), jit_compile=True)(*arrays)
+    found = tf.function(lambda *x: graph(*x), autograph=False, jit_compile=True)(*arrays)
     np.testing.assert_allclose(found, attend(*arrays), atol=1e-6)

@@ -69,7 +69,7 @@ SCORES = arrays.arrays(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SCORES, st.integers(-1000, 1000), st.randoms(use_true_random=False))
 def test_adding_to_all_scores_or_reordering_them_changes_nothing_else(scores, shift, dice):
     weights = weights_of(scores)

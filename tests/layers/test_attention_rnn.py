@@ -35,7 +35,6 @@ CELLS = {
         layers.GRUCell(H), ka.Attention(2, 3), mode="luong", return_attention_scores=True
     ),
 }
-every_cell = pytest.mark.parametrize("name", CELLS)
 # Keras 3.16 says so of its own `RNN`, whose outputs are compared here.
 pytestmark = pytest.mark.filterwarnings("ignore:Layer 'rnn.*does not support masking:UserWarning")
 
@@ -61,8 +60,7 @@ def each(returned):
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-@every_cell
-@pytest.mark.parametrize("sequences", [True, False])
+@pytest.mark.parametrize("name, sequences", [*((name, True) for name in CELLS), ("scores", False)])
 def test_it_is_the_rnn_of_its_cell(name, sequences):
     layer = made(name, return_sequences=sequences)
     found = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
@@ -94,7 +92,7 @@ def test_it_starts_from_states():
     assert np.abs(numpy(found - layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))).max() > 0.01
 
 
-@every_cell
+@pytest.mark.parametrize("name", ["luong", "heads, a window, a stack"])
 def test_keras_s_private_hook_is_not_needed(name, monkeypatch):
     layer = made(name)
     with_hook = each(layer(X, MEMORY, mask=MASK, memory_mask=MEMORY_MASK))
@@ -122,20 +120,20 @@ def test_dropout_without_the_hook_is_one_draw_for_a_sequence(monkeypatch):
 
 
 def test_steps_are_counted_beyond_what_bfloat16_can_count():
-    steps = 300
-    layer = ka.AttentionRNN(
-        ka.AttentionCell(
-            layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
-            ka.Attention(pattern=ka.patterns.SlidingWindow(0, 0), dtype="bfloat16"),
-            output_context=True,
-            dtype="bfloat16",
-        ),
-        return_sequences=True,
+    first, length = 299, 303
+    cell = ka.AttentionCell(
+        layers.SimpleRNNCell(8, recurrent_initializer="zeros", dtype="bfloat16"),
+        ka.Attention(pattern=ka.patterns.SlidingWindow(0, 0), dtype="bfloat16"),
+        output_context=True,
         dtype="bfloat16",
     )
-    memory = np.random.default_rng(0).integers(0, 2, (1, steps, 8)).astype("float32")
-    output = numpy(ops.cast(layer(np.zeros((1, steps, 2), "float32"), memory), "float32"))
-    np.testing.assert_array_equal(output[..., :8], memory)
+    layer = ka.AttentionRNN(cell, return_sequences=True, return_state=True, dtype="bfloat16")
+    memory = np.random.default_rng(0).integers(0, 2, (1, length, 8)).astype("float32")
+    x = np.zeros((1, length - first, 2), "float32")
+    # The last state is the number of steps.
+    *states, count = keras.tree.flatten(layer(x[:, :1], memory)[1:])
+    output, *_ = layer(x, memory, initial_state=[*states, count + (first - 1)])
+    np.testing.assert_array_equal(numpy(output)[..., :8], memory[:, first:])
 
 
 @pytest.mark.parametrize("recurrent", ["AttentionRNN", "RNN"])

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import FeedForward, MultiHeadAttention, RMSNorm, TransformerBlock
+from keras_attention import FeedForward, LayerScale, MultiHeadAttention, RMSNorm, TransformerBlock
 from tests.arrays import numpy
 
 B, T, D, HIDDEN, H = 2, 5, 8, 16, 2
@@ -44,15 +44,27 @@ def assert_is(block, expected, context=None):
     assert (output[~MASK] == 0).all()
 
 
+NORMS = {
+    "sandwich": {"residual": "sandwich"},
+    "pre, one of two": {"residual": "pre", "norm": {"attention": None, "feed_forward": "rms"}},
+    "after alone": {"residual": "sandwich", "norm": {"attention": None, "feed_forward": None}},
+}
+
+
 @pytest.mark.parametrize("context", [None, CONTEXT], ids=["encoder", "decoder"])
-def test_a_sandwich_has_norms_on_both_sides(context):
-    block = made(context=context, cross_attention=context is not None, residual="sandwich")
-    x = start()
-    for name, branch in branches(block, context).items():
-        path = name.replace("cross", "context")
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_before_and_after_branches(name, context):
+    given = NORMS[name]
+    block = made(context=context, cross_attention=context is not None, **given)
+    x, kinds = start(), given.get("norm", {})
+    for part, branch in branches(block, context).items():
+        path = part.replace("cross", "context")
         before = getattr(block, f"{path}_norm")
-        after = getattr(block, f"{path}_output_norm")
-        x = x + after(branch(before(x)))
+        assert (before is None) == (kinds.get(part, "layer") is None)
+        assert isinstance(before, RMSNorm) == (kinds.get(part) == "rms")
+        found = branch(x if before is None else before(x))
+        after = given["residual"] == "sandwich"
+        x = x + (getattr(block, f"{path}_output_norm")(found) if after else found)
     assert_is(block, x, context)
 
 
@@ -65,22 +77,6 @@ def test_parallel_branches_read_the_same_input(norm):
         block.feed_forward_norm(x)
     )
     assert_is(block, expected)
-
-
-def test_a_branch_without_a_norm():
-    block = made(residual="pre", norm={"attention": None, "feed_forward": "rms"})
-    assert block.attention_norm is None and isinstance(block.feed_forward_norm, RMSNorm)
-    x = start()
-    x = x + block.attention(x, query_mask=MASK)
-    assert_is(block, x + block.feed_forward(block.feed_forward_norm(x)))
-
-
-def test_norms_after_branches_alone():
-    norm = {"attention": None, "feed_forward": None}
-    block = made(residual="sandwich", norm=norm)
-    x = start()
-    x = x + block.attention_output_norm(block.attention(x, query_mask=MASK))
-    assert_is(block, x + block.feed_forward_output_norm(block.feed_forward(x)))
 
 
 def test_a_norm_is_copied_for_each_branch():
@@ -113,6 +109,13 @@ def test_an_offset_is_added_before_rounding():
     wide.scale.assign(np.full(D, 2.0**-9))
     expected = numpy(keras.ops.cast(keras.ops.cast(wide(x), "bfloat16"), "float32"))
     np.testing.assert_array_equal(numpy(keras.ops.cast(norm(x), "float32")), expected)
+
+
+def test_a_layer_scale_is_a_factor_for_each_feature():
+    layer = LayerScale(0.5)
+    np.testing.assert_array_equal(numpy(layer(X)), X / 2)
+    layer.scale.assign(np.arange(D))
+    np.testing.assert_allclose(numpy(layer(X)), X * np.arange(D), rtol=1e-6)
 
 
 def test_heads_of_another_size():

@@ -231,23 +231,3 @@ def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
     np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)
     agree(layer(X, cache=memory)[0], expected)
     assert masks.implicit(value) is not None
-
-
-def test_a_mask_of_all_rows_is_one_of_each():
-    layer, there = heads(), np.arange(T)[None] < 6
-    for size in (1, 2):
-        cache = layer.make_cache(B, T)
-        for at in range(4, 8, size):
-            _, cache = layer(X[:, at : at + size], query_mask=there[:, at : at + size], cache=cache)
-        np.testing.assert_array_equal(numpy(cache["index"]), [2] * B)
-    memory = across().cache_context(CONTEXT, key_mask=THERE[:1])
-    np.testing.assert_array_equal(numpy(memory["mask"]), np.repeat(THERE[:1], B, axis=0))
-
-
-def test_a_query_mask_counts_with_memory():
-    layer = across()
-    flags = np.arange(T) < np.array([[T], [2], [4]])
-    expected = layer(X, CONTEXT, query_mask=flags)
-    output = layer(X, query_mask=flags, cache=layer.cache_context(CONTEXT))[0]
-    agree(output, expected)
-    assert (numpy(output)[~flags] == 0).all()

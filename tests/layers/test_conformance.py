@@ -27,7 +27,7 @@ def test_h5_files(case, tmp_path):
     layer, symbols = case.make(), case.symbols()
     model = keras.Model(alone(symbols), case.call(layer, symbols))
     made = [weight.trainable for weight in model.weights]
-    inner = [part for _, part in parts.named(layer) if part.weights]
+    inner = [part for _, part in parts.inside(layer) if part.weights]
     for part in inner[len(inner) // 2 :][:1]:
         part.trainable = False
         assert [weight.trainable for weight in model.weights] != made

@@ -1,4 +1,4 @@
-"""Differential attention: its equation, its masks and gradients, and `transformers`' layer."""
+"""Differential attention: its equation, masks of heads, and its cache."""
 
 import numpy as np
 import pytest
@@ -85,49 +85,3 @@ def test_a_cache_stores_a_value_once():
     cache = layer().make_cache(B, T)
     assert cache["key"].shape == (B, 2 * G, T, K)
     assert cache["value"].shape == (B, 2 * G, T, V // 2)
-
-
-@pytest.mark.ci
-def test_it_is_the_attention_of_transformers():
-    torch = pytest.importorskip("torch")
-    diffllama = pytest.importorskip("transformers.models.diffllama.modeling_diffllama")
-    config = diffllama.DiffLlamaConfig(
-        hidden_size=24, num_attention_heads=8, num_key_value_heads=4, rms_norm_eps=1e-5,
-        attention_bias=True, attn_implementation="eager",
-    )  # fmt: skip
-    torch.manual_seed(0)
-    theirs = diffllama.DiffLlamaAttention(config, 2).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    given = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
-    x = random(2, 7, 24)
-    ours = ka.DifferentialAttention(4, 3, num_key_value_heads=2, depth=3, use_bias=True)
-    ours.build(x.shape)
-
-    # Theirs have all first attentions, and then all second ones: (side, group, number).
-    def queries(w):
-        heads = w.reshape(2, 2, 2, 3, *w.shape[1:]).swapaxes(0, 1)
-        return heads.reshape(8, 3, *w.shape[1:])
-
-    def pairs(w):
-        heads = w.reshape(2, 2, 3, *w.shape[1:]).swapaxes(0, 1)
-        return heads.reshape(4, 3, *w.shape[1:])
-
-    values = {"head_norm/scale": np.ones(6)}
-    for role, order in (("query", queries), ("key", pairs), ("value", pairs)):
-        values[f"{role}/kernel"] = np.moveaxis(order(given[f"{role[0]}_proj.weight"]), -1, 0)
-        values[f"{role}/bias"] = order(given[f"{role[0]}_proj.bias"])
-    values["attention_output/kernel"] = given["o_proj.weight"].T.reshape(4, 6, 24)
-    values["attention_output/bias"] = given["o_proj.bias"]
-    for name in ("query", "key"):
-        both = [given[f"lambda_{name[0]}{n}"] for n in (1, 2)]
-        values[f"{ours.name}/lambda_{name}"] = np.stack(both)
-    for weight in ours.weights:
-        weight.assign(values.pop("/".join(weight.path.split("/")[-2:])))
-    assert not values
-    with torch.no_grad():
-        tensor = torch.tensor(x)
-        still = torch.ones(1, 7, 3), torch.zeros(1, 7, 3)
-        mask = torch.triu(torch.full((7, 7), -1e9), 1)[None, None]
-        expected = theirs(tensor, position_embeddings=still, attention_mask=mask)[0].numpy()
-    close(wide(ours(x, use_causal_mask=True)), expected)

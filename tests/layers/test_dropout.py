@@ -1,13 +1,14 @@
-"""The dropout inside the layers."""
+"""The dropout inside the layers, and what they do with it."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import TransformerBlock
+import keras_attention as ka
 from keras_attention.layers.projections import Dropout
+from tests.arrays import numpy, random
+from tests.compiled import program
 
-numpy = keras.ops.convert_to_numpy
 RATE = 0.3
 
 
@@ -31,23 +32,44 @@ def test_each_call_drops_others_and_inference_none():
     np.testing.assert_array_equal(first, numpy(Dropout(RATE, seed=1)(x, training=True)))
 
 
-def test_no_rate_is_no_dropout():
-    assert (numpy(Dropout(0.0)(keras.ops.ones((4, 5)), training=True)) == 1).all()
+LAYERS = {
+    "Attention": lambda **given: ka.Attention(2, 4, **given),
+    "AttentionPooling": lambda **given: ka.AttentionPooling(5, 2, 4, **given),
+    "FeedForward": lambda **given: ka.FeedForward(16, **given),
+    "TransformerBlock": lambda **given: ka.TransformerBlock(16, 2, **given),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_drop_in_training_alone_and_scores_are_before_it(name):
+    x = random(3, 5, 8)
+    layer, again, plain = (LAYERS[name](dropout=rate, seed=1) for rate in (0.5, 0.5, 0.0))
+    for each in (plain, layer, again):
+        each.build(x.shape)
+        for variable, own in zip(each.trainable_variables, plain.trainable_variables, strict=True):
+            variable.assign(own)
+    expected, drawn = numpy(plain(x, training=True)), numpy(layer(x, training=True))
+    for training in (None, False):
+        np.testing.assert_array_equal(numpy(layer(x, training=training)), expected)
+    assert np.abs(drawn - expected).max() > 0.1
+    assert np.abs(drawn - numpy(layer(x, training=True))).max() > 0.1
+    if name != "FeedForward":
+        scores = [f(x, training=True, return_attention_scores=True)[1] for f in (layer, plain)]
+        np.testing.assert_allclose(*map(numpy, scores), rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(numpy(again(x, training=True)), drawn)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="about XLA in TensorFlow")
 def test_the_same_is_dropped_under_xla():
     # What TensorFlow chooses by itself on CPUs is another generator under XLA, which
     # made the training step of a block five times as long.
-    import tensorflow as tf
-
     x = keras.random.normal((3, 7, 8), seed=0)
-    blocks = [TransformerBlock(16, 2, dropout=0.5, seed=1, name=name) for name in "ab"]
+    blocks = [ka.TransformerBlock(16, 2, dropout=0.5, seed=1, name=name) for name in "ab"]
     for block in blocks:
         block.build(x.shape)
         block.set_weights(blocks[0].get_weights())
     plain, compiled = (
-        tf.function(lambda x, block=block: block(x, training=True), jit_compile=jit_compile)(x)
+        program(lambda x, block=block: block(x, training=True), jit_compile=jit_compile)(x)
         for block, jit_compile in zip(blocks, (False, True), strict=True)
     )
     np.testing.assert_allclose(numpy(compiled), numpy(plain), atol=1e-5)
@@ -61,7 +83,7 @@ def test_lengths_that_a_graph_does_not_know():
     layer = Dropout(RATE, seed=1)
     layer(np.ones((1, 1, 8), "float32"), training=True)
     signature = [tf.TensorSpec((None, None, 8))]
-    dropped = tf.function(lambda x: layer(x, training=True), signature)
+    dropped = tf.function(lambda x: layer(x, training=True), signature, autograph=False)
     assert dropped.get_concrete_function().output_shapes == (None, None, 8)
     for shape in ((3, 5, 8), (2, 0, 8)):
         assert dropped(tf.ones(shape)).shape == shape

@@ -1,4 +1,4 @@
-"""Positions on grids: the equation, the interpolation of PyTorch, other sizes, parts of a grid."""
+"""Positions on grids: the equation, the interpolation, other sizes, parts of a grid."""
 
 import keras
 import numpy as np
@@ -91,21 +91,6 @@ def test_interpolation_is_the_definition(interpolation, target):
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
     if target == 5:
         np.testing.assert_allclose(found, np.eye(5), atol=1e-6)
-
-
-@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
-def test_interpolation_is_that_of_pytorch(interpolation):
-    torch = pytest.importorskip("torch")
-    table = random(5, 4, D)
-    for sizes in ((8, 6), (2, 4)):
-        mode = {"cubic": "bicubic", "linear": "bilinear"}[interpolation]
-        given = torch.tensor(table.transpose(2, 0, 1)[None])
-        expected = torch.nn.functional.interpolate(given, size=sizes, mode=mode)
-        x = np.zeros((1, *sizes, D), "float32")
-        layer = learned(x, (5, 4), interpolation=interpolation)
-        layer.set_weights([table.reshape(20, D)])
-        found = numpy(layer(x))[0]
-        np.testing.assert_allclose(found, expected[0].permute(1, 2, 0).cpu().numpy(), atol=1e-5)
 
 
 def test_other_sizes_of_sequences_and_grids():

@@ -110,29 +110,6 @@ def test_reinforce_returns_the_log_probability_of_its_choice():
     )
 
 
-def test_the_mean_of_reinforce_is_the_gradient_of_the_mean_reward(monkeypatch):
-    """Over all choices, weighed by their probability, the estimator is exact."""
-    scores, rewards = random(1, 1, 1, 4, seed=3), random(4, seed=4)
-
-    def expected_reward(x):
-        return float((softmax(x)[0, 0, 0] * rewards).sum())
-
-    expected = definition.gradients(expected_reward, [scores])[0]
-    total = np.zeros_like(scores)
-    for choice, probability in enumerate(softmax(scores)[0, 0, 0]):
-        noise = np.where(np.arange(4) == choice, 1e3, 0.0)
-        monkeypatch.setattr(
-            normalizations, "_gumbel", lambda scores, _, n=noise: keras.ops.cast(n, scores.dtype)
-        )
-
-        def objective(x, reward=rewards[choice]):
-            _, log_probability = chooses(normalizations.Hard("reinforce"))(x, None)
-            return keras.ops.sum(reward * log_probability)
-
-        total += probability * gradients(objective, [scores])[0]
-    np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-5)
-
-
 # ReinforceLoss
 
 

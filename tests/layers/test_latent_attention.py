@@ -1,4 +1,4 @@
-"""Multi-head latent attention: its equation, its cache, and `transformers`' layer."""
+"""Multi-head latent attention: its equation and its cache."""
 
 import keras
 import numpy as np
@@ -110,66 +110,3 @@ def test_a_quantized_up_projection_is_absorbed():
     output, _ = found(X, cache=found.make_cache(B, T))
     # Rows are rounded to eight bits in one form, and not in the other.
     assert np.abs(wide(output) - wide(expected)).max() < 0.1 * np.abs(wide(expected)).max()
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("latent_queries", [None, 12])
-def test_it_is_the_attention_of_transformers(latent_queries):
-    torch = pytest.importorskip("torch")
-    deepseek = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
-    config = deepseek.DeepseekV3Config(
-        hidden_size=16, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=latent_queries,
-        kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, attention_bias=True,
-        attn_implementation="eager",
-        rope_parameters={
-            "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 32.0,
-            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.7,
-            "original_max_position_embeddings": 16,
-        },
-    )  # fmt: skip
-    torch.manual_seed(0)
-    theirs = deepseek.DeepseekV3Attention(config, 0).eval()
-    x, mscale = random(2, 7, 16), [0.1 * m * np.log(4.0) + 1 for m in (1.0, 0.7)]
-    ours = ka.MultiHeadLatentAttention(
-        2, 6, 4, 10, 5, latent_queries, use_bias=True, scale=mscale[1] ** 2 / np.sqrt(10),
-        position=positions.Rotary(
-            100.0, 4, "interleaved", "yarn", 4.0, 16, attention_factor=mscale[0] / mscale[1]
-        ),
-    )  # fmt: skip
-    ours.build(x.shape)
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    given = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
-
-    def first(rotated, x):
-        """The features that are rotated, which are last in theirs, before the others."""
-        return np.concatenate([x[-rotated:], x[:-rotated]])
-
-    heads = given["q_proj.weight" if latent_queries is None else "q_b_proj.weight"]
-    heads = np.stack([first(4, head) for head in heads.reshape(2, 10, -1)])
-    up = given["kv_b_proj.weight"].reshape(2, 11, 10).transpose(2, 0, 1)
-    values = {
-        "query/kernel": heads.transpose(2, 0, 1),
-        "key/kernel": up[..., :6],
-        "value/kernel": up[..., 6:],
-        "latent/kernel": first(4, given["kv_a_proj_with_mqa.weight"]).T,
-        "latent/bias": first(4, given["kv_a_proj_with_mqa.bias"]),
-        "latent_norm/scale": given["kv_a_layernorm.weight"],
-        "attention_output/kernel": given["o_proj.weight"].T.reshape(2, 5, 16),
-        "attention_output/bias": given["o_proj.bias"],
-    }
-    if latent_queries is not None:
-        values["query_latent/kernel"] = given["q_a_proj.weight"].T
-        values["query_latent/bias"] = given["q_a_proj.bias"]
-        values["query_latent_norm/scale"] = given["q_a_layernorm.weight"]
-    for weight in ours.weights:
-        weight.assign(values.pop("/".join(weight.path.split("/")[-2:])))
-    assert not values
-    rotary = deepseek.DeepseekV3RotaryEmbedding(config)
-    with torch.no_grad():
-        tensor = torch.tensor(x)
-        angles = rotary(tensor, torch.arange(7)[None])
-        mask = torch.triu(torch.full((7, 7), -1e9), 1)[None, None]
-        expected = theirs(tensor, position_embeddings=angles, attention_mask=mask)[0].numpy()
-    close(wide(ours(x, use_causal_mask=True)), expected)
-    close(wide(ours(x, cache=ours.make_cache(2, 7))[0]), expected)

@@ -1,5 +1,7 @@
 """Local, atrous and sparse self-attention: dense attention under a mask written as loops."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,13 +11,9 @@ from tests.arrays import close, random, run
 B, T, D = 2, 11, 8
 
 
-def loops(length, attends, causal):
+def loops(length, attends):
     """The mask (T, T) of a rule on two positions."""
-    mask = np.zeros((length, length), bool)
-    for i in range(length):
-        for j in range(length):
-            mask[i, j] = attends(i, j) and (j <= i or not causal)
-    return mask
+    return np.array([[attends(i, j) for j in range(length)] for i in range(length)])
 
 
 # Name: the layer, and the rule of the table in docs/design.md, in other words than its patterns.
@@ -49,49 +47,40 @@ PRESETS = {
         lambda i, j: True,
     ),
 }
-PADDING = np.array([[True] * T, [True] * 4 + [False] * 3 + [True] * 2 + [False] * 2])
 
 
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_dense_attention_under_its_mask(name, causal):
+def test_a_preset_is_dense_attention_under_its_mask(name):
+    """With a pattern of the user's, and a causal call, too."""
     make, attends = PRESETS[name]
-    layer, dense = make(causal=causal, use_bias=True), ka.SelfAttention(2, 4, use_bias=True)
-    for each in (layer, dense):
-        each.build((B, T, D))
-    dense.set_weights(layer.get_weights())
-    mask = loops(T, attends, causal)
+    rules = {
+        "plain": ({}, {}, attends),
+        "causal": ({"causal": True}, {}, lambda i, j: attends(i, j) and j <= i),
+        "causal call": ({}, {"use_causal_mask": True}, lambda i, j: attends(i, j) and j <= i),
+        "pattern": (
+            {"pattern": ~ka.patterns.Prefix(2)}, {}, lambda i, j: attends(i, j) and j >= 2
+        ),
+    }  # fmt: skip
+    dense, x = ka.SelfAttention(2, 4, use_bias=True), random(B, T, D)
+    dense.build(x.shape)
+    layers = {kind: make(use_bias=True, **given) for kind, (given, *_) in rules.items()}
+    for layer in layers.values():
+        layer.build(x.shape)
+        layer.set_weights(dense.get_weights())
+    masks = {kind: loops(T, rule) for kind, (*_, rule) in rules.items()}
 
     def both(x):
-        given = {"return_attention_scores": True}
-        ours = [*layer(x, **given), *layer(x, query_mask=PADDING, **given), layer(x[:, :2])]
-        return [
-            *ours,
-            *dense(x, attention_mask=mask, **given),
-            *dense(x, attention_mask=mask, query_mask=PADDING, **given),
-            dense(x[:, :2], attention_mask=mask[:2, :2]),
-        ]
+        found, scores = [], {"return_attention_scores": True}
+        for kind, (_, call, _) in rules.items():
+            found += layers[kind](x, **scores, **call)
+            found += dense(x, attention_mask=masks[kind], **scores)
+            found += [layers[kind](x[:, :2], **call)]
+            found += [dense(x[:, :2], attention_mask=masks[kind][:2, :2])]
+        return found
 
-    answers = run(both, random(B, T, D))
-    for found, expected in zip(answers[:5], answers[5:], strict=True):
-        close(found, expected)
-    allowed = mask & PADDING[:, :, None] & PADDING[:, None]
-    for weights, seen in ((answers[1], mask), (answers[3], allowed[:, None])):
-        np.testing.assert_array_equal(weights > 0, np.broadcast_to(seen, weights.shape))
-    assert (answers[2][~PADDING] == 0).all()
-
-
-@pytest.mark.parametrize("name", ["local, every third", "atrous", "sparse"])
-def test_a_pattern_of_the_users_and_a_causal_call_count_too(name):
-    make, attends = PRESETS[name]
-    layer = make(pattern=~ka.patterns.Prefix(2) | ka.patterns.Dilated(5))
-    layer.build((B, T, D))
-
-    def weights(x):
-        given = {"return_attention_scores": True}
-        return layer(x, **given)[1], layer(x, use_causal_mask=True, **given)[1]
-
-    found = run(weights, random(B, T, D))
-    for answer, causal in zip(found, (False, True), strict=True):
-        mask = loops(T, lambda i, j: attends(i, j) and (j >= 2 or (i - j) % 5 == 0), causal)
-        np.testing.assert_array_equal(answer > 0, np.broadcast_to(mask, answer.shape))
+    answers = iter(run(both, x))
+    for mask in masks.values():
+        output, weights, *expected, few, expected_few = itertools.islice(answers, 6)
+        for found, other in zip((output, weights, few), (*expected, expected_few), strict=True):
+            close(found, other)
+        np.testing.assert_array_equal(weights > 0, np.broadcast_to(mask, weights.shape))

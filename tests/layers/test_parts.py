@@ -37,28 +37,24 @@ def again(layer):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("case", LAYERS, ids=str)
-def test_the_parts_of_a_frozen_layer_are_frozen(case):
+def test_what_is_frozen_is_frozen_in_a_layer_that_is_loaded(case):
     layer = built(case, trainable=False)
     assert weights([layer, again(layer)]) == 0
-    layer = built(case)
-    count = weights([layer])
-    layer.trainable = False
-    assert weights([layer, again(layer)]) == 0
     layer.trainable = True
-    assert weights([again(layer)]) == count
-
-
-@pytest.mark.any_backend
-@pytest.mark.parametrize("case", LAYERS, ids=str)
-def test_a_frozen_part_is_frozen_in_a_layer_that_is_loaded(case):
-    layer = built(case)
-    for part in keras_private.sublayers(layer):
+    assert weights([again(layer)]) == weights([layer])
+    parts = [part for part in keras_private.sublayers(layer) if part.trainable_weights]
+    for chosen in filter(None, (parts[::3], parts[1::3], parts[2::3])):
+        # On TensorFlow, True that was True before sets nothing.
+        layer.trainable = False
         layer.trainable = True
-        before, has_some = [v.trainable for v in layer.weights], bool(part.trainable_weights)
-        part.trainable = False
+        before = [v.trainable for v in layer.weights]
+        for part in chosen:
+            part.trainable = False
         expected = [v.trainable for v in layer.weights]
-        assert (expected != before) == has_some, part
-        assert [v.trainable for v in again(layer).weights] == expected, part
+        assert expected != before, chosen
+        assert [v.trainable for v in again(layer).weights] == expected, chosen
+    layer.trainable = False
+    assert weights([layer]) == 0
 
 
 @pytest.mark.parametrize("nested", [False, True])

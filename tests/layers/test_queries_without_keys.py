@@ -61,7 +61,7 @@ def near_center(layer, query, real):
     kernel, vector = numpy(layer.centre_kernel), numpy(layer.centre_vector)
     hidden = np.tanh(np.einsum("bthk,hku->bhtu", query, kernel))
     share = 1 / (1 + np.exp(-np.einsum("bhtu,huo->bhto", hidden, vector)))
-    distance = np.arange(T) - share * real.sum(-1)[:, None, None, None]
+    distance = np.arange(real.shape[1]) - share * real.sum(-1)[:, None, None, None]
     return abs(distance) <= layer.window, np.exp(-2 * (distance / layer.window) ** 2)
 
 
@@ -99,19 +99,29 @@ def test_of_slots(name):
     options, expected = SLOTS[name]
     in_call = {k: v for k, v in options.items() if k == "attention_bias"}
     options = {k: v for k, v in options.items() if k not in in_call}
-    lacks = [
-        check(ka.Attention(H, K, pattern=pattern, **options), pattern, *more, in_call, expected)
-        for pattern in PATTERNS
-        for more in ((False, False), (True, False), (True, True))
-    ]
+    lacks = []
+    # Of those that add none, some.
+    few = {"normalization", "use_sink", "logit_soft_cap"} & options.keys()
+    for pattern in PATTERNS[1::3] if few else PATTERNS:
+        layer = ka.Attention(H, K, pattern=pattern, **options)
+        for causal, padded in ((False, False), (True, False), (True, True)):
+            lacks.append(check(layer, pattern, causal, padded, in_call, expected))
     assert 0 < sum(lacks) < len(lacks)
 
 
-@pytest.mark.parametrize("mode", ["monotonic", "predictive"])
-def test_of_local_attention(mode):
-    for pattern, causal, padded in itertools.product(PATTERNS, (False, True), (False, True)):
-        layer = ka.LocalAttention(1, mode, H, K, score="scaled_dot", pattern=pattern)
+@pytest.mark.parametrize(
+    "mode, use_sink", [("monotonic", False), ("predictive", False), ("predictive", True)]
+)
+def test_of_local_attention(mode, use_sink):
+    """A sink takes its share before the Gaussian."""
+    expected = {"sink": random(H, seed=9)} if use_sink else {}
+    for pattern in PATTERNS[::3] if use_sink else PATTERNS:
+        layer = ka.LocalAttention(
+            1, mode, H, K, score="scaled_dot", pattern=pattern, use_sink=use_sink
+        )
         layer.build(X.shape)
+        if use_sink:
+            layer.sink.assign(expected["sink"])
         if mode == "predictive":
             # The centers of glorot's would all lie near the middle.
             layer.centre_kernel.assign(2 * random(H, K, K, seed=3))
@@ -119,7 +129,26 @@ def test_of_local_attention(mode):
         else:
             window = patterns.SlidingWindow(1, 1)
             pattern = window if pattern is None else window & pattern
-        check(layer, pattern, causal, padded, {}, {})
+        for causal, padded in itertools.product((False, True), (False, True)):
+            check(layer, pattern, causal, padded, {}, expected)
+
+
+def test_windows_without_projections():
+    memory = random(B, 9, 8, seed=5)
+    layer = ka.LocalAttention(2, score="dot")
+    heads = [x[:, :, None] for x in (X, memory, memory)]
+    for shift in (0, 3):
+        at = np.arange(T) + shift
+        near = np.abs(at[:, None] - np.arange(9)) <= 2
+        found = layer(X, memory, positions=(at, None), return_attention_scores=True)
+        output, weights = definition.attend(*heads, score="dot", mask=near)
+        np.testing.assert_allclose(numpy(found[0]), output[:, :, 0], atol=1e-5)
+        np.testing.assert_allclose(numpy(found[1]), weights, atol=1e-6)
+    layer = ka.LocalAttention(2, "predictive", score="dot")
+    _, found = layer(X, memory, return_attention_scores=True)
+    near, multiplier = near_center(layer, heads[0], np.ones((B, 9), bool))
+    _, weights = definition.attend(*heads, score="dot", mask=near)
+    np.testing.assert_allclose(numpy(found), weights * multiplier, atol=1e-6)
 
 
 def test_the_future_stays_hidden_from_a_predicted_window():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, ops
+from keras_attention import Attention, ops
 from tests import definition
 from tests.arrays import close, random, run
 from tests.arrays import wide as numpy
@@ -24,28 +24,6 @@ def test_a_soft_cap_bends_scores_before_the_bias():
         close(answer, correct)
 
 
-# Sinks
-
-
-def with_sink(query, key, value, sink, mask=True, bias=0.0):
-    """A softmax with one more score, whose share is lost."""
-    query, key, value = (x.astype("float64") for x in (query, key, value))
-    powers = np.exp(np.einsum("bthk,bshk->bhts", query, key) / np.sqrt(K) + bias) * mask
-    weights = powers / (powers.sum(axis=-1, keepdims=True) + np.exp(sink)[:, None, None])
-    return np.einsum("bhts,bshv->bthv", weights, value), weights
-
-
-def test_a_sink_takes_its_share_and_gives_nothing():
-    query, key, value = arrays(H)
-    sink = random(H, seed=6)
-    found = run(attend(sink=sink, mask=mask()), query, key, value)
-    for answer, correct in zip(found, with_sink(query, key, value, sink, mask()), strict=True):
-        close(answer, correct)
-    has_keys = mask().any(axis=-1)
-    assert (found[1].sum(axis=-1) < 1).all() and (found[1].sum(axis=-1)[has_keys] > 0).all()
-    assert (found[0][~has_keys.transpose(0, 2, 1)] == 0).all() and (found[1][~has_keys] == 0).all()
-
-
 @pytest.mark.parametrize("height", [1e30, -1e30, 3e38, -3e38])
 def test_a_sink_of_any_height_is_finite(height):
     query, key, value = arrays(H)
@@ -60,31 +38,6 @@ def test_a_sink_of_any_height_is_finite(height):
 
 
 # Biases of a call
-
-
-def test_a_bias_may_be_an_input_of_a_model():
-    for make in (Attention, MultiHeadAttention):
-        query, value = keras.Input((None, D)), keras.Input((None, D))
-        bias = keras.Input((H, None, None))
-        layer = make(H, K)
-        model = keras.Model([query, value, bias], layer(query, value, attention_bias=bias))
-        arrays = [random(B, T, D), random(B, S, D, seed=1), random(B, H, T, S, seed=2)]
-        found = model.predict(arrays, verbose=0)
-        close(found, numpy(layer(*arrays[:2], attention_bias=arrays[2])))
-        assert np.abs(found - numpy(layer(*arrays[:2]))).max() > 1e-3
-
-
-def test_a_bias_gets_its_gradient_and_none_where_it_is_masked():
-    layer = Attention(H, K)
-    query, value, bias = random(B, T, D), random(B, S, D, seed=1), random(B, H, T, S, seed=2)
-    layer.build(query.shape, value.shape)
-    (gradient,) = gradients(
-        lambda bias: keras.ops.square(
-            layer(query, value, attention_bias=bias, attention_mask=mask())
-        ),
-        [bias],
-    )
-    assert (gradient[~mask()] == 0).all() and np.abs(gradient[mask()]).max() > 1e-3
 
 
 def test_a_bias_is_not_rounded_in_mixed_precision():

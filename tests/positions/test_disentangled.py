@@ -6,12 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, SelfAttention, ops, positions
+from keras_attention import MultiHeadAttention, SelfAttention, ops, positions
 from keras_attention.positions import Disentangled
 from tests import definition
 from tests.arrays import numpy, random
 from tests.compiled import compiled
-from tests.gradients import weight_gradients
 
 B, T, S, H, G, K, D = 2, 5, 7, 4, 2, 3, 6
 RULE = (8, 6)
@@ -119,32 +118,6 @@ def test_weights_are_those_of_the_equation(name, groups):
         MASKS.get(name, True),
     )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_gradients_are_those_of_the_definition():
-    rule = (4, None)
-    layer = Attention(2, 2, position=Disentangled(*rule))
-    query, value = random(1, 3, 3, seed=1), random(1, 4, 3, seed=2)
-    randomized(layer, query.shape, value.shape)
-    assert layer.trainable_variables[0] is layer.position.embeddings
-
-    def expected(table, q, k, v, x, y):
-        q, k = q.reshape(3, 2, 2), k.reshape(3, 2, 2)
-        weights = weights_of(
-            *(projected(x, q), projected(y, k), projected(table, q), projected(table, k)),
-            *(np.arange(3), np.arange(4)),
-            rule=rule,
-        )
-        return np.sin(np.einsum("bhts,bshv->bthv", weights, projected(y, v.reshape(3, 2, 2)))).sum()
-
-    def found(x, y):
-        return keras.ops.sin(layer(x, y))
-
-    of_weights, of_arrays = weight_gradients(layer, found, [query, value])
-    exact = definition.gradients(expected, [*map(numpy, layer.trainable_weights), query, value])
-    for one, two in zip([*of_weights, *of_arrays], exact, strict=True):
-        assert np.abs(two).max() > 1e-3
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
 
 
 @keras.saving.register_keras_serializable(package="test_disentangled")

@@ -1,4 +1,4 @@
-"""Positions: what kernels and layers ask of one, shown on a user's own."""
+"""Positions: what kernels and layers ask of one, shown on custom and on all built-in ones."""
 
 import json
 
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention import patterns
 from tests import definition
-from tests.arrays import numpy, random
+from tests.arrays import close, numpy, random, run
 
 B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
 
@@ -173,6 +174,44 @@ def test_a_slot_shared_by_layers_is_shared_after_loading(slot, tmp_path):
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_position_may_refuse_to_decode():
+    class Whole(Slope):
+        no_decoding_reason = "it counts all keys"
+
+    layer = ka.MultiHeadAttention(H, K, position=Whole(1.0))
+    layer.build((B, T, D), (B, T, D))
+    with pytest.raises(ValueError, match="cannot have a cache: it counts all keys"):
+        layer.make_cache(B, T)
+
+
+RATES = [patterns.Strided(3), patterns.Dilated(2) & patterns.Causal()]
+
+
+@pytest.mark.parametrize("name", [*ka.positions.BUILTIN, "grid"])
+def test_a_rate_changes_no_bias(name):
+    """Positions a rate apart are a sequence of their own, where a bias is one of distances."""
+    make = {
+        "grid": lambda: ka.positions.GridRelativeBias((4, 5)),
+        "fire": lambda: ka.positions.FIRE(threshold=2.0),
+        "shaw": lambda: ka.positions.Shaw(2, per_head=True),
+    }.get(name, ka.positions.BUILTIN.get(name))
+    layers, x = (
+        [ka.SelfAttention(H, K, pattern=p, position=make()) for p in RATES],
+        random(2, 20, D),
+    )
+    for layer in layers:
+        layer.build(x.shape)
+        for weight in layer.position.weights:
+            weight.assign(np.abs(np.random.default_rng(1).normal(size=weight.shape)))
+
+    def outputs(x):
+        return [y for f in layers for y in (f(x), f(x, return_attention_scores=True)[0])]
+
+    found = run(outputs, x)
+    for one, other in zip(found[::2], found[1::2], strict=True):
+        close(one, other)
 
 
 def test_a_score_of_ones_own_is_trusted_with_every_position():

@@ -1,15 +1,12 @@
-"""RelativeBias: T5's buckets by T5's rule, and a table that is looked up, learned and saved."""
+"""RelativeBias: T5's buckets by T5's rule, and a table that is looked up."""
 
 import keras
 import numpy as np
 import pytest
 
 from keras_attention.positions import RelativeBias
-from tests import definition
 from tests.arrays import numpy, random
 from tests.definition import bucket
-from tests.gradients import gradients, weight_gradients
-from tests.problems import attend
 
 B, T, S, H, K = 2, 5, 7, 3, 4
 
@@ -72,7 +69,7 @@ def test_some_buckets_of_t5_are_known():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("start", [0, 3, 10**6])
+@pytest.mark.parametrize("start", [0, 10**6])
 def test_the_bias_is_the_table(start, rule):
     position, table = built(*rule)
     at, key_at = start + np.arange(T), np.array([0, 1, 2, 3, 8, 20, 500])
@@ -81,52 +78,3 @@ def test_the_bias_is_the_table(start, rule):
     np.testing.assert_array_equal(
         numpy(found), table_bias(table, at, key_at, rule).astype("float32")
     )
-
-
-def test_rows_may_have_positions_of_their_own():
-    rule = (8, 6, True)
-    position, table = built(*rule)
-    at = np.array([[0, 1, 2, 3, 4], [7, 7, 8, 0, 30]])
-    key_at = np.array([np.arange(S), np.arange(S)[::-1]])
-    for keys in (key_at, key_at[1]):
-        found = numpy(position.bias_between(H)(at, keys))
-        assert found.shape == (B, H, T, S)
-        for row in range(B):
-            expected = table_bias(table, at[row], np.broadcast_to(keys, (B, S))[row], rule)
-            np.testing.assert_array_equal(found[row], expected.astype("float32"))
-
-
-# In layers
-
-
-@pytest.mark.parametrize("rows", [False, True])
-def test_gradients_are_those_of_the_definition(rows):
-    rule = (8, 6, True)
-    position, table = built(*rule, heads=2)
-    query, key = random(1, 3, 2, K, seed=1), random(1, 4, 2, K, seed=2)
-    at, key_at = np.arange(3) + 2, np.arange(4)
-
-    def found(query, key):
-        given = (at[None], key_at[None]) if rows else (at, key_at)
-        given = [keras.ops.convert_to_tensor(x, dtype="int32") for x in given]
-        attended = attend(
-            query,
-            key,
-            key,
-            bias=position.bias_between(2),
-            query_positions=given[0],
-            key_positions=given[1],
-        )
-        return keras.ops.sum(keras.ops.sin(attended.output))
-
-    def expected(table, query, key):
-        b = table_bias(table, at, key_at, rule)
-        return np.sin(definition.attend(query, key, key, score="dot", bias=b)[0]).sum()
-
-    of_weights, of_arrays = weight_gradients(position, found, [query, key])
-    exact = definition.gradients(expected, [table, query, key])
-    for one, two in zip([*of_weights, *of_arrays], exact, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
-    assert np.abs(exact[0]).max() > 0.01
-    for one, two in zip(gradients(found, [query, key]), exact[1:], strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)

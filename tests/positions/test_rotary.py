@@ -6,11 +6,9 @@ import pytest
 
 from keras_attention import Attention, scores
 from keras_attention.positions import Rotary
-from tests import definition
 from tests.arrays import numpy, random
 from tests.compiled import compiled, program
 from tests.definition import rotated
-from tests.gradients import gradients
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
 LENGTH = 64
@@ -124,31 +122,6 @@ def test_half_precision_is_rounded_once(dtype, rounding, layout):
         exact = rotated(numpy(keras.ops.cast(x, "float32")), at, 0, layout=layout)
         found = numpy(keras.ops.cast(out, "float32"))
         np.testing.assert_allclose(found, exact, rtol=1.001 * rounding, atol=3e-6)
-
-
-# Gradients
-
-
-@every_layout
-@pytest.mark.parametrize("scaling", ["none", "dynamic", "yarn"])
-def test_gradients_are_those_of_the_definition(scaling, layout):
-    query, key = random(1, 3, 2, 6, seed=1), random(1, 4, 1, 6, seed=2)
-    given = {"layout": layout, "dim": 4, **SCALINGS[scaling]}
-    at, key_at = np.arange(3) + 2, np.arange(4)
-    rotary = Rotary(**given)
-
-    def found(query, key):
-        query, key = rotary.encode(query, key, at, key_at)
-        return keras.ops.sum(keras.ops.tanh(keras.ops.einsum("bthk,bsgk->bts", query, key)))
-
-    def expected(query, key):
-        query, key = rotated(query, at, 4, **given), rotated(key, key_at, 4, **given)
-        return np.tanh(np.einsum("bthk,bsgk->bts", query, key)).sum()
-
-    for one, two in zip(
-        gradients(found, [query, key]), definition.gradients(expected, [query, key]), strict=True
-    ):
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
 
 
 # In layers and functions

@@ -1,47 +1,40 @@
-"""`Shaw` and `RelativePositionAttention`: their projections, tables, files and errors."""
+"""`Shaw` and `RelativePositionAttention`: their equations, tables and what may share them."""
 
 import keras
 import numpy as np
 import pytest
 
 import keras_attention as ka
-from tests import problems
-from tests.positions.small_shaw import (
-    ON_JAX,
-    B,
-    D,
-    K,
-    S,
-    T,
-    V,
-    allowed,
-    close,
-    defined,
-    heads,
-    numpy,
-    random,
-    run,
-    tables,
-)
+from tests import definition
+from tests.arrays import close, numpy, random, run, wide
+
+B, T, S, K, V, D = 2, 4, 6, 4, 5, 8
 
 
 def projected(layer, x, name):
     """Heads that a layer's projection makes of `x`, in float64, from its weights."""
-    weights = [np.asarray(w, "float64") for w in getattr(layer, f"{name}_dense").get_weights()]
-    kernel = weights[0].reshape(weights[0].shape[0], -1)
-    bias = weights[1].reshape(-1) if len(weights) > 1 else 0.0
+    kernel, *bias = map(wide, getattr(layer, f"{name}_dense").weights)
     size = layer.value_dim if name == "value" else layer.key_dim
-    return (x @ kernel + bias).reshape(*x.shape[:2], -1, size)
+    flat = x @ kernel.reshape(len(kernel), -1) + (bias[0].reshape(-1) if bias else 0.0)
+    return flat.reshape(*x.shape[:2], -1, size)
 
 
-def expected_of(layer, query, value, groups=1, **given):
-    """Heads and weights by the equations, from the weights of a layer."""
+def expected_of(layer, query, value, i=None, mask=True):
+    """Heads and weights by the equations of Shaw et al. (2018), from the weights of a layer."""
     q, k, v = (
         projected(layer, x, name)
         for x, name in ((query, "query"), (value, "key"), (value, "value"))
     )
-    k, v = np.repeat(k, groups, axis=2), np.repeat(v, groups, axis=2)
-    return defined(q, k, v, *(np.asarray(t) for t in layer.position.get_weights()), **given)
+    k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+    i = np.broadcast_to(np.arange(query.shape[1]) if i is None else i, query.shape[:2])
+    distance = np.arange(value.shape[1]) - i[..., None]
+    offsets = {}
+    for name, weight in zip(("key", "value"), layer.position.weights, strict=False):
+        far = weight.shape[1] // 2
+        # Where there is one table, it is that of all heads.
+        rows = wide(weight)[:, np.clip(distance, -far, far) + far]
+        offsets[f"{name}_offsets"] = np.moveaxis(rows, 0, 1)
+    return definition.attend(q, k, v, mask=mask, **offsets)
 
 
 LAYERS = {
@@ -70,10 +63,9 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_the_equations_between_its_projections(name):
     layer = LAYERS[name]()
-    query, value = random(B, T, D, dtype="float32"), random(B, S, D, seed=1, dtype="float32")
+    query, value = random(B, T, D), random(B, S, D, seed=1)
     padding = np.arange(S) < np.array([[S], [2]])
     at = [[3, 1, 0, 8], [2, 3, 4, 5]]
-    groups = 4 // (layer.num_key_value_heads or 4)
     calls = [
         ({"value_mask": padding}, {"mask": padding[:, None, None]}),
         ({"positions": (np.array(at), None)}, {"i": at}),
@@ -90,12 +82,12 @@ def test_a_layer_is_the_equations_between_its_projections(name):
 
     found = run(answers, query, value)
     for output, weights, (_, means) in zip(found[::2], found[1::2], calls, strict=True):
-        expected, expected_weights = expected_of(layer, query, value, groups, **means)
-        close(weights, expected_weights, 1e-5)
+        expected, expected_weights = expected_of(layer, query, value, **means)
+        close(weights, expected_weights)
         if name == "MultiHeadAttention":
-            kernel, bias = (np.asarray(w) for w in layer.output_dense.get_weights())
+            kernel, bias = map(numpy, layer.output_dense.weights)
             expected = np.einsum("bthv,hvd->btd", expected, kernel) + bias
-        close(output, expected.reshape(*output.shape), 1e-5)
+        close(output, expected.reshape(*output.shape))
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -111,31 +103,15 @@ def test_tables_are_read_in_float32_in_mixed_precision(policy):
     output, weights = layer(x, return_attention_scores=True)
     assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
     assert all(keras.backend.standardize_dtype(w.dtype) == "float32" for w in layer.weights)
-    ones = np.ones((1, T, 1, 1))
-    _, expected = defined(ones, ones, ones, table)
+    _, expected = expected_of(layer, x, x)
     assert expected[0, 0, 0].max() > 1.5 * expected[0, 0, 0].min()
     close(numpy(weights), expected, 2**-8)
-
-
-def test_huge_numbers_stay_finite_in_half_precision():
-    arrays = [keras.ops.cast(np.sign(x) * 6e4, "float16") for x in heads()]
-    embeddings = [1e30 * x.astype("float32") for x in tables(2)]
-
-    def answers(*arrays):
-        found = problems.attend(
-            *arrays[:3], relative_keys=arrays[3], relative_values=1e-30 * arrays[4],
-            mask=keras.ops.convert_to_tensor(allowed()), return_weights=True,
-        )  # fmt: skip
-        return [keras.ops.cast(answer, "float32") for answer in (found.output, found.weights)]
-
-    output, weights = run(answers, *arrays, *embeddings)
-    assert np.isfinite(output).all()
-    close(weights.sum(axis=-1), allowed().any(axis=-1), 1e-2)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_lengths_may_be_unknown_in_a_compiled_model(jit_compile):
+    on_jax = keras.backend.backend() == "jax"
     if keras.backend.backend() == ("torch" if jit_compile else "jax"):
         pytest.skip("torch.compile takes minutes, and so does JAX without compiling.")
     query, value = keras.Input((None, D)), keras.Input((None, D))
@@ -146,13 +122,13 @@ def test_lengths_may_be_unknown_in_a_compiled_model(jit_compile):
     )
     placed.set_weights(plain.get_weights())
     model.compile("sgd", "mse", jit_compile=jit_compile)
-    for queries, keys in [(T, S)] + [(S, T)] * (ON_JAX or not jit_compile):
-        x, y = (random(B, n, D, seed=n, dtype="float32") for n in (queries, keys))
+    for queries, keys in [(T, S)] + [(S, T)] * (on_jax or not jit_compile):
+        x, y = (random(B, n, D, seed=n) for n in (queries, keys))
         positions_of_queries = np.tile(np.arange(queries)[::-1].astype("int32"), (B, 1))
         found = model.predict([x, y, positions_of_queries], verbose=0)
         for answer, i in zip(found, (None, positions_of_queries), strict=True):
-            close(answer, expected_of(plain, x, y, i=i)[0].reshape(answer.shape), 1e-5)
-    if jit_compile and not ON_JAX:
+            close(answer, expected_of(plain, x, y, i)[0].reshape(answer.shape))
+    if jit_compile and not on_jax:
         return
     before = placed.position.get_weights()
     model.fit([x, y, positions_of_queries], [f + 1 for f in found], verbose=0, batch_size=B)
@@ -162,7 +138,7 @@ def test_lengths_may_be_unknown_in_a_compiled_model(jit_compile):
 
 def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
     shaw = ka.positions.Shaw(2)
-    x = random(B, T, D, dtype="float32")
+    x = random(B, T, D)
     first, second = (ka.SelfAttention(2, 4, position=shaw) for _ in range(2))
     first(x)
     weights = shaw.weights
@@ -176,29 +152,6 @@ def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
     ka.SelfAttention(2, 4, position=own)(x)
     with pytest.raises(ValueError, match=r"Shaw.*built for num_heads=2.*num_heads=4"):
         ka.SelfAttention(4, 4, position=own)(x)
-
-
-@pytest.mark.parametrize("max_distance", [0, -1, 1.5, True, None])
-def test_the_distance_must_be_a_count(max_distance):
-    for make in (
-        ka.positions.Shaw,
-        lambda distance: ka.RelativePositionAttention(2, 4, max_distance=distance),
-    ):
-        with pytest.raises(ValueError, match="max_distance"):
-            make(max_distance)
-
-
-@pytest.mark.parametrize("score", ["cosine", "general"])
-def test_the_score_must_be_an_inner_product_of_the_heads(score):
-    with pytest.raises(
-        ValueError, match=r"Shaw supports only .*Dot or ScaledDot.*(Cosine|General)"
-    ):
-        ka.RelativePositionAttention(2, 4, 2, score=score)
-
-
-def test_the_position_of_the_preset_is_its_own():
-    with pytest.raises(TypeError, match="position"):
-        ka.RelativePositionAttention(2, 4, 2, position="alibi")
 
 
 def test_a_config_of_0_1_0_that_was_not_built_is_not_built():

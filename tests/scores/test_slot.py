@@ -6,6 +6,7 @@ import pytest
 
 from keras_attention import Attention, TransformerBlock, ops, scores
 from tests.arrays import numpy, random
+from tests.contract import places
 from tests.scores.built_in import ARGUMENTS, KEY, QUERY, UNEQUAL, B, D, H, S, T, make
 
 
@@ -28,7 +29,7 @@ BIAS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in UNEQUAL if name != "general"])
+@pytest.mark.parametrize("name", UNEQUAL)
 def test_initializers_regularizers_and_constraints_reach_the_weights(name):
     biased = name in ("additive", "key_only")
     given = {
@@ -123,3 +124,10 @@ def test_a_score_of_ones_own_works_in_float32_under_mixed_precision():
         assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
         assert len(seen) >= 3 and set(seen) == {"float32"}
         seen.clear()
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_score_made_under_a_global_mixed_policy_is_float32(policy):
+    with places.policy(policy):
+        made = Attention(score="general").score, scores.Dot()
+    assert {score.compute_dtype for score in made} == {"float32"}

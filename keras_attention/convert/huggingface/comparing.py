@@ -8,7 +8,7 @@ _FREE = ("name", "trainable", "dtype", "metadata", "seed", "module", "registered
 # What Keras adds once a layer is built.
 _BUILT = ("build_config", "build_input_shape")
 _FREE_ENDS = ("dropout", "initializer", "regularizer", "constraint")
-_NONE = object()
+_ABSENT = object()
 
 
 def check(model, values, known, make, free=()):
@@ -21,7 +21,7 @@ def check(model, values, known, make, free=()):
         make: from such fields to a model.
         free: names of options that no field has.
     """
-    options = _stripped(model.get_config(), free)
+    options = dict(_options(model.get_config(), free))
     # The names of those that are not as the model came with.
     names = sorted(values.keys() | (known or {}).keys())
     fields = [x for x in names if known is not None and values.get(x) != known.get(x)]
@@ -34,15 +34,16 @@ def check(model, values, known, make, free=()):
             f"`config` must describe `model`, which must be a {type(made).__name__}. "
             f"Received: {model!r}"
         )
-    different = _difference(_stripped(made.get_config(), free), options)
-    if different is None:
+    wanted = dict(_options(made.get_config(), free))
+    at = _difference(wanted, options)
+    if at is None:
         return
     # The fields that make a difference by themselves, if any does.
     alone = [x for x in fields if _matters({**known, x: values.get(x)}, make, free, options)]
-    path, wanted, has = different
+    would, has = (repr(x[at]) if at in x else "not there" for x in (wanted, options))
     raise ValueError(
-        f"{_received(values, alone or fields)}with which {path} would be {_shown(wanted)}, where "
-        f"the model has {_shown(has)}"
+        f"{_received(values, alone or fields)}with which {at} would be {would}, where the model "
+        f"has {has}"
     )
 
 
@@ -55,55 +56,37 @@ def _matters(values, make, free, options):
     """Whether fields are of another model; null is as if a field were absent."""
     values = {name: value for name, value in values.items() if value is not None}
     try:
-        return _difference(_stripped(make(values).get_config(), free), options) is not None
+        return _difference(dict(_options(make(values).get_config(), free)), options) is not None
     except ValueError:
         return True
 
 
-def _stripped(value, free):
-    """A configuration without what is free, in which two of equal models are equal."""
+def _options(value, free, path=""):
+    """The options in a configuration that are not free, each with its path; classes are options."""
     if isinstance(value, dict):
-        return {
-            name: _stripped(inner, free)
-            for name, inner in value.items()
-            if name not in (*_FREE, *_BUILT, *free) and not name.endswith(_FREE_ENDS)
-        }
-    if isinstance(value, (list, tuple)):
+        for name, inner in value.items():
+            if name not in (*_FREE, *_BUILT, *free) and not name.endswith(_FREE_ENDS):
+                # Without the levels of serialized objects.
+                of_object = name in ("class_name", "config")
+                yield from _options(
+                    inner, free, path if of_object else f"{path}.{name}".lstrip(".")
+                )
+    elif isinstance(value, (list, tuple)):
         # A `Sequential` begins with an input once it is built.
-        return [
-            _stripped(x, free)
-            for x in value
-            if not (isinstance(x, dict) and x.get("class_name") == "InputLayer")
-        ]
-    return value
-
-
-def _difference(first, second, path=""):
-    """Where two configurations differ first, and how; None if nowhere."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        # The class first, since another has other options.
-        names = sorted(first.keys() | second.keys(), key=lambda x: (x != "class_name", x))
-        # Without the levels of serialized objects.
-        paths = [path if x == "config" else f"{path}.{x}".lstrip(".") for x in names]
-        values = [(first.get(x, _NONE), second.get(x, _NONE)) for x in names]
-        pairs = [(at, *pair) for at, pair in zip(paths, values, strict=True)]
-    elif isinstance(first, list) and isinstance(second, list):
-        if len(first) != len(second):
-            return f"the number of `{path}`", len(first), len(second)
-        both = zip(first, second, strict=True)
-        pairs = [(f"{path}[{n}]", *pair) for n, pair in enumerate(both)]
-    elif isinstance(first, list) != isinstance(second, list):
+        dicts = [x if isinstance(x, dict) else {} for x in value]
+        kept = zip(value, dicts, strict=True)
+        parts = [x for x, given in kept if given.get("class_name") != "InputLayer"]
         # A built norm has a list of its only axis.
-        alike = first in ([second], second) or second == [first]
-        return None if alike else (f"`{path}`", first, second)
+        alone = len(parts) == 1 and not isinstance(parts[0], dict)
+        if not alone:
+            yield f"the number of `{path}`", len(parts)
+        for n, part in enumerate(parts):
+            yield from _options(part, free, path if alone else f"{path}[{n}]")
     else:
-        return None if first == second else (f"`{path}`", first, second)
-    found = (_difference(one, other, at) for at, one, other in pairs)
-    return next((x for x in found if x is not None), None)
+        yield f"`{path}`", value
 
 
-def _shown(value):
-    """A value for a message: an object by its class."""
-    if value is _NONE:
-        return "not there"
-    return value.get("class_name", "an object") if isinstance(value, dict) else repr(value)
+def _difference(first, second):
+    """The path of the first option that differs, or None."""
+    paths = {**first, **second}
+    return next((x for x in paths if first.get(x, _ABSENT) != second.get(x, _ABSENT)), None)

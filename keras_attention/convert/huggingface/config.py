@@ -30,7 +30,13 @@ class Config:
         self.values, self.where, self.folder = values, where, folder
         self.model_type = model_type or values.get("model_type")
         self._first = {name: field.same_as for name, field in fields.items() if field.same_as}
-        given = self._by_first_names(fields)
+        # The values, with those of second names under the first.
+        given = dict(values)
+        for name, first in self._first.items():
+            value = given.get(name)
+            if value is not None and given.setdefault(first, value) != value:
+                wanted = f"equal to {first!r}, of which it is a second name"
+                self.refuse(name, wanted, f"{value!r} and {given[first]!r}")
         self._found = {
             name: self._value(name, field, given)
             for name, field in fields.items()
@@ -42,20 +48,6 @@ class Config:
                 f"`{where}` has fields that are not supported for model_type="
                 f"{self.model_type!r}. Received: {unknown}"
             )
-
-    def _by_first_names(self, fields):
-        """The values, with those of second names under the first."""
-        given = dict(self.values)
-        for name, field in fields.items():
-            value = given.get(name)
-            if field.same_as is None or value is None:
-                continue
-            if given.setdefault(field.same_as, value) != value:
-                raise ValueError(
-                    f"{name!r} of `{self.where}` must be equal to {field.same_as!r}, of which it "
-                    f"is a second name. Received: {value!r} and {given[field.same_as]!r}"
-                )
-        return given
 
     def _value(self, name, field, given):
         value = given.get(name, field.default)
@@ -78,12 +70,9 @@ class Config:
         # An integer is a float too, and a bool is no number.
         known = isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
         if not (bool in kinds if isinstance(value, bool) else known):
-            wanted = " or ".join(_NAMES[kind] for kind in kinds)
-            raise ValueError(f"{name!r} of `{self.where}` must be {wanted}. Received: {value!r}")
+            self.refuse(name, " or ".join(_NAMES[kind] for kind in kinds), repr(value))
         if field.least is not None and value is not None and value < field.least:
-            raise ValueError(
-                f"{name!r} of `{self.where}` must be at least {field.least}. Received: {value!r}"
-            )
+            self.refuse(name, f"at least {field.least}", value)
 
     def __getitem__(self, name):
         return self._found[self.first(name)]
@@ -103,10 +92,12 @@ class Config:
 
     def _require(self, name, value, supported):
         if value not in supported:
-            raise ValueError(
-                f"{name!r} of `{self.where}` must be one of {supported}: nothing else is supported "
-                f"for model_type={self.model_type!r}. Received: {value!r}"
-            )
+            no_other = f"nothing else is supported for model_type={self.model_type!r}"
+            self.refuse(name, f"one of {supported}: {no_other}", repr(value))
+
+    def refuse(self, name, wanted, received):
+        """Raises for the value of a field: what it must be, and what it is."""
+        raise ValueError(f"{name!r} of `{self.where}` must be {wanted}. Received: {received}")
 
     @property
     def architecture(self):

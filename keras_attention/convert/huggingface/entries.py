@@ -10,10 +10,9 @@ does not have has no tensors. Other than a path there may be
   layouts that are not the usual ones.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -27,8 +26,7 @@ HEADS = ("attention.query_dense", "attention.key_dense", "attention.value_dense"
 KERNELS = tuple(f"feed_forward.{role}_kernel" for role in ("gate", "intermediate", "output"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor.
 
     Args:
@@ -46,12 +44,10 @@ class Entry:
     at: int | None = None
 
     def arrays(self):
-        """The arrays of which the tensor is."""
         given = [v if self.at is None else v[self.at] for v in self.variables]
         return [keras.ops.convert_to_numpy(x) for x in given]
 
     def shape(self):
-        """The shape of the tensor."""
         first = 0 if self.at is None else 1
         return self.join([np.zeros(v.shape[first:], "bool") for v in self.variables]).shape
 
@@ -99,10 +95,7 @@ def norms(names):
 
 
 def attention(names, layer="attention", heads=HEADS):
-    """The projections of query, key, value and output; or one of the first three, and output.
-
-    `heads` is the layout of the former.
-    """
+    """Projections of query, key, value and output; or the first three as `heads`, and output."""
     query, key, value, output = (f"{layer}.{role}_dense" for role in ROLES)
     return _named(names, (query, key, value, output), (heads, output))
 
@@ -231,8 +224,8 @@ def without_bias(name, owner, path):
 def transposed(name, owner, what):
     """The same with a matrix in the layout (inputs, outputs)."""
     weight, *bias = _entries(name, owner, what)
-    turned = dataclasses.replace(
-        weight, split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
+    turned = weight._replace(
+        split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
     )
     return [turned, *bias]
 

@@ -3,21 +3,18 @@
 A field is read, ignored or refused. Defaults are those of the classes of `transformers`.
 """
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 NEEDED = object()
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """What a field is for.
 
     Args:
         kind: the type of its values, or a union of types; None for a field that is ignored.
         default: its value in files without it.
-        choices: the values that are supported, none for all; or a dictionary from these to what
-            they are here.
+        choices: the values that are supported, none for all; or from these to what they are here.
         least: the smallest number.
         inside: the table of a field that is an object, which is a `Config` then.
         same_as: the field that this is a second name of.
@@ -67,7 +64,7 @@ def nullable(**fields):
     """The same where null is a value too: a default that is null is of integers."""
     table = defaults(**{name: 1 if x is None else x for name, x in fields.items()})
     return {
-        name: dataclasses.replace(field, kind=field.kind | None, default=fields[name])
+        name: field._replace(kind=field.kind | None, default=fields[name])
         for name, field in table.items()
     }
 

@@ -90,7 +90,6 @@ def _of_method(settings, method):
 
 
 def _constraints(settings, stops):
-    """The `Constraints`, or None without any."""
     first = settings["forced_bos_token_id"]
     if settings["force_bos_token_to_be_generated"]:
         first = settings["bos_token_id"]
@@ -133,10 +132,8 @@ def _constraints(settings, stops):
 
 
 def _refuse(settings, name, expected):
-    raise ValueError(
-        f"{name!r} of `{settings.where}` must be {expected} for "
-        f"model_type={settings.model_type!r}; or name it in `ignore`. Received: {settings[name]!r}"
-    )
+    wanted = f"{expected} for model_type={settings.model_type!r}; or name it in `ignore`"
+    settings.refuse(name, wanted, repr(settings[name]))
 
 
 def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
@@ -188,10 +185,8 @@ def _of_whisper(settings):
         if not all(
             isinstance(x, list) and len(x) == 2 and x[0] == n + 1 for n, x in enumerate(forced)
         ):
-            raise ValueError(
-                f"'forced_decoder_ids' of `{settings.where}` must be tokens for the places 1, 2, "
-                f"… of a target. Received: {forced}"
-            )
+            wanted = "tokens for the places 1, 2, … of a target"
+            settings.refuse("forced_decoder_ids", wanted, forced)
         found = [token for _, token in forced]
     else:
         found = [

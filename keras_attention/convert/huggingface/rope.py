@@ -6,8 +6,7 @@ from keras_attention import positions
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import count, each, ignored, part, read
 
-# Inside `rope_parameters`, and `rope_scaling` of files of version 4. A kind of positions reads what
-# it has use for, and no more.
+# Inside `rope_parameters`, and `rope_scaling` of version 4. A kind of positions reads its own.
 _INSIDE = {
     **each("rope_type type", read(None, str)),
     **each("rope_theta partial_rotary_factor low_freq_factor high_freq_factor", read(None, float)),
@@ -25,10 +24,7 @@ KINDS = {kind: kind for kind in ("default", "linear", "dynamic", "yarn", "llama3
 
 
 def fields(length, theta=10000.0):
-    """The fields of positions that all layers share, as a part of a table.
-
-    `length` and `theta` are the defaults of the longest text and of the longest wavelength.
-    """
+    """Fields that all layers share, with defaults of the longest text and wavelength."""
     return {
         **each("rope_parameters rope_scaling", part(_INSIDE)),
         "rope_theta": read(theta, float),
@@ -40,10 +36,7 @@ def fields(length, theta=10000.0):
 
 
 def fields_by_type(length, bases):
-    """The fields of positions of each type of layers, as a part of a table.
-
-    `bases` has the field of the longest wavelength, and its default, of each type.
-    """
+    """Fields of types of layers; `bases` has that of each longest wavelength, and its default."""
     return {
         "rope_parameters": part({kind: part(_INSIDE, dict) for kind in bases}),
         "rope_scaling": part(_INSIDE),
@@ -114,9 +107,7 @@ def _inside(config, values, name):
 def _kind(given, kinds):
     name = given["rope_type"] or given["type"] or "default"
     if name not in kinds:
-        raise ValueError(
-            f"'rope_type' of `{given.where}` must be one of {tuple(kinds)}. Received: {name!r}"
-        )
+        given.refuse("rope_type", f"one of {tuple(kinds)}", repr(name))
     return kinds[name]
 
 
@@ -134,10 +125,8 @@ def _rotary(
             config.require("partial_rotary_factor", None, 1)
     for factors in ("short_factor", "long_factor"):
         if given[factors] is not None and len(given[factors]) != dim // 2:
-            raise ValueError(
-                f"{factors!r} of `{given.where}` must be {dim // 2} numbers, one for each pair of "
-                f"features that are rotated. Received: {given[factors]}"
-            )
+            wanted = f"{dim // 2} numbers, one for each pair of features that are rotated"
+            given.refuse(factors, wanted, given[factors])
     longest = config["max_position_embeddings"]
     original = original or given["original_max_position_embeddings"] or longest
     return positions.Rotary(
@@ -188,8 +177,6 @@ def _options(given, kind, longest, original):
     fast, slow = given["beta_fast"] or 32.0, given["beta_slow"] or 1.0
     if original <= 2 * math.pi * slow:
         # The ramp would span no features, where `transformers` computes another one.
-        raise ValueError(
-            f"'original_max_position_embeddings' of `{given.where}` must be above 2π · beta_slow, "
-            f"so that some features rotate as often. Received: {original}, beta_slow={slow}"
-        )
+        wanted = "above 2π · beta_slow, so that some features rotate as often"
+        given.refuse("original_max_position_embeddings", wanted, f"{original}, beta_slow={slow}")
     return {**options, "beta_fast": fast, "beta_slow": slow, "truncate": given["truncate"]}

@@ -9,8 +9,6 @@ from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Decoder, Embeddings, Logits
 
-# Models
-
 
 def decoder(config, block, further):
     """The `Decoder` of a configuration: see `language_model`."""
@@ -45,8 +43,7 @@ def _final_norm(block):
 def embeddings(config, size=None, scale=1, tokens=None, **options):
     """The embeddings of tokens, without a mask: padding is a mask of the caller's.
 
-    `size` is their number of features, where it is not `hidden_size`; `tokens` is their layer,
-    where several stacks share it.
+    `size` is their number of features, if not `hidden_size`, and `tokens` a layer that is shared.
     """
     return Embeddings(tokens or table(config, size, scale), name="embeddings", **options)
 
@@ -109,10 +106,7 @@ def head_size(config):
         return config["head_dim"]
     size, heads = (config.first(name) for name in ("hidden_size", "num_attention_heads"))
     if config[size] % config[heads]:
-        raise ValueError(
-            f"{size!r} of `{config.where}` must be a multiple of {heads!r}. Received: "
-            f"{config[size]} and {config[heads]}"
-        )
+        config.refuse(size, f"a multiple of {heads!r}", f"{config[size]} and {config[heads]}")
     return config[size] // config[heads]
 
 
@@ -125,10 +119,7 @@ def layer_types(config, slides):
     if types is None:
         types = ["sliding_attention" if slides(n) else "full_attention" for n in range(count)]
     if len(types) != count or any(x not in ("sliding_attention", "full_attention") for x in types):
-        raise ValueError(
-            f"'layer_types' of `{config.where}` must be {count} of 'sliding_attention' and "
-            f"'full_attention'. Received: {types}"
-        )
+        config.refuse("layer_types", f"{count} of 'sliding_attention' and 'full_attention'", types)
     return types
 
 
@@ -136,10 +127,8 @@ def window_by_type(config, n, size, slides):
     """The pattern of a layer beside the causal one: None where it is of "full_attention"."""
     types = layer_types(config, slides)
     if size is None and "sliding_attention" in types:
-        raise ValueError(
-            f"'sliding_window' of `{config.where}` must be a number, and in use, where layers are "
-            f"of 'sliding_attention'. Received: {config['sliding_window']}, layer_types={types}"
-        )
+        wanted = "a number, and in use, where layers are of 'sliding_attention'"
+        config.refuse("sliding_window", wanted, f"{config['sliding_window']}, layer_types={types}")
     return window(size) if types[n] == "sliding_attention" else None
 
 
@@ -158,10 +147,7 @@ def _language_logits(config, **options):
         tied = config["tie_word_embeddings"]
         return Logits(config["vocab_size"], tied=tied, name="logits", **options)
     if not name.endswith("Model") or "Heads" in name:
-        raise ValueError(
-            f"'architectures' of `{config.where}` must be of a language model, or of a base model: "
-            f"no other head is supported for model_type={config.model_type!r}. Received: {name!r}"
-        )
+        _refuse_head(config, "of a language model, or of a base model")
     return None
 
 
@@ -174,11 +160,13 @@ def has_head(config, names, heads, bases=("Model",)):
     bases, heads = ([x + end for x in names.split() for end in ends] for ends in (bases, heads))
     name, supported = config.architecture, (*bases, *heads)
     if name not in (None, *supported):
-        raise ValueError(
-            f"'architectures' of `{config.where}` must be one of {supported}: no other head is "
-            f"supported for model_type={config.model_type!r}. Received: {name!r}"
-        )
+        _refuse_head(config, f"one of {supported}")
     return name in heads
+
+
+def _refuse_head(config, wanted):
+    wanted += f": no other head is supported for model_type={config.model_type!r}"
+    config.refuse("architectures", wanted, repr(config.architecture))
 
 
 def masked_logits(config, activation, norm, size, name="transform", dense_bias=True, **options):
@@ -191,10 +179,7 @@ def masked_logits(config, activation, norm, size, name="transform", dense_bias=T
 
 
 def classes(config, activation, count=None):
-    """The logits of `count` labels after a dense layer, for every token: the first is of the text.
-
-    By default there are as many labels as the configuration says.
-    """
+    """The logits of `count` labels, or those of the configuration, after a dense layer."""
     dense = keras.layers.Dense(config["hidden_size"], activations.get(activation), name="dense")
     return classifier(config, count, transform=dense)
 

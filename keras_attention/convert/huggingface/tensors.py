@@ -1,6 +1,5 @@
 """Tensors of the files of a Hugging Face model, and variables that are read from them."""
 
-import dataclasses
 import json
 import math
 import mmap
@@ -156,7 +155,7 @@ def read(entries, checkpoint, give, others):
                 f"The tensors {name!r} and {stored[first]!r} must be equal: the model has one for "
                 "both. Received: different ones, as of a model that is not tied"
             )
-    entries = [dataclasses.replace(entry, name=stored[entry.name]) for entry in entries]
+    entries = [entry._replace(name=stored[entry.name]) for entry in entries]
     for entry in entries:
         shape, wanted = checkpoint.shape(entry.name), entry.shape()
         if shape != wanted:

@@ -53,24 +53,20 @@ def tower(values, where, name):
     }, f"{field} of {where}"
 
 
-def _make(config, name, embeddings):
+def _make(config, name):
     """The `Encoder` of a tower, with the projection to the space of both if its class has it."""
     logits = None
+    if name == "Text":
+        table = stacks.positions(config["max_position_embeddings"])
+        embeddings = stacks.embeddings(config, positions=table)
+    else:
+        norm = stacks.layer_norm(config["layer_norm_eps"])
+        embeddings = images.embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
     if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
         logits = Logits(config["projection_dim"], tied=False, name="projection")
     options = stacks.block(config, residual="pre", causal=name == "Text")
     norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
-    return Encoder(stacks.blocks(config, lambda n: options), embeddings(config), norm, logits)
-
-
-def _text(config):
-    table = stacks.positions(config["max_position_embeddings"])
-    return stacks.embeddings(config, positions=table)
-
-
-def _vision(config):
-    norm = stacks.layer_norm(config["layer_norm_eps"])
-    return images.embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+    return Encoder(stacks.blocks(config, lambda n: options), embeddings, norm, logits)
 
 
 _BLOCKS = entries.blocks(
@@ -93,7 +89,7 @@ ARCHITECTURES = {
             **fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048),
             **fields.defaults(num_attention_heads=8, max_position_embeddings=77),
         },
-        functools.partial(_make, name="Text", embeddings=_text),
+        functools.partial(_make, name="Text"),
         {
             "embeddings.token_embedding.weight": "embeddings.tokens.table",
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
@@ -111,7 +107,7 @@ ARCHITECTURES = {
             **fields.defaults(num_attention_heads=12, num_channels=3),
             **fields.defaults(image_size=224, patch_size=32),
         },
-        functools.partial(_make, name="Vision", embeddings=_vision),
+        functools.partial(_make, name="Vision"),
         {
             "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
             "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),

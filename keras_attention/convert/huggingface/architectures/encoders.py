@@ -17,10 +17,8 @@ def _longformer(config):
     given, layers = config["attention_window"], config["num_hidden_layers"]
     sizes = given if isinstance(given, list) else [given] * layers
     if len(sizes) != layers or any(type(n) is not int or n < 2 or n % 2 for n in sizes):
-        raise ValueError(
-            f"'attention_window' of `{config.where}` must be an even number, at least 2, or one "
-            f"for each of {layers} layers. Received: {given}"
-        )
+        wanted = f"an even number, at least 2, or one for each of {layers} layers"
+        config.refuse("attention_window", wanted, given)
     heads, size = config["num_attention_heads"], stacks.head_size(config)
 
     def block(n):

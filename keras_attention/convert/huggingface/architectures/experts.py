@@ -42,12 +42,7 @@ def _qwen3(config, n):
 # gpt-oss has sinks, and windows in every other layer
 
 # The positions of files that name none.
-_YARN = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "original_max_position_embeddings": 4096,
-    "truncate": False,
-}
+_YARN = dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=4096, truncate=False)
 
 
 def _gpt_oss(config, n):

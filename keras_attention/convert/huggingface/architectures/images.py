@@ -3,8 +3,7 @@
 The first token is the class token; DeiT has one of distillation after it. A classifier applies to
 every token: the first has the logits of the image. The pooler is left out. Refused are a model
 whose logits are the mean of two classifiers, and the classifiers of DINOv2, which apply to the mean
-of the patches too, as is the gated feed-forward network of its largest model. Images have the size
-of the table of positions.
+of the patches too, as is the gated network of its largest model. Images have the table's size.
 """
 
 import keras
@@ -72,9 +71,7 @@ def _pair(config, name):
     size = config[name]
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or not all(isinstance(x, int) and x > 0 for x in pair):
-        raise ValueError(
-            f"{name!r} of `{config.where}` must be a positive integer, or two. Received: {size}"
-        )
+        config.refuse(name, "a positive integer, or two", size)
     return pair
 
 
@@ -155,8 +152,7 @@ _POOLER = {r"pooler\..*": "of another task"}
 # Swin: stages of blocks in windows, every second of which is shifted, with merged patches between
 #
 # Each stage is an `Encoder`, whose tokens are those of the stage before it. A classifier has one
-# vector of logits, of the mean of all patches. The windows divide the grids of all stages, as in
-# published models.
+# vector of logits, of the mean of all patches. The windows divide the grids of all stages.
 
 _SWIN = {
     **IMAGES,
@@ -199,24 +195,19 @@ def _stages(config, grid):
     depths, heads, window = config["depths"], config["num_heads"], config["window_size"]
     counts = all(isinstance(x, int) and x > 0 for x in (*depths, *heads))
     if not (counts and 0 < len(depths) <= len(heads)):
-        raise ValueError(
-            f"'depths' of `{config.where}` must be positive integers, and 'num_heads' as many. "
-            f"Received: {depths} and {heads}"
-        )
+        wanted = "positive integers, and 'num_heads' as many"
+        config.refuse("depths", wanted, f"{depths} and {heads}")
     for stage, depth in enumerate(depths):
         last = stage == len(depths) - 1
         if any(side % window or (side % 2 and not last) or not side for side in grid):
-            raise ValueError(
-                f"'window_size' of `{config.where}` must divide the grid of patches of each stage, "
-                f"and 2 that of each but the last. Received: {window}, for a grid of {grid}"
-            )
+            wanted = "a divisor of the grid of each stage, and 2 one of each but the last"
+            config.refuse("window_size", wanted, f"{window}, for a grid of {grid}")
         options = (_swin_block(config, stage, grid, n) for n in range(depth))
         yield [TransformerBlock(**x, name=f"block_{n}") for n, x in enumerate(options)], grid
         grid = tuple(side // 2 for side in grid)
 
 
 def _swin_block(config, stage, grid, number):
-    """The options of a block."""
     window, dim = config["window_size"], config["embed_dim"] * 2**stage
     # There is nothing to shift where a window is as long as the grid.
     shift = window // 2 if number % 2 and min(grid) > window else 0

@@ -40,10 +40,7 @@ _GATED_IN_ONE = entries.gated_in_one("mlp. gate_up_proj down_proj")
 
 
 def llama(fields, block, tensors=_BLOCK, further=lambda config: {}, others=None, unread=()):
-    """The architecture whose blocks have the tensors `tensors`, and whose stack has Llama's.
-
-    All are as of `language_model`.
-    """
+    """As of `language_model`, with Llama's names of the stack, and of tensors by default."""
     names, unread = "model. embed_tokens layers norm", {**buffers.ROTARY, **dict(unread)}
     return language_model(fields, block, names, tensors, further, others, unread=unread)
 
@@ -95,10 +92,7 @@ def _smollm3(config, n):
     if rotated is None:
         rotated = [(n + 1) % config["no_rope_layer_interval"] for n in range(layers)]
     elif len(rotated) < layers:
-        raise ValueError(
-            f"'no_rope_layers' of `{config.where}` must have a value for each of {layers} layers. "
-            f"Received: {rotated}"
-        )
+        config.refuse("no_rope_layers", f"a list of at least {layers} values", rotated)
     # Windows, if any, are in the layers without positions.
     size = config["sliding_window"]
     near = config["use_sliding_window"] and size is not None

@@ -49,10 +49,7 @@ _SINES = {
 
 
 def _pair(config, logits, residual, encoder, decoder):
-    """The `EncoderDecoder` of the embeddings of both sides.
-
-    With a residual that needs one, each side ends with a norm.
-    """
+    """The `EncoderDecoder` of both embeddings; sides end with a norm if the residual needs one."""
 
     def stack(side, embeddings, **of_decoder):
         options = stacks.block(
@@ -71,7 +68,6 @@ def _pair(config, logits, residual, encoder, decoder):
 
 
 def _text(config, residual="post", sines=False):
-    """A pair of texts."""
     heads = ["ForConditionalGeneration", "MTModel"]
     has_head = stacks.has_head(config, "Bart MBart Marian Pegasus", heads)
     if config.get("decoder_vocab_size") is not None:

@@ -59,17 +59,14 @@ def _make(config):
 
 
 def _options(config):
-    """What all blocks have."""
     given = config["feed_forward_proj"]
     gate, _, name = given.rpartition("-")
     # In T5 1.1 "gelu" is its approximation.
     name = fields.ACTIVATIONS.get("gelu_new" if given == "gated-gelu" else name)
     name = config["dense_act_fn"] or name
     if name is None or gate not in ("", "gated"):
-        raise ValueError(
-            f"'feed_forward_proj' of `{config.where}` must be an activation among "
-            f"{sorted(fields.ACTIVATIONS)}, or 'gated-' and one of these. Received: {given!r}"
-        )
+        wanted = f"an activation among {sorted(fields.ACTIVATIONS)}, or 'gated-' and one of these"
+        config.refuse("feed_forward_proj", wanted, repr(given))
     gated = config["is_gated_act"]
     return stacks.block(
         config,
