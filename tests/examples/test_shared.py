@@ -241,19 +241,6 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, in
     assert set(contents(tmp_path / "run")) == {"figures.json"}
 
 
-# A finished run
-
-
-@pytest.fixture
-def finished(tmp_path):
-    with Run(tmp_path / "run", PROGRAM, {"seed": 0}) as run:
-        run.begin()
-        model = make()
-        run.write("model.keras", keras.Model(model.input, model.output).save)
-        run.finish()
-    return run.path
-
-
 # Tokens
 
 
