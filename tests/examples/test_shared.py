@@ -198,7 +198,9 @@ def make(adapters=False):
     model = keras.Model(x, keras.layers.Dense(1)(keras.layers.Dropout(0.5)(layer(x))))
     if adapters:
         layer.enable_lora(2)
-    model.compile(keras.optimizers.Adam(0.1), "mse")
+    # XLA and PyTorch's compiler would take longer than all else; on JAX, all operations alone do.
+    jit = keras.backend.backend() == "jax"
+    model.compile(keras.optimizers.Adam(0.1), "mse", jit_compile=jit)
     return model
 
 

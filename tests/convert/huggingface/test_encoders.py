@@ -12,13 +12,13 @@ from tests.convert.huggingface.sequences import (
     SIZES,
     additive,
     assert_close,
-    headless,
     ids,
     outputs,
     pair,
     random_pairs,
     read_back,
     rewritten,
+    states_and_logits,
     tensor,
 )
 
@@ -123,12 +123,6 @@ def output(original, name, theirs):
     return found.prediction_logits if name.endswith("PreTraining") else found.logits
 
 
-def logits(model, name, tokens, ours):
-    """The logits of ours: of a classifier, those of the first token."""
-    found = model(tokens, **ours)
-    return found[:, 0] if name in CLASSIFIERS else found
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_states_and_logits(name, pairs, measured):
     mask = RIGHT if name in CLASSIFIERS else np.concatenate([RIGHT, LEFT])
@@ -138,12 +132,14 @@ def test_states_and_logits(name, pairs, measured):
         mask = RIGHT
     theirs, tokens, ours = given(name, mask)
     both = pairs(name)
-    states = outputs(both.original.base_model, **theirs).last_hidden_state
-    measured(both.ours, states=assert_close(headless(both.ours)(tokens, **ours), states, mask))
-    if both.ours.logits is not None:
-        real = None if name in CLASSIFIERS else mask
-        found, expected = logits(both.ours, name, tokens, ours), output(both.original, name, theirs)
-        measured(both.ours, logits=assert_close(found, expected, real))
+    states, logits = states_and_logits(both.ours, tokens, **ours)
+    expected = outputs(both.original.base_model, **theirs).last_hidden_state
+    measured(both.ours, states=assert_close(states, expected, mask))
+    if logits is not None:
+        expected = output(both.original, name, theirs)
+        # Of a classifier, those of the first token.
+        given_logits = (logits[:, 0], expected) if name in CLASSIFIERS else (logits, expected, mask)
+        measured(both.ours, logits=assert_close(*given_logits))
 
 
 def rows_alone(name, pairs):
