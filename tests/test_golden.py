@@ -7,6 +7,7 @@ backend; the slow part reads all others.
 import functools
 import importlib.util
 import inspect
+import itertools
 import json
 import lzma
 import tarfile
@@ -17,38 +18,36 @@ import numpy as np
 import pytest
 
 from keras_attention import saving
-from tests.golden.cases import CASES
+from tests.golden.cases import ANSWERS, ARCHIVES, FILTER, MODEL, NEW, WEIGHTS, names
 from tests.golden.masked import HOLES, PATH, masked
-from tests.golden.write import ANSWERS, FOLDER, MODEL, WEIGHTS, answers, write
+from tests.golden.write import answers, cases, inputs_of, write
 
 BACKENDS = ("jax", "tensorflow", "torch")
-ARCHIVES = sorted(FOLDER.glob("*/*.tar.xz"))
 # Beside the largest output. Backends round sums in their own order.
 TOLERANCES = {"bfloat16": 0.03, "float16": 4e-3, "float32": 2e-5, "int32": 0}
+# Where that of the dtype is too strict.
+TOLERANCE = {
+    # The last layer gives float32 of what was computed in half precision.
+    "classifier-mixed_bfloat16": 0.03,
+    "classifier-mixed_float16": 4e-3,
+    # A number that is rounded the other way moves the output by about one in 127.
+    "int8": 0.02,
+    "int8-classifier": 0.02,
+    # 0.1.0 counted the padding of a row in its length, on which these angles depend.
+    "position-rotary-dynamic": 1e-3,
+}
 # 0.2.0 counted masked tokens between others: 0.3.0 gives other outputs for such rows.
 COUNTED_HOLES = ("linformer", "linformer-all", "linformer-shared", "nystrom-all", "retention")
 # Unrolled, Keras on JAX repeats the output before a masked step, whatever `zero_output_for_mask`.
 REPEATED = ("rnn-options", "jax")
-# Python has filters since 3.11.4.
-FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-
-
-def version_of(path):
-    """A version as numbers: "0.10.1" is after "0.9.0"."""
-    return tuple(map(int, path.parent.name.split(".")))
-
-
-def released(case):
-    """The archives that a case is in."""
-    since = tuple(map(int, case.since.split(".")))
-    return [path for path in ARCHIVES if version_of(path) >= since]
+# Each case of a release, with the archives that it is in.
+RELEASED = {name: [p for p in ARCHIVES if name in names(p)] for name in names(ARCHIVES[-1])}
 
 
 def every_file():
     """Each case with each archive, all but one of them slow."""
     shift = BACKENDS.index(keras.backend.backend())
-    for number, (name, case) in enumerate(CASES.items()):
-        archives = released(case)
+    for number, (name, archives) in enumerate(RELEASED.items()):
         for copy, path in enumerate(archives):
             # Keras stores the optimizers of PyTorch as classes of their own, which need it.
             needs_torch = name in ("compiled", "compiled-options") and path.name.startswith("torch")
@@ -90,9 +89,9 @@ def masked_answers():
     return found
 
 
-def check(case, model, inputs, expected, holes=True):
+def check(name, model, inputs, expected, holes=True):
     """Compares outputs at real tokens; without `holes`, neither such rows nor losses."""
-    arrays, dtypes, masks = answers(case, model, inputs)
+    arrays, dtypes, masks = answers(name, model, inputs)
     for index, (array, dtype, mask) in enumerate(zip(arrays, dtypes, masks, strict=True)):
         # What a block gives for padding means nothing, and may be another in each version.
         real = np.ones(array.shape[:1], bool) if mask is None else mask
@@ -102,7 +101,7 @@ def check(case, model, inputs, expected, holes=True):
             real = real.copy()
             real[HOLES] = False
         array, known = array[real], expected[index][real]
-        tolerance = case.tolerance or TOLERANCES[dtype]
+        tolerance = TOLERANCE.get(name, TOLERANCES[dtype])
         np.testing.assert_allclose(
             array, known, rtol=0, atol=tolerance * np.abs(known).max(), err_msg=str(index)
         )
@@ -116,26 +115,25 @@ def check(case, model, inputs, expected, holes=True):
 )
 @pytest.mark.parametrize(("path", "name"), every_file())
 def test_files_of_every_release_load(path, name, unpacked, freeze):
-    case, file = CASES[name], str(unpacked(path) / name)
+    file = str(unpacked(path) / name)
     # Files keep the names of operations: those of a new process are the ones that they had.
     keras.utils.clear_session(free_memory=False)
     if name.startswith("int8"):
         freeze()
     with np.load(file + ANSWERS) as stored:
-        inputs = [stored[f"input_{n}"] for n in range(len(case.inputs))]
+        inputs = inputs_of(stored)
         known = [stored[f"output_{n}"] for n in range(len(stored["dtypes"]))]
         model = keras.saving.load_model(file + MODEL)
-        assert check(case, model, inputs, known) == list(stored["dtypes"])
-        rows = masked(case.inputs)
+        assert check(name, model, inputs, known) == list(stored["dtypes"])
+        rows = masked(inputs)
         if rows is not None and (name, keras.backend.backend()) != REPEATED:
             found = [stored[key] for key in stored if key.startswith("masked_")]
             holes = bool(found) or name not in COUNTED_HOLES
-            check(case, model, rows, found or masked_answers()[name], holes)
-    model = case.make()
-    if case.change is not None:
-        case.change(model)
+            check(name, model, rows, found or masked_answers()[name], holes)
+    for weight in model.weights:
+        weight.assign(np.zeros(weight.shape))
     model.load_weights(file + WEIGHTS)
-    check(case, model, inputs, known)
+    check(name, model, inputs, known)
 
 
 def test_every_release_was_written_on_every_backend():
@@ -143,27 +141,27 @@ def test_every_release_was_written_on_every_backend():
     for path in ARCHIVES:
         written.setdefault(path.parent.name, []).append(path.name)
     assert "0.1.0" in written
-    for version, names in written.items():
-        assert names == [f"{backend}.tar.xz" for backend in BACKENDS], version
+    for version, files in written.items():
+        assert files == [f"{backend}.tar.xz" for backend in BACKENDS], version
 
 
-@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_every_file_has_a_case(path):
-    expected = {
-        name + suffix
-        for name, case in CASES.items()
-        if path in released(case)
-        for suffix in (MODEL, WEIGHTS, ANSWERS)
-    }
-    with tarfile.open(path) as archive:
-        assert set(archive.getnames()) == expected
+def test_an_archive_has_all_files_of_its_cases_and_those_of_the_releases_before():
+    for path in ARCHIVES:
+        with tarfile.open(path) as archive:
+            found = set(archive.getnames())
+        assert found == {name + x for name in names(path) for x in (MODEL, WEIGHTS, ANSWERS)}
+    for one, other in itertools.pairwise(ARCHIVES):
+        assert set(names(one)) <= set(names(other))
+        assert one.parent != other.parent or names(one) == names(other)
 
 
 @pytest.mark.ci
 def test_cases_of_the_next_release_can_be_written(tmp_path):
-    for name, case in CASES.items():
-        if not released(case):
-            write(name, case, tmp_path)
+    """The new ones, and one in twenty of those that were written before."""
+    assert not NEW.keys() & RELEASED.keys()
+    for number, (name, make, inputs) in enumerate(cases()):
+        if name in NEW or number % 20 == 0:
+            write(name, make, inputs, tmp_path)
 
 
 def test_the_golden_files_stay_small():
@@ -188,13 +186,12 @@ def _values(unpacked):
     Of cases that are in no release yet, in the models that the next one will write.
     """
     found = {}
-    for name, case in CASES.items():
-        archives = released(case)
-        if archives:
-            with zipfile.ZipFile(unpacked(archives[-1]) / (name + MODEL)) as file:
+    for name in (*RELEASED, *NEW):
+        if name in RELEASED:
+            with zipfile.ZipFile(unpacked(RELEASED[name][-1]) / (name + MODEL)) as file:
                 config = json.loads(file.read("config.json"))
         else:
-            config = json.loads(json.dumps(keras.saving.serialize_keras_object(case.make())))
+            config = json.loads(json.dumps(keras.saving.serialize_keras_object(NEW[name].make())))
         for registered, arguments in configs(config):
             former = saving.former_names(REGISTERED.get(registered))
             found.setdefault(registered, []).append(
@@ -230,7 +227,7 @@ def defaults(cls, argument):
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_class_and_argument_has_a_case(name, values):
-    assert name in values, f"{name} needs a case in tests/golden/cases/"
+    assert name in values, f"{name} needs a case in tests/golden/cases.py"
     cls = REGISTERED[name]
     for argument in saving.constructor_arguments(cls, stop=saving.ConfigurableLayer):
         if (name, argument) in NEVER_SAVED:
@@ -241,6 +238,6 @@ def test_every_class_and_argument_has_a_case(name, values):
             # A file of a release before the argument, which has its default.
             found |= default
         assert len(found) >= 1 + len(default), (
-            f"`{argument}` of {name} needs cases in tests/golden/cases/: one with its default, "
+            f"`{argument}` of {name} needs cases in tests/golden/cases.py: one with its default, "
             f"if it has one, and one with another value. Found: {sorted(found)}"
         )

@@ -210,9 +210,3 @@ def test_it_computes_in_float32():
         assert keras.backend.standardize_dtype(found.dtype) == "float32"
         exact = SmoothedCrossentropy()(y, keras.ops.cast(z, "float32"))
         np.testing.assert_array_equal(numpy(found), numpy(exact))
-
-
-def masking_model():
-    ids = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(V, 4, mask_zero=True)(ids)
-    return keras.Model(ids, keras.layers.Dense(V)(x))

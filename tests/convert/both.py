@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.arrays import random
+from tests.arrays import numpy, random
 
 keras_hub = pytest.importorskip("keras_hub")
 
@@ -27,12 +27,8 @@ PAIRS = np.random.default_rng(3).random((B, T, S)) < 0.5
 PAIRS[..., 0] = True
 
 
-def array(x):
-    return ops.convert_to_numpy(x)
-
-
 def close(ours, theirs, tolerance=2e-5):
-    np.testing.assert_allclose(array(ours), array(theirs), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(numpy(ours), numpy(theirs), rtol=tolerance, atol=tolerance)
 
 
 def reloaded(layer, tmp_path, *shapes):

@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import convert
-from tests.arrays import random
+from tests.arrays import numpy, random
 from tests.convert import both
 
 
@@ -26,8 +26,8 @@ def test_transformer_encoder(normalize_first, tmp_path):
     ours = convert.from_keras_hub(theirs)
     both.close(ours(both.X), theirs(both.X))
     pairs = both.PAIRS[:, :, : both.T]
-    expected = both.array(theirs(both.X, padding_mask=both.PADDING, attention_mask=pairs))
-    output = both.array(ours(both.X, mask=both.PADDING, attention_mask=pairs))
+    expected = numpy(theirs(both.X, padding_mask=both.PADDING, attention_mask=pairs))
+    output = numpy(ours(both.X, mask=both.PADDING, attention_mask=pairs))
     both.close(output[both.PADDING], expected[both.PADDING])
     both.close(both.reloaded(ours, tmp_path, both.X.shape)(both.X), theirs(both.X))
     assert (ours.dropout, ours.name) == (0.1, "encoder")
@@ -44,10 +44,10 @@ def test_transformer_decoder(normalize_first, cross, tmp_path):
     expected = theirs(both.X, *memory)
     both.close(ours(both.X, *memory), expected)
     masks = {"encoder_padding_mask": both.MEMORY_PADDING} if cross else {}
-    theirs_masked = both.array(theirs(both.X, *memory, decoder_padding_mask=both.PADDING, **masks))
+    theirs_masked = numpy(theirs(both.X, *memory, decoder_padding_mask=both.PADDING, **masks))
     masks = {"context_mask": both.MEMORY_PADDING} if cross else {}
     both.close(
-        both.array(ours(both.X, *memory, mask=both.PADDING, **masks))[both.PADDING],
+        numpy(ours(both.X, *memory, mask=both.PADDING, **masks))[both.PADDING],
         theirs_masked[both.PADDING],
     )
     if cross and normalize_first:
@@ -57,7 +57,7 @@ def test_transformer_decoder(normalize_first, cross, tmp_path):
 
 def test_transformer_decoder_step_by_step():
     theirs = both.keras_hub.layers.TransformerDecoder(12, 2)
-    expected = both.array(theirs(both.X, both.MEMORY))
+    expected = numpy(theirs(both.X, both.MEMORY))
     ours = convert.from_keras_hub(theirs)
     cache, context = ours.make_cache(both.B, both.T), ours.cache_context(both.MEMORY)
     for t in range(both.T):
@@ -88,7 +88,7 @@ def test_tokens_and_positions_of_keras_hub(tmp_path):
     both.close(keras.saving.load_model(tmp_path / "model.keras")(ids), model(ids), 1e-6)
     # The block saw the mask.
     longer = np.pad(ids, [(0, 0), (0, 3)])
-    both.close(both.array(model(longer))[:, : both.T][ids != 0], both.array(model(ids))[ids != 0])
+    both.close(numpy(model(longer))[:, : both.T][ids != 0], numpy(model(ids))[ids != 0])
 
 
 ROTARY = {

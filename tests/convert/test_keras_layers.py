@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import convert
-from tests.arrays import random
+from tests.arrays import numpy, random
 from tests.convert import both
 from tests.gradients import weight_gradients
 
@@ -105,9 +105,7 @@ def test_attention_of_keras(make):
         )
         both.close(output, expected)
         # Those of padded queries are zero here.
-        both.close(
-            both.array(scores)[:, 0][both.PADDING], both.array(expected_scores)[both.PADDING]
-        )
+        both.close(numpy(scores)[:, 0][both.PADDING], numpy(expected_scores)[both.PADDING])
 
 
 def test_implicit_masks_count_in_the_new_layer():
@@ -115,15 +113,15 @@ def test_implicit_masks_count_in_the_new_layer():
     x = keras.layers.Embedding(10, both.D, mask_zero=True)(ids)
     theirs = keras.layers.MultiHeadAttention(2, 4)
     ours = convert.from_keras(both.built(theirs, both.X))
-    expected = theirs(both.array(x), both.array(x), attention_mask=(ids != 0)[:, None])
-    both.close(both.array(ours(x))[ids != 0], both.array(expected)[ids != 0])
+    expected = theirs(numpy(x), numpy(x), attention_mask=(ids != 0)[:, None])
+    both.close(numpy(ours(x))[ids != 0], numpy(expected)[ids != 0])
 
 
 def test_a_query_without_keys_is_zero_here_whatever_the_peer_gives():
     theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X)
     nothing = np.zeros((both.B, both.T, both.T), bool)
-    assert np.abs(both.array(theirs(both.X, both.X, attention_mask=nothing))).max() > 0
-    assert not both.array(convert.from_keras(theirs)(both.X, attention_mask=nothing)).any()
+    assert np.abs(numpy(theirs(both.X, both.X, attention_mask=nothing))).max() > 0
+    assert not numpy(convert.from_keras(theirs)(both.X, attention_mask=nothing)).any()
 
 
 def test_gradients_are_equal():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from tests.arrays import random
+from tests.arrays import numpy, random
 from tests.convert.both import (
     KEY,
     MEMORY,
@@ -17,7 +17,6 @@ from tests.convert.both import (
     S,
     T,
     X,
-    array,
     close,
     in_torch,
     reloaded,
@@ -82,9 +81,9 @@ def test_transformer_encoder_layer(norm_first, bias, torch, tmp_path):
     pairs = np.tril(np.ones((T, T), bool))
     expected = in_torch(torch, theirs, X, src_mask=~pairs, src_key_padding_mask=~PADDING)
     # PyTorch may leave padded positions zero, and those here have no attention.
-    close(array(ours(X, mask=PADDING, attention_mask=pairs))[PADDING], expected[PADDING])
+    close(numpy(ours(X, mask=PADDING, attention_mask=pairs))[PADDING], expected[PADDING])
     causal = convert.from_torch(theirs, causal=True)
-    close(array(causal(X, mask=PADDING))[PADDING], expected[PADDING])
+    close(numpy(causal(X, mask=PADDING))[PADDING], expected[PADDING])
     close(reloaded(ours, tmp_path, X.shape)(X), in_torch(torch, theirs, X))
 
 

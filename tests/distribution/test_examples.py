@@ -1,12 +1,12 @@
 """`--devices` of the examples: curves as on one device."""
 
 import importlib.util
-import json
 
 import keras
 import numpy as np
 import pytest
 
+from tests.examples.conftest import figures
 from tests.examples.imdb import runs as imdb
 
 TRANSLATES = all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu")))
@@ -27,7 +27,7 @@ def test_imdb_classification(tmp_path, capsys):
     for devices in (1, 2):
         output = tmp_path / str(devices)
         assert imdb.main(*options, "--devices", devices, "--output", output) == 0
-    one, two = (imdb.curves(tmp_path / str(devices))[0] for devices in (1, 2))
+    one, two = (figures(tmp_path / str(devices))["epochs"][0] for devices in (1, 2))
     # The last batch is of reviews that the devices share, some of them twice.
     assert one["loss"] == pytest.approx(two["loss"], rel=0.02)
     assert one["val_loss"] == pytest.approx(two["val_loss"], rel=0.02)
@@ -52,7 +52,7 @@ def test_translation(tmp_path, model_parallel, monkeypatch):
         output = tmp_path / str(devices)
         more = ["--devices", devices, "--model-parallel", of_them, "--output", output]
         assert translation.main([str(option) for option in (*options, *more)]) == 0
-        curves.append(json.loads((output / "figures.json").read_text())["epochs"])
+        curves.append(figures(output)["epochs"])
     for one, other in zip(*curves, strict=True):
         # Rows that are repeated, for the devices to share, count too.
         np.testing.assert_allclose(one["loss"], other["loss"], rtol=2e-2)

@@ -198,7 +198,9 @@ def make(adapters=False):
     model = keras.Model(x, keras.layers.Dense(1)(keras.layers.Dropout(0.5)(layer(x))))
     if adapters:
         layer.enable_lora(2)
-    model.compile(keras.optimizers.Adam(0.1), "mse")
+    # XLA and PyTorch's compiler would take longer than all else; on JAX, all operations alone do.
+    jit = keras.backend.backend() == "jax"
+    model.compile(keras.optimizers.Adam(0.1), "mse", jit_compile=jit)
     return model
 
 
@@ -239,19 +241,6 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, in
     for one, other in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(one, other)
     assert set(contents(tmp_path / "run")) == {"figures.json"}
-
-
-# A finished run
-
-
-@pytest.fixture
-def finished(tmp_path):
-    with Run(tmp_path / "run", PROGRAM, {"seed": 0}) as run:
-        run.begin()
-        model = make()
-        run.write("model.keras", keras.Model(model.input, model.output).save)
-        run.finish()
-    return run.path
 
 
 # Tokens

@@ -1,19 +1,13 @@
 """Rows whose masked tokens are on the left, between and on the right, of the cases of golden files.
 
-`masked.npz.xz` has what 0.2.0 gives for them, on any backend. It is written once, by the released
-code: this file, copied there, runs with the path of an archive of 0.2.0 as argument. 0.1.0 gives
-the same but for "position-rotary-dynamic", whose angles depend on the length of a row, in which it
-counted padding, and for a text of "language_model" that goes on after padding. Later releases write
-such answers beside their others.
+`masked.npz.xz` has what 0.2.0 gives for them, on any backend: the released code wrote it, once, of
+the models in its archive. 0.1.0 gives the same but for "position-rotary-dynamic", whose angles
+depend on the length of a row, in which it counted padding, and for a text of "language_model" that
+goes on after padding. Later releases write such answers beside their others.
 """
 
-import lzma
 import pathlib
-import sys
-import tarfile
-import tempfile
 
-import keras
 import numpy as np
 
 PATH = pathlib.Path(__file__).with_suffix(".npz.xz")
@@ -38,25 +32,3 @@ def masked(inputs):
             values = rng.integers(1, 11, real.shape)
         found.append((values * real).astype(array.dtype))
     return found
-
-
-def main(archive):
-    from tests.golden.cases import CASES
-    from tests.golden.write import answers
-
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(archive) as file:
-            file.extractall(folder, filter="data")
-        for path in sorted(pathlib.Path(folder).glob("*.keras")):
-            inputs = masked(CASES[path.stem].inputs)
-            if inputs is not None:
-                model = keras.saving.load_model(path)
-                for n, array in enumerate(answers(CASES[path.stem], model, inputs)[0]):
-                    found[f"{path.stem}/{n}"] = array
-    with lzma.open(PATH, "wb", preset=9) as file:
-        np.savez(file, **found)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import os
 from typing import Any
 
@@ -114,7 +114,8 @@ def to_huggingface(
             "`model` must not be quantized: `transformers` would read its integers as weights. "
             f"Received: {len(quantized)} quantized layers, {quantized[:3]}"
         )
-    values = copy.deepcopy(values)
+    # Without `copy`: Keras's dictionary knows the model, which would be copied too.
+    values = json.loads(json.dumps(values))
     architecture, config = _read(values, "config")
 
     def make(values):

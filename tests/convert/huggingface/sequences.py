@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from unittest import mock
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import EncoderDecoder, convert
+from keras_attention import Logits, convert
 from tests.arrays import numpy
 
 VOCABULARY = 50
@@ -65,11 +66,18 @@ def tensor(x):
     return torch.tensor(x.astype("int64") if x.dtype.kind == "i" else x)
 
 
-def headless(model):
-    """The model of the states that logits are made of."""
-    if isinstance(model, EncoderDecoder):
-        return EncoderDecoder(model.encoder, headless(model.decoder))
-    return type(model)(model.blocks, model.embeddings, model.final_norm)
+def states_and_logits(model, given, **masks):
+    """The states that logits are made of, and these, or None, of one call of ours."""
+    seen, call = [], Logits.call
+
+    def watched(self, x, *table):
+        seen.append(x)
+        return call(self, x, *table)
+
+    with mock.patch.object(Logits, "call", watched):
+        found = model(given, **masks)
+    logits = getattr(model, "decoder", model).logits
+    return (found, None) if logits is None else (seen[0], found)
 
 
 def randomized(model, std):

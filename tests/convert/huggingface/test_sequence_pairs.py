@@ -12,13 +12,13 @@ from tests.convert.huggingface.sequences import (
     VOCABULARY,
     additive,
     assert_close,
-    headless,
     ids,
     outputs,
     pair,
     random_pairs,
     read_back,
     rewritten,
+    states_and_logits,
     tensor,
 )
 
@@ -87,11 +87,12 @@ def test_states_and_logits(name, pairs, measured):
     theirs, inputs, masks = given(name)
     both = pairs(name)
     expected = outputs(both.original, **theirs, output_hidden_states=True)
-    found, states = headless(both.ours)(inputs, **masks), expected.decoder_hidden_states[-1]
-    measured(both.ours, states=assert_close(found, states, TARGET_MASK))
-    if "logits" in expected:
-        logits = assert_close(both.ours(inputs, **masks), expected.logits, TARGET_MASK)
-        measured(both.ours, logits=logits)
+    states, logits = states_and_logits(both.ours, inputs, **masks)
+    theirs = expected.decoder_hidden_states[-1]
+    measured(both.ours, states=assert_close(states, theirs, TARGET_MASK))
+    assert (logits is None) == ("logits" not in expected)
+    if logits is not None:
+        measured(both.ours, logits=assert_close(logits, expected.logits, TARGET_MASK))
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("Whisper")])

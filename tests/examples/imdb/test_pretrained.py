@@ -69,31 +69,15 @@ def test_a_step_changes_only_what_is_to_be_trained(lora, gpt2):
         assert len(trained) == len([path for path in before if "seed" not in path])
 
 
-OPTIONS = {"whole": [], "lora": ["--lora", 2, "--learning-rate", 1e-2]}
-
-
-def command(gpt2, folder, output, kind="lora"):
+def test_a_run_trains_and_saves(gpt2, folder, tmp_path):
     common = ["--max-length", 16, "--batch-size", 16, "--epochs", 2, "--data-dir", folder]
-    return ["--pretrained", gpt2, *OPTIONS[kind], *common, "--output", output]
-
-
-@pytest.fixture(scope="session")
-def runs(gpt2, folder, tmp_path_factory):
-    """The output of an uninterrupted run of each kind."""
-    outputs = {kind: tmp_path_factory.mktemp("pretrained") / kind for kind in OPTIONS}
-    for kind, output in outputs.items():
-        assert main(*command(gpt2, folder, output, kind)) == 0
-    return outputs
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_a_run_trains_and_saves(kind, gpt2, folder, runs):
-    output = runs[kind]
+    output = tmp_path / "run"
+    assert main("--pretrained", gpt2, "--lora", 2, *common, "--output", output) == 0
     assert sorted(file.name for file in output.iterdir()) == [
         "figures.json", "model.keras", "tokenizer.json",
     ]  # fmt: skip
     said = figures(output)
-    assert said["settings"]["learning_rate"] == {"whole": 2e-5, "lora": 1e-2}[kind]
+    assert said["settings"]["learning_rate"] == 5e-4
     # The adapters are in the kernels, whose number is that of the folder's model and the head.
     saved = keras.models.load_model(output / "model.keras")
     assert saved.count_params() == classifier(gpt2)[0].count_params()
@@ -101,6 +85,19 @@ def test_a_run_trains_and_saves(kind, gpt2, folder, runs):
     found = saved.predict_on_batch(batch(texts.load_tokenizer(output), test.texts))[:, 0]
     accuracy = np.mean((found > 0.5) == test.labels)
     assert accuracy == pytest.approx(said["test_accuracy"], abs=1e-6)
+
+
+def test_the_rate_of_a_whole_model(gpt2, tmp_path, monkeypatch):
+    seen = []
+
+    def stop(path, program, settings):
+        seen.append(settings["learning_rate"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("examples.shared.Run", stop)
+    for options in ((), ("--learning-rate", 0.1)):
+        assert main("--pretrained", gpt2, *options, "--output", tmp_path) == 130
+    assert seen == [2e-5, 0.1]
 
 
 def test_texts_are_between_special_tokens_and_shortened_in_the_middle(gpt2):

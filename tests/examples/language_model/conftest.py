@@ -2,7 +2,6 @@
 
 import os
 
-import keras
 import pytest
 
 from examples import language_model
@@ -10,10 +9,6 @@ from examples import language_model
 SIZES = {"layers": 1, "heads": 2, "dim": 16, "context": 8}
 TINY = ["--preset", "small", "--batch-size", 4, "--steps", 6, "--measure-every", 3]
 TINY += [part for name, size in SIZES.items() for part in (f"--{name}", size)]
-
-
-def array(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 def dialogues(turns):

@@ -15,8 +15,9 @@ from tokenizers.decoders import DecodeStream
 
 from examples import language_model, shared, texts
 from examples.language_model import main
+from tests.arrays import numpy
 from tests.examples.conftest import figures
-from tests.examples.language_model.conftest import SIZES, array, dialogues
+from tests.examples.language_model.conftest import SIZES, dialogues
 
 VOCABULARY = 11
 STRANGE = "  Where?\n\n\tZoë läuft für 5 €;  日本 🙂\nA\u00a0B "
@@ -143,7 +144,7 @@ def test_the_run_leaves_what_it_says(text_file, finished):
     total, count = 0.0, 0
     for start in range(0, len(numbers) - context, context):
         window = numbers[start : start + context + 1]
-        logits = array(keras.ops.log_softmax(model(window[None, :-1])))[0]
+        logits = numpy(keras.ops.log_softmax(model(window[None, :-1])))[0]
         total -= np.take_along_axis(logits, window[1:, None], axis=1).sum()
         count += context
     assert said["validation_tokens"] == count > len(numbers) - 1 - context

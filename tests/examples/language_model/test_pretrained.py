@@ -19,8 +19,8 @@ import transformers
 from examples import language_model
 from examples.language_model import main
 from keras_attention import convert
+from tests.arrays import numpy
 from tests.examples.conftest import figures
-from tests.examples.language_model.conftest import array
 
 TRAINED = ["--context", 8, "--batch-size", 4, "--steps", 4, "--measure-every", 2]
 
@@ -65,4 +65,4 @@ def test_a_folder_is_trained_further(folder, text_file, tmp_path, capsys):
     with torch.no_grad():
         back = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "back")
         expected = back(torch.tensor(numbers, dtype=torch.int64)).logits.numpy()
-    np.testing.assert_allclose(array(model(numbers)), expected, atol=1e-4)
+    np.testing.assert_allclose(numpy(model(numbers)), expected, atol=1e-4)

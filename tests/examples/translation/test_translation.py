@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.arrays import numpy
 from tests.examples.conftest import figures
 
 if not all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu"))):
@@ -18,10 +19,6 @@ from examples import pairs, shared, texts, translation
 
 KINDS = ["shaw", "rotary", "sin-cos", "bahdanau", "luong"]
 TINY = ["--sample", "--small", "--vocabulary-size", "400", "--batch-tokens", "512", "--beams", "2"]
-
-
-def array(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 def tiny(kind, dropout=0.2):
@@ -95,22 +92,22 @@ def test_steps_are_the_training_graph(kind, tmp_path):
     model = tiny(kind)
     source = np.array([[5, 6, 7, 8, 3], [9, 5, 3, 0, 0]], "int32")
     given = np.array([[2, 7, 9], [2, 8, 8]], "int32")
-    whole = array(model([source, given]))
+    whole = numpy(model([source, given]))
     start, step = translation.steps(model)
     _, cache, memory = start(keras.ops.convert_to_tensor(source), given[:, :1], 3)
     for place in range(3):
         logits, cache = step(keras.ops.convert_to_tensor(given[:, place]), cache, memory)
-        np.testing.assert_allclose(array(logits), whole[:, place], atol=2e-5)
+        np.testing.assert_allclose(numpy(logits), whole[:, place], atol=2e-5)
     assert np.abs(whole[:, 1] - whole[:, 2]).max() > 1e-3
 
     # Without positions a reversed sentence would be the same to the decoder.
-    turned = array(model([source[:1, ::-1], given[:1]]))
+    turned = numpy(model([source[:1, ::-1], given[:1]]))
     assert np.abs(turned - whole[:1]).max() > 1e-4
 
     # The file needs nothing of the example.
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(array(loaded([source, given])), whole, atol=1e-6)
+    np.testing.assert_allclose(numpy(loaded([source, given])), whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine"])

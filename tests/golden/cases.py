@@ -1,0 +1,173 @@
+"""A small model for each layer and option: those that files of releases have, and new ones.
+
+What is in a release's archive is a case for ever: the next release writes the same models again.
+What is new has a case here, until the release that writes its first files.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import tarfile
+
+import keras
+import numpy as np
+
+import keras_attention as ka
+from keras_attention import generation
+from tests.golden import custom_slots  # noqa: F401, which files name
+
+ops = keras.ops
+
+FOLDER = pathlib.Path(__file__).parent
+ARCHIVES = sorted(
+    FOLDER.glob("*/*.tar.xz"),
+    # "0.10.1" is after "0.9.0".
+    key=lambda path: (*map(int, path.parent.name.split(".")), path.name),
+)
+# What a file is named by: `<case>.keras` is the model.
+MODEL, WEIGHTS, ANSWERS = ".keras", ".weights.h5", ".npz"
+# Python has filters since 3.11.4.
+FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+
+@functools.cache
+def names(path):
+    """The cases of an archive, in order."""
+    with tarfile.open(path) as archive:
+        found = archive.getnames()
+    return [name.removesuffix(MODEL) for name in found if name.endswith(MODEL)]
+
+
+# What is stored beside a model, and compared when it is loaded.
+
+
+def outputs(model, inputs):
+    """What the model gives, and its losses where it has some."""
+    # A `Sequential` has no `input`, and takes one.
+    inputs = inputs if isinstance(getattr(model, "input", None), list) else inputs[0]
+    found = keras.tree.flatten(model(inputs))
+    return found + ([sum(model.losses)] if model.losses else [])
+
+
+def decoded(model, inputs):
+    """The logits of all tokens at once, those of pieces with a cache, and a greedy continuation."""
+    embedding, add_positions = model.get_layer("embedding"), model.get_layer("positions")
+    blocks = [model.get_layer(f"block_{n}") for n in range(2)]
+
+    def read(ids, caches):
+        x, after = add_positions(embedding(ids), start_index=caches[0]["index"]), []
+        for block, cache in zip(blocks, caches, strict=True):
+            x, cache = block(x, cache=cache)
+            after.append(cache)
+        return embedding(x, reverse=True), after
+
+    def step(tokens, caches):
+        logits, caches = read(tokens[:, None], caches)
+        return logits[:, 0], caches
+
+    ids = ops.convert_to_tensor(inputs[0])
+    start = [block.make_cache(ids.shape[0], 8) for block in blocks]
+    found, caches = [model(ids)], start
+    for piece in (ids[:, :2], ids[:, 2:3], ids[:, 3:]):
+        logits, caches = read(piece, caches)
+        found.append(logits)
+    _, caches = read(ids[:, :-1], start)
+    answer = generation.greedy(step, ids[:, -1], caches, max_tokens=4)
+    return [*found, answer.tokens, answer.log_probabilities]
+
+
+def translated(model, inputs):
+    """The output of all positions at once, and of each in turn, with a cache and a context."""
+    source, target = (ops.convert_to_tensor(array) for array in inputs)
+    block = model.get_layer("block")
+    memory = block.cache_context(model.get_layer("seen")(source))
+    found, cache = [model([source, target])], block.make_cache(target.shape[0], target.shape[1])
+    for index in range(target.shape[1]):
+        output, cache = block(target[:, index : index + 1], memory, cache=cache)
+        found.append(output)
+    return found
+
+
+def with_optimizer(model, inputs):
+    """The logits, the loss, and the optimizer's rate and state."""
+    ids, targets = inputs
+    logits = model(ids)
+    state = [ops.mean(ops.abs(variable)) for variable in model.optimizer.variables[2:]]
+    rate = model.optimizer.learning_rate
+    return [logits, model.loss(targets, logits), rate, *state]
+
+
+RUN = {
+    "language_model": decoded,
+    "translator": translated,
+    "compiled": with_optimizer,
+    "compiled-options": with_optimizer,
+}
+
+# New ones
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    # Makes the model, and what it is called with.
+    make: object
+    inputs: tuple
+
+
+WIDTH = 8
+# All but the first row end in zeros, to be masked.
+VECTORS = np.random.default_rng(1).normal(size=(2, 4, WIDTH)).astype("float32")
+VECTORS[1:, 2:] = 0
+PIXELS, PATCHES = (
+    np.random.default_rng(0).normal(size=size).astype("float32")
+    for size in ((2, 4, 8, 3), (2, 2, 4, WIDTH))
+)
+# The right half of the second image is padding.
+PIXELS[1, :, 4:] = PATCHES[1, :, 2:] = 0
+
+
+def of_layer(make):
+    """A case of one layer, made by `make()`, over a sequence."""
+
+    def model():
+        x = keras.Input((None, WIDTH))
+        return keras.Model(x, make()(keras.layers.Masking()(x)))
+
+    return Case(model, (VECTORS,))
+
+
+def merged_patches():
+    """The mask of pixels becomes one of patches, which becomes one of merged patches."""
+    images = keras.Input((4, 8, 3))
+    patches = ka.PatchEmbedding(2, 5, flatten=False)(keras.layers.Masking()(images))
+    return keras.Model(images, ka.PatchMerging()(patches))
+
+
+def pooled_patches():
+    """The mask of patches in a sequence becomes one of merged patches, for a layer of Keras."""
+    patches = keras.Input((8, WIDTH))
+    merged = ka.PatchMerging((2, 4))(keras.layers.Masking()(patches))
+    return keras.Model(patches, keras.layers.GlobalAveragePooling1D()(merged))
+
+
+LONGFORMER = {
+    "output_shape": 5, "use_gate": True, "normalization": "sigmoid", "score": "cosine",
+    "dropout": 0.4, "seed": 3, "logit_soft_cap": 5.0, "qk_norm": "rms", "clip_qkv": 1.5,
+    "scores_regularizer": "entropy", "num_key_value_heads": 1, "kernel_initializer": "he_normal",
+    "bias_initializer": "ones", "kernel_regularizer": keras.regularizers.L2(0.01),
+    "bias_regularizer": keras.regularizers.L1(0.01), "position": "alibi", "use_bias": False,
+    "activity_regularizer": keras.regularizers.L2(0.02),
+    "kernel_constraint": keras.constraints.NonNeg(),
+    "bias_constraint": keras.constraints.MaxNorm(3),
+}  # fmt: skip
+NEW = {
+    "gated_linear-convolved": of_layer(
+        lambda: ka.GatedLinearAttention(2, 4, conv_kernel_size=3, num_key_value_heads=1)
+    ),
+    "gated_delta-convolved": of_layer(lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=4)),
+    "longformer": of_layer(lambda: ka.LongformerAttention(2, 4, 1)),
+    "longformer-all": of_layer(lambda: ka.LongformerAttention(2, 4, 1, 2, 3, **LONGFORMER)),
+    "longformer-sink": of_layer(lambda: ka.LongformerAttention(2, 4, 1, use_sink=True)),
+    "patches-masked": Case(merged_patches, (PIXELS,)),
+    "patch_merging-masked": Case(pooled_patches, (PATCHES.reshape(2, 8, WIDTH),)),
+}
