@@ -11,7 +11,6 @@ from keras import ops
 from keras_attention import normalizations, saving, shapes
 from keras_attention.hints import Tensor
 from keras_attention.kernels import recurrence
-from keras_attention.kinds import Count, RandomSeed, keep
 from keras_attention.scores import Score
 from keras_attention.spec import AttentionSpec
 
@@ -65,9 +64,10 @@ class RandomFeatures(Score):
     (2, 5, 32)
     """
 
-    def __init__(self, num_features: Count = 256, seed: RandomSeed = None, **kwargs: Any):
+    def __init__(self, num_features: int = 256, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.num_features = shapes.check_count("num_features", num_features)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
 
     def features(self, size: int) -> int:
         return self.num_features

@@ -1,14 +1,12 @@
 """Names for the types of arguments that many signatures share.
 
-They tell readers, editors and type checkers which types are accepted. The types of a slot are
-defined beside it: `scores.ScoreLike` and the like; numbers that constructors check in `kinds`.
+They tell readers, editors and type checkers which types are accepted, and check nothing at run
+time. The types of a slot are defined beside it: `scores.ScoreLike` and the like.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 from typing import Unpack as Unpack
-
-import keras
 
 # Keras has no static type of tensors. One is a tensor of any backend, a symbolic `KerasTensor`, and
 # where it is given an array of NumPy or nested numbers too.
@@ -27,8 +25,7 @@ Seed: TypeAlias = Any
 # A saved object, as `keras.saving.serialize_keras_object` makes it.
 Config: TypeAlias = dict[str, Any]
 # What the `get` functions of Keras take: a name, a saved object, or the object, which is callable.
-_Got: TypeAlias = str | Config | Callable[..., Any]
-Activation: TypeAlias = _Got
-Initializer: TypeAlias = Annotated[_Got, keras.initializers.get]
-Regularizer: TypeAlias = Annotated[_Got, keras.regularizers.get]
-Constraint: TypeAlias = Annotated[_Got, keras.constraints.get]
+Activation: TypeAlias = str | Config | Callable[..., Any]
+Initializer: TypeAlias = str | Config | Callable[..., Any]
+Regularizer: TypeAlias = str | Config | Callable[..., Any]
+Constraint: TypeAlias = str | Config | Callable[..., Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 from keras import ops
@@ -376,6 +376,10 @@ BUILTIN = {
 }
 
 
+# What the slot may be given: an object, its saved config, or a name.
+NormalizationLike: TypeAlias = Normalization | Config | str
+
+
 def get(normalization: NormalizationLike) -> Normalization:
     """The normalization that the argument names: an object, its saved config, or a string.
 
@@ -384,7 +388,3 @@ def get(normalization: NormalizationLike) -> Normalization:
     Softmax()
     """
     return saving.slot("normalization", Normalization, BUILTIN, normalization)
-
-
-# What the slot may be given: an object, its saved config, or a name.
-NormalizationLike: TypeAlias = Annotated[Normalization | Config | str, get]

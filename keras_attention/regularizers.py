@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 from keras import ops
 
@@ -185,6 +185,10 @@ BUILTIN = {
 }
 
 
+# What the slot may be given: an object, its saved config, or a name.
+RegularizerLike: TypeAlias = Regularizer | Config | str
+
+
 def get(regularizer: RegularizerLike | None) -> Regularizer | None:
     """The regularizer that the argument names: an object, its saved config, a string or None.
 
@@ -193,7 +197,3 @@ def get(regularizer: RegularizerLike | None) -> Regularizer | None:
     Entropy(factor=1.0)
     """
     return saving.slot("scores_regularizer", Regularizer, BUILTIN, regularizer, optional=True)
-
-
-# What the slot may be given: an object, its saved config, or a name.
-RegularizerLike: TypeAlias = Annotated[Regularizer | Config | str, get]

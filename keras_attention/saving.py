@@ -353,6 +353,12 @@ class ConfigurableLayer(keras.layers.Layer):
         args, kwargs = inputs.of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
+    def _keep_options(self, kind, initializer, regularizer, constraint):
+        """Stores the arguments `kind_initializer`, `kind_regularizer` and `kind_constraint`."""
+        setattr(self, f"{kind}_initializer", keras.initializers.get(initializer))
+        setattr(self, f"{kind}_regularizer", keras.regularizers.get(regularizer))
+        setattr(self, f"{kind}_constraint", keras.constraints.get(constraint))
+
     def _add_weight(self, kind, shape, name=None, **options):
         """A weight with these arguments; with a `name` it is one of several of its kind."""
         initializer = getattr(self, f"{kind}_initializer")

@@ -6,7 +6,7 @@ another normalization, and keeps states, arrays (B, H, S), from step to step.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 from keras_attention import saving
 from keras_attention.alignments.base import Alignment
@@ -24,6 +24,10 @@ BUILTIN = {
 }
 
 
+# What the slot may be given: an object, its saved config, or a name.
+AlignmentLike: TypeAlias = Alignment | Config | str
+
+
 def get(alignment: AlignmentLike | None) -> Alignment | None:
     """The alignment that the argument names: an object, its saved config, a string or None.
 
@@ -32,7 +36,3 @@ def get(alignment: AlignmentLike | None) -> Alignment | None:
     'Coverage'
     """
     return saving.slot("alignment", Alignment, BUILTIN, alignment, optional=True)
-
-
-# What the slot may be given: an object, its saved config, or a name.
-AlignmentLike: TypeAlias = Annotated[Alignment | Config | str, get]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
 
-from keras_attention import saving, scores
+from keras_attention import saving, scores, shapes
 from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.kinds import Count, keep
 
 History = Literal["previous", "cumulative", "both"]
 
@@ -105,14 +104,16 @@ class LocationSensitive(OfAdditive):
 
     def __init__(
         self,
-        filters: Count = 32,
-        kernel_size: Count = 31,
+        filters: int = 32,
+        kernel_size: int = 31,
         history: History = "previous",
         kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(kernel_initializer=kernel_initializer, **kwargs)
-        keep(self, locals())
+        self.filters = shapes.check_count("filters", filters)
+        self.kernel_size = shapes.check_count("kernel_size", kernel_size)
+        self.history = shapes.check_choice("history", history, get_args(History))
         self.num_states = 2 if history == "both" else 1
 
     def build(self, query_shape, key_shape, prepared_shape):

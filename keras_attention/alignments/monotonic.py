@@ -12,7 +12,6 @@ from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
 from keras_attention.kernels import semantics
-from keras_attention.kinds import Count, Number, RandomSeed, keep
 from keras_attention.sizes import known
 
 # Passes of the scan over a memory of unknown length: enough for 2¹⁶ keys.
@@ -53,15 +52,12 @@ class Monotonic(Alignment):
     random = True
 
     def __init__(
-        self,
-        noise: float = 1.0,
-        initial_bias: Number = -1.0,
-        seed: RandomSeed = None,
-        **kwargs: Any,
+        self, noise: float = 1.0, initial_bias: float = -1.0, seed: int | None = None, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         self.noise = shapes.check_number("noise", noise, minimum=0)
+        self.initial_bias = shapes.check_number("initial_bias", initial_bias)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     def check(self, attention):
@@ -163,7 +159,7 @@ class MoChA(Monotonic):
 
     def __init__(
         self,
-        chunk_size: Count = 2,
+        chunk_size: int = 2,
         chunk_score: scores.ScoreLike = "additive",
         noise: float = 1.0,
         initial_bias: float = -1.0,
@@ -171,7 +167,8 @@ class MoChA(Monotonic):
         **kwargs: Any,
     ):
         super().__init__(noise=noise, initial_bias=initial_bias, seed=seed, **kwargs)
-        keep(self, locals())
+        self.chunk_size = shapes.check_count("chunk_size", chunk_size)
+        self.chunk_score = scores.get(chunk_score)
         if not self.chunk_score.prepares_apart:
             raise ValueError(
                 "`chunk_score` must prepare queries and keys apart, by `prepare_query` and "

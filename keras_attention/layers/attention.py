@@ -35,7 +35,6 @@ from keras_attention.hints import (
     Tensor,
     Tensors,
 )
-from keras_attention.kinds import Count, Positive, RandomSeed, Rate, keep
 from keras_attention.layers import decoding, kv_cache, norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
 
@@ -148,14 +147,14 @@ class Attention(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_heads: Count = 1,
-        key_dim: Count | None = None,
-        value_dim: Count | None = None,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
         score: scores.ScoreLike = "scaled_dot",
         normalization: normalizations.NormalizationLike = "softmax",
         pattern: patterns.PatternLike | None = None,
         position: positions.PositionLike | None = None,
-        dropout: Rate = 0.0,
+        dropout: float = 0.0,
         use_bias: bool = False,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
@@ -164,39 +163,58 @@ class Attention(saving.ConfigurableLayer):
         activity_regularizer: Regularizer | None = None,
         kernel_constraint: Constraint | None = None,
         bias_constraint: Constraint | None = None,
-        seed: RandomSeed = None,
-        num_key_value_heads: Count | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
         qk_norm: QkNorm = False,
-        logit_soft_cap: Positive | None = None,
+        logit_soft_cap: float | None = None,
         use_sink: bool = False,
         scores_regularizer: regularizers.RegularizerLike | None = None,
-        clip_qkv: Positive | None = None,
+        clip_qkv: float | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        keep(self, locals())
+        num_heads = shapes.check_count("num_heads", num_heads)
+        key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        value_dim = shapes.check_count("value_dim", value_dim, optional=True)
+        use_bias = shapes.check_flag("use_bias", use_bias)
         if key_dim is None and (num_heads != 1 or value_dim is not None or use_bias):
             raise ValueError(
                 "Without `key_dim` there are no projections, so `num_heads` must be 1, `value_dim` "
                 "None and `use_bias` False. For heads, pass the features of each as `key_dim`. "
                 f"Received: num_heads={num_heads}, value_dim={value_dim}, use_bias={use_bias}"
             )
+        num_key_value_heads = shapes.check_count(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
         if num_key_value_heads is not None and num_heads % num_key_value_heads:
             raise ValueError(
                 "`num_key_value_heads` must divide `num_heads`. Received: "
                 f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
             )
-        if value_dim is None:
-            self.value_dim = self.key_dim
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads
+        self.key_dim = key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
+        self.score = scores.get(score)
+        self.normalization = normalizations.get(normalization)
+        self.pattern = patterns.get(pattern)
+        self.position = positions.get(position)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.use_bias: UseBias = use_bias
+        self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
         # For the projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
-        self._activity_regularizer, self.activity_regularizer = self.activity_regularizer, None
+        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
+        self.logit_soft_cap = shapes.check_number(
+            "logit_soft_cap", logit_soft_cap, above=0, optional=True
+        )
+        self.use_sink = shapes.check_flag("use_sink", use_sink)
+        self.scores_regularizer = regularizers.get(scores_regularizer)
+        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
         self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         self._check_slots()
-
-    # What type checkers cannot see that `keep` stores.
-    score: Any
-    activity_regularizer: Any
 
     # What presets declare, and set in their constructors
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
@@ -11,7 +11,6 @@ from keras import ops
 from keras_attention import alignments, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
-from keras_attention.kinds import Count, keep
 from keras_attention.layers import projections, wrapped_cell
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.state_attention import StateAttention
@@ -93,7 +92,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         cell: Any,
         attention: Attention | ScoreLike,
         mode: Mode = "bahdanau",
-        attention_dim: Count | None = None,
+        attention_dim: int | None = None,
         attention_activation: Activation = "tanh",
         input_feeding: bool = True,
         output_context: bool = False,
@@ -104,7 +103,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         # The wrapped cell and the attention cast their inputs, and prepared keys among the states
         # stay in float32.
         super().__init__(autocast=False, **kwargs)
-        keep(self, locals())
+        self.mode = shapes.check_choice("mode", mode, get_args(Mode))
+        self.attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
+        self.input_feeding = shapes.check_flag("input_feeding", input_feeding)
+        self.output_context = shapes.check_flag("output_context", output_context)
         if attention_dim is not None and output_context:
             raise ValueError(
                 "`output_context` is for outputs h_t, and with `attention_dim` the output is "
@@ -118,10 +120,12 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
         self.attention_activation = keras.activations.get(attention_activation)
+        self.return_attention_scores = shapes.check_flag(
+            "return_attention_scores", return_attention_scores
+        )
+        self.alignment = alignments.get(alignment)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
-        # The number of states of the alignment.
-        self._aligned = 0 if self.alignment is None else self.alignment.num_states
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
         self.memory_shape: Any = None
         self._loop = Loop()

@@ -10,7 +10,6 @@ from keras import ops
 from keras_attention import inputs, keras_private, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
-from keras_attention.kinds import keep
 from keras_attention.layers import wrapped_cell
 from keras_attention.layers.attention_cell import AttentionCell
 
@@ -87,8 +86,10 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
                 "An AttentionRNN keeps no states between calls: pass those that a call with "
                 "`return_state=True` returned as `initial_state`. Received: stateful=True"
             )
-        super().__init__(cell, **kwargs)
-        keep(self, locals())
+        names = "return_sequences", "return_state", "go_backwards", "unroll", "zero_output_for_mask"
+        given = return_sequences, return_state, go_backwards, unroll, zero_output_for_mask
+        flags = map(shapes.check_flag, names, given)
+        super().__init__(cell, **dict(zip(names, flags, strict=True)), **kwargs)
 
     def get_config(self):
         config = super().get_config()

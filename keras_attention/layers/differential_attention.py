@@ -10,7 +10,6 @@ from keras import ops
 
 from keras_attention import keras_private, shapes
 from keras_attention.backend import backend
-from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.norms import RMSNorm
@@ -69,20 +68,21 @@ class DifferentialAttention(MultiHeadAttention):
         num_heads: int,
         key_dim: int,
         value_dim: int | None = None,
-        depth: Count = 1,
-        norm_epsilon: Positive = 1e-5,
+        depth: int = 1,
+        norm_epsilon: float = 1e-5,
         use_bias: bool = False,
         **kwargs: Any,
     ):
         shapes.check_count("key_dim", key_dim)
         size = 2 * key_dim if value_dim is None else value_dim
         super().__init__(num_heads, key_dim, size, use_bias=use_bias, **kwargs)
-        keep(self, locals())
         if self.value_dim % 2:
             raise ValueError(
                 "`value_dim` must be even: a cache stores half of a value beside each of its two "
                 f"keys. Received: value_dim={value_dim}"
             )
+        self.depth = shapes.check_count("depth", depth)
+        self.norm_epsilon = shapes.check_number("norm_epsilon", norm_epsilon, above=0)
         self.heads = DifferentialHeads(self)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
@@ -13,7 +13,6 @@ from keras import ops
 from keras_attention import activations, inputs, masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Initializer, Tensor
-from keras_attention.kinds import Count, Number, Positive, RandomSeed, Rate, keep
 from keras_attention.layers import projections
 from keras_attention.layers.projections import Dropout
 
@@ -56,20 +55,27 @@ class FeedForward(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        intermediate_dim: Count,
+        intermediate_dim: int,
         activation: Activation = "relu",
         gated: bool = False,
-        dropout: Rate = 0.0,
-        output_dim: Count | None = None,
+        dropout: float = 0.0,
+        output_dim: int | None = None,
         use_bias: bool = True,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
-        seed: RandomSeed = None,
+        seed: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.activation = activations.get(activation)
+        self.gated = shapes.check_flag("gated", gated)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.output_dim = shapes.check_count("output_dim", output_dim, optional=True)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
 
     def build(self, x_shape):
         shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))
@@ -177,38 +183,44 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_experts: Count,
-        top_k: Count,
-        intermediate_dim: Count,
+        num_experts: int,
+        top_k: int,
+        intermediate_dim: int,
         activation: Activation = "relu",
         gated: bool = False,
         use_bias: bool = True,
-        limit: Positive | None = None,
-        offset: Number = 0.0,
+        limit: float | None = None,
+        offset: float = 0.0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         normalize_weights: bool = True,
         scoring: Scoring = "softmax",
         use_correction_bias: bool = False,
-        num_groups: Count = 1,
-        top_groups: Count = 1,
-        scale: Number = 1.0,
-        shared_dim: Count | None = None,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        scale: float = 1.0,
+        shared_dim: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.num_experts = shapes.check_count("num_experts", num_experts)
+        self.top_k = shapes.check_count("top_k", top_k)
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.activation = activations.get(activation)
-        size, rest = divmod(self.num_experts, self.num_groups)
-        one = self.num_groups == self.top_groups == 1
-        few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
-        if few and not one:
-            raise ValueError(
-                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
-                "`top_groups` have at least `top_k` experts. Received: "
-                f"num_experts={self.num_experts}, top_k={self.top_k}, "
-                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
-            )
+        self.gated = shapes.check_flag("gated", gated)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self.limit = shapes.check_number("limit", limit, above=0, optional=True)
+        self.offset = shapes.check_number("offset", offset)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
+        self.scoring = shapes.check_choice("scoring", scoring, get_args(Scoring))
+        self.use_correction_bias = shapes.check_flag("use_correction_bias", use_correction_bias)
+        self.num_groups = shapes.check_count("num_groups", num_groups)
+        self.top_groups = shapes.check_count("top_groups", top_groups)
+        self.scale = shapes.check_number("scale", scale)
+        self.shared_dim = shapes.check_count("shared_dim", shared_dim, optional=True)
+        self._check_groups()
         if self.top_k > self.num_experts:
             raise ValueError(
                 "`top_k` must be at most `num_experts`. "

@@ -12,7 +12,6 @@ from keras_attention import keras_private, masks, positions, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Unpack
 from keras_attention.kernels import delta, recurrence
-from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import GatedStateAttention
@@ -151,17 +150,19 @@ class GatedLinearAttention(GatedStateAttention):
         num_heads: int,
         key_dim: int,
         value_dim: int | None = None,
-        decay_rank: Count | None = 16,
-        decay_temperature: Positive = 16.0,
+        decay_rank: int | None = 16,
+        decay_temperature: float = 16.0,
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
         conv_kernel_size: int | None = None,
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
-        keep(self, locals())
-        self._gates, self._gate_rank = {"decay": self.key_dim}, self.decay_rank
         self._set_conv_kernel_size(conv_kernel_size)
+        self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
+        self.decay_temperature = shapes.check_number(
+            "decay_temperature", decay_temperature, above=0
+        )
 
     def recurrence(self, query, key, value, decay, *, mask, causal, state):
         if self.conv_kernel_size is not None:
@@ -226,8 +227,7 @@ class GatedDeltaNet(GatedStateAttention):
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
         self._set_conv_kernel_size(conv_kernel_size)
-        keep(self, locals())
-        self._gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+        self.use_decay = shapes.check_flag("use_decay", use_decay)
 
     def build_decay(self):
         if self.use_decay:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from keras import ops
 
@@ -11,7 +11,6 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.kinds import keep
 from keras_attention.layers.position_embedding import (
     MergeMode,
     PositionEmbedding,
@@ -211,7 +210,7 @@ class LearnedGridEmbedding(GridEmbedding):
         grid: tuple[int, ...],
         prefix: int = 0,
         size: tuple[int, ...] | None = None,
-        interpolation: Interpolation = "cubic",
+        interpolation: Interpolation | None = "cubic",
         dim: int | None = None,
         merge_mode: MergeMode = "add",
         embeddings_initializer: Initializer = "uniform",
@@ -220,15 +219,19 @@ class LearnedGridEmbedding(GridEmbedding):
         **kwargs: Any,
     ):
         super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
-        keep(self, locals())
         self.size = shapes.check_sizes("size", size, 1)
         self._cells = self.size or self.grid
+        self.interpolation = shapes.check_choice(
+            "interpolation", interpolation, get_args(Interpolation)
+        )
         if self.grid is None or len(self._cells) != len(self.grid):
             raise ValueError(
                 "`grid` must have the sizes of a table, and `size` be None or as many. "
                 f"Received: grid={grid}, size={size}"
             )
         self._check_within(self._cells)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def _check_within(self, sizes):
         known = [backend.known_size(size) for size in sizes]

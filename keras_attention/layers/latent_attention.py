@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_attention import parts, positions, saving, scores, shapes
 from keras_attention.backend import backend
-from keras_attention.kinds import Count, Number, keep
 from keras_attention.layers import kv_cache, norms, projections
 from keras_attention.layers.heads import EinsumHeads, Heads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -80,10 +79,10 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         num_heads: int,
         key_dim: int,
         rope_dim: int,
-        latent_dim: Count,
+        latent_dim: int,
         value_dim: int | None = None,
-        query_latent_dim: Count | None = None,
-        scale: Number | None = None,
+        query_latent_dim: int | None = None,
+        scale: float | None = None,
         position: positions.PositionLike | None = "rotary",
         use_bias: bool = False,
         **kwargs: Any,
@@ -96,22 +95,18 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         super().__init__(
             num_heads, key_dim, value_dim, use_bias=use_bias, position=position, **kwargs
         )
-        keep(self, locals())
         self.rope_dim = rope_dim
+        self.latent_dim = shapes.check_count("latent_dim", latent_dim)
+        self.query_latent_dim = shapes.check_count(
+            "query_latent_dim", query_latent_dim, optional=True
+        )
+        self.scale = shapes.check_number("scale", scale, optional=True)
         factor = (self.key_dim + rope_dim) ** -0.5 if self.scale is None else self.scale
         # The one that it replaces stays among the parts: Keras quantizes built ones.
         self.score.built = True
         self.score = scores.ScaledDot(factor)
+        self._check_position()
         self.heads = LatentHeads(self)
-        own = self.position
-        rotates = isinstance(own, positions.Rotary) and own.dim == rope_dim
-        if not (own is None or own.overrides == {"bias"} or rotates):
-            raise ValueError(
-                "`position` must be Rotary(dim=rope_dim), or have a bias alone: other features of "
-                "keys are those of a latent, which heads project. Received: "
-                f"position={type(own).__name__}, dim={getattr(own, 'dim', None)}, "
-                f"rope_dim={rope_dim}"
-            )
 
     latent_dense = parts.part(
         "_latent_dense", "The projection to the rotated key and the latent of keys and values."

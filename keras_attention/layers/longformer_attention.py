@@ -6,9 +6,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention import parts, patterns, saving
+from keras_attention import parts, patterns, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.kinds import Count, keep
 from keras_attention.layers.heads import ROLES, EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.spec import Positions, mapped, part
@@ -162,14 +161,15 @@ class LongformerAttention(GlobalTokensAttention):
         self,
         num_heads: int,
         key_dim: int,
-        window: Count,
-        num_global: Count = 1,
+        window: int,
+        num_global: int = 1,
         value_dim: int | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        keep(self, locals())
+        self.window = shapes.check_count("window", window)
+        self.num_global = shapes.check_count("num_global", num_global)
         seen = patterns.SlidingWindow(window, window) | patterns.Prefix(num_global)
         self.preset_pattern = seen
         self.heads = LongformerHeads(self)

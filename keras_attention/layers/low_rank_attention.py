@@ -8,7 +8,7 @@ is no weight for a pair, and no order: each of these keys has later tokens too.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
@@ -16,7 +16,6 @@ from keras import ops
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import nystrom
-from keras_attention.kinds import Count, keep
 from keras_attention.layers.axes import Axes
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -113,15 +112,18 @@ class LinformerAttention(LowRankAttention):
         self,
         num_heads: int,
         key_dim: int,
-        max_length: Count,
-        rank: Count,
+        max_length: int,
+        rank: int,
         value_dim: int | None = None,
         sharing: Sharing | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        keep(self, locals())
+        self.max_length = shapes.check_count("max_length", max_length)
+        self.rank = shapes.check_count("rank", rank)
+        shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
+        self.sharing = sharing
         self.heads = LinformerHeads(self)
         self._refuse_caches()
 
@@ -236,15 +238,19 @@ class NystromAttention(LowRankAttention):
         self,
         num_heads: int,
         key_dim: int,
-        num_landmarks: Count = 64,
+        num_landmarks: int = 64,
         value_dim: int | None = None,
-        num_iterations: Count = 6,
-        conv_kernel_size: Count | None = None,
+        num_iterations: int = 6,
+        conv_kernel_size: int | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        keep(self, locals())
+        self.num_landmarks = shapes.check_count("num_landmarks", num_landmarks)
+        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
+        self.conv_kernel_size = shapes.check_count(
+            "conv_kernel_size", conv_kernel_size, optional=True
+        )
         self.heads = NystromHeads(self)
         self._refuse_caches()
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from keras_attention import parts, patterns, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
-from keras_attention.kinds import Count, keep
 from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
-from keras_attention.layers.options import Projections, SlotOptions
+from keras_attention.layers.options import SlotOptions
 
 
 class MultiHeadAttention(Attention):
@@ -81,7 +79,7 @@ class MultiHeadAttention(Attention):
         use_bias: UseBias = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
-        sliding_window: Count | None = None,
+        sliding_window: int | None = None,
         flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
@@ -98,21 +96,31 @@ class MultiHeadAttention(Attention):
     ):
         shapes.check_count("key_dim", key_dim)
         use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
-        given = locals()
-        projections: dict[str, Any] = {name: given[name] for name in Projections.__annotations__}
         super().__init__(
-            *(num_heads, key_dim, value_dim, score),
+            num_heads,
+            key_dim,
+            value_dim,
+            score,
             dropout=dropout,
             use_bias=bool(use_bias),
-            **projections,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
             **kwargs,
         )
-        keep(self, locals())
         self.use_bias = use_bias
         # A model's summary would print a public `output_shape`, which lacks the batch axis.
         self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
         self.output_sizes = self._output_shape
         self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)
+        self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
+        self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
+        self.use_gate = shapes.check_flag("use_gate", use_gate)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1
             self.preset_pattern = patterns.SlidingWindow(reach, reach)

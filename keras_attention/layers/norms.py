@@ -9,7 +9,6 @@ import keras
 from keras_attention import inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
-from keras_attention.kinds import Number, Positive, keep
 
 
 class RMSNorm(saving.ConfigurableLayer):
@@ -40,9 +39,10 @@ class RMSNorm(saving.ConfigurableLayer):
     [1.0, -1.0]
     """
 
-    def __init__(self, epsilon: Positive = 1e-6, offset: Number = 0.0, **kwargs: Any):
+    def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
+        self.offset = shapes.check_number("offset", offset)
 
     def build(self, x_shape):
         start = keras.initializers.Constant(1.0 - self.offset)

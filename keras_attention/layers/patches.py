@@ -12,7 +12,6 @@ from keras import ops
 from keras_attention import masks, parts, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
-from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import norms, projections
 
 
@@ -122,7 +121,7 @@ class PatchEmbedding(saving.ConfigurableLayer):
     def __init__(
         self,
         patch_size: int | tuple[int, ...],
-        dim: Count,
+        dim: int,
         flatten: bool = True,
         use_bias: bool = True,
         data_format: str | None = None,
@@ -131,14 +130,18 @@ class PatchEmbedding(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         one = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
         self.patch_size = shapes.check_sizes("patch_size", one, 1)
+        self.dim = shapes.check_count("dim", dim)
+        self.flatten = shapes.check_flag("flatten", flatten)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.data_format = shapes.check_choice(
             "data_format",
             keras.config.image_data_format() if data_format is None else data_format,
             ("channels_last", "channels_first"),
         )
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, images_shape, mask_shape=None):
         *_, channels = self._channels_last(images_shape)
@@ -235,17 +238,21 @@ class PatchMerging(saving.ConfigurableLayer):
     def __init__(
         self,
         grid: Sequence[int] | None = None,
-        dim: Count | None = None,
+        dim: int | None = None,
         size: int | Sequence[int] = 2,
-        layer_norm_epsilon: Positive = 1e-5,
+        layer_norm_epsilon: float = 1e-5,
         kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         self.grid = None if grid is None else shapes.check_grid("grid", grid)
+        self.dim = shapes.check_count("dim", dim, optional=True)
         several = isinstance(size, (tuple, list))
         self.size: Any = (shapes.check_sizes if several else shapes.check_count)("size", size, 1)
+        self.layer_norm_epsilon = shapes.check_number(
+            "layer_norm_epsilon", layer_norm_epsilon, above=0
+        )
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, mask_shape=None):
         # `call` checks sizes: those that Keras makes up on PyTorch are saved, and built from again.

@@ -20,7 +20,6 @@ from keras_attention import (
 from keras_attention.backend import backend
 from keras_attention.hints import Initializer, Tensor
 from keras_attention.kernels import semantics
-from keras_attention.kinds import Count, Natural, Positive, keep
 from keras_attention.layers import projections
 from keras_attention.layers.attention import Attention
 
@@ -83,11 +82,14 @@ class PointerHead(saving.ConfigurableLayer):
     def __init__(
         self,
         score: scores.ScoreLike = "additive",
-        logit_soft_cap: Positive | None = None,
+        logit_soft_cap: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.score = scores.get(score)
+        self.logit_soft_cap = shapes.check_number(
+            "logit_soft_cap", logit_soft_cap, above=0, optional=True
+        )
         # In full precision, as its weights are the logits.
         self._attention = _Pointing(
             score=self.score,
@@ -209,14 +211,17 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        vocabulary_size: Count,
-        num_extra_tokens: Natural = 0,
+        vocabulary_size: int,
+        num_extra_tokens: int = 0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
+        self.num_extra_tokens = shapes.check_count("num_extra_tokens", num_extra_tokens, minimum=0)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
         self._dense = keras.layers.Dense(
             1,
             kernel_initializer=saving.clone_initializer(self.kernel_initializer),

@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
 from keras_attention.hints import Activation, Initializer, Tensor, Tensors
-from keras_attention.kinds import Count, RandomSeed, Rate, keep
 from keras_attention.layers.attention import Attention
 
 
@@ -59,19 +58,27 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_queries: Count | None = None,
-        num_heads: Count = 1,
-        key_dim: Count | None = None,
-        value_dim: Count | None = None,
+        num_queries: int | None = None,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
         score: scores.ScoreLike = "scaled_dot",
         normalization: normalizations.NormalizationLike = "softmax",
-        dropout: Rate = 0.0,
+        dropout: float = 0.0,
         query_initializer: Initializer = "glorot_uniform",
-        seed: RandomSeed = None,
+        seed: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.num_queries = shapes.check_count("num_queries", num_queries, optional=True)
+        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        self.value_dim = shapes.check_count("value_dim", value_dim, optional=True)
+        self.score = scores.get(score)
+        self.normalization = normalizations.get(normalization)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.query_initializer = keras.initializers.get(query_initializer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self._attention = Attention(
             self.num_heads,
             self.key_dim,
@@ -231,10 +238,11 @@ class ClassToken(saving.ConfigurableLayer):
     _masks = "`mask` (B, S) for padding"
 
     def __init__(
-        self, initializer: Initializer = "glorot_uniform", num_tokens: Count = 1, **kwargs: Any
+        self, initializer: Initializer = "glorot_uniform", num_tokens: int = 1, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.initializer = keras.initializers.get(initializer)
+        self.num_tokens = shapes.check_count("num_tokens", num_tokens)
 
     def build(self, x_shape, mask_shape=None):
         shapes.check_sequence(x_shape)

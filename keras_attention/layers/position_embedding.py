@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
@@ -11,7 +11,6 @@ from keras import ops
 from keras_attention import inputs, masks, saving, sequence, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Positions, Regularizer, Tensor
-from keras_attention.kinds import Count, Positive, keep
 from keras_attention.positions.rotary import Layout, angles
 
 MergeMode = Literal["add", "concat", "none"]
@@ -23,9 +22,10 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.
     counts = True
 
-    def __init__(self, dim: Count | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
+    def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.merge_mode = shapes.check_choice("merge_mode", merge_mode, get_args(MergeMode))
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         """Vectors (..., T, size) for integer positions (..., T)."""
@@ -162,12 +162,13 @@ class SinCosPositionEmbedding(PositionEmbedding):
         self,
         dim: int | None = None,
         merge_mode: MergeMode = "add",
-        max_wavelength: Positive = 10000,
+        max_wavelength: float = 10000,
         layout: Layout = "interleaved",
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        keep(self, locals())
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
+        self.layout = shapes.check_choice("layout", layout, get_args(Layout))
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         return sin_cos(positions, size, self.max_wavelength, self.layout, self.compute_dtype)
@@ -206,7 +207,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     def __init__(
         self,
-        max_length: Count,
+        max_length: int,
         dim: int | None = None,
         merge_mode: MergeMode = "add",
         embeddings_initializer: Initializer = "uniform",
@@ -215,7 +216,9 @@ class LearnedPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        keep(self, locals())
+        self.max_length = shapes.check_count("max_length", max_length)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         super().build(x_shape)

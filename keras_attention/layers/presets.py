@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
 
 from keras_attention import normalizations, patterns, positions, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor, Unpack
-from keras_attention.kinds import Count, Number, Positive, Rate, keep
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions, ProjectionOptions
 
@@ -96,13 +95,14 @@ class LocalSelfAttention(SelfAttention):
         key_dim: int | None = None,
         value_dim: int | None = None,
         *,
-        neighbors: Count,
-        rate: Count = 1,
+        neighbors: int,
+        rate: int = 1,
         causal: bool = False,
         **kwargs: Unpack[AttentionOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, causal, **kwargs)
-        keep(self, locals())
+        self.neighbors = shapes.check_count("neighbors", neighbors)
+        self.rate = shapes.check_count("rate", rate)
         reach = self.neighbors * self.rate
         near = patterns.SlidingWindow(reach, reach) & patterns.Dilated(self.rate)
         self.preset_pattern = patterns.every(self.preset_pattern, near)
@@ -233,7 +233,7 @@ class RelativePositionAttention(Attention):
         self,
         num_heads: int,
         key_dim: int,
-        max_distance: Count,
+        max_distance: int,
         value_dim: int | None = None,
         use_values: bool = True,
         per_head: bool = False,
@@ -243,11 +243,18 @@ class RelativePositionAttention(Attention):
         **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
-        embeddings = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        given = max_distance, use_values, per_head, *embeddings
-        kwargs["position"] = positions.Shaw(*given, name="shaw")
+        of_shaw: dict[str, Any] = {
+            "use_values": use_values,
+            "per_head": per_head,
+            "embeddings_initializer": embeddings_initializer,
+            "embeddings_regularizer": embeddings_regularizer,
+            "embeddings_constraint": embeddings_constraint,
+        }
+        position = positions.Shaw(max_distance, name="shaw", **of_shaw)
+        kwargs["position"] = position
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        keep(self, locals())
+        for name in ("max_distance", *of_shaw):
+            setattr(self, name, getattr(position, name))
 
 
 Mode = Literal["monotonic", "predictive"]
@@ -293,18 +300,21 @@ class LocalAttention(Attention):
 
     def __init__(
         self,
-        window: Count,
+        window: int,
         mode: Mode = "monotonic",
         num_heads: int = 1,
         key_dim: int | None = None,
         value_dim: int | None = None,
         score: scores.ScoreLike = "general",
-        units: Count | None = None,
+        units: int | None = None,
         center_initializer: Initializer = "glorot_uniform",
         **kwargs: Unpack[ProjectionOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, score, **kwargs)
-        keep(self, locals())
+        self.window = shapes.check_count("window", window)
+        self.mode = shapes.check_choice("mode", mode, get_args(Mode))
+        self.units = shapes.check_count("units", units, optional=True)
+        self.center_initializer = keras.initializers.get(center_initializer)
         if self.mode == "monotonic":
             self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
         else:
@@ -413,13 +423,14 @@ class HardAttention(Attention):
         key_dim: int | None = None,
         value_dim: int | None = None,
         gradient: normalizations.Gradient = "straight_through",
-        temperature: Positive = 1.0,
+        temperature: float = 1.0,
         **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
         kwargs["normalization"] = normalizations.Hard(gradient, temperature)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        keep(self, locals())
+        self.gradient = self.normalization.gradient
+        self.temperature = self.normalization.temperature
 
 
 class ReinforceLoss(saving.ConfigurableLayer):
@@ -466,15 +477,13 @@ class ReinforceLoss(saving.ConfigurableLayer):
     """
 
     def __init__(
-        self,
-        factor: Positive = 1.0,
-        momentum: Rate = 0.9,
-        entropy_factor: Number = 0.0,
-        **kwargs: Any,
+        self, factor: float = 1.0, momentum: float = 0.9, entropy_factor: float = 0.0, **kwargs: Any
     ):
         # In half precision a reward would be rounded, and a large one infinite.
         super().__init__(autocast=False, **kwargs)
-        keep(self, locals())
+        self.factor = shapes.check_number("factor", factor, above=0)
+        self.momentum = shapes.check_rate("momentum", momentum)
+        self.entropy_factor = shapes.check_number("entropy_factor", entropy_factor)
 
     def build(self, log_probability_shape, reward_shape=None):
         self.baseline = self.add_weight(

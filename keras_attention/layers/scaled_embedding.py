@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.kinds import Count, Positive, keep
 from keras_attention.layers import projections
 
 
@@ -53,19 +52,28 @@ class ScaledEmbedding(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        vocabulary_size: Count,
-        dim: Count,
+        vocabulary_size: int,
+        dim: int,
         mask_zero: bool = False,
         embeddings_initializer: Initializer | None = None,
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
-        scale: Positive | None = None,
+        scale: float | None = None,
         **kwargs: Any,
     ):
+        dim = shapes.check_count("dim", dim)
         super().__init__(**kwargs)
-        keep(self, locals())
-        if embeddings_initializer is None:
-            self.embeddings_initializer = keras.initializers.RandomNormal(stddev=self.dim**-0.5)
+        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
+        self.dim = dim
+        self.mask_zero = shapes.check_flag("mask_zero", mask_zero)
+        self.embeddings_initializer = keras.initializers.get(
+            keras.initializers.RandomNormal(stddev=dim**-0.5)
+            if embeddings_initializer is None
+            else embeddings_initializer
+        )
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.scale = shapes.check_number("scale", scale, above=0, optional=True)
 
     # As Keras's layer.
     _takes_any_layout = True

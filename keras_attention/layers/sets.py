@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
@@ -11,7 +11,6 @@ from keras_attention import inputs, masks, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.feature_maps import SumToOne
 from keras_attention.hints import Activation, Initializer, Tensor, Tensors
-from keras_attention.kinds import Count, Positive, RandomSeed, keep
 from keras_attention.layers import norms
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.block_norms import Norm
@@ -57,13 +56,15 @@ class LearnedQueries(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_queries: Count,
-        dim: Count | None = None,
+        num_queries: int,
+        dim: int | None = None,
         initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.num_queries = shapes.check_count("num_queries", num_queries)
+        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.initializer = keras.initializers.get(initializer)
 
     def build(self, x_shape):
         shape = self.compute_output_shape(x_shape)
@@ -260,28 +261,34 @@ class SlotAttention(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        num_slots: Count,
-        dim: Count,
+        num_slots: int,
+        dim: int,
         intermediate_dim: int,
-        num_iterations: Count = 3,
+        num_iterations: int = 3,
         initial: Initial = "gaussian",
-        epsilon: Positive = 1e-8,
+        epsilon: float = 1e-8,
         activation: Activation = "relu",
-        layer_norm_epsilon: Positive = 1e-5,
+        layer_norm_epsilon: float = 1e-5,
         kernel_initializer: Initializer = "glorot_uniform",
-        seed: RandomSeed = None,
+        seed: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.num_slots = shapes.check_count("num_slots", num_slots)
+        self.dim = shapes.check_count("dim", dim)
+        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
+        for name, e in {"epsilon": epsilon, "layer_norm_epsilon": layer_norm_epsilon}.items():
+            setattr(self, name, shapes.check_number(name, e, above=0))
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
         options = {"kernel_initializer": kernel_initializer, "dtype": self.dtype_policy}
         self._network = FeedForward(intermediate_dim, activation, name="network", **options)
-        self.intermediate_dim = self._network.intermediate_dim
-        self.activation = self._network.activation
+        for name in ("intermediate_dim", "activation", "kernel_initializer"):
+            setattr(self, name, getattr(self._network, name))
         self._attention = CompetingAttention(epsilon, key_dim=dim, name="attention", **options)
         self._cell = keras.layers.GRUCell(
             dim, recurrent_initializer=_Orthogonal(), name="cell", dtype=self.dtype_policy
         )
+        self.initial = shapes.check_choice("initial", initial, get_args(Initial))
         start = saving.clone_initializer(self.kernel_initializer)
         given = {"initializer": start, "name": "initial", "dtype": self.dtype_policy}
         if initial == "learned":

@@ -22,7 +22,6 @@ from keras_attention import (
 )
 from keras_attention import positions as position_slots
 from keras_attention.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
-from keras_attention.kinds import Count, Positive, RandomSeed, Rate, keep
 from keras_attention.layers import block_norms, kv_cache
 from keras_attention.layers.attention import Attention, QkNorm, UseBias
 from keras_attention.layers.block_norms import RESIDUALS, Norm
@@ -144,10 +143,10 @@ class TransformerBlock(saving.ConfigurableLayer):
     def __init__(
         self,
         intermediate_dim: int | None,
-        num_heads: Count,
-        dropout: Rate = 0.0,
+        num_heads: int,
+        dropout: float = 0.0,
         activation: Activation = "relu",
-        layer_norm_epsilon: Positive = 1e-5,
+        layer_norm_epsilon: float = 1e-5,
         normalize_first: bool = False,
         causal: bool = False,
         cross_attention: bool = False,
@@ -158,30 +157,59 @@ class TransformerBlock(saving.ConfigurableLayer):
         position: position_slots.PositionLike | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
-        seed: RandomSeed = None,
-        num_key_value_heads: Count | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
         qk_norm: QkNorm = False,
-        logit_soft_cap: Positive | None = None,
+        logit_soft_cap: float | None = None,
         use_sink: bool = False,
         scores_regularizer: regularizers.RegularizerLike | None = None,
         norm: Norm = "layer",
-        key_dim: Count | None = None,
+        key_dim: int | None = None,
         residual: Residual | None = None,
         use_bias: UseBias = True,
         attention: keras.layers.Layer | None = None,
         feed_forward: keras.layers.Layer | None = None,
-        clip_qkv: Positive | None = None,
+        clip_qkv: float | None = None,
         self_attention: bool = True,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         self.intermediate_dim = shapes.check_count(
             "intermediate_dim", intermediate_dim, optional=feed_forward is not None
         )
+        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self.dropout = shapes.check_rate("dropout", dropout)
         self.activation = activations.get(activation)
+        self.layer_norm_epsilon = shapes.check_number(
+            "layer_norm_epsilon", layer_norm_epsilon, above=0
+        )
+        self.normalize_first = shapes.check_flag("normalize_first", normalize_first)
+        self.causal = shapes.check_flag("causal", causal)
+        self.cross_attention = shapes.check_flag("cross_attention", cross_attention)
+        self.self_attention = shapes.check_flag("self_attention", self_attention)
+        self.gated = shapes.check_flag("gated", gated)
+        self.score = scores.get(score)
+        self.normalization = normalizations.get(normalization)
+        self.pattern = patterns.get(pattern)
+        self.position = position_slots.get(position)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.num_key_value_heads = shapes.check_count(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
         self.qk_norm = qk_norm
+        self.logit_soft_cap = shapes.check_number(
+            "logit_soft_cap", logit_soft_cap, above=0, optional=True
+        )
+        self.use_sink = shapes.check_flag("use_sink", use_sink)
+        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
+        self.scores_regularizer = regularizers.get(scores_regularizer)
+        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        self.attention = saving.check_layer("attention", attention, optional=True)
+        self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
         # Parts that the block makes itself are not in its configuration.
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
         self.norm = block_norms.check(norm, self.residual)

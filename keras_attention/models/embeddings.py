@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_attention import inputs, masks, parts, saving, shapes
 from keras_attention.hints import Initializer, Positions, Tensor
-from keras_attention.kinds import Count, Positive, Rate, keep
 from keras_attention.layers import projections
 from keras_attention.layers.position_embedding import PositionEmbedding
 from keras_attention.layers.projections import Dropout
@@ -60,16 +59,26 @@ class Embeddings(saving.ConfigurableLayer):
     def __init__(
         self,
         tokens: keras.layers.Layer,
-        positions: PositionEmbedding | None = None,
+        positions: keras.layers.Layer | None = None,
         types: keras.layers.Layer | None = None,
         norm: keras.layers.Layer | None = None,
-        dropout: Rate = 0.0,
+        dropout: float = 0.0,
         projection: keras.layers.Layer | None = None,
         token_projection: keras.layers.Layer | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.tokens = saving.check_layer("tokens", tokens)
+        self.positions = saving.check_layer(
+            "positions", positions, PositionEmbedding, optional=True
+        )
+        self.types = saving.check_layer("types", types, optional=True)
+        self.norm = saving.check_layer("norm", norm, optional=True)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.projection = saving.check_layer("projection", projection, optional=True)
+        self.token_projection = saving.check_layer(
+            "token_projection", token_projection, optional=True
+        )
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
@@ -196,17 +205,23 @@ class Logits(saving.ConfigurableLayer):
 
     def __init__(
         self,
-        vocabulary_size: Count,
+        vocabulary_size: int,
         tied: bool = True,
         use_bias: bool = False,
-        scale: Positive = 1.0,
-        soft_cap: Positive | None = None,
+        scale: float = 1.0,
+        soft_cap: float | None = None,
         transform: keras.layers.Layer | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
+        self.tied = shapes.check_flag("tied", tied)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self.scale = shapes.check_number("scale", scale, above=0)
+        self.soft_cap = shapes.check_number("soft_cap", soft_cap, above=0, optional=True)
+        self.transform = saving.check_layer("transform", transform, optional=True)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, table_shape=None):
         if self.transform is not None:

@@ -10,7 +10,6 @@ from keras import ops
 
 from keras_attention import inputs, masks, saving, sequence, tap
 from keras_attention.hints import Positions, Tensor, Tensors
-from keras_attention.kinds import keep
 from keras_attention.layers import kv_cache
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.transformer_block import TransformerBlock
@@ -60,7 +59,6 @@ class Stack(saving.ConfigurableModel, saved=False):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         self.metadata = metadata
         if not isinstance(blocks, (list, tuple)) or not blocks:
             raise TypeError(
@@ -68,6 +66,9 @@ class Stack(saving.ConfigurableModel, saved=False):
             )
         # One block several times shares its weights (ALBERT).
         self.blocks = [saving.check_layer("blocks", x, TransformerBlock) for x in blocks]
+        self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
+        self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
+        self.logits = saving.check_layer("logits", logits, Logits, optional=True)
         if self.embeddings is None and self.logits is not None and self.logits.tied:
             raise ValueError(
                 "Tied logits need `embeddings`, whose table they multiply by. "

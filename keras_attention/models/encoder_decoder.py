@@ -8,7 +8,6 @@ import keras
 
 from keras_attention import masks, saving, shapes
 from keras_attention.hints import Cache, Tensor, Tensors
-from keras_attention.kinds import keep
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 
@@ -67,8 +66,9 @@ class EncoderDecoder(saving.ConfigurableModel):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         self.metadata = metadata
+        self.encoder = saving.check_layer("encoder", encoder, Encoder)
+        self.decoder = saving.check_layer("decoder", decoder, Decoder)
 
     def build(self, inputs_shape):
         source, target = _two(inputs_shape, lambda shape: isinstance(shape, (list, tuple)))

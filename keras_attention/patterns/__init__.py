@@ -8,7 +8,7 @@ and are saved with the model.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
@@ -59,6 +59,10 @@ def every(*patterns: Pattern | None) -> Pattern | None:
 BUILTIN = {"causal": Causal}
 
 
+# What the slot may be given: an object, its saved config, or a name.
+PatternLike: TypeAlias = Pattern | Config | str
+
+
 def get(pattern: PatternLike | None) -> Pattern | None:
     """The pattern that `pattern` names: a pattern, its saved config, "causal" or None.
 
@@ -67,7 +71,3 @@ def get(pattern: PatternLike | None) -> Pattern | None:
     Causal()
     """
     return saving.slot("pattern", Pattern, BUILTIN, pattern, optional=True)
-
-
-# What the slot may be given: an object, its saved config, or a name.
-PatternLike: TypeAlias = Annotated[Pattern | Config | str, get]

@@ -9,7 +9,7 @@ A custom position is a subclass of `Position` with one of these methods.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
@@ -55,6 +55,10 @@ BUILTIN = {
 }
 
 
+# What the slot may be given: an object, its saved config, or a name.
+PositionLike: TypeAlias = Position | Config | str
+
+
 def get(position: PositionLike | None) -> Position | None:
     """The position that `position` names: a position, its saved config, None or a name.
 
@@ -63,7 +67,3 @@ def get(position: PositionLike | None) -> Position | None:
     'Rotary'
     """
     return saving.slot("position", Position, BUILTIN, position, optional=True)
-
-
-# What the slot may be given: an object, its saved config, or a name.
-PositionLike: TypeAlias = Annotated[Position | Config | str, get]

@@ -11,7 +11,6 @@ from keras_attention import masks, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer
 from keras_attention.kernels import semantics
-from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
 
 
@@ -58,14 +57,16 @@ class CoPE(Position):
 
     def __init__(
         self,
-        max_position: Count = 63,
+        max_position: int = 63,
         embeddings_initializer: Initializer = "zeros",
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.max_position = shapes.check_count("max_position", max_position)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, query_shape, key_shape):
         sizes = {"query": query_shape[-1], "key": key_shape[-1]}

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor
-from keras_attention.kinds import Count, Positive, keep
 from keras_attention.positions.base import Position, check_heads
 
 
@@ -51,10 +51,12 @@ class FIRE(Position):
     """
 
     def __init__(
-        self, units: Count = 32, threshold: Positive = 512.0, scale: Positive = 0.1, **kwargs: Any
+        self, units: int = 32, threshold: float = 512.0, scale: float = 0.1, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.units = shapes.check_count("units", units)
+        self.threshold = shapes.check_number("threshold", threshold, above=0)
+        self.scale = shapes.check_number("scale", scale, above=0)
 
     def build(self, query_shape, key_shape):
         first = keras.initializers.Constant(self.scale)

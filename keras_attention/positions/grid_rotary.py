@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import keras
 import numpy as np
@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_attention import scores, shapes
 from keras_attention.grid import Grid
-from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
 from keras_attention.positions.rotary import Layout, Rotary, angles, paired, rotated_size
 
@@ -143,10 +142,10 @@ class MixedRotary(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
         self.grid, self.prefix = Grid.of(grid, prefix)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
         self.dim = shapes.check_count("dim", dim, 2, optional=True)
+        self.layout = shapes.check_choice("layout", layout, get_args(Layout))
 
     def build(self, query_shape, key_shape):
         size = rotated_size(self.dim, query_shape[-1], key_shape[-1])

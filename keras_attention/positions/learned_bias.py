@@ -14,7 +14,6 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.grid import Grid
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.kinds import keep
 from keras_attention.positions.base import Position, check_heads
 
 _FARTHEST = 2**20
@@ -72,17 +71,22 @@ class RelativeBias(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        keep(self, locals())
-        least = 4 if self.bidirectional else 2
-        self.num_buckets = shapes.check_count("num_buckets", num_buckets, least)
+        bidirectional = shapes.check_flag("bidirectional", bidirectional)
+        num_buckets = shapes.check_count("num_buckets", num_buckets, 4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ValueError(
                 "With two directions, `num_buckets` must be even. "
                 f"Received: num_buckets={num_buckets}"
             )
         # One more than the distances with a bucket each: below it the logarithm would not grow.
-        self.max_distance = check_distance(max_distance, self.num_buckets // least + 1)
+        exact = num_buckets // (4 if bidirectional else 2)
+        max_distance = check_distance(max_distance, exact + 1)
+        super().__init__(**kwargs)
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     def build(self, query_shape, key_shape):
         self.embeddings = self._add_weight("embeddings", (self.num_buckets, query_shape[2]))
@@ -183,9 +187,10 @@ class GridRelativeBias(Position):
         cells = Grid.of(grid, prefix)
         sizes = shapes.check_axes("size", cells.sizes if size is None else size, cells.sizes)
         super().__init__(**kwargs)
-        keep(self, locals())
         self.grid, self.prefix = cells
         self.size = sizes
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
 
     @property
     def on_grid(self):  # type: ignore[override]

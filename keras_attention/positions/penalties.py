@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_attention import shapes
 from keras_attention.hints import Tensor
-from keras_attention.kinds import Positive, keep
 from keras_attention.positions.base import Position, check_heads
 
 
@@ -44,9 +44,9 @@ class ALiBi(Position):
 
     by_distance = bounded = True
 
-    def __init__(self, max_bias: Positive = 8.0, **kwargs: Any):
+    def __init__(self, max_bias: float = 8.0, **kwargs: Any):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.max_bias = shapes.check_number("max_bias", max_bias, above=0)
 
     def slopes(self, num_heads: int) -> np.ndarray:
         """The slope of each head, a NumPy array (H,) in float64."""
@@ -97,7 +97,7 @@ class Kerple(Position):
 
     def __init__(self, variant: Variant = "logarithmic", **kwargs: Any):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.variant = shapes.check_choice("variant", variant, get_args(Variant))
 
     def build(self, query_shape, key_shape):
         # Heads begin with different rates, around 1.

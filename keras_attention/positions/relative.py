@@ -13,7 +13,6 @@ from keras_attention import saving, scores, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
-from keras_attention.kinds import Count, keep
 from keras_attention.positions.base import Position
 from keras_attention.positions.learned_bias import check_distance
 from keras_attention.positions.rotary import angles
@@ -57,7 +56,7 @@ class Shaw(Position):
 
     def __init__(
         self,
-        max_distance: Count,
+        max_distance: int,
         use_values: bool = True,
         per_head: bool = False,
         embeddings_initializer: Initializer = "glorot_uniform",
@@ -66,7 +65,11 @@ class Shaw(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.max_distance = shapes.check_count("max_distance", max_distance)
+        self.use_values = shapes.check_flag("use_values", use_values)
+        self.per_head = shapes.check_flag("per_head", per_head)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
         self._value_size = None
 
     def build_values(self, value_shape):
@@ -164,15 +167,17 @@ class TransformerXL(Position):
         bias_initializer: Initializer = "zeros",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        keep(self, locals())
-        self.dim = shapes.check_count("dim", dim, 2, optional=True)
+        dim = shapes.check_count("dim", dim, 2, optional=True)
         if dim is not None and dim % 2:
             raise ValueError(
                 "TransformerXL has a sine and a cosine of each wavelength, so that `dim` must be "
                 f"even. Received: dim={dim}"
             )
+        super().__init__(**kwargs)
+        self.dim = dim
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, query_shape, key_shape):
         heads, size = query_shape[2:]
@@ -288,17 +293,20 @@ class Disentangled(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        keep(self, locals())
-        self.num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
+        num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
         if num_buckets % 4:
             raise ValueError(
                 "Each of two directions has near and far buckets, as many of either, so "
                 f"`num_buckets` must be a multiple of 4. Received: num_buckets={num_buckets}"
             )
         # With fewer the logarithm of (m − 1) / e would not be above 0.
-        least = self.num_buckets // 4 + 2
-        self.max_distance = check_distance(max_distance, least, optional=True)
+        max_distance = check_distance(max_distance, num_buckets // 4 + 2, optional=True)
+        super().__init__(**kwargs)
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.norm = saving.check_layer("norm", norm, optional=True)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
         self._features: int | None = None
 
     def build_inputs(self, query_shape, key_shape):

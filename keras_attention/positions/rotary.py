@@ -13,7 +13,6 @@ from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kinds import Positive, keep
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
 
@@ -99,28 +98,41 @@ class Rotary(Position):
         factor: float = 1.0,
         original_max_length: int | None = None,
         beta_fast: float = 32.0,
-        beta_slow: Positive = 1.0,
-        attention_factor: Positive | None = None,
+        beta_slow: float = 1.0,
+        attention_factor: float | None = None,
         truncate: bool = True,
         short_factors: Sequence[float] | None = None,
         long_factors: Sequence[float] | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        keep(self, locals())
-        self.dim = shapes.check_count("dim", dim, 2, optional=True)
-        _check_even(self.dim or 2)
-        self.factor = shapes.check_number("factor", factor, minimum=1)
+        if dim is not None:
+            dim = shapes.check_count("dim", dim, 2)
+            _check_even(dim)
+        shapes.check_choice("layout", layout, get_args(Layout))
+        shapes.check_choice("scaling", scaling, get_args(Scaling))
+        factor = shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
                 f"`factor` requires `scaling`, which must be one of {get_args(Scaling)[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
-        self.original_max_length = shapes.check_count(
+        original_max_length = shapes.check_count(
             "original_max_length", original_max_length, optional=scaling in (None, "linear")
         )
+        beta_slow = shapes.check_number("beta_slow", beta_slow, above=0)
+        super().__init__(**kwargs)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
-        self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=self.beta_slow)
+        self.dim = dim
+        self.layout = layout
+        self.scaling = scaling
+        self.factor = factor
+        self.original_max_length = original_max_length
+        self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
+        self.beta_slow = beta_slow
+        self.attention_factor = shapes.check_number(
+            "attention_factor", attention_factor, above=0, optional=True
+        )
+        self.truncate = shapes.check_flag("truncate", truncate)
         self.short_factors = self._factors("short_factors", short_factors)
         self.long_factors = self._factors("long_factors", long_factors)
         if scaling == "longrope" and len(self.short_factors) != len(self.long_factors):
@@ -393,9 +405,10 @@ class XPos(Rotary):
     # The scale of a key is relative to the queries of a call.
     encodes_alone = False
 
-    def __init__(self, scale_base: Positive = 512.0, gamma: Positive = 0.4, **kwargs: Any):
+    def __init__(self, scale_base: float = 512.0, gamma: float = 0.4, **kwargs: Any):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self.scale_base = shapes.check_number("scale_base", scale_base, above=0)
+        self.gamma = shapes.check_number("gamma", gamma, above=0)
 
     @property
     def most_queries(self) -> int:

@@ -9,7 +9,7 @@ and are built by their attention layer.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 from keras_attention import saving
 from keras_attention.hints import Config
@@ -55,6 +55,10 @@ BUILTIN = {
 }
 
 
+# What the slot may be given: an object, its saved config, or a name.
+ScoreLike: TypeAlias = Score | Config | str
+
+
 def get(score: ScoreLike) -> Score:
     """The score that `score` names: a score, its saved config, or a string such as "cosine".
 
@@ -63,7 +67,3 @@ def get(score: ScoreLike) -> Score:
     'Cosine'
     """
     return saving.slot("score", Score, BUILTIN, score)
-
-
-# What the slot may be given: an object, its saved config, or a name.
-ScoreLike: TypeAlias = Annotated[Score | Config | str, get]

@@ -10,7 +10,6 @@ from keras import ops
 from keras_attention import saving, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import semantics
-from keras_attention.kinds import keep
 from keras_attention.spec import AttentionSpec
 
 
@@ -169,7 +168,7 @@ class Learned(Score, saved=False):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        keep(self, locals())
+        self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._sizes: tuple | None = None
 
     def into_spec(self, spec, query, key, key_is_prepared=False):
@@ -210,7 +209,8 @@ class LearnedWithBias(Learned, saved=False):
         **kwargs: Any,
     ):
         super().__init__(kernel_initializer, kernel_regularizer, kernel_constraint, **kwargs)
-        keep(self, locals())
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
 
     def add_bias(self, shape):
         """A weight that adds, (heads, ...), or None without `use_bias`."""

@@ -13,7 +13,6 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor
 from keras_attention.kernels.additive import additive
-from keras_attention.kinds import Count, keep
 from keras_attention.scores.base import Learned, LearnedWithBias, Score, multiply, unit
 
 
@@ -172,13 +171,14 @@ class Additive(LearnedWithBias):
 
     def __init__(
         self,
-        units: Count | None = None,
+        units: int | None = None,
         use_bias: bool = True,
         normalize: bool = False,
         **kwargs: Any,
     ):
         super().__init__(use_bias=use_bias, **kwargs)
-        keep(self, locals())
+        self.units = shapes.check_count("units", units, optional=True)
+        self.normalize = shapes.check_flag("normalize", normalize)
 
     def build(self, query_shape, key_shape):
         heads, features = query_shape[2:]

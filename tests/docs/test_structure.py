@@ -34,7 +34,6 @@ ORDER = [
     {"kernels"},
     {"spec"},
     {"patterns"},
-    {"kinds"},
     {"grid", "saving", "sizes"},
     {"inputs"},
     {"backend"},
