@@ -126,6 +126,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.alignment = alignments.get(alignment)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
+        # The number of states of the alignment.
+        self._aligned = 0 if self.alignment is None else self.alignment.num_states
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
         self.memory_shape: Any = None
         self._loop = Loop()

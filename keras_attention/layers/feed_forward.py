@@ -220,7 +220,16 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         self.top_groups = shapes.check_count("top_groups", top_groups)
         self.scale = shapes.check_number("scale", scale)
         self.shared_dim = shapes.check_count("shared_dim", shared_dim, optional=True)
-        self._check_groups()
+        size, rest = divmod(self.num_experts, self.num_groups)
+        one = self.num_groups == self.top_groups == 1
+        few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
+        if few and not one:
+            raise ValueError(
+                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
+                "`top_groups` have at least `top_k` experts. Received: "
+                f"num_experts={self.num_experts}, top_k={self.top_k}, "
+                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
+            )
         if self.top_k > self.num_experts:
             raise ValueError(
                 "`top_k` must be at most `num_experts`. "

@@ -163,6 +163,7 @@ class GatedLinearAttention(GatedStateAttention):
         self.decay_temperature = shapes.check_number(
             "decay_temperature", decay_temperature, above=0
         )
+        self._gates, self._gate_rank = {"decay": self.key_dim}, self.decay_rank
 
     def recurrence(self, query, key, value, decay, *, mask, causal, state):
         if self.conv_kernel_size is not None:
@@ -228,6 +229,7 @@ class GatedDeltaNet(GatedStateAttention):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
         self._set_conv_kernel_size(conv_kernel_size)
         self.use_decay = shapes.check_flag("use_decay", use_decay)
+        self._gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
     def build_decay(self):
         if self.use_decay:

@@ -105,8 +105,16 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         # The one that it replaces stays among the parts: Keras quantizes built ones.
         self.score.built = True
         self.score = scores.ScaledDot(factor)
-        self._check_position()
         self.heads = LatentHeads(self)
+        own = self.position
+        rotates = isinstance(own, positions.Rotary) and own.dim == rope_dim
+        if not (own is None or own.overrides == {"bias"} or rotates):
+            raise ValueError(
+                "`position` must be Rotary(dim=rope_dim), or have a bias alone: other features of "
+                "keys are those of a latent, which heads project. Received: "
+                f"position={type(own).__name__}, dim={getattr(own, 'dim', None)}, "
+                f"rope_dim={rope_dim}"
+            )
 
     latent_dense = parts.part(
         "_latent_dense", "The projection to the rotated key and the latent of keys and values."
