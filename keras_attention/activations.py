@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.hints import Activation, Tensor
-
-ops = keras.ops
 
 __all__ = ["gelu_tanh", "get", "quick_gelu", "relu_squared"]
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import typing
 
-import keras
+from keras import ops
 
 from keras_attention import shapes
-
-ops = keras.ops
 
 
 class Grid(typing.NamedTuple):

@@ -5,11 +5,10 @@ import typing
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import masks, shapes
 from keras_attention.backend import backend
-
-ops = keras.ops
 
 
 class Given:

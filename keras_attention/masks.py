@@ -8,12 +8,10 @@ import functools
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import keras_private, shapes
 from keras_attention.backend import backend
-
-ops = keras.ops
-
 
 # The Keras mask that a tensor carries, or None.
 implicit = keras_private.get_keras_mask

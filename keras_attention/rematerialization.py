@@ -14,10 +14,9 @@ import contextlib
 import threading
 
 import keras
+from keras import ops
 
 from keras_attention import keras_private, masks
-
-ops = keras.ops
 
 _state = threading.local()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_attention import saving, shapes
 from keras_attention.hints import Tensor
-
-ops = keras.ops
 
 __all__ = ["InverseSquareRoot"]
 

@@ -16,12 +16,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import keras
+from keras import ops
 
 from keras_attention import inputs, masks, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import folding
-
-ops = keras.ops
 
 WORDS = ("tokens", "places")
 

@@ -8,13 +8,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.hints import Seed, Tensor
 from keras_attention.patterns import Pattern
-
-ops = keras.ops
 
 # Of each field of an `AttentionSpec`, the axes of its arrays, by the letters of `shapes`: the first
 # ones, of which any may be 1; a tuple has those of each array. "" is of what no part changes.

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_attention.hints import Seed, Tensor
-
-ops = keras.ops
 
 # An integer, an integer scalar of TensorFlow, or a symbolic dimension of JAX.
 Size: typing.TypeAlias = Any

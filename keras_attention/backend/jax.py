@@ -17,11 +17,10 @@ from jax.experimental.sparse import JAXSparse
 from jax.extend.core import Primitive, get_opaque_trace_state
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
+from keras import ops
 
 from keras_attention import keras_private
 from keras_attention.backend.interface import Backend, multiplies_bfloat16
-
-ops = keras.ops
 
 
 class JAX(Backend):

@@ -5,11 +5,10 @@ import math
 
 import keras
 import tensorflow as tf
+from keras import ops
 
 from keras_attention import keras_private
 from keras_attention.backend.interface import Backend, multiplies_bfloat16
-
-ops = keras.ops
 
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"

@@ -6,6 +6,7 @@ import warnings
 
 import keras
 import torch
+from keras import ops
 from torch import _C
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
@@ -14,8 +15,6 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from keras_attention import keras_private
 from keras_attention.backend import torch_loops
 from keras_attention.backend.interface import Backend
-
-ops = keras.ops
 
 
 class Torch(Backend):

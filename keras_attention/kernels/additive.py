@@ -8,12 +8,11 @@ gradient repeats the loop instead of storing its values.
 """
 
 import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.kernels import strategies
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 # The length assumed where it is unknown.
 _UNKNOWN = 1024

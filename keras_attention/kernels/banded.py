@@ -9,6 +9,7 @@ larger batch of shorter sequences, which `blockwise` computes.
 import dataclasses
 
 import keras
+from keras import ops
 
 from keras_attention import shapes, sizes
 from keras_attention.backend import backend
@@ -22,8 +23,6 @@ from keras_attention.kernels import (
 )
 from keras_attention.patterns.derived import Stretched
 from keras_attention.spec import Positions
-
-ops = keras.ops
 
 
 def unsupported_reason(spec, query, key, value):

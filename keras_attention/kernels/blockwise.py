@@ -4,6 +4,7 @@
 """
 
 import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
@@ -11,8 +12,6 @@ from keras_attention.kernels import passes, plans, semantics, strategies, tiling
 from keras_attention.kernels.semantics import HAS_KEYS
 from keras_attention.sizes import known
 from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
-
-ops = keras.ops
 
 LARGEST_HALF = 65504.0  # of float16
 

@@ -1,11 +1,9 @@
 """Sequences cut into chunks, chunks first, for kernels that carry a state from one to the next."""
 
-import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 
 class Chunks:

@@ -10,14 +10,12 @@ Inside a chunk of sums c of log a, from the state S before it, what is written i
 so the next state is an affine function of S, and with ṽ outputs are those of `recurrence`.
 """
 
-import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import recurrence, scan
 from keras_attention.kernels.chunks import Chunks
-
-ops = keras.ops
 
 
 def run(query, key, value, rate, log_decay=None, state=None, chunk=None):

@@ -9,11 +9,10 @@ u t − 1, so that the limit for α → 1 is exp(scores − t). Both gradients, 
 """
 
 import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
-
-ops = keras.ops
 
 # Newton's method for t has an error below the rounding of float32 after ten steps, of any scores of
 # 8192 keys that were tried and any α; more keys need few more.

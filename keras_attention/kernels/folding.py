@@ -2,12 +2,11 @@
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.spec import cut
-
-ops = keras.ops
 
 
 def batched(array, axis, count, size, apart=False):

@@ -20,14 +20,13 @@ import functools
 import math
 
 import keras
+from keras import ops
 
 from keras_attention import masks, shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, folding, reference, semantics
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.spec import AttentionResult, Positions
-
-ops = keras.ops
 
 # The maximum number of elements of a mask that is computed, of up to 5 bytes each, on CPUs and
 # on accelerators, where tiles take ten times as long.

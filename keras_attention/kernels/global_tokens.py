@@ -8,12 +8,11 @@ computes, and of the first queries over all keys: merged, but for the last, whic
 import typing
 
 import keras
+from keras import ops
 
 from keras_attention import patterns, shapes, sizes
 from keras_attention.kernels import banded, blockwise, merge
 from keras_attention.patterns import And, Global, Or, Pattern, Prefix
-
-ops = keras.ops
 
 
 class _Union(typing.NamedTuple):

@@ -6,15 +6,13 @@ beforehand (`patterns.Groups`), for `blockwise`. `banded` calls this for each pa
 
 import functools
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_attention import sizes
 from keras_attention.kernels import blockwise, folding
 from keras_attention.patterns import groups as groups_of_patterns
 from keras_attention.spec import Positions
-
-ops = keras.ops
 
 
 def unsupported_reason(spec, query, key, value):

@@ -6,15 +6,13 @@ stride is computed as the two patterns, and embeddings of clipped distances are 
 the diagonal only: beyond it they are one vector for all keys.
 """
 
-import keras
+from keras import ops
 
 from keras_attention import sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import strategies
 from keras_attention.patterns import every
 from keras_attention.patterns.derived import Distances
-
-ops = keras.ops
 
 
 def merge(found):

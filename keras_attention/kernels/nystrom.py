@@ -1,12 +1,10 @@
 """Landmarks of a sequence, and the pseudo-inverse of their attention (Xiong et al. 2021)."""
 
-import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 
 def landmarks(heads, mask, count):

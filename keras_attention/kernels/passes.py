@@ -22,13 +22,12 @@ that they see, so that P = softmax(S) needs no l, and the gradient computes it a
 """
 
 import keras
+from keras import ops
 
 from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics, sums
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
-
-ops = keras.ops
 
 
 class Passes:

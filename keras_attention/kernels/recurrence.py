@@ -14,14 +14,12 @@ middle of a chunk, which is why they are at least `SMALLEST` and their chunks sh
 
 import math
 
-import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import scan
 from keras_attention.kernels.chunks import Chunks
-
-ops = keras.ops
 
 # Tokens of a chunk; the second if each feature has a decay.
 CHUNK, FEATURE_CHUNK = 64, 32

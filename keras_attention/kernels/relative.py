@@ -7,12 +7,10 @@ gives (T, T + S − 1), and a reshape shifts each row into position. Other posit
 length is a symbolic dimension, are looked up pair by pair, in (2k + 1) products per query.
 """
 
-import keras
+from keras import ops
 
 from keras_attention import sizes
 from keras_attention.backend import backend
-
-ops = keras.ops
 
 
 def scores(query, table, length, positions, near=False):

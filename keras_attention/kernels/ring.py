@@ -18,14 +18,13 @@ import copy
 import typing
 
 import keras
+from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, merge
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 from keras_attention.spec import Positions, cut
-
-ops = keras.ops
 
 
 def run(spec, query, key, value, axis, zigzag=False):

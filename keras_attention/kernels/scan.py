@@ -6,11 +6,10 @@ Only this is sequential in the kernels of `recurrence` and `delta`: all else is 
 """
 
 import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 
 def states(factors, updates, start, matrices=False):

@@ -10,13 +10,11 @@ and positions are cut to the tile: a tiled kernel has the semantics of one that 
 import functools
 import operator
 
-import keras
+from keras import ops
 
 from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import relative
-
-ops = keras.ops
 
 # Queries and keys are clipped to ±LARGEST, so that products and their sums stay inside float32,
 # and added terms to ±HIGHEST together, so that differences do: the terms, of which there are mostly

@@ -1,11 +1,10 @@
 """Gradients summed over tiles: of keys, values and biases by tiles, of other arrays as a whole."""
 
 import keras
+from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.sizes import known
-
-ops = keras.ops
 
 
 class Sums:

@@ -14,7 +14,7 @@ counts tiles, so that a tile is a slice which TensorFlow does not copy.
 import copy
 import typing
 
-import keras
+from keras import ops
 
 from keras_attention import masks
 from keras_attention.backend import backend
@@ -22,8 +22,6 @@ from keras_attention.kernels import plans
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions, mapped
-
-ops = keras.ops
 
 
 class Tile(typing.NamedTuple):
