@@ -331,7 +331,11 @@ class Hard(Normalization):
 
     def _choose(self, scores, mask, seed):
         """The choice; for "reinforce" also its log-probability, (B, H, T), with its gradient."""
-        drawn = scores if seed is None else scores + _gumbel(scores, seed)
+        drawn = scores
+        if seed is not None:
+            # With Gumbel's noise, the largest score is a draw by softmax.
+            uniform = keras.random.uniform(ops.shape(scores), 1e-20, 1.0, scores.dtype, seed)
+            drawn = scores - ops.log(-ops.log(uniform))
         chosen = ops.stop_gradient(_one_hot(drawn))
         if self.gradient == "reinforce":
             likely = ops.log_softmax(scores, axis=-1)
@@ -341,13 +345,6 @@ class Hard(Normalization):
             return chosen
         soft = ops.softmax(drawn / self.temperature, axis=-1)
         return chosen + (soft - ops.stop_gradient(soft))
-
-
-def _gumbel(scores, seed):
-    uniform = keras.random.uniform(
-        ops.shape(scores), minval=1e-20, maxval=1.0, dtype=scores.dtype, seed=seed
-    )
-    return -ops.log(-ops.log(uniform))
 
 
 def _one_hot(scores):

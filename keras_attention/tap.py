@@ -7,7 +7,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_state = threading.local()
+
+class _State(threading.local):
+    listeners: tuple[Listener, ...] = ()
+
+
+_state = _State()
 
 
 class Listener:
@@ -38,7 +43,7 @@ class Listener:
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """A scope in which a `Listener` is told what this thread calls."""
-    outer = _listeners()
+    outer = _state.listeners
     _state.listeners = (*outer, listener)
     try:
         yield
@@ -46,16 +51,11 @@ def listening(listener: Listener) -> Iterator[None]:
         _state.listeners = outer
 
 
-def _listeners():
-    return getattr(_state, "listeners", ())
-
-
 def listens() -> bool:
     """Whether anybody listens to this thread."""
-    return bool(_listeners())
+    return bool(_state.listeners)
 
 
 def of(layer: Any) -> list[Listener]:
     """Who listens to a layer; a list that is empty nearly always."""
-    listeners = getattr(_state, "listeners", ())
-    return [x for x in listeners if x.hears(layer)] if listeners else []
+    return [x for x in _state.listeners if x.hears(layer)]

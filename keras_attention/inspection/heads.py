@@ -105,7 +105,11 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                 f"Received: {name!r} of class {type(layer).__name__}"
             )
     kept = {name: _Kept.of(name, layer, gone) for name, (layer, gone) in chosen.items()}
-    makers = _makers(model)
+    # The block that made an attention layer, by the layer's `id`.
+    blocks = [
+        x for x in (model, *keras_private.sublayers(model)) if isinstance(x, TransformerBlock)
+    ]
+    makers = {id(part): block for block in blocks for part in _made(block)}
     with contextlib.ExitStack() as stack:
         for name, (layer, _) in chosen.items():
             maker = makers.get(id(layer), layer)
@@ -126,7 +130,12 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                 f"`TransformerBlock`. Received: {name!r}, which another layer made"
             )
     _load_states(model, copy)
-    owners = _owners(model, chosen)
+    # What has weights of a layer's heads: itself, and its alignment.
+    cells = [part for part in keras_private.sublayers(model) if isinstance(part, AttentionCell)]
+    owners = {
+        name: [layer, *(cell.alignment for cell in cells if cell.attention is layer)]
+        for name, (layer, _) in chosen.items()
+    }
     for old, new in zip(model.variables, copy.variables, strict=True):
         array = ops.convert_to_numpy(old.value)
         if old.shape != new.shape:
@@ -281,15 +290,6 @@ def _parts(model, copy):
     return dict(zip(layers(model), layers(copy).values(), strict=True))
 
 
-def _owners(model, chosen):
-    """The layers whose weights have the heads of a layer, by its name: it and its alignment."""
-    cells = [part for part in keras_private.sublayers(model) if isinstance(part, AttentionCell)]
-    return {
-        name: [layer, *(cell.alignment for cell in cells if cell.attention is layer)]
-        for name, (layer, _) in chosen.items()
-    }
-
-
 def _owner(weight, owners, kept):
     """The name of a layer that has a weight, whose heads are those of all others that have it."""
     names = [
@@ -332,13 +332,6 @@ def _clear(name, layer, heads):
         else:
             array.reshape((*array.shape[:-1], count, -1))[..., heads, :] = 0
         weight.assign(array)
-
-
-def _makers(model):
-    """The `TransformerBlock` that made an attention layer, by the layer's `id`."""
-    parts = (model, *keras_private.sublayers(model))
-    blocks = [part for part in parts if isinstance(part, TransformerBlock)]
-    return {id(part): block for block in blocks for part in _made(block)}
 
 
 def _made(block):

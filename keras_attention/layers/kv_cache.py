@@ -70,7 +70,10 @@ def check(cache, layout, batch, heads, *sizes):
     expected = layout.shapes(batch, entries(cache), heads, *sizes)
     for name, kind in layout.arrays.items():
         found = tuple(cache[name].shape)
-        if found != expected[name] and not _agree(found, expected[name]):
+        sizes = zip(found, expected[name], strict=False)
+        if found != expected[name] and (
+            len(found) != len(expected[name]) or any(None not in x and x[0] != x[1] for x in sizes)
+        ):
             raise ValueError(
                 f"`cache[{name!r}]` must be of shape {expected[name]}, None being any size. "
                 f"Received: {found}"
@@ -78,12 +81,6 @@ def check(cache, layout, batch, heads, *sizes):
         dtype = keras.backend.standardize_dtype(cache[name].dtype)
         if kind not in dtype:
             raise TypeError(f"`cache[{name!r}]` must be of a dtype {kind}. Received: {dtype}")
-
-
-def _agree(found, expected):
-    """Whether two shapes are the same, None being any size."""
-    known = zip(found, expected, strict=len(found) == len(expected))
-    return len(found) == len(expected) and all(None in two or two[0] == two[1] for two in known)
 
 
 def entries(cache):

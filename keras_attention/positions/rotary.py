@@ -310,7 +310,10 @@ def angles(positions, frequencies):
     # exact, and a small remainder.
     high = ops.floor(positions / _APART)
     low = positions - high * _APART
-    units = ops.cast(np.stack([_rotations(frequencies, unit) for unit in (_APART, 1)]), dtype)
+    turns = np.stack([frequencies * _APART, frequencies]) / (2 * math.pi)
+    turns -= np.round(turns)
+    coarse = np.round(turns * _APART) / _APART
+    units = ops.cast(np.stack([coarse, turns - coarse], axis=1), dtype)
     of_high, of_low = (
         _fraction(part * units[unit, 0]) + part * units[unit, 1]
         for unit, part in enumerate((high, low))
@@ -345,14 +348,6 @@ def _frequencies(size, max_wavelength, factor, ramp):
             first, last = max(first, 0), min(last, size - 1)
             kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
     return theta * (kept + (1 - kept) / factor)
-
-
-def _rotations(frequencies, unit):
-    """The fractional rotations of `unit` positions: their first 12 bits, and the remainder."""
-    rotations = frequencies * unit / (2 * math.pi)
-    rotations = rotations - np.round(rotations)
-    coarse = np.round(rotations * _APART) / _APART
-    return coarse, rotations - coarse
 
 
 # The largest logarithm of a scale, so that products of scaled numbers are finite in float32.

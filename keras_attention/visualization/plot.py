@@ -99,8 +99,9 @@ def plot_attention(
             image = axes[column].imshow(
                 layer.weights[head], vmin=0, vmax=largest, cmap=cmap, aspect="auto"
             )
-            heading = _heading(layers, layer, head)
-            axes[column].set_title(heading, fontsize=9, **text)
+            heading = [layer.name] if layer.name and len(layers) > 1 else []
+            heading += [f"head {head + 1}"] if len(layer.weights) > 1 else []
+            axes[column].set_title(_short(", ".join(heading), LONGEST_HEADING), fontsize=9, **text)
             _label(axes[column].yaxis, layer.queries if column == 0 else None, height, text)
             _label(axes[column].xaxis, layer.keys, widths[column], text, rotation=90)
             axes[column].tick_params(length=2, pad=2)
@@ -134,13 +135,6 @@ def _beside(layers, side):
     """Inches of the words on one side of a panel."""
     lengths = [len(word) for layer in layers for word in getattr(layer, side) or ()]
     return LETTER * min(max(lengths, default=0), LONGEST_WORD)
-
-
-def _heading(layers, layer, head):
-    parts = [layer.name] if layer.name and len(layers) > 1 else []
-    if len(layer.weights) > 1:
-        parts.append(f"head {head + 1}")
-    return _short(", ".join(parts), LONGEST_HEADING)
 
 
 def _short(word, letters):
