@@ -58,4 +58,5 @@ def listens() -> bool:
 
 def of(layer: Any) -> list[Listener]:
     """Who listens to a layer; a list that is empty nearly always."""
-    return [x for x in _state.listeners if x.hears(layer)]
+    listeners = _state.listeners
+    return [x for x in listeners if x.hears(layer)] if listeners else []

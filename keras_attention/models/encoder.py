@@ -143,7 +143,11 @@ class Stack(saving.ConfigurableModel, saved=False):
         of_vectors, of_inputs = None, carried
         if mask is not None and mask is not carried:
             mask = masks.boolean("mask", mask)
-            if not masks.may_fit(mask, vectors[1]) and _is_of(mask, inputs):
+            # It may be that of images (B, …), or of a sequence (B, T).
+            fits = len(mask.shape) == len(inputs.shape) - 1 > 1
+            if len(mask.shape) == 2:
+                fits = masks.may_fit(mask, inputs.shape[1])
+            if not masks.may_fit(mask, vectors[1]) and fits:
                 of_inputs = masks.both(carried, mask)
             else:
                 masks.check_axes(mask, vectors, "inputs")
@@ -167,7 +171,9 @@ class Stack(saving.ConfigurableModel, saved=False):
             if any(map(_has_cells, self.blocks)):
                 given = given._replace(of_cells=sequence.ranks(mask))
             return given
-        if not any(_depends_on_positions(block.attention) for block in self.blocks):
+        # Attention that is not of this package may depend on more than the order of tokens.
+        found = [block.attention for block in self.blocks if block.attention is not None]
+        if not any(x._order_matters if isinstance(x, Attention) else True for x in found):
             return given
         masks.check_axes(mask, x.shape[:-1], "inputs")
         order = sequence.Order.of(mask, ops.shape(x)[:2])
@@ -198,7 +204,8 @@ class Stack(saving.ConfigurableModel, saved=False):
             rows = Rows(x, mask, positions)
         x = rows.x
         caches = []
-        given = zip(self.blocks, self._contexts(context), cache or self._none, strict=True)
+        none = [None] * len(self.blocks)
+        given = zip(self.blocks, self._contexts(context), cache or none, strict=True)
         for block, of_block, before in given:
             x = block(
                 x,
@@ -222,10 +229,6 @@ class Stack(saving.ConfigurableModel, saved=False):
             x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
         output = masks.carry(x, mask)
         return output if cache is None else (output, caches)
-
-    @property
-    def _none(self):
-        return [None] * len(self.blocks)
 
     def _contexts(self, context):
         """The context of each block: one for all, or those of `cache_context`."""
@@ -274,7 +277,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         of_blocks = {name: given[name] for name in ("context_mask", *OF_PAIRS)}
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
-        for block, context, before in zip(self.blocks, contexts, cache or self._none, strict=True):
+        none = [None] * len(self.blocks)
+        for block, context, before in zip(self.blocks, contexts, cache or none, strict=True):
             block.compute_output_spec(x, context, cache=before, **of_blocks)
         output = keras.KerasTensor(shape, self.compute_dtype)
         return output if cache is None else (output, [kv_cache.specs(x) for x in given["cache"]])
@@ -288,18 +292,6 @@ class Stack(saving.ConfigurableModel, saved=False):
 
 def _has_cells(block):
     return isinstance(block.attention, Attention) and block.attention._has_cells
-
-
-def _depends_on_positions(layer):
-    """Whether attention may depend on more of its positions than on the order of tokens."""
-    return layer is not None and (not isinstance(layer, Attention) or layer._order_matters)
-
-
-def _is_of(mask, inputs):
-    """Whether a mask may be that of inputs: of images (B, …) or of a sequence (B, T)."""
-    if len(mask.shape) == 2:
-        return masks.may_fit(mask, inputs.shape[1])
-    return len(mask.shape) == len(inputs.shape) - 1 > 1
 
 
 class Encoder(Stack):
