@@ -4,12 +4,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import tests.share
-from tests.share import RELATIONS, chosen
+from tests.share import chosen
 
 pytestmark = pytest.mark.any_backend
 ROOT = Path(__file__).parent.parent
@@ -57,19 +55,3 @@ def test_a_share_of_the_cases(share, most):
     found = [chosen(names, share, shift) for shift in range(share)]
     assert sorted(name for share in found for name in share) == sorted(names)
     assert max(len(share & {*CASES}) for share in found) == most
-
-
-@pytest.mark.parametrize("share, relations", [(None, 1.5), (1, 6), (3, 2)])
-def test_all_cases_run_but_of_relations_one_in_four(share, relations, monkeypatch):
-    others, relation = [f"tests/{name}" for name in CASES], [f"{RELATIONS}{x}" for x in CASES]
-    found = []
-    for shift in range(4):
-        monkeypatch.setattr(tests.share, "SHIFT", shift)
-        items = [SimpleNamespace(nodeid=name) for name in (*others, *relation)]
-        hook = SimpleNamespace(pytest_deselected=lambda items: None)
-        config = SimpleNamespace(getoption=lambda name: share, hook=hook)
-        tests.share.pytest_collection_modifyitems(config, items)
-        found += [item.nodeid for item in items]
-    assert sum(name in relation for name in found) == 4 * relations
-    assert sum(name in others for name in found) == 4 * 6 // (share or 1)
-    assert {*relation} <= {*found}
