@@ -12,7 +12,7 @@ pytestmark = pytest.mark.folder
 RELATIONS = {**relations.RELATIONS, **relations_of_layers.RELATIONS}
 # What the code around a layer can break. Blocks are in every stack, too.
 AROUND = {
-    "block": ("padding", "tokens", "pairs", "masks", "pieces", "symbols", "refusals", "weights"),
+    "block": ("padding", "tokens", "pairs", "masks", "pieces", "weights"),
     "stack": tuple(RELATIONS),
     "context": tuple(RELATIONS),
     "cell": tuple(RELATIONS),
