@@ -70,9 +70,9 @@ def check(cache, layout, batch, heads, *sizes):
     expected = layout.shapes(batch, entries(cache), heads, *sizes)
     for name, kind in layout.arrays.items():
         found = tuple(cache[name].shape)
-        sizes = zip(found, expected[name], strict=False)
+        pairs = zip(found, expected[name], strict=False)
         if found != expected[name] and (
-            len(found) != len(expected[name]) or any(None not in x and x[0] != x[1] for x in sizes)
+            len(found) != len(expected[name]) or any(None not in x and x[0] != x[1] for x in pairs)
         ):
             raise ValueError(
                 f"`cache[{name!r}]` must be of shape {expected[name]}, None being any size. "
