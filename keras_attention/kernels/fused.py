@@ -225,7 +225,7 @@ def _by_tiles(spec, query, key, value):
 
 def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
-    reasons = (
+    for given, why in (
         (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
@@ -233,8 +233,10 @@ def _reason_by_lengths(spec, query, key, value):
         (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
-    )
-    return next((why for given, why in reasons if given), None)
+    ):
+        if given:
+            return why
+    return None
 
 
 def _by_lengths(spec, query, key, value):
