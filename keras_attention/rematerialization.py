@@ -11,31 +11,30 @@ of this package. Keras would pass their `call` to the backend too.
 """
 
 import contextlib
-import threading
+from contextvars import ContextVar
 
 import keras
 from keras import ops
 
 from keras_attention import keras_private, masks
 
-_state = threading.local()
+_off = ContextVar("_off", default=False)
 
 
 @contextlib.contextmanager
 def off():
     """Within it nothing is computed again, for those who read or change what is inside a layer."""
-    outer = getattr(_state, "off", False)
-    _state.off = True
+    token = _off.set(True)
     try:
         yield
     finally:
-        _state.off = outer
+        _off.reset(token)
 
 
 def of_call(layer, rematerialized, call, *args, **kwargs):
     """The replacement of `call`; `rematerialized` is Keras's `rematerialized_call`."""
     mode, listed = keras_private.rematerialization(layer)
-    if getattr(_state, "off", False):
+    if _off.get():
         return call
     if mode == "activations":
         return rematerialized(call, *args, **kwargs)
@@ -65,7 +64,7 @@ def _of_any(rematerialized):
         def keras_call(*args, **kwargs):
             return rematerialized(layer, *args, **kwargs)
 
-        if getattr(_state, "off", False):
+        if _off.get():
             return call
         around = not _computes_again(layer)
         if around and any(map(_computes_again, keras_private.sublayers(layer))):

@@ -65,7 +65,7 @@ def ranks(mask, segment_ids=None):
         return ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1, 0)
     real = ops.ones_like(segment_ids, "bool")
     real = real if mask is None else ops.logical_and(real, mask)
-    ids = ops.where(real, segment_ids, segment_ids)
+    ids = ops.broadcast_to(segment_ids, ops.shape(real))
 
     def take(array, order):
         return ops.take_along_axis(array, order, axis=1)
@@ -354,14 +354,12 @@ def three_inputs(tensors, explicit):
 
 def without_padding(tensors, padding):
     """The tensors with zeros for padding, by masks or None; one in several roles stays one."""
-    cleared = {}
+    found, cleared = [], {}
     for x, mask in zip(tensors, padding, strict=True):
         if mask is not None and (id(x), id(mask)) not in cleared:
             cleared[id(x), id(mask)] = masks.clear(x, mask)
-    if not cleared:
-        return tensors
-    found = zip(tensors, padding, strict=True)
-    return tuple([cleared.get((id(x), id(mask)), x) for x, mask in found])
+        found.append(x if mask is None else cleared[id(x), id(mask)])
+    return tuple(found)
 
 
 def masked_for_all(attention_mask, key):

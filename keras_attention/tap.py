@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
-
-
-class _State(threading.local):
-    listeners: tuple[Listener, ...] = ()
-
-
-_state = _State()
 
 
 class Listener:
@@ -40,23 +33,26 @@ class Listener:
         self._add(self._names[id(layer)], scores)
 
 
+# Those of this thread.
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("_listeners", default=())
+
+
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """A scope in which a `Listener` is told what this thread calls."""
-    outer = _state.listeners
-    _state.listeners = (*outer, listener)
+    token = _listeners.set((*_listeners.get(), listener))
     try:
         yield
     finally:
-        _state.listeners = outer
+        _listeners.reset(token)
 
 
 def listens() -> bool:
     """Whether anybody listens to this thread."""
-    return bool(_state.listeners)
+    return bool(_listeners.get())
 
 
 def of(layer: Any) -> list[Listener]:
     """Who listens to a layer; a list that is empty nearly always."""
-    listeners = _state.listeners
+    listeners = _listeners.get()
     return [x for x in listeners if x.hears(layer)] if listeners else []

@@ -39,7 +39,21 @@ def block_call():
     return lambda: block(x, training=True)
 
 
-CALLS = {"default": default_call, "cached": cached_call, "block": block_call}
+def encoder_call():
+    """A call of an encoder of one rotary block, of rows with padding on the left."""
+    encoder = keras_attention.Encoder([keras_attention.TransformerBlock(64, 4, position="rotary")])
+    x = keras.random.normal((2, 9, 32))
+    mask = keras.ops.greater_equal(keras.ops.arange(9), [[3], [0]])
+    encoder(x, mask=mask)
+    return lambda: encoder(x, mask=mask)
+
+
+CALLS = {
+    "default": default_call,
+    "cached": cached_call,
+    "block": block_call,
+    "encoder": encoder_call,
+}
 
 
 def functions_run(call):

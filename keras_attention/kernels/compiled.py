@@ -1,6 +1,7 @@
 """A function of arrays and of a layer's variables, as one compiled program, and its errors."""
 
-import threading
+from contextvars import ContextVar
+from typing import Any
 
 import keras
 
@@ -8,7 +9,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 
 # The arguments of `raise_where` while a program is traced.
-_tracing = threading.local()
+_notes: ContextVar[list[Any]] = ContextVar("_notes")
 
 
 def raise_where(bad, message):
@@ -19,7 +20,7 @@ def raise_where(bad, message):
     """
     known = shapes.visible_values(bad)
     if known is None:
-        getattr(_tracing, "notes", []).append((backend.trace_id(), message, bad))
+        _notes.get([]).append((backend.trace_id(), message, bad))
     elif known:
         raise ValueError(message)
 
@@ -29,17 +30,16 @@ def compiled_function(function, layer):
 
     def noted(*arrays):
         """The result, and by message the unknown values that were passed to `raise_where`."""
-        outer = getattr(_tracing, "notes", [])
-        _tracing.notes = []
+        token = _notes.set([])
         try:
             outputs, trace, errors = function(*arrays), backend.trace_id(), {}
-            for origin, message, bad in _tracing.notes:
+            for origin, message, bad in _notes.get():
                 # Values computed in a loop inside the function do not leave the loop.
                 if origin == trace:
                     errors[message] = keras.ops.logical_or(errors.get(message, False), bad)
             return outputs, errors
         finally:
-            _tracing.notes = outer
+            _notes.reset(token)
 
     program = backend.compile(noted, layer)
 

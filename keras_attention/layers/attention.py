@@ -514,7 +514,7 @@ class Attention(saving.ConfigurableLayer):
             **given: what else `slots.problem` takes.
         """
         value = self.heads.values(value)
-        if self.position is not None:
+        if self.position is not None and self.position.has_query_bias:
             given["projected"] = self._projected(self.position)
         if self.scores_regularizer is not None:
             given["return_weights"] = True

@@ -185,6 +185,7 @@ class DenseHeads(Heads):
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
+        self.sizes = {role: self.shape(role, shape)[2:] for role, shape in given.items()}
         return {role: self.projection(role, shape) for role, shape in given.items()}
 
     def projection(self, role, shape):
@@ -252,8 +253,7 @@ class DenseHeads(Heads):
         found = []
         for n, (role, x) in enumerate(zip(ROLES, (query, key, value), strict=True)):
             self.check_features(role, x)
-            size = self.count(role), self.size(role, None)
-            shape = (*backend.shape(x)[:2], *size)
+            shape = (*backend.shape(x)[:2], *self.sizes[role])
             found.append(projections.affine(x, x.shape[-1], dense[n], shape))
         return found
 
@@ -292,6 +292,7 @@ class EinsumHeads(DenseHeads):
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
+        self.sizes = {role: self.shape(role, shape)[2:] for role, shape in given.items()}
         self.rank = len(query_shape)
         self.axes = self._axes_of(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
@@ -359,7 +360,7 @@ class EinsumHeads(DenseHeads):
             output = projections.affine(heads, count * size, dense, shape)
         else:
             output = dense(heads)
-        if result.has_keys is None or not self._has_bias("output"):
+        if result.has_keys is None or dense.bias is None:
             return output
         # A query without keys in any head has output 0, not the output's bias.
         has_keys = ops.any(result.has_keys, axis=1)

@@ -391,7 +391,7 @@ def append(cache, key, value, mask=None, after=None):
             new[name] = _write_one(cache[name], heads, at, mask)
         elif name in cache:
             new[name] = _write_many(cache[name], heads, index, after)
-    return {name: new[name] for name in cache}
+    return {**cache, **new}
 
 
 def write(old, new, index, mask=None):

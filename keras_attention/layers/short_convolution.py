@@ -16,16 +16,8 @@ from keras_attention import masks, shapes
 from keras_attention.backend import backend
 
 
-def add_kernels(layer, size, heads):
-    """The kernels (size, H, K) of a layer, for `heads`: {"name": (H, K)}."""
-    return [
-        layer.add_weight((size, *shape), _near_identity, name=f"{name}_conv_kernel")
-        for name, shape in heads.items()
-    ]
-
-
-def _near_identity(shape, dtype=None):
-    """1 for the token itself, and small numbers for those before it.
+def near_identity(shape, dtype=None):
+    """Kernels (size, H, K): 1 for the token itself, and small numbers for those before it.
 
     Models that start from mixtures of tokens, as the papers' do, learn later: docs/choosing.md.
     """

@@ -256,9 +256,11 @@ class GatedStateAttention(StateAttention, saved=False):
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         if self.conv_kernel_size is not None:
-            self.conv_kernels = short_convolution.add_kernels(
-                self, self.conv_kernel_size, self._convolved
-            )
+            size, start = self.conv_kernel_size, short_convolution.near_identity
+            self.conv_kernels = [
+                self.add_weight((size, *shape), start, name=f"{name}_conv_kernel")
+                for name, shape in self._convolved.items()
+            ]
         shape = (None, None, self.num_heads, self.value_dim)
         self.head_norm_layer = norms.make(
             self.head_norm or None, "head_norm", shape, self.dtype_policy, center=False

@@ -466,8 +466,7 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def _check_pairs(self, *given):
         """Raises if a block without self-attention is given what only that takes."""
-        arrays = [x for x in given if x is not None and not isinstance(x, str)]
-        if not self.self_attention and arrays:
+        if not self.self_attention and [x for x in given if not isinstance(x, str | None)]:
             raise ValueError(
                 "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
                 "self-attention, and this block has self_attention=False. Padding of the context "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -36,14 +37,6 @@ class Rows(NamedTuple):
     positions: Any
     of_cells: Any = None
     order: sequence.Order | None = None
-
-    def positions_of(self, block):
-        """The positions for a block."""
-        return self.positions if self.of_cells is None or not _has_cells(block) else self.of_cells
-
-    def restored(self, x):
-        """`x` (B, T, D) in the order of the inputs."""
-        return x if self.order is None else self.order.restored(x)
 
 
 class Stack(saving.ConfigurableModel, saved=False):
@@ -88,11 +81,24 @@ class Stack(saving.ConfigurableModel, saved=False):
             if layer is not None and not layer.built:
                 layer.build(shape)
 
-    @property
+    @functools.cached_property
+    def _cells(self):
+        """Of each block, whether it has cells of a grid, which stay where they are."""
+        found = [block.attention for block in self.blocks]
+        return [isinstance(x, Attention) and x._has_cells for x in found]
+
+    @functools.cached_property
+    def _order_matters(self):
+        """Whether a block depends on more of its positions than on the order of tokens."""
+        found = [block.attention for block in self.blocks if block.attention is not None]
+        # Attention that is not of this package may.
+        return any(not isinstance(x, Attention) or x._order_matters for x in found)
+
+    @functools.cached_property
     def _counts(self):
         """Whether positions count real tokens. Where one part has cells of a grid, all have."""
         own = None if self.embeddings is None else self.embeddings.positions
-        return getattr(own, "counts", True) and not any(map(_has_cells, self.blocks))
+        return getattr(own, "counts", True) and not any(self._cells)
 
     def _counting(self, positions):
         """How tokens are counted: `positions`, or the word for None; None for cells."""
@@ -102,7 +108,8 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     def _embed(self, inputs, mask, types, positions, segment_ids, offset, training):
         """The first vectors, and their mask."""
-        self._check_types(types)
+        if types is not None:
+            self._check_types(types)
         if self.embeddings is None:
             return inputs, masks.padding(inputs, mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, mask)
@@ -164,16 +171,11 @@ class Stack(saving.ConfigurableModel, saved=False):
         """
         positions = self._counting(positions)
         given = Rows(x, mask, positions)
-        counts = sequence.word(positions) == "tokens" and mask is not None
-        if not counts:
+        if mask is None or sequence.word(positions) != "tokens":
             return given
         if not (attention_mask is segment_ids is None) or tap.listens():
-            if any(map(_has_cells, self.blocks)):
-                given = given._replace(of_cells=sequence.ranks(mask))
-            return given
-        # Attention that is not of this package may depend on more than the order of tokens.
-        found = [block.attention for block in self.blocks if block.attention is not None]
-        if not any(x._order_matters if isinstance(x, Attention) else True for x in found):
+            return given._replace(of_cells=sequence.ranks(mask)) if any(self._cells) else given
+        if not self._order_matters:
             return given
         masks.check_axes(mask, x.shape[:-1], "inputs")
         order = sequence.Order.of(mask, ops.shape(x)[:2])
@@ -203,10 +205,9 @@ class Stack(saving.ConfigurableModel, saved=False):
             # A cache counts its own tokens.
             rows = Rows(x, mask, positions)
         x = rows.x
-        caches = []
-        none = [None] * len(self.blocks)
-        given = zip(self.blocks, self._contexts(context), cache or none, strict=True)
-        for block, of_block, before in given:
+        caches, none = [], [None] * len(self.blocks)
+        of_blocks = self._cells, self._contexts(context), cache or none
+        for block, cells, of_block, before in zip(self.blocks, *of_blocks, strict=True):
             x = block(
                 x,
                 of_block,
@@ -214,7 +215,7 @@ class Stack(saving.ConfigurableModel, saved=False):
                 # Keras passes a list of the masks that a list of caches carries.
                 context_mask=None if isinstance(context, (list, tuple)) else context_mask,
                 attention_mask=attention_mask,
-                positions=rows.positions_of(block),
+                positions=rows.of_cells if cells and rows.of_cells is not None else rows.positions,
                 segment_ids=segment_ids,
                 cache=before,
                 training=training,
@@ -222,7 +223,7 @@ class Stack(saving.ConfigurableModel, saved=False):
             if cache is not None:
                 x, after = x
                 caches.append(after)
-        x = rows.restored(x)
+        x = x if rows.order is None else rows.order.restored(x)
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.logits is not None:
@@ -288,10 +289,6 @@ class Stack(saving.ConfigurableModel, saved=False):
         for layer in (self.embeddings, self.logits):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return tuple(shape)
-
-
-def _has_cells(block):
-    return isinstance(block.attention, Attention) and block.attention._has_cells
 
 
 class Encoder(Stack):

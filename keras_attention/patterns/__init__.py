@@ -19,12 +19,12 @@ from keras_attention.patterns.built_in import (
     Dilated,
     Global,
     Prefix,
+    RandomBlocks,
     SlidingWindow,
     Strided,
 )
 from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
 from keras_attention.patterns.groups import Groups
-from keras_attention.patterns.random_blocks import RandomBlocks
 
 __all__ = [
     "And",

@@ -138,9 +138,8 @@ class Position(saving.ConfigurableLayer, saved=False):
         `key_mask` (B, S) is the padding of the keys, which is among the masks, or None;
         `projected` are the heads of `projected_table`, of a layer that projects it.
         """
-        bias = self.bias_between(query.shape[2])
-        if bias is not None:
-            spec = spec.replace(position_biases=(bias,))
+        if "bias" in self.overrides:
+            spec = spec.replace(position_biases=(self.bias_between(query.shape[2]),))
         if "query_bias" in self.overrides:
             wide = shapes.accumulation_dtype(query, key)
             query, key, *projected = (keras.ops.cast(x, wide) for x in (query, key, *projected))

@@ -64,8 +64,8 @@ class AxialRotary(Rotary):
             )
         self.grid, self.prefix = cells
 
-    def _rotated_size(self, query_size, key_size):
-        size = super()._rotated_size(query_size, key_size)
+    def _size(self, query_size, key_size):
+        size = super()._size(query_size, key_size)
         check_axes(self, size)
         return size
 

@@ -105,9 +105,8 @@ class Rotary(Position):
         long_factors: Sequence[float] | None = None,
         **kwargs: Any,
     ):
-        if dim is not None:
-            dim = shapes.check_count("dim", dim, 2)
-            _check_even(dim)
+        dim = shapes.check_count("dim", dim, 2, optional=True)
+        rotated_size(dim, dim or 2, dim or 2)
         shapes.check_choice("layout", layout, get_args(Layout))
         shapes.check_choice("scaling", scaling, get_args(Scaling))
         factor = shapes.check_number("factor", factor, minimum=1)
@@ -125,6 +124,9 @@ class Rotary(Position):
         self.dim = dim
         self.layout = layout
         self.scaling = scaling
+        # Whether the frequencies depend on L: a key is then rotated by more than its own position.
+        self.needs_length = scaling in ("dynamic", "longrope")
+        self.encodes_alone = not self.needs_length
         self.factor = factor
         self.original_max_length = original_max_length
         self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
@@ -157,28 +159,21 @@ class Rotary(Position):
             )
         return None if given is None else tuple(float(factor) for factor in given)
 
-    @property
-    def encodes_alone(self) -> bool:  # type: ignore[override]
-        """Whether a key is rotated by its own position alone: some need the last one."""
-        return not self.needs_length
-
-    @property
-    def needs_length(self) -> bool:  # type: ignore[override]
-        """Whether the frequencies depend on L."""
-        return self.scaling in ("dynamic", "longrope")
-
     def build(self, query_shape, key_shape):
-        self._rotated_size(query_shape[-1], key_shape[-1])
+        self._size(query_shape[-1], key_shape[-1])
 
     def encode(self, query, key, query_positions, key_positions):
-        size = self._rotated_size(query.shape[-1], key.shape[-1])
+        size = self._size(query.shape[-1], key.shape[-1])
         wide = shapes.accumulation_dtype(query, key)
         # One array, as of self-attention without a cache, has one rotation.
-        at = {id(x): ops.cast(x, wide) for x in (query_positions, key_positions)}
-        of_query, of_key = at[id(query_positions)], at[id(key_positions)]
+        of_query = of_key = ops.cast(query_positions, wide)
+        if key_positions is not query_positions:
+            of_key = ops.cast(key_positions, wide)
         last = _last(of_query, of_key) if self.needs_length else None
-        found = {id(x): self._rotation(x, size, last) for x in at.values()}
-        return self._rotated(query, *found[id(of_query)]), self._rotated(key, *found[id(of_key)])
+        turn = of_keys = self._rotation(of_query, size, last)
+        if of_key is not of_query:
+            of_keys = self._rotation(of_key, size, last)
+        return self._rotated(query, *turn), self._rotated(key, *of_keys)
 
     def frequencies(self, size: int) -> np.ndarray:
         """The θ of each pair of `size` features, in float64 (NumPy).
@@ -208,16 +203,14 @@ class Rotary(Position):
         return found / np.asarray(factors)
 
     def _multiplier(self):
-        """Of the rotated features, beside the rotation."""
-        if self.scaling not in ("yarn", "longrope"):
-            return 1.0
+        """Of the rotated features of "yarn" and "longrope", beside the rotation."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.scaling == "yarn":
             return 0.1 * math.log(self.factor) + 1
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_length))
 
-    def _rotated_size(self, query_size, key_size):
+    def _size(self, query_size, key_size):
         """The number of rotated features."""
         return rotated_size(self.dim, query_size, key_size)
 
@@ -245,8 +238,8 @@ class Rotary(Position):
         """The cosines and sines, (…, T, 1, d), of features and of swapped ones."""
         angles = ops.expand_dims(self._angles(positions, size, last), -2)
         cos, sin = ops.cos(angles), ops.sin(angles)
-        multiplier = self._multiplier()
-        if multiplier != 1:
+        if self.scaling in ("yarn", "longrope"):
+            multiplier = self._multiplier()
             cos, sin = cos * multiplier, sin * multiplier
         return paired(cos, cos, self.layout), paired(-sin, sin, self.layout)
 
@@ -270,7 +263,10 @@ def rotated_size(dim, query_size, key_size):
             f"Received: dim={dim}, features={query_size}"
         )
     size = dim or query_size
-    _check_even(size)
+    if size % 2:
+        raise ValueError(
+            f"Rotary rotates features in pairs, so their number must be even. Received: {size}"
+        )
     return size
 
 
@@ -286,13 +282,6 @@ def _last(*positions):
     """The largest of all positions of a row, (1,) or (B, 1)."""
     each = (ops.cast(at, positions[0].dtype) for at in positions)
     return backend.maximum(*(ops.max(at, axis=-1, keepdims=True, initial=0) for at in each))
-
-
-def _check_even(size):
-    if size % 2:
-        raise ValueError(
-            f"Rotary rotates features in pairs, so their number must be even. Received: {size}"
-        )
 
 
 def angles(positions, frequencies):
@@ -314,16 +303,11 @@ def angles(positions, frequencies):
     turns -= np.round(turns)
     coarse = np.round(turns * _APART) / _APART
     units = ops.cast(np.stack([coarse, turns - coarse], axis=1), dtype)
-    of_high, of_low = (
-        _fraction(part * units[unit, 0]) + part * units[unit, 1]
-        for unit, part in enumerate((high, low))
-    )
-    return _fraction(of_high + of_low) * (2 * math.pi)
-
-
-def _fraction(rotations):
-    """The fractional part, between −1/2 and 1/2; exact."""
-    return rotations - ops.round(rotations)
+    found = 0.0
+    for unit, part in enumerate((high, low)):
+        exact = part * units[unit, 0]
+        found = found + (exact - ops.round(exact) + part * units[unit, 1])
+    return (found - ops.round(found)) * (2 * math.pi)
 
 
 @functools.lru_cache(maxsize=64)
@@ -397,11 +381,11 @@ class XPos(Rotary):
 
     # A norm would undo the scaling.
     scores = (Dot, ScaledDot)
-    # The scale of a key is relative to the queries of a call.
-    encodes_alone = False
 
     def __init__(self, scale_base: float = 512.0, gamma: float = 0.4, **kwargs: Any):
         super().__init__(**kwargs)
+        # The scale of a key is relative to the queries of a call.
+        self.encodes_alone = False
         self.scale_base = shapes.check_number("scale_base", scale_base, above=0)
         self.gamma = shapes.check_number("gamma", gamma, above=0)
 
@@ -437,7 +421,7 @@ class XPos(Rotary):
         first = ops.min(at, axis=-1, keepdims=True, initial=_FAR)
         # Any middle gives the same products; whole numbers keep differences exact.
         middle = ops.floor((first + last) / 2)
-        size = self._rotated_size(query.shape[-1], key.shape[-1])
+        size = self._size(query.shape[-1], key.shape[-1])
         logs = np.log(self.scales(size)) / self.scale_base
         scaled = []
         for x, distance in ((query, at - middle), (key, middle - ops.cast(key_positions, wide))):
@@ -445,9 +429,6 @@ class XPos(Rotary):
             # Below it is 0 for keys so far before the queries that the product is.
             powers = ops.exp(ops.clip(powers, -np.inf, _LARGEST))
             powers = paired(powers, powers, self.layout)
-            if size != x.shape[-1]:
-                rest = ops.ones_like(powers[..., :1])
-                rest = ops.repeat(rest, x.shape[-1] - size, axis=-1)
-                powers = ops.concatenate([powers, rest], axis=-1)
-            scaled.append(x * powers)
+            widths = [(0, 0)] * (len(powers.shape) - 1) + [(0, x.shape[-1] - size)]
+            scaled.append(x * ops.pad(powers, widths, constant_values=1.0))
         return scaled[0], scaled[1]

@@ -149,7 +149,13 @@ COMMON = {
         """
         initializer_range initializer_factor init_std init_method finetuning_task
         task_specific_params problem_type id2label label2id num_labels _num_labels tf_legacy_loss
-        neftune_noise_alpha
+        neftune_noise_alpha apply_spec_augment attention_softmax_in_fp32 aux_loss_alpha
+        bias_dropout_fusion drop_path_rate ep_size generator_size initializer_cutoff_factor
+        kobart_version layerscale_value mask_feature_length mask_feature_min_masks mask_feature_prob
+        mask_time_length mask_time_min_masks mask_time_prob masked_softmax_fusion offset_alibi
+        repad_logits_with_grad replacing_rate router_aux_loss_coef router_jitter_noise save_step
+        seq_aux skip_bias_add skip_bias_add_qkv sparse_pred_ignore_index sparse_prediction
+        student_decoder_layers student_encoder_layers use_mask_token
         """,
     ),
     **ignored(

@@ -166,8 +166,6 @@ _MODERN = {
     **fields.fixed(tie_word_embeddings=True),
     **fields.off("causal_mask is_causal"),
     **fields.ignored("of a classifier, which is not read", "classifier_pooling"),
-    **fields.ignored("of training", "sparse_prediction sparse_pred_ignore_index"),
-    **fields.ignored("of training", "initializer_cutoff_factor repad_logits_with_grad"),
     **fields.ignored("how it is computed", "deterministic_flash_attn reference_compile"),
     **fields.ignored("not read: `norm_eps` is", "layer_norm_eps"),
     **fields.ignored("not read: positions are rotary", "position_embedding_type"),

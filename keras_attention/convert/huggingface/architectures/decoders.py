@@ -276,9 +276,6 @@ ARCHITECTURES = {
             # The last with `pretraining_tp` above 1 sums parts of products, without the biases.
             **fields.fixed(apply_residual_connection_post_layernorm=False, slow_but_exact=False),
             **fields.ignored("not read", "n_inner seq_length"),
-            **fields.ignored("of training", "attention_softmax_in_fp32 masked_softmax_fusion"),
-            **fields.ignored("of training", "bias_dropout_fusion offset_alibi"),
-            **fields.ignored("of training", "skip_bias_add skip_bias_add_qkv"),
         },
         _bloom,
         "transformer. word_embeddings h ln_f",

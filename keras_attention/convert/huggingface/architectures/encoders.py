@@ -182,7 +182,6 @@ ARCHITECTURES = {
             **fields.needs("embedding_size"),
             **fields.defaults(type_vocab_size=2),
             **fields.SUMMARY,
-            **fields.ignored("of training", "generator_size"),
         },
         bert.block_names(),
         _GENERATOR,

@@ -12,7 +12,6 @@ from keras_attention.layers.norms import RMSNorm
 
 _EXPERTS = {
     **fields.fixed(output_router_logits=False),
-    **fields.ignored("of training", "router_aux_loss_coef router_jitter_noise"),
 }
 
 
@@ -22,11 +21,6 @@ def mixture(config, experts, size, **options):
     counts = config[experts], config["num_experts_per_tok"], config[size]
     layer = MixtureOfExperts(*counts, gated=True, name="experts", **options)
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
-
-
-def _mixtral(config, n):
-    experts = mixture(config, "num_local_experts", "intermediate_size")
-    return {**llamas.windowed(config, n), **experts}
 
 
 def _qwen3(config, n):
@@ -93,7 +87,6 @@ _DEEPSEEK = {
     # What the class has no other value for.
     **fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
     **fields.fixed(output_router_logits=False),
-    **fields.ignored("of training", "aux_loss_alpha seq_aux ep_size"),
     **fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers"),
     **fields.ignored("the sum of two others", "qk_head_dim"),
 }
@@ -170,7 +163,9 @@ ARCHITECTURES = {
             **fields.nullable(sliding_window=None),
             "num_experts": fields.same_as("num_local_experts"),
         },
-        _mixtral,
+        lambda config, n: (
+            llamas.windowed(config, n) | mixture(config, "num_local_experts", "intermediate_size")
+        ),
         {
             **llamas.BRANCHES,
             "block_sparse_moe.gate": "feed_forward.router",
@@ -211,7 +206,6 @@ ARCHITECTURES = {
             # `swiglu_alpha` is the slope of `quick_gelu`.
             **fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True),
             **fields.fixed(output_router_logits=False),
-            **fields.ignored("of training", "router_aux_loss_coef"),
             **fields.ignored("not read", "experts_per_token initial_context_length"),
         },
         _gpt_oss,

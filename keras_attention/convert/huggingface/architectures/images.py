@@ -260,7 +260,6 @@ ARCHITECTURES = {
             **fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6),
             "patch_size": fields.read(14, int | list),
             **fields.fixed(use_swiglu_ffn=False),
-            **fields.ignored("of training", "layerscale_value drop_path_rate use_mask_token"),
             **fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states"),
             **_FEATURE_MAPS,
         },

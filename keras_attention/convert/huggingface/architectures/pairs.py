@@ -37,8 +37,6 @@ _BART = {
     "extra_pos_embeddings": fields.only(_FIRST, None),
     **fields.off("normalize_before add_final_layer_norm static_position_embeddings"),
     **fields.off("add_bias_logits do_blenderbot_90_layernorm"),
-    **fields.ignored("of training", "save_step replacing_rate kobart_version"),
-    **fields.ignored("of training", "student_encoder_layers student_decoder_layers"),
 }
 _PRE = fields.each("normalize_before add_final_layer_norm", fields.only(True, None))
 _SINES = {
@@ -168,9 +166,6 @@ _WHISPER = {
     **fields.needs("num_mel_bins max_source_positions max_target_positions"),
     "num_key_value_heads": fields.same_as("encoder_attention_heads"),
     **fields.fixed(scale_embedding=False),
-    **fields.ignored("of training", "apply_spec_augment mask_time_prob mask_feature_prob"),
-    **fields.ignored("of training", "mask_time_length mask_time_min_masks"),
-    **fields.ignored("of training", "mask_feature_length mask_feature_min_masks"),
     **fields.ignored("of a classifier", "classifier_proj_size use_weighted_layer_sum"),
     **fields.ignored("of the times of words, and of texts that are longer", "median_filter_width"),
     **fields.ignored("an older name of `max_target_positions`", "max_position_embeddings"),
