@@ -6,7 +6,6 @@ that, neither `get_config` nor a subclass of a slot or layer needs a list writte
 
 import functools
 import inspect
-import operator
 import typing
 
 import keras
@@ -96,8 +95,7 @@ def renamed(**names):
         init_by_either.__signature__ = inspect.signature(init)  # type: ignore[attr-defined]
         cls.__init__ = init_by_either
         for old, new in names.items():
-            write = functools.partial(lambda name, self, value: setattr(self, name, value), new)
-            setattr(cls, old, property(operator.attrgetter(new), write))
+            setattr(cls, old, _alias(new))
         cls._former_names = {**former_names(cls), **names}
         return cls
 
@@ -107,6 +105,12 @@ def renamed(**names):
 def former_names(cls):
     """The former names of constructor arguments, with the present ones: `{"old": "new"}`."""
     return getattr(cls, "_former_names", {})
+
+
+def _alias(name):
+    return property(
+        lambda self: getattr(self, name), lambda self, value: setattr(self, name, value)
+    )
 
 
 def check_free(cls, arguments):

@@ -58,10 +58,25 @@ def few_sizes(uniform):
     return drawn
 
 
+# Tests run in as many processes as there are cores: threads of a small operation only wait for one
+# another.
 if keras.config.backend() == "jax":
     import jax
 
     jax.random.uniform = few_sizes(jax.random.uniform)
+elif keras.config.backend() == "torch":
+    import torch
+
+    torch.set_num_threads(1)
+else:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    # It discards all kernels of eager operations, which takes half of the time of a test, for those
+    # that draw by this seed, as none of Keras's do.
+    tf.random.set_seed(0)
+    tf.random.set_seed = lambda seed: None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -185,7 +185,7 @@ class DenseHeads(Heads):
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
-        self.sizes = {role: self.shape(role, shape)[2:] for role, shape in given.items()}
+        self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in given.items()}
         return {role: self.projection(role, shape) for role, shape in given.items()}
 
     def projection(self, role, shape):
@@ -292,7 +292,7 @@ class EinsumHeads(DenseHeads):
     def build(self, query_shape, value_shape, key_shape):
         given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
         self.features = {role: shape[-1] for role, shape in given.items()}
-        self.sizes = {role: self.shape(role, shape)[2:] for role, shape in given.items()}
+        self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in given.items()}
         self.rank = len(query_shape)
         self.axes = self._axes_of(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
