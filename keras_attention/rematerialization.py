@@ -11,30 +11,31 @@ of this package. Keras would pass their `call` to the backend too.
 """
 
 import contextlib
-from contextvars import ContextVar
+import threading
 
 import keras
 from keras import ops
 
 from keras_attention import keras_private, masks
 
-_off = ContextVar("_off", default=False)
+_state = threading.local()
 
 
 @contextlib.contextmanager
 def off():
     """Within it nothing is computed again, for those who read or change what is inside a layer."""
-    token = _off.set(True)
+    outer = getattr(_state, "off", False)
+    _state.off = True
     try:
         yield
     finally:
-        _off.reset(token)
+        _state.off = outer
 
 
 def of_call(layer, rematerialized, call, *args, **kwargs):
     """The replacement of `call`; `rematerialized` is Keras's `rematerialized_call`."""
     mode, listed = keras_private.rematerialization(layer)
-    if _off.get():
+    if getattr(_state, "off", False):
         return call
     if mode == "activations":
         return rematerialized(call, *args, **kwargs)
@@ -64,7 +65,7 @@ def _of_any(rematerialized):
         def keras_call(*args, **kwargs):
             return rematerialized(layer, *args, **kwargs)
 
-        if _off.get():
+        if getattr(_state, "off", False):
             return call
         around = not _computes_again(layer)
         if around and any(map(_computes_again, keras_private.sublayers(layer))):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
+
+# The listeners to this thread. No context variable, which PyTorch's compiler cannot read.
+_state = threading.local()
 
 
 class Listener:
@@ -33,26 +36,23 @@ class Listener:
         self._add(self._names[id(layer)], scores)
 
 
-# Those of this thread.
-_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("_listeners", default=())
-
-
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """A scope in which a `Listener` is told what this thread calls."""
-    token = _listeners.set((*_listeners.get(), listener))
+    outer = getattr(_state, "listeners", ())
+    _state.listeners = (*outer, listener)
     try:
         yield
     finally:
-        _listeners.reset(token)
+        _state.listeners = outer
 
 
 def listens() -> bool:
     """Whether anybody listens to this thread."""
-    return bool(_listeners.get())
+    return bool(getattr(_state, "listeners", ()))
 
 
 def of(layer: Any) -> list[Listener]:
     """Who listens to a layer; a list that is empty nearly always."""
-    listeners = _listeners.get()
+    listeners = getattr(_state, "listeners", ())
     return [x for x in listeners if x.hears(layer)] if listeners else []

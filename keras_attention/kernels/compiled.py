@@ -1,7 +1,6 @@
 """A function of arrays and of a layer's variables, as one compiled program, and its errors."""
 
-from contextvars import ContextVar
-from typing import Any
+import threading
 
 import keras
 
@@ -9,7 +8,7 @@ from keras_attention import shapes
 from keras_attention.backend import backend
 
 # The arguments of `raise_where` while a program is traced.
-_notes: ContextVar[list[Any]] = ContextVar("_notes")
+_tracing = threading.local()
 
 
 def raise_where(bad, message):
@@ -20,7 +19,7 @@ def raise_where(bad, message):
     """
     known = shapes.visible_values(bad)
     if known is None:
-        _notes.get([]).append((backend.trace_id(), message, bad))
+        getattr(_tracing, "notes", []).append((backend.trace_id(), message, bad))
     elif known:
         raise ValueError(message)
 
@@ -30,16 +29,17 @@ def compiled_function(function, layer):
 
     def noted(*arrays):
         """The result, and by message the unknown values that were passed to `raise_where`."""
-        token = _notes.set([])
+        outer = getattr(_tracing, "notes", [])
+        _tracing.notes = []
         try:
             outputs, trace, errors = function(*arrays), backend.trace_id(), {}
-            for origin, message, bad in _notes.get():
+            for origin, message, bad in _tracing.notes:
                 # Values computed in a loop inside the function do not leave the loop.
                 if origin == trace:
                     errors[message] = keras.ops.logical_or(errors.get(message, False), bad)
             return outputs, errors
         finally:
-            _notes.reset(token)
+            _tracing.notes = outer
 
     program = backend.compile(noted, layer)
 

@@ -4,8 +4,8 @@
 """
 
 import contextlib
+import contextvars
 import dataclasses
-from contextvars import ContextVar
 
 import keras
 
@@ -62,7 +62,7 @@ class Strategy:
     hidden: int = 2**20
 
 
-_requested = ContextVar("_requested", default=Strategy())  # noqa: B039 (it is frozen)
+_requested = contextvars.ContextVar("_requested", default=Strategy())  # noqa: B039 (it is frozen)
 
 
 @contextlib.contextmanager

@@ -75,12 +75,13 @@ class Decoder(Stack):
     ) -> Tensors:
         cache, tokens = self._split(cache)
         if tokens is not None:
-            history.check_alone(
-                types=types,
-                attention_mask=attention_mask,
-                positions=positions,
-                segment_ids=segment_ids,
-            )
+            given = {"types": types, "attention_mask": attention_mask, "positions": positions}
+            given["segment_ids"] = segment_ids
+            if refused := [name for name, value in given.items() if value is not None]:
+                raise ValueError(
+                    "A call with a cache that passes the `original_max_length` of 'longrope' takes "
+                    f"tokens, their mask and a context alone. Received also: {', '.join(refused)}"
+                )
             return self._read_on(inputs, context, mask, context_mask, cache, tokens, training)
         of_rows = context, types, mask, context_mask, attention_mask, positions, segment_ids
         return self._read(inputs, *of_rows, cache, training)

@@ -58,16 +58,6 @@ def split(cache):
     return cache, None
 
 
-def check_alone(**given):
-    """Raises if a call gives more than tokens, which would be needed to read them again."""
-    refused = [name for name, value in given.items() if value is not None]
-    if refused:
-        raise ValueError(
-            "A call with a cache that passes the `original_max_length` of 'longrope' takes tokens, "
-            f"their mask and a context alone. Received also: {', '.join(refused)}"
-        )
-
-
 def append(history, tokens, index, mask):
     """The tokens with new ones (B, T), and how many each row has then."""
     tokens = ops.cast(tokens, "int32")
