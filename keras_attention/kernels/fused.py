@@ -38,7 +38,8 @@ def unsupported_reason(spec, query, key, value):
     if not backend.FUSED_READS:
         return "no fused kernel of this backend is used"
     dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
-    adjustments = semantics.adjustments(spec.replace(biases=(), position_biases=()))
+    plain = spec.replace(biases=(), position_biases=()) if _has_biases(spec) else spec
+    adjustments = semantics.adjustments(plain)
     for given, why in (
         (keras.config.is_flash_attention_enabled() is False, "flash attention is disabled"),
         (
@@ -105,6 +106,8 @@ def _sink(spec, dtype):
 def _by_query(spec, key):
     """Masks of whole queries, which apply afterwards, and the spec without them."""
     own = [mask for mask in spec.masks if mask.shape[3] == 1 and key.shape[1] != 1]
+    if not own:
+        return own, spec
     rest = [mask for mask in spec.masks if not any(mask is other for other in own)]
     return own, spec.replace(masks=tuple(rest))
 
