@@ -12,7 +12,6 @@ import operator
 
 from keras import ops
 
-from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import relative
 
@@ -120,7 +119,7 @@ def mask(spec):
     if spec.segment_ids is not None:
         queries, keys = spec.segment_ids
         found.append(ops.equal(ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2))))
-    return masks.every(found)
+    return functools.reduce(ops.logical_and, found)
 
 
 def masked(logits, allowed):

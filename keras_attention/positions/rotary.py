@@ -303,11 +303,12 @@ def angles(positions, frequencies):
     turns -= np.round(turns)
     coarse = np.round(turns * _APART) / _APART
     units = ops.cast(np.stack([coarse, turns - coarse], axis=1), dtype)
-    found = 0.0
+    found = []
     for unit, part in enumerate((high, low)):
         exact = part * units[unit, 0]
-        found = found + (exact - ops.round(exact) + part * units[unit, 1])
-    return (found - ops.round(found)) * (2 * math.pi)
+        found.append(exact - ops.round(exact) + part * units[unit, 1])
+    rotations = found[0] + found[1]
+    return (rotations - ops.round(rotations)) * (2 * math.pi)
 
 
 @functools.lru_cache(maxsize=64)

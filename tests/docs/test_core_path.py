@@ -8,9 +8,24 @@ from tests import core_path
 
 # The functions that a call may run, and their lines. JAX and PyTorch have more of their own.
 MOST = {
-    "tensorflow": {"default": (59, 780), "cached": (97, 1090), "block": (78, 980)},
-    "jax": {"default": (73, 850), "cached": (121, 1220), "block": (91, 1050)},
-    "torch": {"default": (84, 955), "cached": (122, 1280), "block": (105, 1160)},
+    "tensorflow": {
+        "default": (57, 770),
+        "cached": (92, 1080),
+        "block": (74, 970),
+        "encoder": (116, 1430),
+    },
+    "jax": {
+        "default": (70, 850),
+        "cached": (115, 1210),
+        "block": (87, 1050),
+        "encoder": (134, 1500),
+    },
+    "torch": {
+        "default": (80, 950),
+        "cached": (117, 1280),
+        "block": (99, 1150),
+        "encoder": (153, 1640),
+    },
 }[keras.config.backend()]
 
 
