@@ -63,7 +63,7 @@ def vectors_model(function, *sizes):
     inputs = [keras.Input((None, size)) for size in sizes]
     shapes = [(B, n, size) for n, size in zip((T, S, S), sizes, strict=False)]
     return (
-        keras.Model(inputs, function(*inputs)),
+        keras.Model(alone(inputs), function(*inputs)),
         [random(*shape, seed=i) for i, shape in enumerate(shapes)],
     )
 
