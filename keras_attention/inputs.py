@@ -1,5 +1,6 @@
 """The arguments of a call: checked before Keras converts them, and converted where Keras cannot."""
 
+import functools
 import inspect
 import typing
 
@@ -99,7 +100,8 @@ def _converted(layer, given, autocast, known):
     if given is None or type(given) is bool:
         return given
     if keras.tree.is_nested(given):
-        return keras.tree.map_structure(lambda x: _converted(layer, x, autocast, known), given)
+        convert = functools.partial(_converted, layer, autocast=autocast, known=known)
+        return keras.tree.map_structure(convert, given)
     if (id(given), autocast) not in known:
         tensor = layer.dtype_policy.convert_input(given, autocast, layer.input_dtype)
         if tensor is not given:

@@ -82,11 +82,6 @@ class Positions:
             queries, keys = ops.shape(query)[1], ops.shape(key)[1]
         return cls.of(queries, queries if one_sequence else keys, query_positions, key_positions)
 
-    def among(self, filled):
-        """The same, of queries that are in a cache too, whose entries a mask (B, S) marks."""
-        filled = filled if filled is None else ops.expand_dims(filled, (1, 2))
-        return dataclasses.replace(self, own=True, filled=filled)
-
     def of_padded(self, query_mask, key_mask, given=False):
         """The same, of tokens that masks (B, T) and (B, S), or None, mark."""
         return dataclasses.replace(self, query_mask=query_mask, key_mask=key_mask, given=given)

@@ -61,7 +61,7 @@ def test_columns_may_lack_the_key_of_a_query():
     assert spec.columns(0, 3).may_lack_keys
     # In a cache, the entries that have a key include those of the queries.
     filled = ops.ones((B, T), "bool")
-    at = Positions.of(3, T, offset=2).among(filled)
+    at = dataclasses.replace(Positions.of(3, T, offset=2), own=True, filled=filled[:, None, None])
     cached = dataclasses.replace(spec, positions=at, masks=(at.filled,))
     assert not cached.rows(1, 2).may_lack_keys
     assert cached.columns(2, 3).may_lack_keys

@@ -234,8 +234,8 @@ class Attention(saving.ConfigurableLayer):
     refusal_reason = ""
     # Why it can count tokens alone, and no places; or None.
     tokens_reason: str | None = None
-    # The kinds of cache that it takes; None for `kv_cache.LAYOUTS`.
-    layouts: tuple[type[kv_cache.Layout], ...] | None = None
+    # The layouts of the caches that it takes, in the order in which they are tried.
+    layouts: tuple[kv_cache.Layout, ...] = kv_cache.LAYOUTS
 
     def _check_slots(self):
         """Rejects incompatible slots."""
@@ -442,7 +442,7 @@ class Attention(saving.ConfigurableLayer):
 
     def _counts_tokens(self, positions, cached=False):
         """Whether a call counts tokens, and not places, by its `positions`."""
-        asked = sequence.word(positions)
+        asked = None if positions is None else sequence.word(positions)
         reason = "a cache has no room for others" if cached else self.tokens_reason
         if reason is None:
             return asked == "tokens" and not self._has_cells

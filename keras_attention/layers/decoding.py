@@ -3,6 +3,13 @@
 from keras_attention import masks
 from keras_attention.layers import kv_cache
 
+# The arguments that a call with a cache does not take: all of them where it appends tokens, and the
+# first four where its keys and values are in the cache.
+_KNOWN = (
+    *("value", "key", "value_mask", "key_mask"),
+    *("attention_mask", "attention_bias", "positions", "segment_ids"),
+)
+
 
 def window(layer):
     """The number of tokens up to and including itself that a query can see; None for all."""
@@ -37,19 +44,19 @@ def layout(layer, tensors, explicit, cache, return_attention_scores=False, **giv
     _, given["value_mask"], given["key_mask"] = explicit
     if isinstance(query, (list, tuple)):
         query, given["value"] = query[0], query[1:]
-    size, needs_length = layer.cache_window, layer.position and layer.position.needs_length
-    layout = kv_cache.layout(cache, size, needs_length, layer.layouts)
+    size = layer.cache_window
+    layout = kv_cache.layout(cache, layer.layouts, size)
     count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
     if layout.is_state:
         sizes = [layer._cached_shapes]
     kv_cache.check(cache, layout, query.shape[0], count, *sizes)
-    refused = ["value", "key", "value_mask", "key_mask"]
-    if layout.appends:
-        refused += ["attention_mask", "attention_bias", "positions", "segment_ids"]
     reason = layer.no_decoding_reason if layout.appends else layer.heads.no_cache_reason
     if reason is not None:
         check(layer, reason)
-    refused = [name for name in refused if given.get(name) is not None]
+    refused = []
+    for name in _KNOWN if layout.appends else _KNOWN[:4]:
+        if given.get(name) is not None:
+            refused.append(name)
     if refused:
         raise ValueError(
             f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "

@@ -13,8 +13,8 @@ which never changes.
 A state is `{"state": (B, G, K', V'), "index": (B,)}`: sums over all tokens, of constant size. If
 heads are convolved along the sequence, it has the inputs of the last tokens too, "last" (B, N, F).
 
-A `Layout` is a layer's interface to either. To add one, with quantized keys for instance, add a
-class to `LAYOUTS` and a function that makes its dictionary.
+A `Layout` is a layer's interface to either. To add one, with quantized keys for instance, add it to
+the layer's `layouts`, and write a function that makes its dictionary.
 
 Heads come before entries, unlike everywhere else: so all that a head reads for one more token
 is contiguous, and the matrix products of a step need no transpose.
@@ -27,7 +27,6 @@ from keras import ops
 
 from keras_attention import keras_private, masks, sequence, shapes
 from keras_attention.backend import backend
-from keras_attention.sizes import known
 from keras_attention.spec import Positions
 
 
@@ -42,27 +41,34 @@ def make(batch_size, length, heads, key_dim, value_dim, dtype):
     }
 
 
-def layout(cache, window, needs_length=False, kinds=None):
-    """The `Layout` of a cache, among `kinds`; the arguments between are its own.
+def layout(cache, layouts, window):
+    """The one of a layer's `layouts` that a cache has; `window` is that of the layer, or None.
 
-    Raises ValueError if `cache` has none of the layouts.
+    Raises ValueError if it has none of them.
     """
-    kinds = LAYOUTS if kinds is None else kinds
-    names = set(cache) if isinstance(cache, dict) else None
-    for kind in kinds:
-        if names == set(kind.arrays) and kind.fits(cache, window):
-            return kind(window, needs_length)
+    names = cache.keys() if isinstance(cache, dict) else None
+    for layout in layouts:
+        if names == layout.arrays.keys() and (not layout.forgets or _is_ring(cache, window)):
+            return layout
     received = type(cache).__name__ if names is None else sorted(names)
     raise ValueError(
-        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(kinds)}. "
+        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(layouts)}. "
         f"Received: {received}"
     )
 
 
-def _named(kinds):
-    *first, last = map(repr, kinds[-1].arrays)
+def _is_ring(cache, window):
+    """Whether the entries of a cache, which may be overwritten, are enough for a window."""
+    if window is None:
+        return False
+    # The number of entries may be unknown in a graph: a ring is correct for any.
+    return entries(cache) is None or entries(cache) >= window
+
+
+def _named(layouts):
+    *first, last = map(repr, layouts[-1].arrays)
     context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
-    return f"{', '.join(first)} and {last}{context if Context in kinds else ''}"
+    return f"{', '.join(first)} and {last}{context if CONTEXT in layouts else ''}"
 
 
 def check(cache, layout, batch, heads, *sizes):
@@ -122,7 +128,7 @@ def specs(cache):
 def positions(index, length, mask=None):
     """Positions of new tokens, (B, T). Padding, which is not stored, shares a token's position."""
     first = ops.expand_dims(index, 1)
-    if known(length) and length == 1:
+    if isinstance(length, int) and length == 1:
         return first
     return first + (ops.arange(length, dtype="int32") if mask is None else sequence.ranks(mask))
 
@@ -164,27 +170,13 @@ class Update(typing.NamedTuple):
 
 
 class Layout:
-    """How the arrays of a cache store keys and values, and how a call updates them.
-
-    Args:
-        window: the number of tokens a query sees, itself included; None for all.
-        needs_length: whether the number of tokens must be seen from the positions of all entries.
-    """
+    """How the arrays of a cache store keys and values, and how a call of a layer updates them."""
 
     # The arrays of the dictionary, and substrings of their dtypes' names.
     arrays: typing.ClassVar[dict[str, str]] = {}
     # Whether tokens are appended, whether old ones are overwritten, and whether all keys and values
     # are in the cache before the call; whether it has sums of tokens, and none of them.
     appends = forgets = is_memory = is_state = False
-
-    def __init__(self, window=None, needs_length=False):
-        self.window = window
-        self.needs_length = needs_length
-
-    @classmethod
-    def fits(cls, cache, window):
-        """Whether a cache with these arrays has this layout."""
-        return True
 
     def shapes(self, batch, slots, heads, *sizes):
         """The shape of each array, by name."""
@@ -196,10 +188,10 @@ class Layout:
             "mask": (batch, slots),
         }
 
-    def update(self, cache, key, value, mask, dtype):
+    def update(self, layer, cache, key, value, mask):
         """The `Update` by new keys (B, T, G, K) and values; `mask` (B, T) marks real tokens.
 
-        Real tokens come first. Keys and values to attend to have dtype `dtype`.
+        Real tokens come first. Keys and values to attend to have the layer's compute dtype.
         """
         raise TypeError(f"{type(self).__name__} must implement `update`.")
 
@@ -209,16 +201,20 @@ class Layout:
         mask = x.key_mask
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
-        at = positions(cache["index"], backend.shape(query)[1], mask)
+        of_query = positions(cache["index"], backend.shape(query)[1], mask)
         encoded = layer.position is not None and layer.position.encodes_alone
         if encoded:
             # Once: encoding all keys again would cost each step more than attention.
             with keras_private.uncast_variables():
-                query, key = layer.position.encode(query, key, at, at)
-        after = self.update(cache, key, value, mask, layer.compute_dtype)
-        at = Positions.of_heads(query, after.key, at, after.positions).among(after.mask)
-        found = masks.of_pairs(x.query_mask, None, None)
-        found = found if at.filled is None else (*found, at.filled)
+                query, key = layer.position.encode(query, key, of_query, of_query)
+        after = self.update(layer, cache, key, value, mask)
+        of_key, filled, found = after.positions, None, masks.of_pairs(x.query_mask, None, None)
+        if of_key is None:
+            of_key = ops.arange(backend.shape(after.key)[1], dtype="int32")
+        if after.mask is not None:
+            filled = ops.expand_dims(after.mask, (1, 2))
+            found = (*found, filled)
+        at = Positions(of_query, of_key, consecutive=False, own=True, filled=filled)
         heads = query, after.key, after.value
         return Extended(*heads, at, found, after.mask, after, encoded, gates)
 
@@ -281,15 +277,16 @@ class Full(Layout):
     arrays: typing.ClassVar = {"key": "float", "value": "float", "index": "int32"}
     appends = True
 
-    def update(self, cache, key, value, mask, dtype):
+    def update(self, layer, cache, key, value, mask):
         after = end(cache["index"], backend.shape(key)[1], mask)
-        lost = overflow(after, length(cache))
+        lost = overflow(after, backend.shape(cache["key"])[2])
         cache = append(cache, key, value, mask, after)
-        value, key = read(cache, dtype)
+        value, key = read(cache, layer.compute_dtype)
         # Empty entries come after every token, where no causal query sees them.
         update = Update(cache, key, value, lost=lost)
         # The length is that of the tokens so far, not of all entries.
-        return update.of_stored() if self.needs_length else update
+        needs_length = layer.position is not None and layer.position.needs_length
+        return update.of_stored() if needs_length else update
 
 
 class Ring(Full):
@@ -297,18 +294,13 @@ class Ring(Full):
 
     forgets = True
 
-    @classmethod
-    def fits(cls, cache, window):
-        slots = entries(cache)
-        # The number of entries may be unknown in a graph: a ring is correct for any.
-        return window is not None and (slots is None or slots >= window)
-
-    def update(self, cache, key, value, mask, dtype):
+    def update(self, layer, cache, key, value, mask):
+        dtype = layer.compute_dtype
         slots, count, lost = length(cache), backend.shape(key)[1], None
         if entries(cache) is None:
             # A number of entries that is unknown in the graph may be too small for a ring.
             after = end(cache["index"], count, mask)
-            lost = ops.logical_and(after > slots, slots < self.window)
+            lost = ops.logical_and(after > slots, slots < layer.cache_window)
         after = append(cache, key, value, mask)
         if key.shape[1] == 1:
             value, key = read(after, dtype)
@@ -335,7 +327,7 @@ class State(Layout):
     def shapes(self, batch, slots, heads, *sizes):
         return {**{name: (batch, *shape) for name, shape in sizes[0].items()}, "index": (batch,)}
 
-    def update(self, cache, key, value, mask, dtype):
+    def update(self, layer, cache, key, value, mask):
         after = end(cache["index"], backend.shape(key)[1], mask)
         return Update({**cache, "index": after}, key, value, mask=mask)
 
@@ -364,10 +356,12 @@ class KeysRing(Ring):
     arrays = Keys.arrays
 
 
+CONTEXT = Context()
 # In the order in which they are tried.
-LAYOUTS: list[type[Layout]] = [Context, Ring, Full]
+LAYOUTS: tuple[Layout, ...] = (CONTEXT, Ring(), Full())
 # Those of keys that are the values too.
-KEYS_ALONE: tuple[type[Layout], ...] = (Context, KeysRing, Keys)
+KEYS_ALONE: tuple[Layout, ...] = (CONTEXT, KeysRing(), Keys())
+STATE, STATE_OF_EXPONENTS, CONVOLVED_STATE = State(), StateOfExponents(), ConvolvedState()
 
 
 def append(cache, key, value, mask=None, after=None):

@@ -49,7 +49,7 @@ class LinearAttention(StateAttention):
     True
     """
 
-    layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.Context, kv_cache.State)
+    layouts: tuple[kv_cache.Layout, ...] = (kv_cache.CONTEXT, kv_cache.STATE)
     one_sequence = False
     has_weights = True
     refused_arguments = ()
@@ -79,7 +79,7 @@ class LinearAttention(StateAttention):
         self.preset_pattern = patterns.Causal() if self.causal else None
         self._sums_exponentials = isinstance(score, feature_maps.RandomFeatures)
         if self._sums_exponentials:
-            self.layouts = (*self.layouts, kv_cache.StateOfExponents)
+            self.layouts = (*self.layouts, kv_cache.STATE_OF_EXPONENTS)
 
     @property
     def feature_map(self) -> scores.Score:

@@ -36,7 +36,7 @@ class StateAttention(MultiHeadAttention, saved=False):
     """Multi-head attention whose heads are combined through a state, by `recurrence`."""
 
     _fixed_arguments: tuple[str, ...] = FIXED
-    layouts: tuple[type[kv_cache.Layout], ...] = (kv_cache.State,)
+    layouts: tuple[kv_cache.Layout, ...] = (kv_cache.STATE,)
     one_sequence = True
     has_weights = False
     refused_arguments: tuple[str, ...] = OF_PAIRS
@@ -251,7 +251,7 @@ class GatedStateAttention(StateAttention, saved=False):
     def _set_conv_kernel_size(self, size):
         self.conv_kernel_size = shapes.check_count("conv_kernel_size", size, 2, optional=True)
         if self.conv_kernel_size is not None:
-            self.layouts = (kv_cache.ConvolvedState,)
+            self.layouts = (kv_cache.CONVOLVED_STATE,)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)

@@ -76,7 +76,7 @@ class Pattern(saving.Configurable, saved=False):
         """
         return None
 
-    @property
+    @functools.cached_property
     def sees_itself(self) -> bool:
         """Whether a query surely sees the key at its own position, by the span."""
         span = self.span()

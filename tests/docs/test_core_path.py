@@ -9,20 +9,20 @@ from tests import core_path
 # The functions that a call may run, and their lines. JAX and PyTorch have more of their own.
 MOST = {
     "tensorflow": {
-        "default": (57, 770),
-        "cached": (92, 1080),
+        "default": (56, 770),
+        "cached": (80, 1030),
         "block": (74, 970),
         "encoder": (116, 1430),
     },
     "jax": {
-        "default": (70, 850),
-        "cached": (115, 1210),
+        "default": (69, 850),
+        "cached": (105, 1170),
         "block": (87, 1050),
         "encoder": (134, 1500),
     },
     "torch": {
-        "default": (80, 950),
-        "cached": (117, 1280),
+        "default": (79, 950),
+        "cached": (106, 1230),
         "block": (99, 1150),
         "encoder": (153, 1640),
     },

@@ -3,7 +3,6 @@
 import re
 
 from keras_attention import kernels
-from keras_attention.layers import kv_cache
 from tests import tree
 from tests.doctests import ROOT, programs
 
@@ -11,9 +10,8 @@ PAGE = ROOT / "docs/design.md"
 
 
 def test_the_walk_throughs_run(monkeypatch):
-    # A block that fails leaves its kernel or layout in these copies.
+    # A block that fails leaves its kernel in this copy.
     monkeypatch.setattr(kernels, "KERNELS", list(kernels.KERNELS))
-    monkeypatch.setattr(kv_cache, "LAYOUTS", list(kv_cache.LAYOUTS))
     page = list(programs(PAGE))
     assert len(page) == 5  # a position, a normalization, a kernel, a cache layout, a preset
     names = {"__name__": "__main__"}

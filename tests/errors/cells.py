@@ -17,7 +17,7 @@ ROWS = {
     ),
     r"Layout must implement `update`\.": (
         TypeError,
-        lambda: kv_cache.Layout().update({}, None, None, None, "float32"),
+        lambda: kv_cache.Layout().update(None, {}, None, None, None),
     ),
     r"The file has weights of 'inner', which is not built.*"
     r"Received: an unbuilt SelfAttention": load_unbuilt,
