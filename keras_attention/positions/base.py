@@ -138,10 +138,10 @@ class Position(saving.ConfigurableLayer, saved=False):
         `key_mask` (B, S) is the padding of the keys, which is among the masks, or None;
         `projected` are the heads of `projected_table`, of a layer that projects it.
         """
+        wide = shapes.accumulation_dtype(query, key)
         if "bias" in self.overrides:
-            spec = spec.replace(position_biases=(self.bias_between(query.shape[2]),))
+            spec = spec.replace(position_biases=(self.bias_between(query.shape[2], wide),))
         if "query_bias" in self.overrides:
-            wide = shapes.accumulation_dtype(query, key)
             query, key, *projected = (keras.ops.cast(x, wide) for x in (query, key, *projected))
             pairs = spec.positions.pairs  # type: ignore[union-attr]
             bias = self.query_bias(query, key, *pairs, *projected)
@@ -162,16 +162,17 @@ class Position(saving.ConfigurableLayer, saved=False):
                 f"other scale. Received: score=ScaledDot(scale={score.scale})"
             )
 
-    def bias_between(self, num_heads):
-        """`bias` as a `PositionBias`, or None."""
+    def bias_between(self, num_heads, dtype="float32"):
+        """`bias` as a `PositionBias` for scores of a dtype, or None."""
         if "bias" not in self.overrides:
             return None
         variables = self.variables
 
         def function(i, j, *values):
-            # The kernel's own values, in the stored dtype, whose gradient it computes.
+            # The kernel's own values, whose gradient it computes. The outer scope is that of the
+            # dtype, to which the inner one casts them.
             mapping = list(zip(variables, values, strict=True))
-            with keras.StatelessScope(state_mapping=mapping), keras_private.uncast_variables():
+            with keras_private.cast_variables(dtype), keras.StatelessScope(mapping):
                 return self.bias(i, j, num_heads)
 
         values = tuple(keras.ops.convert_to_tensor(variable) for variable in variables)

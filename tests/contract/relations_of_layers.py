@@ -233,7 +233,8 @@ def gradients_are_slopes(subject):
                 moved = np.nan_to_num(both[0].astype("float64") - both[1], posinf=0, neginf=0)
             slope += (moved * gradient).sum()
             for end, array in zip(ends, both, strict=True):
-                end.append(ops.convert_to_tensor(array))
+                # Without a dtype, Keras rounds a number of float64 on PyTorch.
+                end.append(ops.convert_to_tensor(array, str(array.dtype)))
         found = [float(rows.numpy(program(*end))) for end in ends]
         return abs(found[0] - found[1] - slope) / scale
 
