@@ -14,8 +14,8 @@ from keras_attention import keras_private
 from keras_attention.backend import backend
 from keras_attention.hints import Tensor, Tensors
 from keras_attention.inspection.measures import Gradients
+from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.visualization import collect
 
 
@@ -97,7 +97,7 @@ def attention_gradients(
     value, pull = backend.vjp(total, ones)
     found = [ops.convert_to_numpy(array) for array in pull(ops.ones_like(value))]
     layers = collect.attention_layers(model).items()
-    normed = {name for name, layer in layers if isinstance(layer, DifferentialAttention)}
+    normed = {name for name, layer in layers if traits.of(layer).norms_heads}
     return Gradients(
         {name: array.astype("float32") for name, array in zip(names, found, strict=True)},
         normed={name for name in names if name.partition(" (call ")[0] in normed},

@@ -12,9 +12,9 @@ import numpy as np
 from keras import ops
 
 from keras_attention import keras_private, saving, shapes
+from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.attention_cell import AttentionCell
-from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.positions import Position
@@ -159,9 +159,9 @@ class _Kept(NamedTuple):
         """Those of a layer without the heads `gone`."""
         count, groups = _sizes(layer)
         each = count // groups
-        if each > 1 and isinstance(layer, DifferentialAttention):
+        if each > 1 and traits.of(layer).attentions > 1:
             raise ValueError(
-                "Heads of `DifferentialAttention` that share keys and values cannot be pruned. "
+                f"Heads of `{type(layer).__name__}` that share keys and values cannot be pruned. "
                 f"Received: {name!r} with {count} heads in {groups} groups"
             )
         heads = [head for head in range(count) if head not in gone]

@@ -35,8 +35,9 @@ from keras_attention.hints import (
     Tensor,
     Tensors,
 )
-from keras_attention.layers import decoding, kv_cache, norms
+from keras_attention.layers import decoding, kv_cache, norms, traits
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
+from keras_attention.layers.traits import Traits
 
 NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
@@ -224,18 +225,11 @@ class Attention(saving.ConfigurableLayer):
     preset_position: Any = None
     # Whether it may return the log-probability of the choices of hard attention.
     returns_log_probability = False
-    # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
-    # those after it.
-    one_sequence = False
-    # Whether there is a weight for each pair, which a call may return.
-    has_weights = True
-    # Arguments of a call that it does not take, and why.
-    refused_arguments: tuple[str, ...] = ()
-    refusal_reason = ""
-    # Why it can count tokens alone, and no places; or None.
-    tokens_reason: str | None = None
-    # The layouts of the caches that it takes, in the order in which they are tried.
-    layouts: tuple[kv_cache.Layout, ...] = kv_cache.LAYOUTS
+
+    @functools.cached_property
+    def traits(self) -> Traits:
+        """What the layer has, needs and refuses, by its slots and heads."""
+        return traits.of_slots(self)
 
     def _check_slots(self):
         """Rejects incompatible slots."""
@@ -296,7 +290,6 @@ class Attention(saving.ConfigurableLayer):
                 setattr(self, name, weight)
         # What follows from the arguments, for all calls.
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
-        self.cache_window, self.no_decoding_reason = decoding.window(self), decoding.reason(self)
 
     query_dense = parts.part(
         "_query_dense",
@@ -347,7 +340,7 @@ class Attention(saving.ConfigurableLayer):
         after, more = extended.after, {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
             more["state"] = after.cache
-        listeners = tap.of(self) if self.has_weights else []
+        listeners = tap.of(self) if self.traits.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
         wanted = return_attention_scores or bool(listeners)
@@ -397,8 +390,8 @@ class Attention(saving.ConfigurableLayer):
         """
         layout, how = kv_cache.UNCACHED, given["positions"]
         given["positions"] = None if isinstance(how, str) else how
-        if self.refused_arguments:
-            self._refuse({name: given[name] for name in self.refused_arguments})
+        if self.traits.refused:
+            self._refuse({name: given[name] for name in self.traits.refused})
         if cache is not None:
             layout = decoding.layout(self, tensors, explicit, cache, **given)
         counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
@@ -426,26 +419,12 @@ class Attention(saving.ConfigurableLayer):
 
     # How tokens are counted
 
-    @functools.cached_property
-    def _order_matters(self):
-        """Whether attention depends on more of its positions than on the order of tokens."""
-        pattern = self.whole_pattern()
-        in_order = pattern is None or isinstance(pattern, patterns.Causal)
-        slots = self.position, self.preset_position
-        return self.score.needs_length or not in_order or slots != (None, None)
-
-    @functools.cached_property
-    def _has_cells(self):
-        """Whether positions are cells of a grid, which stay where they are."""
-        parts = self.position, self.whole_pattern()
-        return not all(part is None or part.counts for part in parts)
-
     def _counts_tokens(self, positions, cached=False):
         """Whether a call counts tokens, and not places, by its `positions`."""
         asked = None if positions is None else sequence.word(positions)
-        reason = "a cache has no room for others" if cached else self.tokens_reason
+        reason = "a cache has no room for others" if cached else self.traits.tokens_reason
         if reason is None:
-            return asked == "tokens" and not self._has_cells
+            return asked == "tokens" and not self.traits.on_grid
         if asked == "places":
             raise ValueError(
                 f"{type(self).__name__} can count real tokens alone: {reason}. "
@@ -462,15 +441,15 @@ class Attention(saving.ConfigurableLayer):
         axes = self.heads.axes
         if layout.appends:
             one = x.key_mask is None or x.query.shape[1] == 1
-            if one or (layout.is_state and not self._order_matters):
+            if one or (layout.is_state and not self.traits.needs_positions):
                 return x
             # The keys of the call are those of the cache.
             return x.compacted(axes)._replace(of_key=None)
-        if not self._order_matters:
+        if not self.traits.needs_positions:
             return x
         alike = not x.one_sequence or x.query_mask is x.key_mask
         plain = alike and x.segment_ids is None and not layout.is_memory
-        if plain or "positions" in self.refused_arguments:
+        if plain or "positions" in self.traits.refused:
             return x.compacted(axes)
         return x._replace(positions=x.ranked())
 
@@ -587,11 +566,11 @@ class Attention(saving.ConfigurableLayer):
         >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
         True
         """
-        decoding.check(self, decoding.reason(self))
+        decoding.check(self, self.traits.no_decoding_reason)
         if isinstance(batch_size, (bool, int, float)):
             shapes.check_count("batch_size", batch_size, minimum=0)
         shapes.check_count("length", length)
-        window = decoding.window(self)
+        window = self.traits.window
         heads, key_dim, value_dim = self.heads.cached.stored
         return kv_cache.make(
             batch_size,
@@ -636,7 +615,7 @@ class Attention(saving.ConfigurableLayer):
                 "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
                 f"it in the `call` of a custom layer or model. Received: value={value!r}"
             )
-        decoding.check(self, self.heads.no_cache_reason)
+        decoding.check(self, self.traits.no_cache_reason)
         value, key = decoding.converted(self, value), decoding.converted(self, key)
         (_, value, key), (_, value_mask, key_mask) = sequence.three_inputs(
             (value, value, key), (None, None, key_mask)
@@ -656,7 +635,7 @@ class Attention(saving.ConfigurableLayer):
         """The shapes of query, value and key, checked."""
         given = inputs.three_shapes(query_shape, value_shape, key_shape)
         self.heads.check_shapes(*given)
-        if self.one_sequence:
+        if self.traits.one_sequence:
             self._check_one_sequence(*given)
         return given
 
@@ -676,7 +655,7 @@ class Attention(saving.ConfigurableLayer):
         names = [n for n, x in given.items() if (x if isinstance(x, flags) else x is not None)]
         if names:
             raise ValueError(
-                f"{type(self).__name__} {self.refusal_reason}. Received: {', '.join(names)}"
+                f"{type(self).__name__} {self.traits.refusal}. Received: {', '.join(names)}"
             )
 
     def compute_mask(self, inputs, previous_mask=None):

@@ -13,7 +13,6 @@ from keras_attention.backend import backend
 from keras_attention.hints import Activation, Tensor, Tensors
 from keras_attention.layers import projections, wrapped_cell
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.state_attention import StateAttention
 from keras_attention.scores import Score, ScoreLike
 from keras_attention.spec import Positions
 
@@ -240,9 +239,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             heads = self.attention.heads
             query = heads.shape("query", (memory_shape[0], 1, self._query_size()))
             key = heads.shape("key", memory_shape)
-            score = self.attention.score
-            prepared = key if getattr(score, "v", None) is None else (*key[:3], score.v.shape[-1])
-            self.alignment.build(query, key, prepared)
+            prepared = self.attention.score.prepare_key(ops.zeros((1, 1, *key[2:])))
+            self.alignment.build(query, key, (*key[:2], *prepared.shape[2:]))
 
     def get_build_config(self):
         config = super().get_build_config()
@@ -585,9 +583,7 @@ def attention_layer(attention, dtype):
             "An AttentionCell takes no normalization that draws random numbers: a step of a loop "
             f"cannot draw. Received: normalization={attention.normalization!r}"
         )
-    reason = attention.heads.no_cache_reason
-    if isinstance(attention, StateAttention):
-        reason = "it sums over tokens instead of having weights"
+    reason = attention.traits.no_cell_reason or attention.traits.no_cache_reason
     if reason is not None:
         raise ValueError(
             f"An AttentionCell, which attends step by step, cannot take this layer: {reason}. "

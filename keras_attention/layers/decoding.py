@@ -11,27 +11,6 @@ _KNOWN = (
 )
 
 
-def window(layer):
-    """The number of tokens up to and including itself that a query can see; None for all."""
-    left = layer.whole_pattern(causal=True).span().left
-    return None if left is None else left + 1
-
-
-def reason(layer):
-    """The reason a layer cannot be computed token by token, or None."""
-    if layer.one_sequence:
-        pattern = layer.whole_pattern()
-        right = None if pattern is None else pattern.span().right
-        if right is None or right > 0:
-            return "a token would see tokens after it; pass causal=True"
-    for position in (layer.preset_position, layer.position):
-        if position is not None and position.no_decoding_reason is not None:
-            return position.no_decoding_reason
-    if layer.score.needs_length:
-        return f"the score {type(layer.score).__name__} depends on the number of keys"
-    return layer.heads.no_decoding_reason
-
-
 def check(layer, reason):
     """Raises if a layer does not support a cache, for a reason that is not None."""
     if reason is not None:
@@ -44,13 +23,13 @@ def layout(layer, tensors, explicit, cache, return_attention_scores=False, **giv
     _, given["value_mask"], given["key_mask"] = explicit
     if isinstance(query, (list, tuple)):
         query, given["value"] = query[0], query[1:]
-    size = layer.cache_window
-    layout = kv_cache.layout(cache, layer.layouts, size)
+    traits = layer.traits
+    layout = kv_cache.layout(cache, traits.layouts, traits.window)
     count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
     if layout.is_state:
         sizes = [layer._cached_shapes]
     kv_cache.check(cache, layout, query.shape[0], count, *sizes)
-    reason = layer.no_decoding_reason if layout.appends else layer.heads.no_cache_reason
+    reason = traits.no_decoding_reason if layout.appends else traits.no_cache_reason
     if reason is not None:
         check(layer, reason)
     refused = []
@@ -66,7 +45,7 @@ def layout(layer, tensors, explicit, cache, return_attention_scores=False, **giv
         raise ValueError(
             "Scores are unsupported with a sliding-window cache, which is shorter than the "
             "sequence. Received: return_attention_scores=True, with a cache of "
-            f"{kv_cache.length(cache)} tokens for a window of {size}"
+            f"{kv_cache.length(cache)} tokens for a window of {traits.window}"
         )
     return layout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -84,6 +85,10 @@ class DifferentialAttention(MultiHeadAttention):
         self.depth = shapes.check_count("depth", depth)
         self.norm_epsilon = shapes.check_number("norm_epsilon", norm_epsilon, above=0)
         self.heads = DifferentialHeads(self)
+
+    @functools.cached_property
+    def traits(self):
+        return super().traits.replace(attentions=2, norms_heads=True)
 
     @property
     def lambda_init(self) -> float:

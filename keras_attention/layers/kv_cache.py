@@ -300,7 +300,7 @@ class Ring(Full):
         if entries(cache) is None:
             # A number of entries that is unknown in the graph may be too small for a ring.
             after = end(cache["index"], count, mask)
-            lost = ops.logical_and(after > slots, slots < layer.cache_window)
+            lost = ops.logical_and(after > slots, slots < layer.traits.window)
         after = append(cache, key, value, mask)
         if key.shape[1] == 1:
             value, key = read(after, dtype)

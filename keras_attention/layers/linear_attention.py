@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 from keras import ops
 
 from keras_attention import feature_maps, keras_private, masks, patterns, saving, scores, shapes
 from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
-from keras_attention.layers import kv_cache
+from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
 
@@ -49,12 +51,6 @@ class LinearAttention(StateAttention):
     True
     """
 
-    layouts: tuple[kv_cache.Layout, ...] = (kv_cache.CONTEXT, kv_cache.STATE)
-    one_sequence = False
-    has_weights = True
-    refused_arguments = ()
-    tokens_reason = None
-
     def __init__(
         self,
         num_heads: int,
@@ -78,8 +74,15 @@ class LinearAttention(StateAttention):
         self.causal = shapes.check_flag("causal", causal)
         self.preset_pattern = patterns.Causal() if self.causal else None
         self._sums_exponentials = isinstance(score, feature_maps.RandomFeatures)
-        if self._sums_exponentials:
-            self.layouts = (*self.layouts, kv_cache.STATE_OF_EXPONENTS)
+
+    @functools.cached_property
+    def traits(self):
+        layouts = kv_cache.CONTEXT, kv_cache.STATE
+        return traits.of_slots(self).replace(
+            needs_positions=self.position is not None,
+            layouts=(*layouts, kv_cache.STATE_OF_EXPONENTS) if self._sums_exponentials else layouts,
+            no_cell_reason=super().traits.no_cell_reason,
+        )
 
     @property
     def feature_map(self) -> scores.Score:

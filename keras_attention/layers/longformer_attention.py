@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from keras import ops
@@ -22,11 +23,17 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
 
     num_global: int
 
-    _order_matters = True
-    refused_arguments = ("positions", "use_causal_mask")
-    refusal_reason = (
-        "counts its global tokens from the first position, and they attend to later ones"
-    )
+    @functools.cached_property
+    def traits(self):
+        reason = "its global tokens attend to later ones"
+        return super().traits.replace(
+            needs_positions=True,
+            no_decoding_reason=reason,
+            no_cache_reason=reason,
+            refused=("positions", "use_causal_mask"),
+            refusal="counts its global tokens from the first position, and they attend to later "
+            "ones",
+        )
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask
@@ -173,8 +180,6 @@ class LongformerAttention(GlobalTokensAttention):
         seen = patterns.SlidingWindow(window, window) | patterns.Prefix(num_global)
         self.preset_pattern = seen
         self.heads = LongformerHeads(self)
-        reason = "its global tokens attend to later ones"
-        self.heads.no_cache_reason = self.heads.no_decoding_reason = reason
 
     global_query_dense = parts.part(
         "_global_query_dense", "The layer that projects the queries of global tokens."

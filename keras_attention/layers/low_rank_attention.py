@@ -7,6 +7,7 @@ is no weight for a pair, and no order: each of these keys has later tokens too.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Literal, get_args
 
@@ -31,16 +32,20 @@ class LowRankAttention(MultiHeadAttention, saved=False):
     """
 
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
-    has_weights = False
-    refused_arguments = (*OF_PAIRS, "use_causal_mask")
-    refusal_reason = (
-        "attends to vectors made of all tokens, so it has no weights of pairs, and is not causal"
-    )
-    tokens_reason = "its keys are made of the real tokens, one after another"
 
-    @property
-    def _order_matters(self):
-        return True
+    @functools.cached_property
+    def traits(self):
+        reason = "it attends to vectors made of all tokens, later ones too"
+        return super().traits.replace(
+            has_weights=False,
+            needs_positions=True,
+            refused=(*OF_PAIRS, "use_causal_mask"),
+            refusal="attends to vectors made of all tokens, so it has no weights of pairs, and is "
+            "not causal",
+            no_decoding_reason=reason,
+            no_cache_reason=reason,
+            tokens_reason="its keys are made of the real tokens, one after another",
+        )
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
@@ -59,10 +64,6 @@ class LowRankAttention(MultiHeadAttention, saved=False):
         """Attention of the pipeline, over other queries or keys than those of the call."""
         at, restrict = Positions.of_heads(query, key), masks.of_pairs(query_mask, key_mask, None)
         return super().attend(query, key, value, at, training, masks=restrict, **given)
-
-    def _refuse_caches(self):
-        reason = "it attends to vectors made of all tokens, later ones too"
-        self.heads.no_cache_reason = self.heads.no_decoding_reason = reason
 
 
 Sharing = Literal["heads", "key_value"]
@@ -125,7 +126,6 @@ class LinformerAttention(LowRankAttention):
         shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
         self.sharing = sharing
         self.heads = LinformerHeads(self)
-        self._refuse_caches()
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
         length = _known_length(key.shape[1], self.max_length)
@@ -252,12 +252,12 @@ class NystromAttention(LowRankAttention):
             "conv_kernel_size", conv_kernel_size, optional=True
         )
         self.heads = NystromHeads(self)
-        self._refuse_caches()
 
-    @property
-    def _order_matters(self):
+    @functools.cached_property
+    def traits(self):
         # Landmarks are means of real tokens, wherever these are.
-        return self.conv_kernel_size is not None or self.score.needs_length
+        needed = self.conv_kernel_size is not None or self.score.needs_length
+        return super().traits.replace(needs_positions=needed)
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
         wide = shapes.accumulation_dtype(query, key, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -34,7 +35,9 @@ class _Scores(normalizations.Normalization, saved=False):
 class _Pointing(Attention, saved=False):
     """Attention whose weights are logits."""
 
-    has_weights = False
+    @functools.cached_property
+    def traits(self):
+        return super().traits.replace(has_weights=False)
 
 
 class PointerHead(saving.ConfigurableLayer):

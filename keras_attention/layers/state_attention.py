@@ -5,6 +5,7 @@ They take the road of `Attention.call`. What follows the heads is a recurrence.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -14,7 +15,7 @@ from keras_attention import keras_private, masks, patterns, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.kernels.recurrence import NOTHING
-from keras_attention.layers import kv_cache, norms, short_convolution
+from keras_attention.layers import kv_cache, norms, short_convolution, traits
 from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -36,12 +37,6 @@ class StateAttention(MultiHeadAttention, saved=False):
     """Multi-head attention whose heads are combined through a state, by `recurrence`."""
 
     _fixed_arguments: tuple[str, ...] = FIXED
-    layouts: tuple[kv_cache.Layout, ...] = (kv_cache.STATE,)
-    one_sequence = True
-    has_weights = False
-    refused_arguments: tuple[str, ...] = OF_PAIRS
-    refusal_reason = "sees all tokens up to each, through sums of them, and has no weights of pairs"
-    tokens_reason: str | None = "it sums the real tokens, one after another"
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
     def recurrence(self, *heads: Any, **given: Any) -> Any:
@@ -68,9 +63,17 @@ class StateAttention(MultiHeadAttention, saved=False):
         """The shapes of a cache's arrays, without rows, but that of the index."""
         return {"state": (self.heads.key_value_heads, *self.state_shape)}
 
-    @property
-    def _order_matters(self):
-        return self.position is not None
+    @functools.cached_property
+    def traits(self):
+        return traits.of_slots(self, one_sequence=True).replace(
+            has_weights=False,
+            needs_positions=self.position is not None,
+            layouts=(kv_cache.STATE,),
+            refused=OF_PAIRS,
+            refusal="sees all tokens up to each, through sums of them, and has no weights of pairs",
+            no_cell_reason="it sums over tokens instead of having weights",
+            tokens_reason="it sums the real tokens, one after another",
+        )
 
     def _counted(self, x, layout):
         # Masked tokens are skipped where they are.
@@ -84,7 +87,7 @@ class StateAttention(MultiHeadAttention, saved=False):
             gates: what heads have beside query, key and value.
         """
         mask, causal = given["key_mask"], state is not None or given["pattern"] is not None
-        if self.has_weights:
+        if self.traits.has_weights:
             if state is not None and given["return_weights"]:
                 raise ValueError(
                     "A state has sums of tokens, and no weights of them. Received with a cache of "
@@ -250,8 +253,6 @@ class GatedStateAttention(StateAttention, saved=False):
 
     def _set_conv_kernel_size(self, size):
         self.conv_kernel_size = shapes.check_count("conv_kernel_size", size, 2, optional=True)
-        if self.conv_kernel_size is not None:
-            self.layouts = (kv_cache.CONVOLVED_STATE,)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -272,9 +273,12 @@ class GatedStateAttention(StateAttention, saved=False):
     def build_decay(self):
         """Makes weights of the decay that are no projections."""
 
-    @property
-    def _order_matters(self):
-        return self.conv_kernel_size is not None or super()._order_matters
+    @functools.cached_property
+    def traits(self):
+        found = super().traits
+        if self.conv_kernel_size is None:
+            return found
+        return found.replace(needs_positions=True, layouts=(kv_cache.CONVOLVED_STATE,))
 
     def _counted(self, x, layout):
         # A convolution reads neighbors.

@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_attention import inputs, masks, saving, sequence, tap
 from keras_attention.hints import Positions, Tensor, Tensors
-from keras_attention.layers import kv_cache
-from keras_attention.layers.attention import Attention
+from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import history
 from keras_attention.models.embeddings import Embeddings, Logits
@@ -85,14 +84,13 @@ class Stack(saving.ConfigurableModel, saved=False):
     def _cells(self):
         """Of each block, whether it has cells of a grid, which stay where they are."""
         found = [block.attention for block in self.blocks]
-        return [isinstance(x, Attention) and x._has_cells for x in found]
+        return [traits.of(x).on_grid for x in found]
 
     @functools.cached_property
     def _order_matters(self):
         """Whether a block depends on more of its positions than on the order of tokens."""
         found = [block.attention for block in self.blocks if block.attention is not None]
-        # Attention that is not of this package may.
-        return any(not isinstance(x, Attention) or x._order_matters for x in found)
+        return any(traits.of(x).needs_positions for x in found)
 
     @functools.cached_property
     def _counts(self):

@@ -9,8 +9,7 @@ With "dynamic" that would be every step, and is refused.
 from keras import ops
 
 from keras_attention import sequence, shapes
-from keras_attention.layers import kv_cache
-from keras_attention.positions import Rotary
+from keras_attention.layers import kv_cache, traits
 
 
 def switches(blocks):
@@ -18,9 +17,9 @@ def switches(blocks):
     found: dict[str, set[int]] = {"dynamic": set(), "longrope": set()}
     # The last block's output is not cached, so its position does not matter.
     for block in blocks[:-1]:
-        position = getattr(block.attention, "position", None)
-        if isinstance(position, Rotary) and position.scaling in found:
-            found[position.scaling].add(position.original_max_length)
+        anew = traits.of(block.attention).encodes_anew
+        if anew is not None:
+            found[anew[0]].add(anew[1])
     return found
 
 

@@ -47,6 +47,9 @@ class Position(saving.ConfigurableLayer, saved=False):
     encodes_alone = False
     # Whether `encode` depends on the length of a row, the largest of its positions.
     needs_length = False
+    # ("dynamic" or "longrope", L): a text longer than L tokens is encoded anew from its first token
+    # on, at each length or once; or None.
+    encodes_anew: tuple[str, int] | None = None
     # Which of `bias`, `query_bias` and `encode` a subclass overrides: set when it is defined.
     overrides: frozenset[str] = frozenset()
     # Whether the bias depends on what keys contain, as `query_bias` may: set for who overrides it.

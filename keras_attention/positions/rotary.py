@@ -127,6 +127,7 @@ class Rotary(Position):
         # Whether the frequencies depend on L: a key is then rotated by more than its own position.
         self.needs_length = scaling in ("dynamic", "longrope")
         self.encodes_alone = not self.needs_length
+        self.encodes_anew = (str(scaling), original_max_length) if self.needs_length else None
         self.factor = factor
         self.original_max_length = original_max_length
         self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)

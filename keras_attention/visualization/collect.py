@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_attention import keras_private, rematerialization, shapes, tap
 from keras_attention.hints import Tensors
+from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.visualization import labels
@@ -217,7 +218,7 @@ def attention_layers(model):
             parts = keras_private.sublayers(layer, recursive=False)
             within = [visit(part, [*path, _name(layer, part)]) for part in parts]
             if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
-                if getattr(layer, "has_weights", True):
+                if traits.of(layer).has_weights:
                     named[_unused("/".join(path) or layer.name, named)] = layer
                 within = [True]
             attends[id(layer)] = any(within)
