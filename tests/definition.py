@@ -236,7 +236,7 @@ def attends(pattern, i, j):
         return not attends(pattern.pattern, i, j)
     if name in ("And", "Or"):
         return {"And": all, "Or": any}[name](attends(part, i, j) for part in pattern.patterns)
-    return PATTERNS[name](i, j, **vars(pattern))
+    return PATTERNS[name](i, j, **pattern.get_config())
 
 
 # Positions
