@@ -52,10 +52,10 @@ def of_call(layer, args, kwargs):
     # By numbers: PyTorch's compiler cannot name what an iterator over `args` gave.
     for n in range(len(args)):
         autocast = layer.autocast and not (n < len(names) and names[n] in layer._unrounded)
-        found.append(_converted(layer, args[n], autocast, known))
+        found.append(converted(layer, args[n], autocast, known))
     for name, given in kwargs.items():
         autocast = layer.autocast and name not in layer._unrounded
-        named[name] = _converted(layer, given, autocast, known)
+        named[name] = converted(layer, given, autocast, known)
     return found, named
 
 
@@ -95,12 +95,12 @@ def _check_dense(layer, given, first):
         )
 
 
-def _converted(layer, given, autocast, known):
+def converted(layer, given, autocast, known):
     """An argument as a tensor with the mask that it carries, or a structure of them."""
     if given is None or type(given) is bool:
         return given
     if keras.tree.is_nested(given):
-        convert = functools.partial(_converted, layer, autocast=autocast, known=known)
+        convert = functools.partial(converted, layer, autocast=autocast, known=known)
         return keras.tree.map_structure(convert, given)
     if (id(given), autocast) not in known:
         tensor = layer.dtype_policy.convert_input(given, autocast, layer.input_dtype)

@@ -235,10 +235,6 @@ class Pairs(NamedTuple):
         alike = self.one_sequence and of_query is of_key
         return of_queries, of_queries if alike else ranks(self.key_mask, of_key)
 
-    def over(self, mask):
-        """The same over the keys of a context, whose padding a mask (B, S) says."""
-        return self._replace(value=mask, key_mask=mask, seen=mask, one_sequence=False)
-
     def factor(self, listeners, layer):
         """What listeners multiply weights (B, H, T, S) by, in the order of the rows; or None."""
         found = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ from keras_attention.hints import (
     Tensor,
     Tensors,
 )
-from keras_attention.layers import decoding, kv_cache, norms, traits
+from keras_attention.layers import kv_cache, norms, traits
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
 from keras_attention.layers.traits import Traits
 
@@ -223,6 +223,8 @@ class Attention(saving.ConfigurableLayer):
     preset_pattern: patterns.Pattern | None = None
     # A position before the slot's: it sees heads that the other has not encoded.
     preset_position: Any = None
+    # Its traits that do not follow from the slots, beside those of its base classes.
+    own_traits: ClassVar[dict[str, Any]] = {}
     # Whether it may return the log-probability of the choices of hard attention.
     returns_log_probability = False
 
@@ -337,9 +339,9 @@ class Attention(saving.ConfigurableLayer):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x)
-        after, more = extended.after, {"gates": extended.gates} if extended.gates else {}
+        more = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
-            more["state"] = after.cache
+            more["state"] = extended.cache
         listeners = tap.of(self) if self.traits.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
@@ -361,8 +363,8 @@ class Attention(saving.ConfigurableLayer):
             self.add_loss(self.scores_regularizer(weights, result.mask))
         heads = self.heads.cached if layout.appends else self.heads
         output = heads.join(result, x.query)
-        if after is not None and after.lost is not None:
-            output = kv_cache.spoil(output, after.lost)
+        if extended.lost is not None:
+            output = kv_cache.spoil(output, extended.lost)
         if x.of_query is not None or x.of_key is not None:
             # Weights that a regularizer alone asked for may be of other keys than the call's.
             seen = result if wanted else result.replace(weights=None, mask=None)
@@ -375,9 +377,7 @@ class Attention(saving.ConfigurableLayer):
             scores = scores if return_attention_scores else None
         if of_output is not None:
             output = masks.carry(output, of_output)
-        cache = result.state
-        if cache is None and after is not None:
-            cache = after.cache
+        cache = extended.cache if result.state is None else result.state
         return self._returned(output, scores, result.log_probability, cache)
 
     def _read(self, tensors, explicit, mask, cache, **given):
@@ -393,14 +393,15 @@ class Attention(saving.ConfigurableLayer):
         if self.traits.refused:
             self._refuse({name: given[name] for name in self.traits.refused})
         if cache is not None:
-            layout = decoding.layout(self, tensors, explicit, cache, **given)
+            layout = traits.layout(self, tensors, explicit, cache, **given)
         counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
         pairs = given["attention_mask"], given["attention_bias"]
         x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype, counts)
         if not x.one_sequence or x.key is not x.value:
             self._shapes(x.query.shape, x.value.shape, x.key.shape)
         if layout.is_memory:
-            x = x.over(cache["mask"])
+            of_keys = dict.fromkeys(("value", "key_mask", "seen"), cache["mask"])
+            x = x._replace(**of_keys, one_sequence=False)
         if self.score.needs_length:
             self.score.check_length(x.value.shape[1])
         if x.attention_mask is not None or x.attention_bias is not None:
@@ -566,7 +567,7 @@ class Attention(saving.ConfigurableLayer):
         >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
         True
         """
-        decoding.check(self, self.traits.no_decoding_reason)
+        traits.check_cache(self, self.traits.no_decoding_reason)
         if isinstance(batch_size, (bool, int, float)):
             shapes.check_count("batch_size", batch_size, minimum=0)
         shapes.check_count("length", length)
@@ -615,8 +616,9 @@ class Attention(saving.ConfigurableLayer):
                 "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
                 f"it in the `call` of a custom layer or model. Received: value={value!r}"
             )
-        decoding.check(self, self.traits.no_cache_reason)
-        value, key = decoding.converted(self, value), decoding.converted(self, key)
+        traits.check_cache(self, self.traits.no_cache_reason)
+        made: dict = {}
+        value, key = (inputs.converted(self, x, self.autocast, made) for x in (value, key))
         (_, value, key), (_, value_mask, key_mask) = sequence.three_inputs(
             (value, value, key), (None, None, key_mask)
         )

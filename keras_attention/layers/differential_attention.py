@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -64,6 +63,8 @@ class DifferentialAttention(MultiHeadAttention):
     0.471
     """
 
+    own_traits: ClassVar = {"attentions": 2, "norms_heads": True}
+
     def __init__(
         self,
         num_heads: int,
@@ -85,10 +86,6 @@ class DifferentialAttention(MultiHeadAttention):
         self.depth = shapes.check_count("depth", depth)
         self.norm_epsilon = shapes.check_number("norm_epsilon", norm_epsilon, above=0)
         self.heads = DifferentialHeads(self)
-
-    @functools.cached_property
-    def traits(self):
-        return super().traits.replace(attentions=2, norms_heads=True)
 
     @property
     def lambda_init(self) -> float:

@@ -158,7 +158,9 @@ class GatedLinearAttention(GatedStateAttention):
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
-        self._set_conv_kernel_size(conv_kernel_size)
+        self.conv_kernel_size = shapes.check_count(
+            "conv_kernel_size", conv_kernel_size, 2, optional=True
+        )
         self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
         self.decay_temperature = shapes.check_number(
             "decay_temperature", decay_temperature, above=0
@@ -227,7 +229,9 @@ class GatedDeltaNet(GatedStateAttention):
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
-        self._set_conv_kernel_size(conv_kernel_size)
+        self.conv_kernel_size = shapes.check_count(
+            "conv_kernel_size", conv_kernel_size, 2, optional=True
+        )
         self.use_decay = shapes.check_flag("use_decay", use_decay)
         self._gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 

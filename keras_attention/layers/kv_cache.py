@@ -96,7 +96,7 @@ def entries(cache):
 
 def is_context(cache):
     """Whether a cache is a result of `cache_context`."""
-    return set(cache) == set(Context.arrays)
+    return cache.keys() == CONTEXT.arrays.keys()
 
 
 def length(cache):
@@ -147,36 +147,19 @@ def stored_positions(index, length):
     return last - ops.mod(last - ops.arange(length, dtype="int32"), length)
 
 
-class Update(typing.NamedTuple):
-    """What a call attends to, and the next cache.
+class Layout:
+    """How the arrays of a cache store keys and values, and how a call of a layer updates them.
 
-    `cache` is the next one, or None without any. The call attends to `key` (B, S, G, K) and
-    `value` (B, S, G, V), at `positions` (S,) or (B, S), None counting from 0. `mask` (B, S) marks
-    filled entries, None meaning all that a causal query may see. `lost` (B,) marks rows with tokens
-    that did not fit, or is None.
+    Args:
+        **arrays: those of the dictionary, and substrings of their dtypes' names.
     """
 
-    cache: typing.Any
-    key: object
-    value: object
-    positions: object = None
-    mask: object = None
-    lost: object = None
-
-    def of_stored(self):
-        """The same with the position of each entry, negative if it is empty, and those masked."""
-        at = stored_positions(self.cache["index"], length(self.cache))
-        return self._replace(positions=at, mask=at >= 0)
-
-
-class Layout:
-    """How the arrays of a cache store keys and values, and how a call of a layer updates them."""
-
-    # The arrays of the dictionary, and substrings of their dtypes' names.
-    arrays: typing.ClassVar[dict[str, str]] = {}
     # Whether tokens are appended, whether old ones are overwritten, and whether all keys and values
     # are in the cache before the call; whether it has sums of tokens, and none of them.
     appends = forgets = is_memory = is_state = False
+
+    def __init__(self, **arrays):
+        self.arrays = arrays
 
     def shapes(self, batch, slots, heads, *sizes):
         """The shape of each array, by name."""
@@ -189,9 +172,16 @@ class Layout:
         }
 
     def update(self, layer, cache, key, value, mask):
-        """The `Update` by new keys (B, T, G, K) and values; `mask` (B, T) marks real tokens.
+        """The next cache, and what a call attends to: (cache, key, value, positions, mask, lost).
 
-        Real tokens come first. Keys and values to attend to have the layer's compute dtype.
+        Args:
+            key, value: of new tokens, (B, T, G, K) and (B, T, G, V).
+            mask: (B, T), which of them are real, the first; None for all.
+
+        The returned `key` (B, S, G, K) and `value` are those to attend to, in the layer's compute
+        dtype, at `positions` (S,) or (B, S), None counting from 0. `mask` (B, S) marks filled
+        entries, None meaning all that a causal query may see. `lost` (B,) marks rows with tokens
+        that did not fit, or is None.
         """
         raise TypeError(f"{type(self).__name__} must implement `update`.")
 
@@ -207,16 +197,15 @@ class Layout:
             # Once: encoding all keys again would cost each step more than attention.
             with keras_private.uncast_variables():
                 query, key = layer.position.encode(query, key, of_query, of_query)
-        after = self.update(layer, cache, key, value, mask)
-        of_key, filled, found = after.positions, None, masks.of_pairs(x.query_mask, None, None)
+        cache, key, value, of_key, mask, lost = self.update(layer, cache, key, value, mask)
+        filled, found = None, masks.of_pairs(x.query_mask, None, None)
         if of_key is None:
-            of_key = ops.arange(backend.shape(after.key)[1], dtype="int32")
-        if after.mask is not None:
-            filled = ops.expand_dims(after.mask, (1, 2))
+            of_key = ops.arange(backend.shape(key)[1], dtype="int32")
+        if mask is not None:
+            filled = ops.expand_dims(mask, (1, 2))
             found = (*found, filled)
         at = Positions(of_query, of_key, consecutive=False, own=True, filled=filled)
-        heads = query, after.key, after.value
-        return Extended(*heads, at, found, after.mask, after, encoded, gates)
+        return Extended(query, key, value, at, found, mask, cache, lost, encoded, gates)
 
 
 class Extended(typing.NamedTuple):
@@ -227,7 +216,8 @@ class Extended(typing.NamedTuple):
         positions: their `Positions`.
         masks: of pairs, as in an `AttentionSpec`.
         key_mask: (B, S), the padding of the keys, which is among the masks; or None.
-        after: the `Update` of the cache, or None.
+        cache: the next one, or None without any.
+        lost: (B,), rows with tokens that did not fit into it, or None.
         encoded: whether the position has encoded query and key.
         gates: what a layer's heads have beside the three.
     """
@@ -238,7 +228,8 @@ class Extended(typing.NamedTuple):
     positions: Positions
     masks: tuple
     key_mask: typing.Any = None
-    after: Update | None = None
+    cache: typing.Any = None
+    lost: typing.Any = None
     encoded: bool = False
     gates: typing.Sequence = ()
 
@@ -262,19 +253,17 @@ UNCACHED = Uncached()
 class Context(Uncached):
     """The keys and values of cross-attention, which never change."""
 
-    arrays: typing.ClassVar = {"key": "float", "value": "float", "mask": "bool"}
     is_memory = True
 
     def extend(self, layer, cache, x, heads=None):
         value, key = read(cache, layer.compute_dtype)
         found = super().extend(layer, cache, x, (layer.split(x.query, "query"), key, value))
-        return found._replace(after=Update(cache, key, value))
+        return found._replace(cache=cache)
 
 
 class Full(Layout):
     """All tokens so far: the one at position p is entry p."""
 
-    arrays: typing.ClassVar = {"key": "float", "value": "float", "index": "int32"}
     appends = True
 
     def update(self, layer, cache, key, value, mask):
@@ -283,10 +272,11 @@ class Full(Layout):
         cache = append(cache, key, value, mask, after)
         value, key = read(cache, layer.compute_dtype)
         # Empty entries come after every token, where no causal query sees them.
-        update = Update(cache, key, value, lost=lost)
-        # The length is that of the tokens so far, not of all entries.
-        needs_length = layer.position is not None and layer.position.needs_length
-        return update.of_stored() if needs_length else update
+        at = None
+        if layer.position is not None and layer.position.needs_length:
+            # The length is that of the tokens so far, not of all entries.
+            at = stored_positions(cache["index"], length(cache))
+        return cache, key, value, at, at if at is None else at >= 0, lost
 
 
 class Ring(Full):
@@ -304,7 +294,8 @@ class Ring(Full):
         after = append(cache, key, value, mask)
         if key.shape[1] == 1:
             value, key = read(after, dtype)
-            return Update(after, key, value, lost=lost).of_stored()
+            at = stored_positions(after["index"], slots)
+            return after, key, value, at, at >= 0, lost
         # The first of several tokens may see entries that the last ones overwrite.
         old_value, old_key = read(cache, dtype)
         at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)
@@ -315,13 +306,12 @@ class Ring(Full):
         else:
             value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
         seen = ops.concatenate([at >= 0, real], axis=1)
-        return Update(after, key, value, ops.concatenate([at, new], axis=1), seen, lost)
+        return after, key, value, ops.concatenate([at, new], axis=1), seen, lost
 
 
 class State(Layout):
     """Sums over all tokens so far, of constant size, to which a call's own tokens are added."""
 
-    arrays: typing.ClassVar = {"state": "float", "index": "int32"}
     appends = is_state = True
 
     def shapes(self, batch, slots, heads, *sizes):
@@ -329,39 +319,20 @@ class State(Layout):
 
     def update(self, layer, cache, key, value, mask):
         after = end(cache["index"], backend.shape(key)[1], mask)
-        return Update({**cache, "index": after}, key, value, mask=mask)
+        return {**cache, "index": after}, key, value, None, mask, None
 
 
-class StateOfExponents(State):
-    """Sums of exponentials, each divided by that of the largest exponent of its feature."""
-
-    arrays: typing.ClassVar = {"state": "float", "largest": "float", "index": "int32"}
-
-
-class ConvolvedState(State):
-    """A state, and the inputs of the last tokens, which a convolution reads again."""
-
-    arrays: typing.ClassVar = {"state": "float", "last": "float", "index": "int32"}
-
-
-class Keys(Full):
-    """All tokens so far, whose keys are their values."""
-
-    arrays: typing.ClassVar = {"key": "float", "index": "int32"}
-
-
-class KeysRing(Ring):
-    """The last C tokens, whose keys are their values."""
-
-    arrays = Keys.arrays
-
-
-CONTEXT = Context()
-# In the order in which they are tried.
-LAYOUTS: tuple[Layout, ...] = (CONTEXT, Ring(), Full())
-# Those of keys that are the values too.
-KEYS_ALONE: tuple[Layout, ...] = (CONTEXT, KeysRing(), Keys())
-STATE, STATE_OF_EXPONENTS, CONVOLVED_STATE = State(), StateOfExponents(), ConvolvedState()
+CONTEXT = Context(key="float", value="float", mask="bool")
+_KEYS = {"key": "float", "index": "int32"}
+_PAIRS = {"key": "float", "value": "float", "index": "int32"}
+# In the order in which they are tried; and those of keys that are the values too.
+LAYOUTS: tuple[Layout, ...] = (CONTEXT, Ring(**_PAIRS), Full(**_PAIRS))
+KEYS_ALONE: tuple[Layout, ...] = (CONTEXT, Ring(**_KEYS), Full(**_KEYS))
+STATE = State(state="float", index="int32")
+# Sums of exponentials, each divided by that of the largest exponent of its feature.
+STATE_OF_EXPONENTS = State(state="float", largest="float", index="int32")
+# And the inputs of the last tokens, which a convolution reads again.
+CONVOLVED_STATE = State(state="float", last="float", index="int32")
 
 
 def append(cache, key, value, mask=None, after=None):
@@ -386,16 +357,6 @@ def append(cache, key, value, mask=None, after=None):
         elif name in cache:
             new[name] = _write_many(cache[name], heads, index, after)
     return {**cache, **new}
-
-
-def write(old, new, index, mask=None):
-    """An array of a cache (B, G, C, K) with new tokens (B, T, G, K), after `index` of each row.
-
-    `mask` (B, T) marks the real ones, which come first.
-    """
-    if new.shape[1] == 1:
-        return _write_one(old, new, _rows(old, index), mask)
-    return _write_many(old, new, index, end(index, backend.shape(new)[1], mask))
 
 
 def _rows(array, index):

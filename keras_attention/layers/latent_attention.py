@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -72,6 +71,7 @@ class MultiHeadLatentAttention(MultiHeadAttention):
     True
     """
 
+    own_traits: ClassVar = {"layouts": kv_cache.KEYS_ALONE}
     _fixed_arguments = ("score", "num_key_value_heads", "qk_norm", "clip_qkv", "attention_axes")
 
     def __init__(
@@ -119,10 +119,6 @@ class MultiHeadLatentAttention(MultiHeadAttention):
     latent_dense = parts.part(
         "_latent_dense", "The projection to the rotated key and the latent of keys and values."
     )
-
-    @functools.cached_property
-    def traits(self):
-        return super().traits.replace(layouts=kv_cache.KEYS_ALONE)
 
     @property
     def query_latent_dense(self) -> keras.Layer | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import ClassVar
 
 from keras import ops
 
 from keras_attention import feature_maps, keras_private, masks, patterns, saving, scores, shapes
 from keras_attention.hints import Unpack
 from keras_attention.kernels import recurrence
-from keras_attention.layers import kv_cache, traits
+from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention
 
@@ -51,6 +52,14 @@ class LinearAttention(StateAttention):
     True
     """
 
+    own_traits: ClassVar = {
+        "has_weights": True,
+        "one_sequence": False,
+        "layouts": (kv_cache.CONTEXT, kv_cache.STATE),
+        "refused": (),
+        "tokens_reason": None,
+    }
+
     def __init__(
         self,
         num_heads: int,
@@ -77,12 +86,10 @@ class LinearAttention(StateAttention):
 
     @functools.cached_property
     def traits(self):
-        layouts = kv_cache.CONTEXT, kv_cache.STATE
-        return traits.of_slots(self).replace(
-            needs_positions=self.position is not None,
-            layouts=(*layouts, kv_cache.STATE_OF_EXPONENTS) if self._sums_exponentials else layouts,
-            no_cell_reason=super().traits.no_cell_reason,
-        )
+        found = super().traits
+        if not self._sums_exponentials:
+            return found
+        return found._replace(layouts=(*found.layouts, kv_cache.STATE_OF_EXPONENTS))
 
     @property
     def feature_map(self) -> scores.Score:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from keras import ops
 
@@ -23,17 +22,15 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
 
     num_global: int
 
-    @functools.cached_property
-    def traits(self):
-        reason = "its global tokens attend to later ones"
-        return super().traits.replace(
-            needs_positions=True,
-            no_decoding_reason=reason,
-            no_cache_reason=reason,
-            refused=("positions", "use_causal_mask"),
-            refusal="counts its global tokens from the first position, and they attend to later "
-            "ones",
-        )
+    own_traits: ClassVar = {
+        "needs_positions": True,
+        "refused": ("positions", "use_causal_mask"),
+        "refusal": "counts its global tokens from the first position, and they attend to later "
+        "ones",
+        **dict.fromkeys(
+            ("no_decoding_reason", "no_cache_reason"), "its global tokens attend to later ones"
+        ),
+    }
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask

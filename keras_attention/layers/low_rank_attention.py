@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import keras
 from keras import ops
@@ -32,20 +32,18 @@ class LowRankAttention(MultiHeadAttention, saved=False):
     """
 
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
-
-    @functools.cached_property
-    def traits(self):
-        reason = "it attends to vectors made of all tokens, later ones too"
-        return super().traits.replace(
-            has_weights=False,
-            needs_positions=True,
-            refused=(*OF_PAIRS, "use_causal_mask"),
-            refusal="attends to vectors made of all tokens, so it has no weights of pairs, and is "
-            "not causal",
-            no_decoding_reason=reason,
-            no_cache_reason=reason,
-            tokens_reason="its keys are made of the real tokens, one after another",
-        )
+    own_traits: ClassVar = {
+        "has_weights": False,
+        "needs_positions": True,
+        "refused": (*OF_PAIRS, "use_causal_mask"),
+        "refusal": "attends to vectors made of all tokens, so it has no weights of pairs, and is "
+        "not causal",
+        **dict.fromkeys(
+            ("no_decoding_reason", "no_cache_reason"),
+            "it attends to vectors made of all tokens, later ones too",
+        ),
+        "tokens_reason": "its keys are made of the real tokens, one after another",
+    }
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
@@ -257,7 +255,7 @@ class NystromAttention(LowRankAttention):
     def traits(self):
         # Landmarks are means of real tokens, wherever these are.
         needed = self.conv_kernel_size is not None or self.score.needs_length
-        return super().traits.replace(needs_positions=needed)
+        return super().traits._replace(needs_positions=needed)
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
         wide = shapes.accumulation_dtype(query, key, value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -35,9 +34,7 @@ class _Scores(normalizations.Normalization, saved=False):
 class _Pointing(Attention, saved=False):
     """Attention whose weights are logits."""
 
-    @functools.cached_property
-    def traits(self):
-        return super().traits.replace(has_weights=False)
+    own_traits: ClassVar = {"has_weights": False}
 
 
 class PointerHead(saving.ConfigurableLayer):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import keras
 from keras import ops
 
 from keras_attention import normalizations, patterns, positions, saving, scores, shapes
 from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor, Unpack
-from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions, ProjectionOptions
 
@@ -44,6 +43,8 @@ class SelfAttention(Attention):
     (2, 5, 128)
     """
 
+    own_traits: ClassVar = {"one_sequence": True}
+
     def __init__(
         self,
         num_heads: int = 1,
@@ -55,10 +56,6 @@ class SelfAttention(Attention):
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.causal = shapes.check_flag("causal", causal)
         self.preset_pattern = patterns.Causal() if self.causal else None
-
-    @functools.cached_property
-    def traits(self):
-        return traits.of_slots(self, one_sequence=True)
 
 
 class LocalSelfAttention(SelfAttention):
@@ -330,7 +327,7 @@ class LocalAttention(Attention):
             return super().traits
         centers = "with mode='predictive' has centers anywhere in a row"
         refusal = f"{centers}: give each text one of its own"
-        return super().traits.replace(refused=("segment_ids",), refusal=refusal)
+        return super().traits._replace(refused=("segment_ids",), refusal=refusal)
 
 
 class PredictedCenter:

@@ -6,7 +6,7 @@ They take the road of `Attention.call`. What follows the heads is a recurrence.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -15,7 +15,7 @@ from keras_attention import keras_private, masks, patterns, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Cache, Dtype, Tensor
 from keras_attention.kernels.recurrence import NOTHING
-from keras_attention.layers import kv_cache, norms, short_convolution, traits
+from keras_attention.layers import kv_cache, norms, short_convolution
 from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -37,6 +37,15 @@ class StateAttention(MultiHeadAttention, saved=False):
     """Multi-head attention whose heads are combined through a state, by `recurrence`."""
 
     _fixed_arguments: tuple[str, ...] = FIXED
+    own_traits: ClassVar[dict[str, Any]] = {
+        "has_weights": False,
+        "one_sequence": True,
+        "layouts": (kv_cache.STATE,),
+        "refused": OF_PAIRS,
+        "refusal": "sees all tokens up to each, through sums of them, and has no weights of pairs",
+        "no_cell_reason": "it sums over tokens instead of having weights",
+        "tokens_reason": "it sums the real tokens, one after another",
+    }
     preset_pattern: patterns.Pattern | None = patterns.Causal()
 
     def recurrence(self, *heads: Any, **given: Any) -> Any:
@@ -62,18 +71,6 @@ class StateAttention(MultiHeadAttention, saved=False):
     def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a cache's arrays, without rows, but that of the index."""
         return {"state": (self.heads.key_value_heads, *self.state_shape)}
-
-    @functools.cached_property
-    def traits(self):
-        return traits.of_slots(self, one_sequence=True).replace(
-            has_weights=False,
-            needs_positions=self.position is not None,
-            layouts=(kv_cache.STATE,),
-            refused=OF_PAIRS,
-            refusal="sees all tokens up to each, through sums of them, and has no weights of pairs",
-            no_cell_reason="it sums over tokens instead of having weights",
-            tokens_reason="it sums the real tokens, one after another",
-        )
 
     def _counted(self, x, layout):
         # Masked tokens are skipped where they are.
@@ -251,9 +248,6 @@ class GatedStateAttention(StateAttention, saved=False):
         self._gates: dict[str, int] = {}
         self.heads = StateHeads(self)
 
-    def _set_conv_kernel_size(self, size):
-        self.conv_kernel_size = shapes.check_count("conv_kernel_size", size, 2, optional=True)
-
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         if self.conv_kernel_size is not None:
@@ -278,7 +272,7 @@ class GatedStateAttention(StateAttention, saved=False):
         found = super().traits
         if self.conv_kernel_size is None:
             return found
-        return found.replace(needs_positions=True, layouts=(kv_cache.CONVOLVED_STATE,))
+        return found._replace(needs_positions=True, layouts=(kv_cache.CONVOLVED_STATE,))
 
     def _counted(self, x, layout):
         # A convolution reads neighbors.

@@ -6,55 +6,49 @@ stacks and inspection read it. A layer of another package has the defaults, whic
 
 from __future__ import annotations
 
-import dataclasses
+import typing
 from typing import Any
 
 from keras_attention import patterns
 from keras_attention.layers import kv_cache
 
+# The arguments that a call with a cache does not take: all of them where it appends tokens, and the
+# first four where its keys and values are in the cache.
+_KNOWN = (
+    *("value", "key", "value_mask", "key_mask"),
+    *("attention_mask", "attention_bias", "positions", "segment_ids"),
+)
 
-@dataclasses.dataclass(frozen=True)
-class Traits:
-    """The traits of an attention layer.
 
-    Args:
-        has_weights: whether there is a weight for each pair, which a call may return.
-        attentions: the number of attentions of each head, of which its weights are made.
-        norms_heads: whether a norm follows the heads, so that a factor of their weights is lost.
-        one_sequence: whether it takes one sequence only, whose tokens may be appended to a cache
-            where none sees those after it.
-        needs_positions: whether it depends on more of its positions than on the order of tokens.
-        on_grid: whether positions are cells of a grid, which stay where they are.
-        encodes_anew: that of its position, or None.
-        window: the number of tokens up to and including itself that a query can see in a cache;
-            None for all.
-        layouts: those of the caches that it takes, in the order in which they are tried.
-        refused, refusal: the arguments of a call that it does not take, and why.
-        no_decoding_reason: why it cannot be computed token by token, or None.
-        no_cache_reason: why its keys and values cannot be kept for several calls, or None.
-        no_cell_reason: why an `AttentionCell` cannot take it although it could be cached, or None.
-        tokens_reason: why it can count tokens alone, and no places, or None.
-    """
+class Traits(typing.NamedTuple):
+    """The traits of an attention layer."""
 
+    # Whether there is a weight for each pair, which a call may return.
     has_weights: bool = True
+    # Of how many attentions a head is made; whether a norm follows, so that a factor is lost.
     attentions: int = 1
     norms_heads: bool = False
+    # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
+    # those after it.
     one_sequence: bool = False
+    # Whether it depends on more of its positions than on the order of tokens; whether they are
+    # cells of a grid, which stay where they are; and `encodes_anew` of its `Position`.
     needs_positions: bool = True
     on_grid: bool = False
     encodes_anew: tuple[str, int] | None = None
-    window: int | None = None
+    # The caches that it takes, in the order in which they are tried, and how many tokens up to and
+    # including itself a query can see in one; None for all.
     layouts: tuple[kv_cache.Layout, ...] = kv_cache.LAYOUTS
+    window: int | None = None
+    # The arguments of a call that it does not take, and why.
     refused: tuple[str, ...] = ()
     refusal: str = ""
+    # Why it cannot be computed token by token, why its keys and values cannot be kept, why an
+    # `AttentionCell` cannot take it although they can, and why it can count no places; or None.
     no_decoding_reason: str | None = None
     no_cache_reason: str | None = None
     no_cell_reason: str | None = None
     tokens_reason: str | None = None
-
-    def replace(self, **changes: Any) -> Traits:
-        """The same with changes."""
-        return dataclasses.replace(self, **changes)
 
 
 def of(layer: Any) -> Traits:
@@ -63,20 +57,23 @@ def of(layer: Any) -> Traits:
     return found if isinstance(found, Traits) else Traits()
 
 
-def of_slots(layer: Any, one_sequence: bool = False) -> Traits:
-    """The traits that follow from the slots and the heads of an `Attention`."""
+def of_slots(layer: Any) -> Traits:
+    """The traits of an `Attention`: of its slots and heads, and the `own_traits` of its classes."""
+    own: dict[str, Any] = {}
+    for cls in reversed(type(layer).__mro__):
+        own |= vars(cls).get("own_traits", {})
     pattern, slots = layer.whole_pattern(), (layer.preset_position, layer.position)
     in_order = pattern is None or isinstance(pattern, patterns.Causal)
     left = layer.whole_pattern(causal=True).span().left
-    return Traits(
-        one_sequence=one_sequence,
-        needs_positions=layer.score.needs_length or not in_order or slots != (None, None),
-        on_grid=not all(part is None or part.counts for part in (layer.position, pattern)),
-        encodes_anew=layer.position and layer.position.encodes_anew,
-        window=None if left is None else left + 1,
-        no_decoding_reason=_no_decoding_reason(layer, pattern, slots, one_sequence),
-        no_cache_reason=layer.heads.no_cache_reason,
-    )
+    found = {
+        "needs_positions": layer.score.needs_length or not in_order or slots != (None, None),
+        "on_grid": not all(part is None or part.counts for part in (layer.position, pattern)),
+        "encodes_anew": layer.position and layer.position.encodes_anew,
+        "window": None if left is None else left + 1,
+        "no_decoding_reason": _no_decoding_reason(layer, pattern, slots, own.get("one_sequence")),
+        "no_cache_reason": layer.heads.no_cache_reason,
+    }
+    return Traits(**found | own)
 
 
 def _no_decoding_reason(layer, pattern, slots, one_sequence):
@@ -91,3 +88,42 @@ def _no_decoding_reason(layer, pattern, slots, one_sequence):
     if layer.score.needs_length:
         return f"the score {type(layer.score).__name__} depends on the number of keys"
     return layer.heads.no_decoding_reason
+
+
+def check_cache(layer, reason):
+    """Raises if a layer does not support a cache, for a reason that is not None."""
+    if reason is not None:
+        raise ValueError(f"This {type(layer).__name__} cannot have a cache: {reason}")
+
+
+def layout(layer, tensors, explicit, cache, return_attention_scores=False, **given):
+    """The `Layout` of a call's cache; raises unless its arguments are those that it supports."""
+    query, given["value"], given["key"] = tensors
+    _, given["value_mask"], given["key_mask"] = explicit
+    if isinstance(query, (list, tuple)):
+        query, given["value"] = query[0], query[1:]
+    traits = layer.traits
+    layout = kv_cache.layout(cache, traits.layouts, traits.window)
+    count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
+    if layout.is_state:
+        sizes = [layer._cached_shapes]
+    kv_cache.check(cache, layout, query.shape[0], count, *sizes)
+    reason = traits.no_decoding_reason if layout.appends else traits.no_cache_reason
+    if reason is not None:
+        check_cache(layer, reason)
+    refused = []
+    for name in _KNOWN if layout.appends else _KNOWN[:4]:
+        if given.get(name) is not None:
+            refused.append(name)
+    if refused:
+        raise ValueError(
+            f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "
+            f"keys, values, their masks and positions. Received also: {', '.join(refused)}"
+        )
+    if return_attention_scores and layout.forgets:
+        raise ValueError(
+            "Scores are unsupported with a sliding-window cache, which is shorter than the "
+            "sequence. Received: return_attention_scores=True, with a cache of "
+            f"{kv_cache.length(cache)} tokens for a window of {traits.window}"
+        )
+    return layout

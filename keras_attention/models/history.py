@@ -64,9 +64,9 @@ def append(history, tokens, index, mask):
         order = sequence.Order.of(mask, ops.shape(tokens))
         if order is not None:
             tokens, mask = order.numbers(tokens), order.mask
-    new = tokens[:, :, None, None]
-    written = kv_cache.write(history["tokens"], new, index, mask)
-    return {"tokens": written}, kv_cache.end(index, ops.shape(tokens)[1], mask)
+    cache = {"key": history["tokens"], "index": index}
+    cache = kv_cache.append(cache, tokens[:, :, None, None], None, mask)
+    return {"tokens": cache["key"]}, cache["index"]
 
 
 def either(blocks, before, after, again, on):
