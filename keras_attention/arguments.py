@@ -41,7 +41,7 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
     normalization = _slot("normalization", given.normalization)
     if not normalization.built:
         _built("normalization", normalization, query.shape, key.shape)
-    if given.return_lse and not isinstance(normalization, normalizations.Softmax):
+    if given.return_lse and not normalization.of_kernels:
         raise ValueError(
             "`return_lse` is the logarithm of what a softmax divides by: it needs "
             f"normalization='softmax'. Received: normalization={normalization!r}"

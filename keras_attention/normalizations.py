@@ -55,8 +55,9 @@ class Normalization(saving.Configurable, saved=False):
     random = False
     # Whether it has the log-probability of a choice, without which it has no gradient.
     has_log_probability = False
-    # Whether a sink may take part, as one more key.
-    takes_sink = False
+    # Whether it is the softmax that kernels compute themselves, where the specification has no
+    # normalization; and whether a sink may take part, as one more key.
+    of_kernels = takes_sink = False
     # Whether it has all its weights: those of one that is a layer are made in its `build`.
     built = True
 
@@ -84,10 +85,7 @@ class Softmax(Normalization):
     array([0.57, 0.35, 0.08], dtype=float32)
     """
 
-    takes_sink = True
-
-    def into_spec(self, spec, training=False, seed=None):
-        return spec
+    of_kernels = takes_sink = True
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         return ops.softmax(scores, axis=-1)

@@ -49,7 +49,8 @@ def problem(
     spec = AttentionSpec(positions=positions, **given)
     if slots.preset_position is not None:
         spec = slots.preset_position.into_spec(spec, query, key, key_mask)
-    spec = slots.normalization.into_spec(spec, training, choice_seed)
+    if not slots.normalization.of_kernels:
+        spec = slots.normalization.into_spec(spec, training, choice_seed)
     position = slots.position
     if position is not None:
         if not encoded:

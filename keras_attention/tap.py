@@ -7,8 +7,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-# The listeners to this thread. No context variable, which PyTorch's compiler cannot read.
-_state = threading.local()
+
+class _State(threading.local):
+    # No context variable, which PyTorch's compiler cannot read.
+    listeners: tuple[Listener, ...] = ()
+
+
+# The listeners to this thread.
+state = _State()
 
 
 class Listener:
@@ -39,20 +45,13 @@ class Listener:
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """A scope in which a `Listener` is told what this thread calls."""
-    outer = getattr(_state, "listeners", ())
-    _state.listeners = (*outer, listener)
+    outer, state.listeners = state.listeners, (*state.listeners, listener)
     try:
         yield
     finally:
-        _state.listeners = outer
-
-
-def listens() -> bool:
-    """Whether anybody listens to this thread."""
-    return bool(getattr(_state, "listeners", ()))
+        state.listeners = outer
 
 
 def of(layer: Any) -> list[Listener]:
-    """Who listens to a layer; a list that is empty nearly always."""
-    listeners = getattr(_state, "listeners", ())
-    return [x for x in listeners if x.hears(layer)] if listeners else []
+    """Who listens to a layer."""
+    return [x for x in state.listeners if x.hears(layer)]

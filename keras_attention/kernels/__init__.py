@@ -8,6 +8,8 @@ a kernel, add a file, and a line to the list.
 
 import typing
 
+import keras
+
 from keras_attention import sequence_parallel, shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import (
@@ -97,8 +99,9 @@ ALIASES = {"one_query": "single_query"}
 def run(spec, query, key, value, kernel="auto"):
     """The `AttentionResult` of query (B, T, H, K), key (B, S, G, K) and value (B, S, G, V)."""
     chosen, _ = choose(spec, query, key, value, kernel)
-    backend.warn_of_recorded_length(key.shape[1])
-    by = sequence_parallel.current()
+    if backend.records_lengths:
+        backend.warn_of_recorded_length(key.shape[1])
+    by = keras.distribution.distribution() and sequence_parallel.current()
     if by is None or not by.exchanges_heads(query, key):
         return chosen.module.run(spec, query, key, value)
     query, key, value = (by.exchanged(array, 1, 2) for array in (query, key, value))
@@ -135,7 +138,8 @@ def choose(spec, query, key, value, kernel="auto"):
     for name, arrays in (("mask", spec.masks), ("bias", spec.biases)):
         for array in arrays:
             shapes.check_pairs(name, array.shape, batch, heads, queries, key.shape[1])
-    candidates = KERNELS if sequence_parallel.current() is None else [RING, *KERNELS]
+    by = keras.distribution.distribution() and sequence_parallel.current()
+    candidates = KERNELS if by is None else [RING, *KERNELS]
     if kernel != "auto":
         named = [c for c in candidates if c.name == ALIASES.get(kernel, kernel)]
         if not named:

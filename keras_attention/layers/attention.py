@@ -38,6 +38,7 @@ from keras_attention.hints import (
 from keras_attention.layers import kv_cache, norms, traits
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
 from keras_attention.layers.traits import Traits
+from keras_attention.spec import Positions
 
 NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
@@ -338,11 +339,11 @@ class Attention(saving.ConfigurableLayer):
         if x.counts_tokens:
             x = self._counted(x, layout)
 
-        extended = layout.extend(self, cache, x)
+        extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)
         more = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
             more["state"] = extended.cache
-        listeners = tap.of(self) if self.traits.has_weights else []
+        listeners = tap.of(self) if tap.state.listeners and self.traits.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
         wanted = return_attention_scores or bool(listeners)
@@ -475,6 +476,16 @@ class Attention(saving.ConfigurableLayer):
         if self.clip_qkv is None and not self.qk_norm:
             return heads
         return [self.normed(x, role) for x, role in zip(heads, ROLES, strict=True)]
+
+    def extended(self, x, heads=None):
+        """The `Extended` of a call without a cache; `heads` are those of `Pairs`, or None."""
+        query, key, value, *gates = heads or self.split_all(x.query, x.key, x.value)
+        of_query, of_key = x.positions or (None, None)
+        at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
+        if x.given or not (x.query_mask is x.seen is None):
+            at = at.of_padded(x.query_mask, x.seen, x.given)
+        found = masks.of_pairs(x.query_mask, x.key_mask, x.attention_mask)
+        return kv_cache.Extended(query, key, value, at, found, x.key_mask, gates=gates)
 
     def normed(self, heads, role):
         """Heads of the query, the key or the value, with `clip_qkv` and `qk_norm`."""
@@ -617,8 +628,7 @@ class Attention(saving.ConfigurableLayer):
                 f"it in the `call` of a custom layer or model. Received: value={value!r}"
             )
         traits.check_cache(self, self.traits.no_cache_reason)
-        made: dict = {}
-        value, key = (inputs.converted(self, x, self.autocast, made) for x in (value, key))
+        value, key = (inputs.converted(self, x, self.autocast, {}) for x in (value, key))
         (_, value, key), (_, value_mask, key_mask) = sequence.three_inputs(
             (value, value, key), (None, None, key_mask)
         )

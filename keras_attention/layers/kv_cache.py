@@ -234,30 +234,18 @@ class Extended(typing.NamedTuple):
     gates: typing.Sequence = ()
 
 
-class Uncached(Layout):
-    """No cache: a call attends to the keys and values that it is given."""
-
-    def extend(self, layer, cache, x, heads=None):
-        query, key, value, *gates = heads or layer.split_all(x.query, x.key, x.value)
-        of_query, of_key = x.positions or (None, None)
-        at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
-        if x.given or not (x.query_mask is x.seen is None):
-            at = at.of_padded(x.query_mask, x.seen, x.given)
-        found = masks.of_pairs(x.query_mask, x.key_mask, x.attention_mask)
-        return Extended(query, key, value, at, found, x.key_mask, gates=gates)
+# That of a call without a cache, which attends to the keys and values that it is given.
+UNCACHED = Layout()
 
 
-UNCACHED = Uncached()
-
-
-class Context(Uncached):
+class Context(Layout):
     """The keys and values of cross-attention, which never change."""
 
     is_memory = True
 
-    def extend(self, layer, cache, x, heads=None):
+    def extend(self, layer, cache, x):
         value, key = read(cache, layer.compute_dtype)
-        found = super().extend(layer, cache, x, (layer.split(x.query, "query"), key, value))
+        found = layer.extended(x, (layer.split(x.query, "query"), key, value))
         return found._replace(cache=cache)
 
 

@@ -325,8 +325,7 @@ class LocalAttention(Attention):
     def traits(self):
         if self.mode == "monotonic":
             return super().traits
-        centers = "with mode='predictive' has centers anywhere in a row"
-        refusal = f"{centers}: give each text one of its own"
+        refusal = "with mode='predictive' has centers anywhere in a row: give each text its own"
         return super().traits._replace(refused=("segment_ids",), refusal=refusal)
 
 

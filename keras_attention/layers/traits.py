@@ -6,8 +6,7 @@ stacks and inspection read it. A layer of another package has the defaults, whic
 
 from __future__ import annotations
 
-import typing
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_attention import patterns
 from keras_attention.layers import kv_cache
@@ -20,7 +19,7 @@ _KNOWN = (
 )
 
 
-class Traits(typing.NamedTuple):
+class Traits(NamedTuple):
     """The traits of an attention layer."""
 
     # Whether there is a weight for each pair, which a call may return.

@@ -83,8 +83,7 @@ class Stack(saving.ConfigurableModel, saved=False):
     @functools.cached_property
     def _cells(self):
         """Of each block, whether it has cells of a grid, which stay where they are."""
-        found = [block.attention for block in self.blocks]
-        return [traits.of(x).on_grid for x in found]
+        return [traits.of(block.attention).on_grid for block in self.blocks]
 
     @functools.cached_property
     def _order_matters(self):
@@ -171,7 +170,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         given = Rows(x, mask, positions)
         if mask is None or sequence.word(positions) != "tokens":
             return given
-        if not (attention_mask is segment_ids is None) or tap.listens():
+        if not (attention_mask is segment_ids is None) or tap.state.listeners:
             return given._replace(of_cells=sequence.ranks(mask)) if any(self._cells) else given
         if not self._order_matters:
             return given

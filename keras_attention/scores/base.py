@@ -24,7 +24,10 @@ def full_precision() -> str:
 
 
 # The methods that define a score: a subclass overrides one of them or more.
-_DEFINING = ("call", "compare", "factor", "prepare", "prepare_query", "prepare_key", "into_spec")
+_DEFINING = (
+    *("call", "compare", "factor", "_factor", "prepare", "prepare_query", "prepare_key"),
+    "into_spec",
+)
 
 
 class Score(saving.ConfigurableLayer, saved=False):
@@ -54,6 +57,8 @@ class Score(saving.ConfigurableLayer, saved=False):
     unequal_sizes = False
     # Whether the scores of a key depend on the number of keys.
     needs_length = False
+    # What inner products are multiplied by, or None for 1 / √K.
+    _factor: float | None = 1.0
     # Whether it is a class of this package, whose scores a position knows.
     built_in = False
     # What a subclass overrides; whether `prepare` changes anything; and whether prepared queries
@@ -64,9 +69,8 @@ class Score(saving.ConfigurableLayer, saved=False):
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         cls.built_in = cls.__module__.startswith("keras_attention.")
-        cls._overridden = frozenset(
-            name for name in _DEFINING if getattr(cls, name) is not getattr(Score, name)
-        )
+        owned = set().union(*map(vars, cls.__mro__[: cls.__mro__.index(Score)]))
+        cls._overridden = frozenset(owned.intersection(_DEFINING))
         cls.prepares = bool(cls._overridden & {"prepare", "prepare_query", "prepare_key"})
         cls.compares_pairs = "compare" in cls._overridden
 
@@ -90,7 +94,7 @@ class Score(saving.ConfigurableLayer, saved=False):
 
     def factor(self, size: int) -> float:
         """The multiplier of inner products of `size` features, applied by the kernel in float32."""
-        return 1.0
+        return size**-0.5 if self._factor is None else self._factor
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Query (B, T, H, K) and key (B, S, H, K), prepared for comparison."""

@@ -27,8 +27,7 @@ class Dot(Score):
     array([[25.,  0.]], dtype=float32)
     """
 
-    def factor(self, size: int) -> float:
-        return 1.0
+    _factor = 1.0
 
 
 class ScaledDot(Score):
@@ -45,12 +44,11 @@ class ScaledDot(Score):
     array([[17.68,  0.  ]], dtype=float32)
     """
 
+    _factor = None
+
     def __init__(self, scale: float | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.scale = shapes.check_number("scale", scale, optional=True)
-
-    def factor(self, size: int) -> float:
-        return size**-0.5 if self.scale is None else self.scale
+        self.scale = self._factor = shapes.check_number("scale", scale, optional=True)
 
 
 class Cosine(Score):
@@ -71,10 +69,7 @@ class Cosine(Score):
 
     def __init__(self, scale: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.scale = shapes.check_number("scale", scale)
-
-    def factor(self, size: int) -> float:
-        return self.scale
+        self.scale = self._factor = shapes.check_number("scale", scale)
 
     def prepare_query(self, query: Tensor) -> Tensor:
         return unit(query)

@@ -176,11 +176,9 @@ ROWS = {
     r"sink\.shape=\(3,\)": lambda: ops.attend(*heads(), sink=zeros(3)),
     r"`offset` and `query_positions` both give the positions of queries.*"
     r"Received: offset=2": lambda: ops.attend(*heads(), offset=2, query_positions=np.arange(T)),
-    r"anywhere in a row: give each text one of its own\. Received: segment_ids": lambda: (
-        ka.LocalAttention(2, "predictive")(
-            X, Y, segment_ids=(zeros(B, T, dtype="int32"), zeros(B, S, dtype="int32"))
-        )
-    ),
+    r"anywhere in a row: give each text its own\. Received: segment_ids": lambda: ka.LocalAttention(
+        2, "predictive"
+    )(X, Y, segment_ids=(zeros(B, T, dtype="int32"), zeros(B, S, dtype="int32"))),
     r"A score must return scores \(B, H, T, S\), here \(2, 4, 3, 5\)\. "
     r"Received: \(2, 3, 5, 4\)": lambda: ops.attend(
         *heads((B, T, 4, D), (B, S, 4, D), (B, S, 4, D)), score=Misshapen()
