@@ -300,7 +300,12 @@ def test_a_copy_has_vocabularies():
     assert np.abs(numpy(copy(given)) - numpy(model(given))).max() > 1e-3
 
 
-@pytest.mark.parametrize("alignment", [None, "coverage", "location_sensitive", "monotonic"])
+@pytest.mark.parametrize(
+    "alignment",
+    # With a bias by which heads attend to a key, whatever the weights.
+    [None, "coverage", "location_sensitive", ka.alignments.Monotonic(initial_bias=2.0)],
+    ids=lambda x: x if isinstance(x, str | None) else "monotonic",
+)
 def test_heads_of_a_cell_are_pruned_with_its_alignment(alignment):
     attention = ka.MultiHeadAttention(4, 4, score="additive", output_shape=8, name="attention")
     cell = ka.AttentionCell(keras.layers.GRUCell(8), attention, alignment=alignment, name="cell")
