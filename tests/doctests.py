@@ -1,5 +1,7 @@
 """Runs every example in the package's docstrings, README.md and docs/: `python -m tests.doctests`.
 
+`python -m tests.doctests docstrings` runs those alone, and `… pages` those of README.md and docs/.
+
 In Markdown, each fenced `python` block runs as pasted; blocks of one page share their names, top to
 bottom. A block marked `python no-run` is shown, not run. What a line prints is
 compared with its comment, on TensorFlow, which the pages show: the comment begins with it, to as
@@ -23,6 +25,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 
 import keras_attention
+
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # It discards the kernels of all eager operations: see tests/conftest.py.
+    tf.random.set_seed(0)
+    tf.random.set_seed = lambda seed: None
 
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -134,17 +143,18 @@ def page_failures():
     return failed, attempted
 
 
+PARTS = {"docstrings": docstring_failures, "pages": page_failures}
+
+
 def main():
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        results = [docstring_failures(), page_failures()]
+        results = {name: PARTS[name]() for name in sys.argv[1:] or PARTS}
         os.chdir(ROOT)
-    failed, attempted = (sum(column) for column in zip(*results, strict=True))
-    print(f"{attempted - failed} passed, {failed} failed")
-    print(
-        f"({results[0][1]} examples, {results[1][1]} blocks, {time.perf_counter() - start:.0f} s)"
-    )
+    failed, attempted = (sum(column) for column in zip(*results.values(), strict=True))
+    print(f"{attempted - failed} passed, {failed} failed, of {' and '.join(results)}")
+    print(f"({time.perf_counter() - start:.0f} s)")
     sys.exit(1 if failed or not attempted else 0)
 
 
