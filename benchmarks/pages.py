@@ -218,23 +218,6 @@ def _gpu(report):
     return f"{title}{surroundings(report)}\n\n{checked if checks else ''}{table(head, rows)}"
 
 
-def gpu_programs():
-    """Training steps of JAX compiled for an H100."""
-    programs = results("gpu_programs")["jax"]["programs"]
-    rows = []
-    for name, ours in programs.items():
-        other = programs.get(ours["other"])
-        if other is None or not name.endswith(", training"):
-            continue
-        kernel = "cuDNN" if any("cudnn" in call for call in ours["calls"]) else "blocks"
-        pairs = (
-            f"{figure(ours[kind])} / {figure(other[kind])}"
-            for kind in ("temporary_MiB", "moved_GB", "least_ms")
-        )
-        rows.append([name.removesuffix(", training"), *pairs, kernel])
-    return table(["training step", "MiB", "GB moved", "least ms", "our kernel"], rows)
-
-
 def models():
     """Whole models against KerasHub's and `transformers`'s."""
     report = results("models")
@@ -426,7 +409,6 @@ TABLES = {
     "over length": over_length,
     "eager": eager,
     "gpu": gpu,
-    "gpu programs": gpu_programs,
     "models": models,
     "generation": generation,
     "llama block": llama_block,
