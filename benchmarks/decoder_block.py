@@ -11,21 +11,16 @@ policy "mixed_bfloat16". Each pair computes the same, of the same weights: rows 
 agree are refused.
 """
 
-import argparse
 import dataclasses
 import itertools
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 from benchmarks.attention.backends import BACKEND, compiled
 from benchmarks.attention.cases import Case
-from benchmarks.attention.measuring import distance
 from keras_attention import generation
 from keras_attention.backend import backend
 
@@ -161,30 +156,8 @@ def hub_block(size, policy):
 
 def hub(size, what, dtype, policy, xla, weights):
     block = hub_block(size, policy)
-    names = [
-        "query",
-        "key",
-        "value",
-        "attention_output",
-        "attention_norm",
-        "gate",
-        "intermediate",
-        "output",
-        "norm",
-    ]
-    given = dict(zip(names, weights, strict=True))
-    order = [
-        "query",
-        "key",
-        "value",
-        "attention_output",
-        "attention_norm",
-        "intermediate",
-        "gate",
-        "output",
-        "norm",
-    ]
-    block.set_weights([given[name] for name in order])
+    *attention, gate, intermediate, output, norm = weights
+    block.set_weights([*attention, intermediate, gate, output, norm])
     case = size.case(what, xla)
     inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
     if what != "tokens":
@@ -326,7 +299,7 @@ def sides(name, small, xla):
     else:
         their = transformers_block(size, what, dtype, weights, other == "transformers_compiled")
     real = size.real[..., None] if what != "tokens" else 1
-    apart = distance(
+    apart = runner.distance(
         *(ops.convert_to_numpy(ops.cast(run()[0], "float32")) * real for run in (our, their))
     )
     if not apart < FARTHEST[dtype]:
@@ -335,19 +308,15 @@ def sides(name, small, xla):
 
 
 def rows(names, options):
-    """As `turns.measure` takes them."""
     for name in names:
         yield name, *sides(name, options.small, options.jit), AIMS[name.split("-")[-1]]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    names = row_names()
-    turns.add_arguments(parser, names)
-    parser.add_argument("--jit", action="store_true", help="compile with XLA on TensorFlow")
-    options = parser.parse_args()
-    found = rows(turns.chosen(options, names, parser), options)
-    turns.measure(found, options, backend=BACKEND, jit=options.jit)
+    def about(options):
+        return {"jit": options.jit}
+
+    runner.compare(__doc__, row_names(), rows, about, jit="compile with XLA on TensorFlow")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,12 @@ search, and many tokens against few. Weights are random and no token stops a row
 is as long as can be.
 """
 
-import argparse
 import dataclasses
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
-from benchmarks import turns
+from benchmarks import runner
 from examples import translation
 from keras_attention import generation
 
@@ -136,8 +132,8 @@ ROWS = {
 }
 
 
-def rows(size, names):
-    """(name, what it is, our side, the other side, the ratio aimed at) of each name."""
+def rows(names, options):
+    size = size_of(options)
     mine, other = ours(size), theirs(size)
     greedy, as_taught = our_search(mine, size, size.tokens), their_search(other, size)
     sides = {
@@ -147,17 +143,19 @@ def rows(size, names):
         "training": (training(mine, size), training(other, size)),
     }
     for name in names:
-        what, aim = ROWS[name]
-        yield name, what.format(**dataclasses.asdict(size)), *sides[name], aim
+        work, aim = ROWS[name]
+        yield name, work.format(**dataclasses.asdict(size)), *sides[name], aim
+
+
+def size_of(options):
+    return SMALL if options.small else Size()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    turns.add_arguments(parser, ROWS)
-    options = parser.parse_args()
-    names = turns.chosen(options, ROWS, parser)
-    size = SMALL if options.small else Size()
-    turns.measure(rows(size, names), options, size=dataclasses.asdict(size))
+    def about(options):
+        return {"size": dataclasses.asdict(size_of(options))}
+
+    runner.compare(__doc__, ROWS, rows, about)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ windows and caches. Then times: of the attention alone against PyTorch's
 `scaled_dot_product_attention`, of layers against Keras's, and of training steps of whole models.
 It starts no row after `--budget` seconds, eight minutes: those left are named at the end. Products
 of float32 have TensorFloat-32's 10 bits on JAX, unless `JAX_DEFAULT_MATMUL_PRECISION=highest`.
+
+`--tiles` measures instead how many scores a tile should have: training steps in bfloat16 of
+problems that no fused kernel takes.
 """
 
-import argparse
 import json
-import pathlib
 import sys
 import time
 
@@ -17,15 +18,16 @@ import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import generation, gpu_options, imdb_step
+from benchmarks import decoder_block, generation, imdb_step, runner
 from benchmarks.attention.backends import BACKEND, compiled, gpu
 from benchmarks.attention.cases import Case, Contestant, Row
 from benchmarks.attention.contestants import OUR_MODEL, THEIR_MODEL, NoWeights
-from benchmarks.attention.measuring import distance, measured
-from benchmarks.attention.report import header, line, preamble, surroundings
+from benchmarks.attention.measuring import measured
+from benchmarks.attention.report import failed, header, line
 from benchmarks.attention.rows import against_keras, decoding_rows, shrunk
 from keras_attention import kernels, patterns
 from keras_attention.backend import backend
+from keras_attention.kernels import strategies
 
 ops = keras.ops
 
@@ -111,7 +113,7 @@ def checked(length, dtypes, size=64):
                     if "cannot do this" not in str(error):
                         raise
                     continue
-                apart = max(map(distance, found, expected))
+                apart = max(map(runner.distance, found, expected))
                 row = {"kernel": kernel, "problem": name, "dtype": dtype, "apart": apart}
                 yield {**row, "agrees": bool(apart < farthest)}
 
@@ -131,20 +133,23 @@ def heads_of(case):
     return np.random.default_rng(0).standard_normal(shape, dtype="float32")
 
 
-def _attend_alone(case):
-    window = case.window and patterns.SlidingWindow(case.window, case.window)
-    mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
-    mask = ops.convert_to_tensor(mask[:, None, None]) if case.padding else None
+def attending(case, **options):
+    """Attention alone, forward or with its gradients."""
 
     def attend(heads):
-        parts = (heads[n] for n in range(3))
-        pattern = "causal" if case.causal else window
-        return keras_attention.ops.attend(*parts, mask=mask, pattern=pattern)
+        return keras_attention.ops.attend(*(heads[n] for n in range(3)), **options)
 
     inputs = [ops.convert_to_tensor(heads_of(case), dtype=case.dtype)]
     layer = NoWeights(attend)
     # The layer's call would cast to its own dtype.
     return compiled(layer.function, layer, inputs, case)
+
+
+def _attend_alone(case):
+    window = case.window and patterns.SlidingWindow(case.window, case.window)
+    mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
+    mask = ops.convert_to_tensor(mask[:, None, None]) if case.padding else None
+    return attending(case, mask=mask, pattern="causal" if case.causal else window)
 
 
 def _torch_alone(case):
@@ -188,6 +193,103 @@ def _translation_step(make):
         size = generation.SMALL if case.length < generation.Size().source else generation.Size()
         step = generation.training(make(size), size)
         return lambda: (step(),)
+
+    return prepare
+
+
+def _layer(make, is_keras=False, **options):
+    """A layer on `case.length` tokens, with padding on the left if the case has any."""
+
+    def prepare(case):
+        layer = make(case.heads, case.key_dim, dtype=POLICIES[case.dtype], **options)
+        rng = np.random.default_rng(0)
+        shape = case.batch, case.length, case.features
+        x = ops.convert_to_tensor(rng.standard_normal(shape, dtype="float32"), dtype=case.dtype)
+        starts = np.linspace(0, case.length // 4, case.batch).astype(int)
+        real = ops.convert_to_tensor(np.arange(case.length) >= starts[:, None])
+        masks = {"query_mask": real, "value_mask": real} if case.padding else {}
+        if is_keras:
+            masks["use_causal_mask"] = case.causal
+        layer(x, x)
+        return compiled(lambda x: layer(x, x, **masks), layer, [x], case)
+
+    return prepare
+
+
+POLICIES = {"bfloat16": "mixed_bfloat16", "float32": "float32"}
+# By name: options of our layer and of Keras's, which has no positions, and those of the case.
+OPTIONS = {
+    "rotary": ({"position": "rotary"}, {}, {}),
+    "causal-rotary-grouped": (
+        {"position": "rotary", "pattern": "causal", "num_key_value_heads": 2},
+        {},
+        {"causal": True},
+    ),
+    "causal-window": (
+        {"pattern": patterns.SlidingWindow(127, 0)},
+        {"sliding_window": 128},
+        {"causal": True},
+    ),
+    "alibi": ({"position": "alibi", "pattern": "causal"}, {}, {"causal": True}),
+    "padded-left": ({"pattern": "causal"}, {}, {"causal": True, "padding": True}),
+}
+
+
+def option_rows(size):
+    for length, batch in LENGTHS.items():
+        for name, (ours, theirs, given) in OPTIONS.items():
+            case = size(Case(batch, length, 512, 8, dtype="bfloat16", xla=True, **given))
+            yield Row(
+                f"{name}-{length}",
+                f"{name}: {case.describe()}",
+                (
+                    Contestant(
+                        "keras_attention", _layer(keras_attention.MultiHeadAttention, **ours)
+                    ),
+                    case,
+                ),
+                (
+                    Contestant("keras", _layer(keras.layers.MultiHeadAttention, True, **theirs)),
+                    case,
+                ),
+                case.gflop(),
+                same=False,
+            )
+
+
+def block_rows(size):
+    """The block of Llama's kind: RMSNorm, rotary positions, 8 heads over 2, SwiGLU, causal."""
+    for length, batch in LENGTHS.items():
+        case = size(Case(batch, length, 512, 8, dtype="bfloat16", causal=True, xla=True))
+        sides = [
+            (Contestant(name, _llama_block(make)), case)
+            for name, make in (
+                ("keras_attention", decoder_block.our_block),
+                ("keras_hub", decoder_block.hub_block),
+            )
+        ]
+        gflop = case.gflop(projections=2 + 2 * 2 / 8 + 3 * 1376 / 512)
+        work = f"Llama's block, padded on the left: {case.describe()}"
+        yield Row(f"block-{length}", work, *sides, gflop, same=False)
+
+
+def _llama_block(make):
+    def prepare(case):
+        sizes = {"features": case.features, "heads": case.heads}
+        if case.features < 512:
+            sizes.update(intermediate=2 * case.features, key_heads=1)
+        size = decoder_block.Size(case.length, case.batch, **sizes)
+        block = make(size, POLICIES[case.dtype])
+        x = decoder_block.states(size, case.dtype, case.length)
+        mask = ops.convert_to_tensor(size.real)
+        named = "mask" if make is decoder_block.our_block else "decoder_padding_mask"
+
+        def call(x, mask):
+            # Of padding, each makes something else.
+            return ops.where(mask[..., None], block(x, **{named: mask}), 0)
+
+        call(x, mask)
+        return compiled(call, block, [x, mask], case)
 
     return prepare
 
@@ -244,8 +346,8 @@ def rows(small):
     """All rows, the most telling first."""
     size = shrunk if small else lambda case: case
     found = [
-        *gpu_options.block_rows(size, LENGTHS),
-        *gpu_options.option_rows(size, LENGTHS),
+        *block_rows(size),
+        *option_rows(size),
         *layer_rows(size),
         *attention_rows(size),
         *decoding_rows(size, "bfloat16"),
@@ -260,63 +362,86 @@ def rows(small):
     return [row for row in found if row.name in kept]
 
 
+# Tiles
+
+TILED = {
+    "dropout": {"dropout": 0.1, "seed": 1},
+    "ALiBi, causal": {"position": "alibi", "pattern": "causal"},
+    "window of 128 on both sides": {"pattern": patterns.SlidingWindow(128, 128)},
+}
+SCORES = tuple(2**power for power in range(21, 28, 2))
+
+
+def tiled(case, kernel, scores, options):
+    """A training step with tiles of so many scores, or None where this kernel cannot."""
+    run = attending(case, kernel=kernel, **options)
+
+    def step():
+        # Read when the step is compiled, and by PyTorch in each call.
+        with strategies.using(scores=scores):
+            return run()
+
+    try:
+        step()
+    except ValueError as error:
+        if "cannot do this" not in str(error):
+            raise
+        return None
+    return step
+
+
+def tile_rows(options):
+    for length, batch in ({64: 2} if options.small else {2048: 8, 8192: 2}).items():
+        case = Case(batch, length, 512, 8, dtype="bfloat16")
+        for problem, given in TILED.items():
+            for kernel in ("blockwise", "banded"):
+                runs = {scores: tiled(case, kernel, scores, given) for scores in SCORES}
+                runs = {scores: run for scores, run in runs.items() if run}
+                if runs:
+                    times = runner.in_turns(runs, options.repeats, options.seconds)
+                    row = {"problem": problem, "length": length, "batch": batch}
+                    yield {**row, "kernel": kernel, "times": times}
+
+
 def main():
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
+    parser = runner.parser(__doc__, (), seconds=3)
     parser.add_argument("--check", default=",".join(FARTHEST), help="dtypes of kernels, or none")
-    parser.add_argument("--rows", default="", help="those whose names begin so, or none")
     parser.add_argument("--budget", type=float, default=480, help="seconds; no row starts after it")
-    parser.add_argument("--repeats", type=int, default=21, help="bursts of each side of a row")
-    parser.add_argument("--seconds", type=float, default=3, help="for each row")
-    parser.add_argument(
-        "--output",
-        type=pathlib.Path,
-        help=f"default: benchmarks/results/gpu_{BACKEND}.json, unless --small",
-    )
-    options = parser.parse_args()
+    parser.add_argument("--tiles", action="store_true", help="by the scores of a tile instead")
+    options = runner.parsed(parser)
     if not (gpu() or options.small):
         parser.error(f"{BACKEND} sees no GPU; --small shows on a CPU that this program runs")
-    if options.small:
-        options.repeats, options.seconds = 2, 0.2
+    if options.tiles:
+        runner.report(tile_rows(options), options, str)
+        return 0
     started = time.monotonic()
-    report = surroundings(options)
-    print(preamble(report), flush=True)
-
     dtypes = {name: FARTHEST[name] for name in options.check.split(",") if name != "none"}
-    report["kernels"] = list(checked(64 if options.small else 1024, dtypes))
-    wrong = [row for row in report["kernels"] if not row["agrees"]]
-    print(f"{len(report['kernels'])} comparisons with `reference`, {len(wrong)} apart.")
+    checks = list(checked(64 if options.small else 1024, dtypes))
+    wrong = [row for row in checks if not row["agrees"]]
+    print(f"{len(checks)} comparisons with `reference`, {len(wrong)} apart.")
     for dtype in dtypes:
-        most = max(
-            (row["apart"], row["problem"]) for row in report["kernels"] if row["dtype"] == dtype
-        )
+        most = max((row["apart"], row["problem"]) for row in checks if row["dtype"] == dtype)
         print(f"Farthest in {dtype}: {most[0]:.2g} of the norm, {most[1]}.")
     for row in wrong:
         print("APART:", json.dumps(row))
 
-    print(f"\n{header()}", flush=True)
-    report["rows"], report["left_out"] = [], []
-    for row in rows(options.small):
-        if not row.name.startswith(tuple(options.rows.split(","))):
-            continue
-        if time.monotonic() - started > options.budget:
-            report["left_out"].append(row.name)
-            continue
-        report["rows"].append(measured(row, options))
-        print(line(report["rows"][-1]), flush=True)
-    if report["left_out"]:
-        print(f"\nNo time was left for: {', '.join(report['left_out'])}.")
-    output = options.output
-    if output is None and not options.small:
-        output = pathlib.Path(__file__).parent / "results" / f"gpu_{BACKEND}.json"
-    if output:
-        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    failed = any(
-        "error" in row.get("ours", {}) or row["reached"] == "differs" for row in report["rows"]
-    )
-    return int(bool(wrong) or failed)
+    left_out = []
+
+    def found():
+        # `--rows` are the beginnings of names here.
+        for row in rows(options.small):
+            if not row.name.startswith(tuple(options.rows.split(","))):
+                continue
+            if time.monotonic() - started > options.budget:
+                left_out.append(row.name)
+                continue
+            yield measured(row, options)
+
+    about = {"kernels": checks, "left_out": left_out}
+    report = runner.report(found(), options, line, header(), **about)
+    if left_out:
+        print(f"\nNo time was left for: {', '.join(left_out)}.")
+    return int(bool(wrong) or failed(report["rows"]))
 
 
 if __name__ == "__main__":

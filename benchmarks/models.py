@@ -13,17 +13,13 @@ Random weights, since time does not depend on them. Two sides take turns in one 
   own layers, run eagerly.
 """
 
-import argparse
 import dataclasses
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 from keras_attention import generation
 
 ops = keras.ops
@@ -302,23 +298,20 @@ def sides(name, small, jit):
     return (*both, size)
 
 
-def rows(names, small, jit):
-    """As `turns.measure` takes them."""
+def rows(names, options):
     for name in names:
-        what, aim = ROWS[name]
-        ours, other, size = sides(name, small, jit)
-        yield name, what.format(**dataclasses.asdict(size)), ours, other, round(aim, 2)
+        work, aim = ROWS[name]
+        ours, other, size = sides(name, options.small, options.jit or "auto")
+        yield name, work.format(**dataclasses.asdict(size)), ours, other, round(aim, 2)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    turns.add_arguments(parser, ROWS)
-    parser.add_argument("--jit", action="store_true", help="compile training steps with XLA")
-    options = parser.parse_args()
-    names = turns.chosen(options, ROWS, parser)
-    found = rows(names, options.small, options.jit or "auto")
-    sizes = {"gpt2": dataclasses.asdict(GPT2), "language-model": dataclasses.asdict(NANO)}
-    turns.measure(found, options, sizes=sizes, jit=options.jit)
+    def about(options):
+        sizes = {"gpt2": GPT2, "language-model": NANO}
+        sizes = {name: dataclasses.asdict(size) for name, size in sizes.items()}
+        return {"sizes": sizes, "jit": options.jit}
+
+    runner.compare(__doc__, ROWS, rows, about, jit="compile training steps with XLA")
 
 
 if __name__ == "__main__":

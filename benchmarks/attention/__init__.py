@@ -30,9 +30,3 @@ CPU time beside each median, and a ratio near its bar wants a second run.
 CPU too, which says nothing about a GPU. `--small` shrinks everything, and runs one row of each
 kind, GPU rows included, only to see that it runs: its figures mean nothing.
 """
-
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Processes that measure memory find a GPU that this one has not taken whole.
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
