@@ -69,7 +69,7 @@ def report(rows, options, text, head="", identity=(), **about):
     if identity and options.output and options.output.is_file():
         found["rows"] = read(options.output)["rows"]
     shown = {name: value for name, value in about.items() if not isinstance(value, list)}
-    print(f"{preamble(found)} {shown or ''}\n\n{head}", flush=True)
+    print(f"{preamble(found)} {shown or ''}\n", *([head] if head else []), sep="\n", flush=True)
     for row in rows:
         same = {field: row[field] for field in identity}
         if identity:
