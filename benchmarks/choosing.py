@@ -247,11 +247,11 @@ def measure(name, mechanism, seed, folder, small=False, times=None):
             model.train_on_batch(*batch)
             spent.append(time.process_time() - start)
 
-    grown = runner.growth(lambda: None, train)
+    grown, _ = runner.growth(lambda: None, train)
     # The median, as the first steps of each length compile.
     found = {
         "cpu_ms": 1000 * float(np.median(spent)),
-        "mib": grown / 2**20,
+        "mib": grown,
         "weights": model.count_params(),
         "steps": task.steps,
         "seed": seed,

@@ -63,8 +63,7 @@ def token(make, at):
 
 def mebibytes(name, length):
     """The growth of this process in a step."""
-    grown = runner.growth(lambda: step(LAYERS[name], 256), lambda: step(LAYERS[name], length))
-    return grown / 2**20
+    return runner.growth(lambda: step(LAYERS[name], 256), lambda: step(LAYERS[name], length))[0]
 
 
 def timed(figure, functions, rounds):

@@ -251,11 +251,11 @@ def in_a_process(module, function, *arguments):
 
 
 def growth(warm_up, work):
-    """The bytes by which the peak of this process, or of its GPU, grows in `work` after that."""
+    """The MiB by which the peak of this process or its GPU grows in `work`, and what that gives."""
     warm_up()
     before = _peak_bytes()
-    work()
-    return _peak_bytes() - before
+    found = work()
+    return (_peak_bytes() - before) / 2**20, found
 
 
 def _peak_bytes():

@@ -81,7 +81,8 @@ def mebibytes(name, step, sizes):
         x = np.random.default_rng(0).normal(size=shape).astype("float32")
         return model.predict_on_batch(x) if step == "forward" else model.train_on_batch(x, x)
 
-    return round(runner.growth(lambda: run(SHORT), lambda: run(sizes["length"])) / 2**20, 1)
+    grown, _ = runner.growth(lambda: run(SHORT), lambda: run(sizes["length"]))
+    return round(grown, 1)
 
 
 def rows(sizes):

@@ -68,15 +68,15 @@ def grown(name, who, small):
     every = {name: row for group in rows(small).values() for name, row in group.items()}
     contestant, case = every[name].sides[who]
     short = dataclasses.replace(case, length=SHORT)
-    run = []
 
-    def first():
-        run.append(contestant.prepare(case))
-        run[0]()
+    def started(case):
+        run = contestant.prepare(case)
+        run()
+        return run
 
-    size = runner.growth(lambda: contestant.prepare(short)(), first)
-    times = runner.milliseconds(run[0], runner.ROUNDS, seconds=5)
-    return {"GB": size / 1e9, **runner.summary(times)}
+    size, run = runner.growth(lambda: started(short), lambda: started(case))
+    times = runner.milliseconds(run, runner.ROUNDS, seconds=5)
+    return {"GB": size * 2**20 / 1e9, **runner.summary(times)}
 
 
 def measure_memory(row, options):
