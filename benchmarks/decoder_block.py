@@ -154,10 +154,12 @@ def hub_block(size, policy):
     return backbone.transformer_layers[0]
 
 
-def hub(size, what, dtype, policy, xla, weights):
+def hub(size, what, dtype, policy, xla, weights=None):
+    """Its work as a function, with our weights if they are given."""
     block = hub_block(size, policy)
-    *attention, gate, intermediate, output, norm = weights
-    block.set_weights([*attention, intermediate, gate, output, norm])
+    if weights is not None:
+        *attention, gate, intermediate, output, norm = weights
+        block.set_weights([*attention, intermediate, gate, output, norm])
     case = size.case(what, xla)
     inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
     if what != "tokens":
@@ -171,10 +173,8 @@ def hub(size, what, dtype, policy, xla, weights):
 
     def filled(x, mask):
         seen = ops.broadcast_to(slots, (size.batch, size.length, shape[2]))
-        given = {"self_attention_cache": ops.zeros(shape, dtype)}
-        return block(x, decoder_attention_mask=seen, self_attention_cache_update_index=0, **given)[
-            1
-        ]
+        given = {"self_attention_cache": ops.zeros(shape, dtype), "decoder_attention_mask": seen}
+        return block(x, **given, self_attention_cache_update_index=0)[1]
 
     def decode(x, cache):
         def step(n, carry):
@@ -226,9 +226,8 @@ def transformers_block(size, what, dtype, weights, compiles):
     def run():
         given = x.detach().requires_grad_(what == "training")
         with torch.set_grad_enabled(what == "training"):
-            output = model(
-                inputs_embeds=given, attention_mask=mask, position_ids=places, use_cache=False
-            )[0]
+            seen = {"attention_mask": mask, "position_ids": places, "use_cache": False}
+            output = model(inputs_embeds=given, **seen)[0]
             if what != "training":
                 return (output,)
             total = (output * mask[..., None]).float().square().sum()
@@ -240,18 +239,12 @@ def transformers_block(size, what, dtype, weights, compiles):
     # All slots, as `generate` has it: compiled, each length of a mask would be another program.
     slots = torch.cat([mask, mask.new_ones(size.batch, size.tokens)], 1)
     cache = transformers.StaticCache(config, max_cache_len=size.length + size.tokens)
+    given = {"attention_mask": slots, "past_key_values": cache, "use_cache": True}
     with torch.no_grad():
-        model(
-            inputs_embeds=x,
-            attention_mask=slots,
-            position_ids=places,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        model(inputs_embeds=x, position_ids=places, **given)
     (layer,) = cache.layers
-    filled = [
-        (array, array.clone()) for array in (layer.keys, layer.values, layer.cumulative_length)
-    ]
+    arrays = layer.keys, layer.values, layer.cumulative_length
+    filled = [(array, array.clone()) for array in arrays]
     tokens = states(size, dtype, size.tokens)
     step = torch.compile(model, dynamic=False) if compiles else model
 
@@ -263,13 +256,7 @@ def transformers_block(size, what, dtype, weights, compiles):
         at = places[:, -1:]
         for n in range(size.tokens):
             at = at + 1
-            y = step(
-                inputs_embeds=tokens[:, n : n + 1],
-                attention_mask=slots,
-                position_ids=at,
-                past_key_values=cache,
-                use_cache=True,
-            )[0]
+            y = step(inputs_embeds=tokens[:, n : n + 1], position_ids=at, **given)[0]
         return (y,)
 
     return decode

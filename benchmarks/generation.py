@@ -40,15 +40,9 @@ SMALL = Size(1, 16, 32, 2, 50, batch=2, source=5, tokens=4, longest=8, trained=4
 
 def ours(size):
     """A built model of keras_attention."""
-    return translation.transformer(
-        size.vocabulary,
-        layers=size.layers,
-        dim=size.dim,
-        intermediate_dim=size.intermediate_dim,
-        num_heads=size.heads,
-        dropout=0.1,
-        positions="sin-cos",
-    )
+    sizes = {"layers": size.layers, "dim": size.dim, "intermediate_dim": size.intermediate_dim}
+    given = {"num_heads": size.heads, "dropout": 0.1, "positions": "sin-cos"}
+    return translation.transformer(size.vocabulary, **sizes, **given)
 
 
 def theirs(size):
@@ -76,12 +70,11 @@ def our_search(model, size, tokens, beams=None):
     """A function that writes `tokens` tokens for each source sentence."""
 
     def found(source):
-        first, cache, memory = model.start(source, ops.ones((size.batch, 1), "int32"), tokens)
+        start = model.start(source, ops.ones((size.batch, 1), "int32"), tokens)
         if beams is None:
-            return generation.greedy(model.step, first, cache, memory, max_tokens=tokens).tokens
-        return generation.beam_search(
-            model.step, first, cache, memory, num_beams=beams, max_tokens=tokens
-        ).tokens
+            return generation.greedy(model.step, *start, max_tokens=tokens).tokens
+        given = {"num_beams": beams, "max_tokens": tokens}
+        return generation.beam_search(model.step, *start, **given).tokens
 
     search, source = generation.compiled(found, model), sentences(size, size.source)
     return lambda: ops.convert_to_numpy(search(source))
@@ -110,11 +103,9 @@ def training(model, size):
     # XLA made a step of the translation example slower on CPUs.
     model.compile("adam", loss, jit_compile=keras.config.backend() == "jax")
     rng = np.random.default_rng(0)
-    arrays = [
-        rng.integers(1, size.vocabulary, (size.trained, length)).astype("int32")
-        for length in (size.source, size.source, size.source)
-    ]
-    return lambda: model.train_on_batch(arrays[:2], arrays[2])
+    shape = 3, size.trained, size.source
+    source, target, labels = rng.integers(1, size.vocabulary, shape).astype("int32")
+    return lambda: model.train_on_batch([source, target], labels)
 
 
 def sentences(size, length):

@@ -41,43 +41,35 @@ FARTHEST = {"float32": 5e-3, "bfloat16": 2e-2}
 
 
 def problems(length):
-    """By name: lengths of queries and keys, key heads, and arguments of `ops.attend`."""
-    rng = np.random.default_rng(0)
-    batch, heads = 2, 4
-    padding = np.arange(length) < np.array([[length], [length // 2]])
-    bias = rng.standard_normal((1, heads, length, length), dtype="float32")
-    segments = np.repeat(np.arange(4), length // 4)[None].repeat(batch, 0).astype("int32")
-    window = patterns.SlidingWindow(length // 16, length // 16)
-    given = {
-        "plain": {},
-        "padding": {"mask": padding[:, None, None]},
-        "causal": {"pattern": "causal"},
-        "window": {"pattern": window},
-        "bias": {"bias": bias},
-        "segments": {"segment_ids": (segments, segments), "pattern": "causal"},
-        "soft cap": {"logit_soft_cap": 5.0},
+    """By name: queries, key heads and arguments of `ops.attend`, of 2 sequences and 4 heads."""
+    padding = (np.arange(length) < np.array([[length], [length // 2]]))[:, None, None]
+    bias = np.random.default_rng(0).standard_normal((1, 4, length, length), dtype="float32")
+    segments = np.repeat(np.arange(4), length // 4)[None].repeat(2, 0).astype("int32")
+    gaps = (np.arange(length) % 3 > 0)[None, None, None]
+    near, chunk = length // 16, length // 8
+    causal, before = {"pattern": "causal"}, {"pattern": patterns.SlidingWindow(near, 0)}
+    left = {**causal, "mask": padding[..., ::-1]}
+    return {
+        "plain": (length, 4, {}),
+        "padding": (length, 4, {"mask": padding}),
+        "causal": (length, 4, causal),
+        "window": (length, 4, {"pattern": patterns.SlidingWindow(near, near)}),
+        "bias": (length, 4, {"bias": bias}),
+        "segments": (length, 4, {**causal, "segment_ids": (segments, segments)}),
+        "soft cap": (length, 4, {"logit_soft_cap": 5.0}),
+        "grouped heads": (length, 2, causal),
+        "grouped heads, rotary, causal, padded on the left": (
+            *(length, 2),
+            {**left, "position": "rotary"},
+        ),
+        "gaps": (length, 4, {"mask": gaps}),
+        "causal, gaps": (length, 4, {**causal, "mask": gaps}),
+        "causal window": (length, 4, before),
+        "causal window, padded on the left": (length, 4, {**left, **before}),
+        "ALiBi": (length, 4, {**causal, "position": "alibi"}),
+        "one token, cache": (1, 2, {**causal, "offset": length - 1}),
+        "chunk, cache": (chunk, 4, {**causal, "offset": length - chunk}),
     }
-    every = {name: (length, length, heads, options) for name, options in given.items()}
-    every["grouped heads"] = length, length, 2, {"pattern": "causal"}
-    left = {"mask": padding[:, None, None, ::-1], "pattern": "causal"}
-    every["grouped heads, rotary, causal, padded on the left"] = (
-        *(length, length, 2),
-        {**left, "position": "rotary"},
-    )
-    gaps = np.arange(length) % 3 > 0
-    every["gaps"] = length, length, heads, {"mask": gaps[None, None, None]}
-    every["causal, gaps"] = length, length, heads, {**left, "mask": gaps[None, None, None]}
-    left_window = patterns.SlidingWindow(length // 16, 0)
-    every["causal window"] = length, length, heads, {"pattern": left_window}
-    every["causal window, padded on the left"] = (
-        *(length, length, heads),
-        {**left, "pattern": left_window},
-    )
-    every["ALiBi"] = length, length, heads, {"pattern": "causal", "position": "alibi"}
-    every["one token, cache"] = 1, length, 2, {"pattern": "causal", "offset": length - 1}
-    chunk = length // 8
-    every["chunk, cache"] = chunk, length, 4, {"pattern": "causal", "offset": length - chunk}
-    return batch, heads, every
 
 
 def answers(kernel, arrays, upstream, options):
@@ -93,12 +85,11 @@ def answers(kernel, arrays, upstream, options):
 
 def checked(length, dtypes, size=64):
     """A dictionary for each kernel, problem and dtype: how far it is from `reference`."""
-    batch, heads, every = problems(length)
     rng = np.random.default_rng(1)
     for dtype, farthest in dtypes.items():
-        for name, (queries, keys, groups, options) in every.items():
+        for name, (queries, groups, options) in problems(length).items():
             options = {k: _tensors(x) for k, x in options.items()}
-            shapes = [(batch, n, h, size) for n, h in ((queries, heads), *[(keys, groups)] * 2)]
+            shapes = [(2, queries, 4, size), *[(2, length, groups, size)] * 2]
             arrays = [
                 ops.cast(rng.standard_normal(shape, dtype="float32"), dtype) for shape in shapes
             ]
@@ -173,41 +164,21 @@ def _torch_alone(case):
     return run
 
 
-ALONE = Contestant("ops.attend", _attend_alone)
-TORCH = Contestant("torch scaled_dot_product_attention, without padding", _torch_alone)
-
-
-def _imdb_step(attend):
-    def prepare(case):
-        model = imdb_step.build(attend, case.xla)
-        rng = np.random.default_rng(0)
-        ids = rng.integers(0, imdb_step.WORDS, (case.batch, imdb_step.LENGTH)).astype("int32")
-        labels = rng.integers(0, 2, (case.batch, 1)).astype("float32")
-        return lambda: (model.train_on_batch(ids, labels),)
-
-    return prepare
-
-
-def _translation_step(make):
-    def prepare(case):
-        size = generation.SMALL if case.length < generation.Size().source else generation.Size()
-        step = generation.training(make(size), size)
-        return lambda: (step(),)
-
-    return prepare
+def against(name, work, case, ours, theirs, projections=4):
+    """A row of two sides of the same case, each a label and what prepares it."""
+    sides = ((Contestant(*side), case) for side in (ours, theirs))
+    return Row(name, work, *sides, case.gflop(projections), same=False)
 
 
 def _layer(make, is_keras=False, **options):
     """A layer on `case.length` tokens, with padding on the left if the case has any."""
 
     def prepare(case):
-        layer = make(case.heads, case.key_dim, dtype=POLICIES[case.dtype], **options)
-        rng = np.random.default_rng(0)
-        shape = case.batch, case.length, case.features
-        x = ops.convert_to_tensor(rng.standard_normal(shape, dtype="float32"), dtype=case.dtype)
-        starts = np.linspace(0, case.length // 4, case.batch).astype(int)
-        real = ops.convert_to_tensor(np.arange(case.length) >= starts[:, None])
-        masks = {"query_mask": real, "value_mask": real} if case.padding else {}
+        layer = make(case.heads, case.key_dim, dtype=case.policy, **options)
+        size = block_size(case)
+        x, real = decoder_block.states(size, case.dtype, case.length), size.real
+        masks = dict.fromkeys(("query_mask", "value_mask"), ops.convert_to_tensor(real))
+        masks = masks if case.padding else {}
         if is_keras:
             masks["use_causal_mask"] = case.causal
         layer(x, x)
@@ -216,7 +187,6 @@ def _layer(make, is_keras=False, **options):
     return prepare
 
 
-POLICIES = {"bfloat16": "mixed_bfloat16", "float32": "float32"}
 # By name: options of our layer and of Keras's, which has no positions, and those of the case.
 OPTIONS = {
     "rotary": ({"position": "rotary"}, {}, {}),
@@ -237,91 +207,60 @@ OPTIONS = {
 
 def option_rows(size):
     for length, batch in LENGTHS.items():
-        for name, (ours, theirs, given) in OPTIONS.items():
+        for name, (options, theirs, given) in OPTIONS.items():
             case = size(Case(batch, length, 512, 8, dtype="bfloat16", xla=True, **given))
-            yield Row(
-                f"{name}-{length}",
-                f"{name}: {case.describe()}",
-                (
-                    Contestant(
-                        "keras_attention", _layer(keras_attention.MultiHeadAttention, **ours)
-                    ),
-                    case,
-                ),
-                (
-                    Contestant("keras", _layer(keras.layers.MultiHeadAttention, True, **theirs)),
-                    case,
-                ),
-                case.gflop(),
-                same=False,
-            )
+            ours = "keras_attention", _layer(keras_attention.MultiHeadAttention, **options)
+            other = "keras", _layer(keras.layers.MultiHeadAttention, True, **theirs)
+            yield against(f"{name}-{length}", f"{name}: {case.describe()}", case, ours, other)
+
+
+def block_size(case):
+    sizes = {"features": case.features, "heads": case.heads}
+    if case.features < 512:
+        sizes.update(intermediate=2 * case.features, key_heads=1)
+    return decoder_block.Size(case.length, case.batch, **sizes)
 
 
 def block_rows(size):
     """The block of Llama's kind: RMSNorm, rotary positions, 8 heads over 2, SwiGLU, causal."""
+
+    def side(make):
+        def prepare(case):
+            found = make(block_size(case), "training", case.dtype, case.policy, case.xla)
+            return found[1] if make is decoder_block.ours else found
+
+        return prepare
+
     for length, batch in LENGTHS.items():
         case = size(Case(batch, length, 512, 8, dtype="bfloat16", causal=True, xla=True))
-        sides = [
-            (Contestant(name, _llama_block(make)), case)
-            for name, make in (
-                ("keras_attention", decoder_block.our_block),
-                ("keras_hub", decoder_block.hub_block),
-            )
-        ]
-        gflop = case.gflop(projections=2 + 2 * 2 / 8 + 3 * 1376 / 512)
         work = f"Llama's block, padded on the left: {case.describe()}"
-        yield Row(f"block-{length}", work, *sides, gflop, same=False)
-
-
-def _llama_block(make):
-    def prepare(case):
-        sizes = {"features": case.features, "heads": case.heads}
-        if case.features < 512:
-            sizes.update(intermediate=2 * case.features, key_heads=1)
-        size = decoder_block.Size(case.length, case.batch, **sizes)
-        block = make(size, POLICIES[case.dtype])
-        x = decoder_block.states(size, case.dtype, case.length)
-        mask = ops.convert_to_tensor(size.real)
-        named = "mask" if make is decoder_block.our_block else "decoder_padding_mask"
-
-        def call(x, mask):
-            # Of padding, each makes something else.
-            return ops.where(mask[..., None], block(x, **{named: mask}), 0)
-
-        call(x, mask)
-        return compiled(call, block, [x, mask], case)
-
-    return prepare
+        ours = "keras_attention", side(decoder_block.ours)
+        other = "keras_hub", side(decoder_block.hub)
+        projections = 2 + 2 * 2 / 8 + 3 * 1376 / 512
+        yield against(f"block-{length}", work, case, ours, other, projections)
 
 
 def attention_rows(size):
+    other = "torch scaled_dot_product_attention, without padding", _torch_alone
     for dtype in ("bfloat16", "float32"):
         for length, batch in LENGTHS.items():
-            for training in (False, True):
-                case = size(
-                    Case(batch, length, 512, 8, training=training, padding=True, dtype=dtype)
-                )
-                step = "training" if training else "forward"
-                yield Row(
-                    f"alone-{dtype}-{length}-{step}",
-                    f"attention alone: {case.describe()}",
-                    (ALONE, case),
-                    (TORCH, case),
-                    case.gflop(projections=0),
-                    same=False,
-                )
+            for step in ("forward", "training"):
+                given = {"training": step == "training", "padding": True, "dtype": dtype}
+                case = size(Case(batch, length, 512, 8, **given))
+                name, work = f"alone-{dtype}-{length}-{step}", f"attention alone: {case.describe()}"
+                yield against(name, work, case, ("ops.attend", _attend_alone), other, 0)
 
 
 def layer_rows(size):
     works = {
         "plain": {},
-        "padding, dropout": {"padding": True, "dropout": 0.1},
+        "padding-dropout": {"padding": True, "dropout": 0.1},
         "window": {"window": 1023},
     }
     for length, batch in LENGTHS.items():
         for work, options in works.items():
             case = size(Case(batch, length, 512, 8, dtype="bfloat16", xla=True, **options))
-            yield against_keras(f"layer-{length}-{work.replace(', ', '-')}", case)
+            yield against_keras(f"layer-{length}-{work}", case)
 
 
 def model_rows(size):
@@ -329,17 +268,33 @@ def model_rows(size):
     gflop = 2 * case.gflop(projections=12)
     work = f"two-block model: {case.describe()}"
     yield Row("model", work, (OUR_MODEL, case), (THEIR_MODEL, case), gflop)
+
+    def review_step(attend):
+        def prepare(case):
+            model = imdb_step.build(attend, case.xla)
+            rng = np.random.default_rng(0)
+            ids = rng.integers(0, imdb_step.WORDS, (case.batch, imdb_step.LENGTH)).astype("int32")
+            labels = rng.integers(0, 2, (case.batch, 1)).astype("float32")
+            return lambda: (model.train_on_batch(ids, labels),)
+
+        return prepare
+
+    def translation_step(make):
+        def prepare(case):
+            size = generation.SMALL if case.length < generation.Size().source else generation.Size()
+            step = generation.training(make(size), size)
+            return lambda: (step(),)
+
+        return prepare
+
+    names = "keras_attention.MultiHeadAttention(8, 16)", imdb_step.BASELINE
+    sides = ((name, review_step(imdb_step.LAYERS[name])) for name in names)
     case = size(Case(32, 80, 128, 8, xla=True))
-    sides = (
-        Contestant(name, _imdb_step(imdb_step.LAYERS[name]))
-        for name in ("keras_attention.MultiHeadAttention(8, 16)", imdb_step.BASELINE)
-    )
-    ours, theirs = ((side, case) for side in sides)
-    yield Row("imdb", "IMDB model, training step", ours, theirs, case.gflop(), same=False)
+    yield against("imdb", "IMDB model, training step", case, *sides)
+    ours = "examples.translation", translation_step(generation.ours)
+    other = "KerasHub", translation_step(generation.theirs)
     case = size(Case(64, 32, 256, 4, xla=True))
-    ours = Contestant("examples.translation", _translation_step(generation.ours)), case
-    theirs = Contestant("KerasHub", _translation_step(generation.theirs)), case
-    yield Row("translation", "Transformer, training step", ours, theirs, case.gflop(), same=False)
+    yield against("translation", "Transformer, training step", case, ours, other)
 
 
 def rows(small):
