@@ -153,20 +153,18 @@ def window(length, causal):
     return ka.MultiHeadAttention(HEADS, SIZE, pattern=near)
 
 
-def window_and_global(length, causal):
-    seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
-    return ka.MultiHeadAttention(
-        HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen
-    )
+def window_and_more(blocks=False):
+    """A window and the first tokens, and with `blocks` random blocks."""
 
+    def layer(length, causal):
+        seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
+        if blocks:
+            # In blocks of 16, as many on average as there are of the window.
+            seen = seen | ka.patterns.RandomBlocks(length, 16, 3)
+        seen = seen & ka.patterns.Causal() if causal else seen
+        return ka.MultiHeadAttention(HEADS, SIZE, pattern=seen)
 
-def window_global_and_random(length, causal):
-    # In blocks of 16, as many on average as there are of the window.
-    random = ka.patterns.RandomBlocks(length, 16, 3)
-    seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST) | random
-    return ka.MultiHeadAttention(
-        HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen
-    )
+    return layer
 
 
 # These have no order, and so no `copy`.
@@ -181,8 +179,8 @@ MECHANISMS = {
         HEADS // 2, SIZE, depth=1, pattern=pattern(causal)
     ),
     "window": window,
-    "window, global": window_and_global,
-    "window, global, random": window_global_and_random,
+    "window, global": window_and_more(),
+    "window, global, random": window_and_more(blocks=True),
     "linformer": lambda length, causal: ka.LinformerAttention(HEADS, SIZE, length, RANK),
     "nystrom": lambda length, causal: ka.NystromAttention(HEADS, SIZE, RANK),
     "linear": lambda length, causal: ka.LinearAttention(HEADS, SIZE, causal=causal),

@@ -10,22 +10,14 @@ from benchmarks import imdb_linear, runner
 from examples import imdb_classification as example
 from examples import imdb_ngrams, training
 
-SETTINGS = {"model": "ngrams", **example.RECIPES["ngrams"]}
+SETTINGS = imdb_linear.SETTINGS
 
 
 def measure(reviews, seeds, epochs):
     """Rows of the model with attention and without: loss and accuracy of each seed."""
     sets = dict(zip(("train", "held_out"), reviews.split(0.2, seed=0), strict=True))
     labels = {name: found.labels for name, found in sets.items()}
-    tokenizer = example.learn_tokenizer(sets["train"].texts, "ngrams", SETTINGS["vocabulary_size"])
-    rows = {n: example.encode(tokenizer, found.texts, SETTINGS) for n, found in sets.items()}
-    size = tokenizer.get_vocab_size()
-    learned = imdb_ngrams.learn(rows["train"], size)
-    rows = {
-        name: [imdb_ngrams.add_numbers(row, learned, size) for row in found]
-        for name, found in rows.items()
-    }
-    ngrams = 1 + sum(map(len, learned.values()))
+    rows, size, ngrams = imdb_linear.numbered(sets, SETTINGS)
     for attend in (True, False):
         for seed in seeds:
             keras.utils.set_random_seed(seed)
@@ -40,7 +32,7 @@ def measure(reviews, seeds, epochs):
                 )
                 for name in sets
             }
-            model = imdb_ngrams.build(size, ngrams)
+            model = imdb_ngrams.build(size, 1 + ngrams)
             for name in ("word_score", "position_score"):
                 model.get_layer(name).trainable = attend  # They are 0 at first.
             imdb_ngrams.set_ratios(model, rows["train"], labels["train"])

@@ -16,11 +16,24 @@ from benchmarks import runner
 from examples import imdb_classification as example
 from examples import imdb_ngrams, imdb_reviews
 
+SETTINGS = {"model": "ngrams", **example.RECIPES["ngrams"]}
+
 
 def single_marks(reviews):
     """The reviews with each punctuation mark a token of its own, inside of words too."""
     spaced = [re.sub(r"([^\w\s])", r" \1 ", example.clean(text)) for text in reviews.texts]
     return dataclasses.replace(reviews, texts=spaced)
+
+
+def numbered(sets, settings):
+    """The rows of each set of reviews, how many words there are, and n-grams: of "train"."""
+    tokenizer = example.learn_tokenizer(sets["train"].texts, "ngrams", settings["vocabulary_size"])
+    words = tokenizer.get_vocab_size()
+    rows = {n: example.encode(tokenizer, found.texts, settings) for n, found in sets.items()}
+    learned = imdb_ngrams.learn(rows["train"], words)
+    for name, found in rows.items():
+        rows[name] = [imdb_ngrams.add_numbers(row, learned, words) for row in found]
+    return rows, words, sum(map(len, learned.values()))
 
 
 def measure(train, test, regularization, shares=False):
@@ -34,22 +47,10 @@ def measure(train, test, regularization, shares=False):
 
     start = time.process_time()
     # Of all tokens of a review.
-    settings = {"model": "ngrams", **example.RECIPES["ngrams"], "max_length": 2**30}
-    tokenizer = example.learn_tokenizer(train.texts, "ngrams", settings["vocabulary_size"])
-    words = tokenizer.get_vocab_size()
-    rows = {
-        name: example.encode(tokenizer, found.texts, settings)
-        for name, found in (("train", train), ("test", test))
-    }
-    learned = imdb_ngrams.learn(rows["train"], words)
-    rows = {
-        name: [imdb_ngrams.add_numbers(row, learned, words) for row in found]
-        for name, found in rows.items()
-    }
+    sets, settings = {"train": train, "test": test}, {**SETTINGS, "max_length": 2**30}
+    rows, _, ngrams = numbered(sets, settings)
     labels = train.labels
-    ngrams = sum(map(len, learned.values()))
-    size = 1 + ngrams
-    ratios = imdb_ngrams.log_ratios(rows["train"], labels, size)
+    ratios = imdb_ngrams.log_ratios(rows["train"], labels, 1 + ngrams)
     if shares:
         found = np.array([np.count_nonzero(row[:, 1:]) for row in rows["train"]])
         totals = np.bincount(labels, weights=found, minlength=2) + ngrams
@@ -60,7 +61,7 @@ def measure(train, test, regularization, shares=False):
         found = [row[:, 1:][row[:, 1:] > 0] for row in reviews]
         columns = np.concatenate(found)
         starts = np.cumsum([0, *map(len, found)])
-        return sparse.csr_matrix((ratios[columns], columns, starts), (len(found), size))
+        return sparse.csr_matrix((ratios[columns], columns, starts), (len(found), 1 + ngrams))
 
     inputs, unseen = features(rows["train"]), features(rows["test"])
     for strength in regularization:
