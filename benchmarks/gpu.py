@@ -2,7 +2,7 @@
 
 First every kernel against `reference`: outputs and gradients, float32 and bfloat16, with masks,
 windows and caches. Then times: of the attention alone against PyTorch's
-`scaled_dot_product_attention`, of layers against Keras's, and of training steps of whole models.
+`scaled_dot_product_attention`, of layers against Keras's, and of training steps of two blocks.
 It starts no row after `--budget` seconds, eight minutes: those left are named at the end. Products
 of float32 have TensorFloat-32's 10 bits on JAX, unless `JAX_DEFAULT_MATMUL_PRECISION=highest`.
 
@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import decoder_block, generation, imdb_step, runner
+from benchmarks import decoder_block, runner
 from benchmarks.attention.backends import BACKEND, compiled, gpu
 from benchmarks.attention.cases import Case, Contestant, Row
 from benchmarks.attention.contestants import OUR_MODEL, THEIR_MODEL, NoWeights
@@ -269,33 +269,6 @@ def model_rows(size):
     work = f"two-block model: {case.describe()}"
     yield Row("model", work, (OUR_MODEL, case), (THEIR_MODEL, case), gflop)
 
-    def review_step(attend):
-        def prepare(case):
-            model = imdb_step.build(attend, case.xla)
-            rng = np.random.default_rng(0)
-            ids = rng.integers(0, imdb_step.WORDS, (case.batch, imdb_step.LENGTH)).astype("int32")
-            labels = rng.integers(0, 2, (case.batch, 1)).astype("float32")
-            return lambda: (model.train_on_batch(ids, labels),)
-
-        return prepare
-
-    def translation_step(make):
-        def prepare(case):
-            size = generation.SMALL if case.length < generation.Size().source else generation.Size()
-            step = generation.training(make(size), size)
-            return lambda: (step(),)
-
-        return prepare
-
-    names = "keras_attention.MultiHeadAttention(8, 16)", imdb_step.BASELINE
-    sides = ((name, review_step(imdb_step.LAYERS[name])) for name in names)
-    case = size(Case(32, 80, 128, 8, xla=True))
-    yield against("imdb", "IMDB model, training step", case, *sides)
-    ours = "examples.translation", translation_step(generation.ours)
-    other = "KerasHub", translation_step(generation.theirs)
-    case = size(Case(64, 32, 256, 4, xla=True))
-    yield against("translation", "Transformer, training step", case, ours, other)
-
 
 def rows(small):
     """All rows, the most telling first."""
@@ -311,7 +284,7 @@ def rows(small):
     if not small:
         return found
     kept = (
-        *("alone-bfloat16-512-training", "layer-512-window", "model", "imdb"),
+        *("alone-bfloat16-512-training", "layer-512-window", "model"),
         *("causal-rotary-grouped-512", "causal-window-512", "padded-left-512", "block-512"),
     )
     return [row for row in found if row.name in kept]

@@ -3,30 +3,21 @@
 import fnmatch
 import pathlib
 import re
-import sys
 
 from benchmarks import attention, runner
-from benchmarks.attention.backends import gpu
 from benchmarks.attention.measuring import measured
 from benchmarks.attention.report import failed, header, line, plot
 from benchmarks.attention.rows import rows
 
 # Rows that run the same code as others, at sizes that --small makes alike.
-ALIKE = re.compile(
-    "medium-|long-(forward|model)|.*-forward-xla|(?!masked).*-memory"
-    "|gpu-.*-(8192|32768)|gpu-float32-[^p]|gpu-bfloat16-(causal|window)"
-)
+ALIKE = re.compile("medium-|long-(forward|model)|.*-forward-xla|(?!masked).*-memory")
 
 
 def chosen(options, parser):
     """The rows that the command line specifies."""
-    groups = rows(options.small)
-    if options.rows is None and options.small:
-        named = {**groups["cpu"], **groups["gpu"]}
-        return [row for name, row in named.items() if not ALIKE.match(name)]
+    every, picked = rows(options.small)["table"], {}
     if options.rows is None:
-        return list(groups["gpu" if options.gpu else "cpu"].values())
-    every, picked = {**groups["cpu"], **groups["gpu"]}, {}
+        return [row for name, row in every.items() if not (options.small and ALIKE.match(name))]
     for pattern in filter(None, options.rows.split(",")):
         names = fnmatch.filter(every, pattern)
         if not names:
@@ -39,7 +30,6 @@ def main():
     parser = runner.parser(attention.__doc__, ())
     parser.set_defaults(rows=None)
     parser.add_argument("--list", action="store_true", help="the names of the rows, and no figure")
-    parser.add_argument("--gpu", action="store_true", help="the rows for a GPU instead")
     parser.add_argument(
         "--keras-too", action="store_true", help="Keras even where it takes over 13 GB"
     )
@@ -53,8 +43,6 @@ def main():
     if options.list:
         print("\n".join(f"{row.name:32} {row.work}" for row in picked))
         return 0
-    if options.gpu and not gpu():
-        print("No GPU was found: these rows run on the CPU.", file=sys.stderr)
     if options.plot:
         picked += rows(options.small)["over"].values()
     report = runner.report((measured(row, options) for row in picked), options, line, header())

@@ -59,7 +59,7 @@ def as_reported(row):
 
 @pytest.mark.parametrize("name", ["short-training", "short-padding", "short-bias"])
 def test_both_sides_of_a_row_compute_the_same(name):
-    row = rows(small=True)["cpu"][name]
+    row = rows(small=True)["table"][name]
     ours, theirs = (contestant.prepare(case)()[0] for contestant, case in row.sides.values())
     ours, theirs = (np.array(ops.convert_to_numpy(x)) for x in (ours, theirs))
     assert runner.distance(ours, theirs) < 1e-4
@@ -89,7 +89,7 @@ def test_a_side_that_fails_is_reported_and_fails_the_run(monkeypatch, capsys):
         raise MemoryError("no room")
 
     broken = dataclasses.replace(
-        rows(small=True)["cpu"]["short-forward"], ours=(Contestant("broken", fail), CASE)
+        rows(small=True)["table"]["short-forward"], ours=(Contestant("broken", fail), CASE)
     )
     monkeypatch.setattr(program, "chosen", lambda options, parser: [broken])
     monkeypatch.setattr(sys, "argv", ["attention", "--small"])
