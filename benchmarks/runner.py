@@ -63,13 +63,15 @@ def parsed(parser, names=None, argv=None):
 def report(rows, options, text, head="", identity=(), **about):
     """Prints rows as they are measured, each by `text(row)`, writes and returns the report.
 
-    With `identity`, fields of a row, the file keeps its other rows: runs may add to it.
+    With `identity`, fields of a row, the file keeps its other rows: runs may add to it, and what
+    it says of the machine is of the last one.
     """
     found = {**surroundings(options), **about, "rows": []}
     if identity and options.output and options.output.is_file():
         found["rows"] = read(options.output)["rows"]
-    shown = {name: value for name, value in about.items() if not isinstance(value, list)}
-    print(f"{preamble(found)} {shown or ''}\n", *([head] if head else []), sep="\n", flush=True)
+    shown = {name: value for name, value in found.items() if not isinstance(value, list)}
+    small = "Small sizes: these figures mean nothing." if options.small else ""
+    print(json.dumps(shown), small, "", head, sep="\n", flush=True)
     for row in rows:
         same = {field: row[field] for field in identity}
         if identity:
@@ -78,6 +80,9 @@ def report(rows, options, text, head="", identity=(), **about):
         print(text(row), flush=True)
         if options.output:
             write(options.output, found)
+    # What `about` lists may have grown since the last row.
+    if options.output:
+        write(options.output, found)
     return found
 
 
@@ -139,21 +144,6 @@ def _processor(field):
     path = pathlib.Path("/proc/cpuinfo")
     found = re.search(rf"{field}\s*:\s*(.*)", path.read_text()) if path.exists() else None
     return found[1] if found else ""
-
-
-def preamble(report):
-    """The surroundings in a line."""
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    machine = report["machine"]
-    text = (
-        f"{report['date']}, {report['backend']}: {versions}. {machine['device']}; "
-        f"{machine['cores']} cores, {machine['architecture']}, {machine['processor']}, "
-        f"{' '.join(machine['vector extensions']) or 'vector extensions unknown'}."
-    )
-    if report["onednn"] is not None:
-        text += f" oneDNN is {'on' if report['onednn'] else 'off'}."
-    text += "".join(f" {name}={value}." for name, value in report["environment"].items())
-    return text + (" Small sizes: these figures mean nothing." if report["small"] else "")
 
 
 # Time
